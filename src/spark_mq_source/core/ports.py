@@ -1,0 +1,79 @@
+"""The shapes that every format fills, so that `net` and `spark` are written once.
+
+A protocol never imports these to inherit from: they are structural, and mypy checks them where a format is handed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BatchFormat", "SansIOConnection"]
+
+CommandT = TypeVar("CommandT", contravariant=True)
+EventT = TypeVar("EventT", covariant=True)
+RangeT = TypeVar("RangeT")
+
+
+class SansIOConnection(Protocol[CommandT, EventT]):
+    """One protocol connection without a socket, a thread or a clock: bytes and times in, events and bytes out.
+
+    The shell (`net.driver`) owns the socket and the clock; it fills `writable()` and says how much with
+    `received()`, drains `events_received()` and `data_to_send()` after every call, and calls `handle_timer()` when
+    `next_timer()` is due.
+    """
+
+    paused: bool
+    """True while the shell does not read (its queue is full): silence then proves nothing about the peer."""
+
+    def send(self, command: CommandT) -> None:
+        """Queues one command; its bytes come out of `data_to_send`."""
+
+    def writable(self, hint_bytes: int) -> memoryview:
+        """Free space to receive into, never empty; valid until the next call."""
+
+    def received(self, n: int, now: float) -> None:
+        """The first `n` bytes of `writable()` were filled at `now` (monotonic seconds)."""
+
+    def receive_eof(self) -> None:
+        """The peer closed its side."""
+
+    def events_received(self) -> Sequence[EventT]:
+        """What arrived since the last call, in order."""
+
+    def data_to_send(self) -> bytes:
+        """What is to be sent now; each byte is handed out once."""
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` wants to be called (monotonic seconds), or None."""
+
+    def handle_timer(self, now: float) -> None:
+        """The time `next_timer` named has come: heartbeats are queued, a dead peer is found."""
+
+
+class BatchFormat(Protocol[RangeT]):
+    """What the Spark layer asks of a format to read it as a batch.
+
+    `RangeT` is the format's own picklable, frozen description of one task's work.
+    """
+
+    name: str
+    """The format's name in `spark.read.format(name)`."""
+
+    columns: Mapping[str, Sequence[pa.DataType]]
+    """Every column that can be read, with the Arrow types it can be read as, the preferred one first."""
+
+    default_columns: Sequence[str]
+    """The columns read where the user names none."""
+
+    def parse_options(self, options: Mapping[str, str]) -> Any:
+        """The format's options dataclass. Raises OptionError with all problems at once."""
+
+    def plan(self, options: Any) -> Sequence[RangeT]:
+        """The work of one batch read, one range a task (driver)."""
+
+    def read(self, options: Any, task: RangeT, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows of one range, in order, as batches of `schema` (executor)."""

@@ -1,0 +1,208 @@
+"""Pumps one sans-IO connection over one transport, in a thread of its own, and owns the clock.
+
+Heartbeats are answered here, whatever the thread that reads the messages is doing. The thread sleeps in `select`; the
+callers' threads send directly where the socket takes it and wake the thread only where it does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from spark_mq_source.core.errors import ConnectionLostError, LocalProtocolError, MQSourceError
+from spark_mq_source.core.ports import SansIOConnection
+from spark_mq_source.net.transport import Transport
+
+__all__ = ["ConnectionDriver"]
+
+CommandT = TypeVar("CommandT")
+EventT = TypeVar("EventT")
+
+RECEIVE_BYTES = 1 << 20
+"""How much is received at once: enough to hold several batches of messages, small enough to stay in the cache."""
+
+
+class ConnectionDriver(Generic[CommandT, EventT]):
+    """One live connection.
+
+    Args:
+        connection: the state machine; the driver alone touches it from now on.
+        transport: the connected stream; the driver closes it.
+        on_events: called with what arrived, in order, in the driver's thread; must not block.
+        on_closed: called once, in the driver's thread, with the error that ended the connection.
+
+    Example:
+        See `spark_mq_source.pulsar.client`, which wires it to a `PulsarConnection`.
+    """
+
+    def __init__(
+        self,
+        connection: SansIOConnection[CommandT, EventT],
+        transport: Transport,
+        *,
+        on_events: Callable[[Sequence[EventT]], None],
+        on_closed: Callable[[MQSourceError], None],
+    ) -> None:
+        self.address = transport.address
+        self._connection = connection
+        self._transport = transport
+        self._on_events = on_events
+        self._on_closed = on_closed
+        self._lock = threading.Lock()
+        self._unsent = bytearray()
+        self._closing = False
+        self._error: MQSourceError | None = None
+        self._reading = True
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ)
+        self._selector.register(transport, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name=f"spark-mq-source {self.address}", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread; what the connection has queued is sent first."""
+        self._thread.start()
+
+    @property
+    def closed(self) -> bool:
+        """True once nothing more can be sent or will arrive."""
+        return self._error is not None or self._closing
+
+    def send(self, *commands: CommandT) -> None:
+        """Sends commands, in order, or queues what the socket does not take yet.
+
+        Raises:
+            ConnectionLostError: the connection has ended; the error that ended it.
+            LocalProtocolError: the protocol forbids a command now.
+        """
+        with self._lock:
+            if self._error is not None:
+                raise self._again(self._error)
+            if self._closing:
+                msg = f"{self.address}: this connection was closed here"
+                raise LocalProtocolError(msg)
+            for command in commands:
+                self._connection.send(command)
+            flushed = self._flush()
+        if not flushed:
+            self._wake()
+
+    def pause_reading(self) -> None:
+        """Stops receiving: the peer is held back by TCP. Heartbeats go on being sent."""
+        self._set_reading(False)
+
+    def resume_reading(self) -> None:
+        """Receives again."""
+        self._set_reading(True)
+
+    def close(self) -> None:
+        """Sends what is queued if the socket takes it, closes, and waits for the thread to end."""
+        with self._lock:
+            self._closing = True
+        self._wake()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    @staticmethod
+    def _again(error: MQSourceError) -> MQSourceError:
+        """The same error for another caller: an exception object must not be raised in two threads."""
+        copy = error.within("")
+        copy.args = error.args
+        return copy
+
+    def _set_reading(self, reading: bool) -> None:
+        with self._lock:
+            if self._reading == reading:
+                return
+            self._reading = reading
+            self._connection.paused = not reading
+        self._wake()
+
+    def _wake(self) -> None:
+        # A full pipe means that a wake-up is under way already; a closed one, that the thread has ended.
+        with contextlib.suppress(OSError):
+            self._wake_sender.send(b"\0")
+
+    def _flush(self) -> bool:
+        """Sends what the socket takes; True when nothing is left. Under the lock."""
+        self._unsent += self._connection.data_to_send()
+        while self._unsent:
+            with memoryview(self._unsent) as view:
+                sent = self._transport.send(view)
+            if sent == 0:
+                return False
+            del self._unsent[:sent]
+        return True
+
+    def _run(self) -> None:
+        try:
+            self._pump()
+            error: MQSourceError = ConnectionLostError(f"{self.address}: this connection was closed here")
+        except MQSourceError as failure:
+            error = failure
+        except Exception as failure:
+            # A bug must not leave callers waiting for an answer that nobody will route to them.
+            error = LocalProtocolError(f"{self.address}: {type(failure).__name__}: {failure}")
+            error.__cause__ = failure
+        with self._lock:
+            self._error = error
+            self._selector.close()
+            self._wake_receiver.close()
+            self._wake_sender.close()
+            self._transport.close()
+        self._on_closed(error)
+
+    def _pump(self) -> None:
+        interest = selectors.EVENT_READ
+        while True:
+            with self._lock:
+                flushed = self._flush()
+                if self._closing:
+                    return
+                timer = self._connection.next_timer()
+                wanted = (selectors.EVENT_READ if self._reading else 0) | (0 if flushed else selectors.EVENT_WRITE)
+                hidden = self._reading and self._transport.pending()
+            if wanted != interest:
+                self._watch(interest, wanted)
+                interest = wanted
+            timeout = 0.0 if hidden else None if timer is None else max(0.0, timer - time.monotonic())
+            ready = self._selector.select(timeout)
+            readable = hidden
+            for key, mask in ready:
+                if key.fileobj is self._wake_receiver:
+                    with contextlib.suppress(BlockingIOError):
+                        self._wake_receiver.recv(4096)
+                elif mask & selectors.EVENT_READ:
+                    readable = True
+            events = self._step(readable)
+            if events:
+                self._on_events(events)
+
+    def _watch(self, before: int, wanted: int) -> None:
+        if not before:
+            self._selector.register(self._transport, wanted)
+        elif not wanted:
+            self._selector.unregister(self._transport)
+        else:
+            self._selector.modify(self._transport, wanted)
+
+    def _step(self, readable: bool) -> Sequence[EventT]:
+        now = time.monotonic()
+        with self._lock:
+            if readable and self._reading:
+                n = self._transport.recv_into(self._connection.writable(RECEIVE_BYTES))
+                if n == 0:
+                    self._connection.receive_eof()
+                elif n is not None:
+                    self._connection.received(n, now)
+            timer = self._connection.next_timer()
+            if timer is not None and timer <= now:
+                self._connection.handle_timer(now)
+            return self._connection.events_received()

@@ -1,0 +1,71 @@
+"""When to try again: exponential backoff with jitter under one deadline, deciding by `error.retryable` alone."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from spark_mq_source.core.errors import MQSourceError
+
+__all__ = ["Deadline", "retrying"]
+
+T = TypeVar("T")
+
+FIRST_DELAY_SECONDS = 0.05
+LONGEST_DELAY_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in monotonic time by which something must have happened.
+
+    Example:
+        >>> Deadline.after_ms(60_000).remaining_seconds() > 59
+        True
+        >>> Deadline.after_ms(0).expired
+        True
+    """
+
+    at: float
+
+    @classmethod
+    def after_ms(cls, timeout_ms: int) -> Deadline:
+        """The deadline `timeout_ms` milliseconds from now."""
+        return cls(time.monotonic() + timeout_ms / 1000)
+
+    def remaining_seconds(self) -> float:
+        """Seconds left, never below 0."""
+        return max(0.0, self.at - time.monotonic())
+
+    @property
+    def expired(self) -> bool:
+        """True once the point in time has passed."""
+        return time.monotonic() >= self.at
+
+
+def retrying(call: Callable[[], T], *, deadline: Deadline) -> T:
+    """Calls until it succeeds, fails for good, or the deadline would pass before the next try.
+
+    The delay doubles from 50 ms to 2 s and is drawn at random from its upper half, so that the tasks of one job do not
+    come back to a restarted broker all at once.
+
+    Raises:
+        MQSourceError: the last failure, once it is not retryable or time is up.
+
+    Example:
+        >>> retrying(lambda: 7, deadline=Deadline.after_ms(100))
+        7
+    """
+    delay = FIRST_DELAY_SECONDS
+    while True:
+        try:
+            return call()
+        except MQSourceError as error:
+            pause = delay * random.uniform(0.5, 1.0)
+            if not error.retryable or deadline.remaining_seconds() <= pause:
+                raise
+        time.sleep(pause)
+        delay = min(delay * 2, LONGEST_DELAY_SECONDS)
