@@ -1,0 +1,453 @@
+"""Where in a Pulsar topic: topic and partition names, positions with their total order, and their JSON forms.
+
+A position is the last message already read. A range is ``(start, end]`` by the order of positions, so ranges chain:
+the end of one is the start of the next, and neither end needs to be an entry that exists.
+
+Three JSON forms, all with int64 numbers kept exactly:
+
+- what a user writes as ``startingOffsets`` or ``endingOffsets``, one or a mixture of::
+
+      {"persistent://public/default/t-partition-0": {"ledger": 12, "entry": 3, "batch": -1}}
+      {"t": {"0": {"ledger": 12, "entry": 3}, "1": "earliest"}}
+      {"t": "latest"}
+
+- the same with times (milliseconds since 1970 or ISO-8601 text) in place of the positions;
+- what a streaming checkpoint holds, see `encode_offsets`. A user may paste it as ``startingOffsets`` as well.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final, Generic, TypeVar
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "OFFSETS_VERSION",
+    "PerTopic",
+    "Position",
+    "decode_offsets",
+    "encode_offsets",
+    "parse_offsets",
+    "parse_position",
+    "parse_timestamps",
+    "parse_topic",
+    "partition_name",
+    "split_partition",
+]
+
+T = TypeVar("T")
+
+OFFSETS_VERSION: Final = 1
+
+_INT64_MAX: Final = 2**63 - 1
+_INT32_MAX: Final = 2**31 - 1
+# A whole entry comes after each message of it, and no batch holds this many messages (the count is an int32).
+_AFTER_EVERY_BATCH_INDEX: Final = 2**31
+
+_PARTITION_SUFFIX: Final = re.compile(r"(?<=.)-partition-(0|[1-9][0-9]{0,9})\Z", re.ASCII)
+# The letters Pulsar takes in tenant and namespace names (`NamedEntity`, seen on broker 4.0.8).
+_NAMED_ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True, order=False)
+class Position:
+    """The last message already read, in one topic-partition.
+
+    The order is (ledger, entry, batch), where a `batch` of -1 means the whole entry and so comes after each message
+    of that entry. Ledger ids of one topic only grow. Only positions of the same topic-partition can be compared.
+    Nothing is checked here, because the reader makes many of these; `parse_position` checks what users write.
+
+    Attributes:
+        ledger: ledger id, int64; -1 is before the first.
+        entry: entry id in the ledger, int64; -1 is before the first.
+        batch: index in the entry's batch; -1 means the whole entry (or a message that is not in a batch).
+
+    Example:
+        >>> EARLIEST < Position(12, 3, batch=0) < Position(12, 3, batch=1) < Position(12, 3) < Position(12, 4, batch=0)
+        True
+        >>> str(Position(12, 3, batch=1))
+        '12:3:1'
+    """
+
+    ledger: int
+    entry: int
+    batch: int = -1
+
+    def _key(self) -> tuple[int, int, int]:
+        return (self.ledger, self.entry, self.batch if self.batch >= 0 else _AFTER_EVERY_BATCH_INDEX)
+
+    # All four are written out: functools.total_ordering would make three of them several times slower.
+    def __lt__(self, other: Position) -> bool:
+        """Earlier in the order of positions."""
+        if not isinstance(other, Position):
+            return NotImplemented
+        return self._key() < other._key()
+
+    def __le__(self, other: Position) -> bool:
+        """Earlier or the same in the order of positions."""
+        if not isinstance(other, Position):
+            return NotImplemented
+        return self._key() <= other._key()
+
+    def __gt__(self, other: Position) -> bool:
+        """Later in the order of positions."""
+        if not isinstance(other, Position):
+            return NotImplemented
+        return self._key() > other._key()
+
+    def __ge__(self, other: Position) -> bool:
+        """Later or the same in the order of positions."""
+        if not isinstance(other, Position):
+            return NotImplemented
+        return self._key() >= other._key()
+
+    def __str__(self) -> str:
+        """``ledger:entry`` or ``ledger:entry:batch``, and the words for the two ends: for error sentences."""
+        if self == EARLIEST:
+            return "earliest"
+        if self == LATEST:
+            return "latest"
+        return f"{self.ledger}:{self.entry}" if self.batch < 0 else f"{self.ledger}:{self.entry}:{self.batch}"
+
+    def to_json(self) -> dict[str, int]:
+        """The JSON object of this position.
+
+        Example:
+            >>> Position(12, 3).to_json()
+            {'ledger': 12, 'entry': 3, 'batch': -1}
+        """
+        return {"ledger": self.ledger, "entry": self.entry, "batch": self.batch}
+
+
+EARLIEST: Final = Position(-1, -1, -1)
+"""Before the first message. GET_LAST_MESSAGE_ID of an empty topic gives the same (seen on broker 4.0.8)."""
+
+LATEST: Final = Position(_INT64_MAX, _INT64_MAX, -1)
+"""After every message, now and later: a wish to be resolved by GET_LAST_MESSAGE_ID, never sent to a broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerTopic(Generic[T]):
+    """What a user asked for: one value everywhere, or one value for each topic or partition named.
+
+    Attributes:
+        everywhere: the value of each topic-partition, or None where `named` has them.
+        named: values by full topic name (all its partitions) or full topic-partition name.
+
+    Example:
+        >>> start = parse_offsets('{"t": "earliest", "u": {"0": {"ledger": 12, "entry": 3}}}')
+        >>> start.at("persistent://public/default/t-partition-7") == EARLIEST
+        True
+        >>> start.at("persistent://public/default/u-partition-0")
+        Position(ledger=12, entry=3, batch=-1)
+        >>> start.at("persistent://public/default/u-partition-1") is None
+        True
+    """
+
+    everywhere: T | None = None
+    named: Mapping[str, T] = field(default_factory=dict)
+
+    def at(self, topic_partition: str) -> T | None:
+        """The value for a topic-partition (full name): its own, else its topic's, else the one for everywhere.
+
+        None means that the user named others, and not this one.
+        """
+        value = self.named.get(topic_partition)
+        if value is None:
+            value = self.named.get(split_partition(topic_partition)[0])
+        return self.everywhere if value is None else value
+
+
+def parse_topic(text: str) -> str:
+    """The full name of a topic (or of one of its partitions) from what a user writes.
+
+    Raises:
+        ValueError: not the name of a topic that can be read back; the message says why.
+
+    Example:
+        >>> parse_topic("flights")
+        'persistent://public/default/flights'
+        >>> parse_topic("acme/prod/flights-partition-3")
+        'persistent://acme/prod/flights-partition-3'
+    """
+    scheme, has_scheme, rest = text.partition("://")
+    if not has_scheme:
+        rest = text
+    elif scheme == "non-persistent":
+        msg = "non-persistent:// topics keep no messages, so there is nothing to read back"
+        raise ValueError(msg)
+    elif scheme in ("topic", "segment"):
+        msg = f"{scheme}:// is a scalable topic of Pulsar 5, which is not supported; name a persistent:// topic"
+        raise ValueError(msg)
+    elif scheme != "persistent":
+        msg = f"{scheme}:// is not a kind of topic; write name, tenant/namespace/name or persistent://tenant/namespace/name"
+        raise ValueError(msg)
+    parts = rest.split("/")
+    if len(parts) == 1 and not has_scheme:
+        parts = ["public", "default", *parts]
+    match parts:
+        case tenant, namespace, name:
+            pass
+        case _, _, _, _:
+            msg = "a name with a cluster in it (tenant/cluster/namespace/name) is of Pulsar 1 and is not supported"
+            raise ValueError(msg)
+        case _:
+            msg = "expected name, tenant/namespace/name or persistent://tenant/namespace/name"
+            raise ValueError(msg)
+    for kind, part in (("tenant", tenant), ("namespace", namespace)):
+        if not _NAMED_ENTITY.fullmatch(part):
+            msg = f"the {kind} may have letters, digits and -=:._ only, and not be empty"
+            raise ValueError(msg)
+    if not name or name != name.strip() or _CONTROL.search(name):
+        msg = "the topic's name is empty, or has spaces around it or control characters in it"
+        raise ValueError(msg)
+    return f"persistent://{tenant}/{namespace}/{name}"
+
+
+def partition_name(topic: str, partition: int) -> str:
+    """The topic-partition's name; a partition of -1 means a topic that is not partitioned.
+
+    Example:
+        >>> partition_name("persistent://public/default/t", 3)
+        'persistent://public/default/t-partition-3'
+        >>> partition_name("persistent://public/default/t", -1)
+        'persistent://public/default/t'
+    """
+    return topic if partition < 0 else f"{topic}-partition-{partition}"
+
+
+def split_partition(topic_partition: str) -> tuple[str, int]:
+    """Topic and partition of a topic-partition's name, the inverse of `partition_name`.
+
+    Example:
+        >>> split_partition("persistent://public/default/t-partition-3")
+        ('persistent://public/default/t', 3)
+        >>> split_partition("persistent://public/default/t")
+        ('persistent://public/default/t', -1)
+    """
+    match = _PARTITION_SUFFIX.search(topic_partition)
+    # int32 on the wire: a larger number is part of a name somebody chose
+    if match is None or int(match[1]) > _INT32_MAX:
+        return topic_partition, -1
+    return topic_partition[: match.start()], int(match[1])
+
+
+def parse_position(value: object) -> Position:
+    """A position from decoded JSON: ``{"ledger": .., "entry": .., "batch": ..}`` (batch may be absent) or a word.
+
+    Raises:
+        ValueError: anything else; the message says what was expected.
+
+    Example:
+        >>> parse_position({"ledger": 12, "entry": 3})
+        Position(ledger=12, entry=3, batch=-1)
+        >>> parse_position("earliest") == EARLIEST
+        True
+    """
+    if isinstance(value, str) and value.lower() in ("earliest", "latest"):
+        return EARLIEST if value.lower() == "earliest" else LATEST
+    if isinstance(value, list):
+        msg = 'a list of bytes is the form of pulsar-spark; write {"ledger": 12, "entry": 3} instead'
+        raise ValueError(msg)  # noqa: TRY004 - all of a user's mistakes are ValueErrors
+    if not isinstance(value, Mapping) or not {"ledger", "entry"} <= value.keys() <= {"ledger", "entry", "batch"}:
+        msg = 'expected "earliest", "latest" or {"ledger": 12, "entry": 3} with "batch" where wanted'
+        raise ValueError(msg)
+    numbers = [value["ledger"], value["entry"], value.get("batch", -1)]
+    for name, number, most in zip(
+        ("ledger", "entry", "batch"), numbers, (_INT64_MAX, _INT64_MAX, _INT32_MAX), strict=True
+    ):
+        if type(number) is not int or not -1 <= number <= most:
+            msg = f'"{name}" must be a whole number from -1 to {most}'
+            raise ValueError(msg)
+    return Position(*numbers)
+
+
+def parse_offsets(text: str) -> PerTopic[Position]:
+    """Offsets from what a user writes: ``earliest``, ``latest`` or JSON (see the module's docstring).
+
+    Raises:
+        ValueError: anything else; the message says what and where.
+
+    Example:
+        >>> parse_offsets("earliest").everywhere == EARLIEST
+        True
+        >>> parse_offsets('{"t": {"0": {"ledger": 12, "entry": 3}}}').named
+        {'persistent://public/default/t-partition-0': Position(ledger=12, entry=3, batch=-1)}
+    """
+    if not text.lstrip().startswith("{"):
+        if text.lower() in ("earliest", "latest"):
+            return PerTopic(everywhere=parse_position(text))
+        msg = "expected earliest, latest or a JSON object that begins with {"
+        raise ValueError(msg)
+    document = _load_json_object(text)
+    if type(document.get("version")) is int and "positions" in document:
+        return PerTopic(named=decode_offsets(document))
+    return PerTopic(named=_parse_per_topic(document, parse_position, is_value=lambda value: "ledger" in value))
+
+
+def parse_timestamps(text: str) -> PerTopic[int]:
+    """Times, in milliseconds since 1970, from a number, ISO-8601 text with a zone, or JSON of these per topic.
+
+    ISO times are rounded up to the millisecond, which is exact for "published at or after". A time without a zone is
+    refused: Spark would take the session's zone, which a data source in a Python worker is not told, and any other
+    guess moves the range by hours.
+
+    Raises:
+        ValueError: anything else; the message says what and where.
+
+    Example:
+        >>> parse_timestamps("2013-01-01T05:15:00-05:00").everywhere
+        1357035300000
+        >>> parse_timestamps('{"t": 1357035300000}').named
+        {'persistent://public/default/t': 1357035300000}
+    """
+    if not text.lstrip().startswith("{"):
+        return PerTopic(everywhere=_parse_timestamp(text))
+    return PerTopic(named=_parse_per_topic(_load_json_object(text), _parse_timestamp, is_value=lambda _: False))
+
+
+def encode_offsets(positions: Mapping[str, Position]) -> dict[str, object]:
+    """The versioned form that a streaming checkpoint holds, sorted by name so that equal offsets are equal text.
+
+    Args:
+        positions: the last message read, by full topic-partition name.
+
+    Example:
+        >>> encode_offsets({"persistent://public/default/t": Position(12, 3)})
+        {'version': 1, 'positions': {'persistent://public/default/t': {'ledger': 12, 'entry': 3, 'batch': -1}}}
+    """
+    return {
+        "version": OFFSETS_VERSION,
+        "positions": {name: positions[name].to_json() for name in sorted(positions)},
+    }
+
+
+def decode_offsets(document: object) -> dict[str, Position]:
+    """The positions of `encode_offsets`, from decoded JSON.
+
+    Raises:
+        ValueError: an unknown version, or not this form; the message says what and where.
+
+    Example:
+        >>> decode_offsets(encode_offsets({"persistent://public/default/t": Position(12, 3)}))
+        {'persistent://public/default/t': Position(ledger=12, entry=3, batch=-1)}
+    """
+    if not isinstance(document, Mapping) or "version" not in document:
+        msg = 'offsets without a "version" were not written by this package'
+        raise ValueError(msg)
+    version = document["version"]
+    if type(version) is not int or version != OFFSETS_VERSION:
+        msg = (
+            f"offsets of version {version!r}, and this release knows version {OFFSETS_VERSION} only; "
+            "read them with the release that wrote them"
+        )
+        raise ValueError(msg)
+    positions = document.get("positions")
+    if document.keys() != {"version", "positions"} or not isinstance(positions, Mapping):
+        msg = 'offsets must have "version" and "positions" and nothing else'
+        raise ValueError(msg)
+    return {_at(name, parse_topic, name): _at(name, parse_position, value) for name, value in positions.items()}
+
+
+def _load_json_object(text: str) -> dict[str, object]:
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        named = dict(pairs)
+        if len(named) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            msg = f'"{twice}" is there twice'
+            raise _JsonError(msg)
+        return named
+
+    try:
+        document = json.loads(text, object_pairs_hook=unique)
+    except _JsonError:
+        raise
+    except RecursionError:
+        msg = "JSON that is nested too deep"
+        raise ValueError(msg) from None
+    except json.JSONDecodeError as error:
+        msg = f"not JSON: {error}"
+        raise ValueError(msg) from None
+    except ValueError:  # Python's bound on the digits of a number
+        msg = "not JSON: a number with too many digits"
+        raise ValueError(msg) from None
+    if not isinstance(document, dict):
+        msg = "expected a JSON object"
+        raise ValueError(msg)  # noqa: TRY004 - all of a user's mistakes are ValueErrors
+    return document
+
+
+class _JsonError(ValueError):
+    """A mistake found while the JSON was decoded, already in words for the user."""
+
+
+def _parse_per_topic(
+    document: Mapping[str, object], parse: Callable[[object], T], *, is_value: Callable[[Mapping[str, object]], bool]
+) -> dict[str, T]:
+    if not document:
+        msg = "an empty JSON object names no topic"
+        raise ValueError(msg)
+    named: dict[str, T] = {}
+    for topic, value in document.items():
+        full_name = _at(topic, parse_topic, topic)
+        if isinstance(value, dict) and not is_value(value):
+            if not value:
+                msg = f'"{topic}": an empty JSON object names no partition'
+                raise ValueError(msg)
+            for partition, inner in value.items():
+                where = f"{topic}, partition {partition}"
+                if not re.fullmatch(r"0|[1-9][0-9]{0,9}", partition, re.ASCII):
+                    msg = f'"{topic}": "{partition}" is not the number of a partition'
+                    raise ValueError(msg)
+                _put(named, where, partition_name(full_name, int(partition)), _at(where, parse, inner))
+        else:
+            _put(named, topic, full_name, _at(topic, parse, value))
+    return named
+
+
+def _put(named: dict[str, T], where: str, name: str, value: T) -> None:
+    if name in named:
+        msg = f'"{where}": {name} is there twice'
+        raise ValueError(msg)
+    named[name] = value
+
+
+A = TypeVar("A")
+
+
+def _at(where: str, parse: Callable[[A], T], value: A) -> T:
+    try:
+        return parse(value)
+    except ValueError as error:
+        msg = f'"{where}": {error}'
+        raise ValueError(msg) from None
+
+
+def _parse_timestamp(value: object) -> int:
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,19}", value, re.ASCII):
+        value = int(value)
+    if type(value) is int and 0 <= value <= _INT64_MAX:
+        return value
+    if not isinstance(value, str):
+        msg = "expected milliseconds since 1970 or an ISO-8601 time such as 2013-01-01T05:15:00Z"
+        raise ValueError(msg)  # noqa: TRY004 - all of a user's mistakes are ValueErrors
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        msg = "expected milliseconds since 1970 or an ISO-8601 time such as 2013-01-01T05:15:00Z"
+        raise ValueError(msg) from None
+    if time.tzinfo is None:
+        msg = "a time without a zone could mean several; end it with Z or an offset such as +02:00"
+        raise ValueError(msg)
+    milliseconds = -((datetime(1970, 1, 1, tzinfo=UTC) - time) // timedelta(milliseconds=1))
+    if milliseconds < 0:
+        msg = "a time before 1970"
+        raise ValueError(msg)
+    return milliseconds
