@@ -1,0 +1,489 @@
+"""Options of a format: declared once as fields of a frozen dataclass, read strictly, documented from the same lines.
+
+::
+
+    @dataclass(frozen=True, kw_only=True, repr=False)
+    class NsqOptions(Options):
+        format_name: ClassVar[str] = "nsq"
+        max_in_flight: int = option("Messages outstanding.", default=2500, check=between(1, 2**31 - 1))
+
+    options = NsqOptions.from_spark({"maxinflight": "100"}, READ)
+
+`Options.from_spark` is the only way in: it finds every problem and raises them as one sentence, so that a user corrects
+them in one go. Spark hands keys over in lower case, so names are compared without case.
+
+A secret's value is in no error and no `repr`. Spark hides it in plans and its UI by the option's name alone, so a
+secret must be named ...token, ...password or ...secret.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Self, TypeVar, overload
+
+from spark_mq_source.core.errors import OptionError
+
+__all__ = [
+    "READ",
+    "STREAM",
+    "WRITE",
+    "Options",
+    "Scope",
+    "at_least",
+    "between",
+    "option",
+    "parse_bool",
+    "parse_duration_ms",
+    "parse_int",
+    "parse_list",
+    "parse_size_bytes",
+    "parse_text",
+]
+
+T = TypeVar("T")
+
+
+class Scope(enum.Flag):
+    """Where an option has a meaning; `Options.from_spark` takes one, a field may have several."""
+
+    READ = enum.auto()  # spark.read
+    STREAM = enum.auto()  # spark.readStream
+    WRITE = enum.auto()  # df.write and writeStream
+
+
+READ: Final = Scope.READ
+STREAM: Final = Scope.STREAM
+WRITE: Final = Scope.WRITE
+
+_MOST_SHOWN: Final = 200
+# Options that Spark itself puts among a sink's (DataStreamWriter, pyspark 4.0 to 4.3): not ours, and no mistake.
+_SPARKS_OWN: Final = {"checkpointlocation": WRITE, "queryname": WRITE}
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """What `option` was told, kept in the field's metadata."""
+
+    doc: str
+    default_text: str | None
+    scope: Scope
+    secret: bool
+    check: Callable[[Any], object] | None
+    aliases: tuple[str, ...]
+    name: str | None
+    parse: Callable[[str], Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """One option of a class: the field and how it is read and shown."""
+
+    field: dataclasses.Field[Any]
+    declared: _Declared
+    name: str
+    parse: Callable[[str], Any]
+
+    @property
+    def required(self) -> bool:
+        return self.field.default is dataclasses.MISSING
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.declared.aliases)
+
+    def read(self, written: str, text: str) -> Any:  # noqa: ANN401 - the type is the field's own
+        """The value, checked; ValueError with a sentence that shows the text where it may be shown."""
+        try:
+            value = self.parse(text)
+            if self.declared.check is not None:
+                self.declared.check(value)
+        except ValueError as error:
+            reason = str(error)
+            if self.declared.secret:
+                shown, reason = "***", reason.replace(text, "***") if text else reason
+            else:
+                shown = _without_credentials(text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "...")
+            msg = f"{written}={shown!r}: {reason}"
+            raise ValueError(msg) from None
+        return value
+
+
+@overload
+def option(
+    doc: str,
+    *,
+    default: T,
+    default_text: str | None = None,
+    scope: Scope = READ | STREAM,
+    secret: bool = False,
+    check: Callable[[Any], object] | None = None,
+    aliases: tuple[str, ...] = (),
+    name: str | None = None,
+    parse: Callable[[str], Any] | None = None,
+) -> T: ...
+
+
+@overload
+def option(
+    doc: str,
+    *,
+    scope: Scope = READ | STREAM,
+    secret: bool = False,
+    check: Callable[[Any], object] | None = None,
+    aliases: tuple[str, ...] = (),
+    name: str | None = None,
+    parse: Callable[[str], Any] | None = None,
+) -> Any: ...  # noqa: ANN401 - a required option has the type of its field
+
+
+def option(
+    doc: str,
+    *,
+    default: Any = dataclasses.MISSING,
+    default_text: str | None = None,
+    scope: Scope = READ | STREAM,
+    secret: bool = False,
+    check: Callable[[Any], object] | None = None,
+    aliases: tuple[str, ...] = (),
+    name: str | None = None,
+    parse: Callable[[str], Any] | None = None,
+) -> Any:
+    """One option: a field of a frozen dataclass that inherits `Options`.
+
+    Args:
+        doc: what it means, for README; Markdown.
+        default: the value where it is not set; without one the option is required.
+        default_text: the default as a user would write it, where that is not plain from the value (``64m``).
+        scope: where it has a meaning.
+        secret: never shown; its name must be one that Spark redacts.
+        check: raises ValueError with a reason where a value of the right type will not do.
+        aliases: further names, as other connectors spell it.
+        name: its name, where that is not the field's in camelCase.
+        parse: text to value, raising ValueError with a reason; derived from the field's type where it is bool, int,
+            str, an enum of texts, or one of these or None.
+    """
+    declared = _Declared(doc, default_text, scope, secret, check, aliases, name, parse)
+    return dataclasses.field(default=default, repr=not secret, metadata={_Declared: declared})
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Options:
+    """The base of each format's options.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True, repr=False)
+        ... class ExampleOptions(Options):
+        ...     format_name: ClassVar[str] = "example"
+        ...     service_url: str = option("Where the broker is.", aliases=("service.url",))
+        ...     auth_token: str | None = option("Who we are.", default=None, secret=True)
+        ...     fail_on_data_loss: bool = option("Stop where data is gone.", default=True)
+        >>> ExampleOptions.from_spark({"service.url": "mq://h", "authtoken": "eyJh"}, READ)
+        ExampleOptions(service_url='mq://h', auth_token='***')
+        >>> ExampleOptions.from_spark({"failOnDataLoss": "ture", "servceUrl": "mq://h"}, READ)
+        Traceback (most recent call last):
+        ...
+        spark_mq_source.core.errors.OptionError: format 'example': serviceUrl: required but not set; \
+failOnDataLoss='ture': expected true or false; servceurl: unknown option (did you mean serviceUrl?)
+    """
+
+    format_name: ClassVar[str] = ""
+
+    @classmethod
+    def from_spark(cls, options: Mapping[str, str], scope: Scope) -> Self:
+        """The options of a data source, from the mapping Spark gives it.
+
+        Args:
+            options: names without regard to case, and texts.
+            scope: READ, STREAM or WRITE: what the options are for.
+
+        Raises:
+            OptionError: anything missing, misspelt, malformed or contradictory, all in one sentence.
+        """
+        given = {key.lower(): text for key, text in options.items() if text is not None}
+        problems = list(cls.translate(given, scope))
+        known = [one for one in _known_options(cls) if scope in one.declared.scope]
+        elsewhere = {
+            name.lower(): one for one in _known_options(cls) if scope not in one.declared.scope for name in one.names
+        }
+        values: dict[str, Any] = {}
+        mentioned: set[str] = set()
+        for one in known:
+            written = [name for name in one.names if name.lower() in given]
+            texts = [given.pop(name.lower()) for name in written]
+            if len(written) > 1:
+                problems.append(f"{' and '.join(written)} are the same option: set only one")
+            elif written:
+                try:
+                    values[one.field.name] = one.read(written[0], texts[0])
+                except ValueError as error:
+                    problems.append(str(error))
+            elif one.required:
+                problems.append(f"{one.name}: required but not set")
+            if written:
+                mentioned.add(one.field.name)
+        for key in given:
+            if scope in _SPARKS_OWN.get(key, Scope(0)):
+                continue
+            if key in elsewhere:
+                problems.append(f"{elsewhere[key].name}: has no meaning when {_DOING[scope]}")
+            elif key in ("path", "paths"):
+                problems.append(f"{key}: load() and save() take no path here; say in options what to read or write")
+            else:
+                problems.append(f"{_without_credentials(key)}: unknown option{_suggestion(key, known)}")
+        # What could not be read stands at its default here, so that all that can be compared is compared.
+        placeholders = {one.field.name: None for one in known if one.required}
+        candidate = cls(**{**placeholders, **values})
+        problems.extend(candidate.problems(scope, frozenset(mentioned)))
+        if problems:
+            msg = f"format {cls.format_name!r}: {'; '.join(problems)}"
+            raise OptionError(msg)
+        return candidate
+
+    @classmethod
+    def translate(cls, given: dict[str, str], scope: Scope) -> Iterable[str]:
+        """Replaces, in place, what other connectors write in another form; returns the problems met.
+
+        For what an alias cannot express, such as one option that becomes two. Keys are in lower case.
+        """
+        del given, scope
+        return ()
+
+    def problems(self, scope: Scope, given: frozenset[str]) -> Iterable[str]:
+        """What is wrong between options, one sentence each.
+
+        A field that was missing or unreadable has its default here (None where it has none) and is reported already.
+
+        Args:
+            scope: what the options are for.
+            given: the fields that the user set, readable or not.
+        """
+        del scope, given
+        return ()
+
+    @classmethod
+    def names(cls, scope: Scope = READ | STREAM | WRITE) -> tuple[str, ...]:
+        """Every name accepted in any of `scope`, aliases too."""
+        return tuple(name for one in _known_options(cls) if one.declared.scope & scope for name in one.names)
+
+    @classmethod
+    def markdown_table(cls, scope: Scope = READ | STREAM | WRITE) -> str:
+        """The table for README of the options with a meaning in any of `scope`, in the order of the fields."""
+        rows = ["| option | default | meaning | also accepted as |", "|---|---|---|---|"]
+        for one in _known_options(cls):
+            if one.declared.scope & scope:
+                aliases = ", ".join(f"`{alias}`" for alias in one.declared.aliases)
+                cells = (f"`{one.name}`", _default_text(one), one.declared.doc, aliases)
+                rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        return "\n".join(rows) + "\n"
+
+    def __repr__(self) -> str:
+        """What differs from the defaults, with secrets as ``***``."""
+        shown = []
+        for one in _known_options(type(self)):
+            value = getattr(self, one.field.name)
+            if value != one.field.default:
+                text = repr("***") if one.declared.secret else _without_credentials(repr(value))
+                shown.append(f"{one.field.name}={text}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+_DOING: Final = {READ: "reading a batch", STREAM: "reading a stream", WRITE: "writing"}
+
+
+def _known_options(cls: type[Options]) -> Iterator[_Known]:
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        declared: _Declared = field.metadata[_Declared]
+        first, *rest = field.name.split("_")
+        name = declared.name or first + "".join(part.capitalize() for part in rest)
+        yield _Known(field, declared, name, declared.parse or _parser_of(hints[field.name], field.name))
+
+
+def _parser_of(hint: Any, field_name: str) -> Callable[[str], Any]:  # noqa: ANN401 - a type hint has no better type
+    if isinstance(hint, types.UnionType):
+        wanted = [one for one in hint.__args__ if one is not types.NoneType]
+        if len(wanted) == 1:
+            hint = wanted[0]
+    if hint in _PARSERS:
+        return _PARSERS[hint]
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return lambda text: _parse_enum(hint, text)
+    msg = f"{field_name}: no parser for {hint}; give option(parse=...)"
+    raise TypeError(msg)
+
+
+def _suggestion(key: str, known: list[_Known]) -> str:
+    # compared without separators: auth_token and auth.token are authToken, and short names are not all alike
+    names = {re.sub(r"[^a-z0-9]", "", name.lower()): one.name for one in known for name in one.names}
+    close = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", key), names, n=1, cutoff=0.7)
+    return f" (did you mean {names[close[0]]}?)" if close else ""
+
+
+def _default_text(one: _Known) -> str:
+    default = one.field.default
+    if one.declared.default_text is not None:
+        return one.declared.default_text
+    if one.required:
+        return "required"
+    if default is None or default == ():
+        return ""
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    return f"`{default.value if isinstance(default, enum.Enum) else default}`"
+
+
+def _without_credentials(text: str) -> str:
+    """The text with what stands before an @ in a URL hidden: it may be a password."""
+    return re.sub(r"//.*@", "//***@", text, flags=re.DOTALL)
+
+
+def parse_bool(text: str) -> bool:
+    """True or false; Spark writes Python's True as ``true``.
+
+    Raises:
+        ValueError: anything else, also ``1`` and ``yes``.
+
+    Example:
+        >>> parse_bool("True")
+        True
+    """
+    if text.lower() not in ("true", "false"):
+        msg = "expected true or false"
+        raise ValueError(msg)
+    return text.lower() == "true"
+
+
+def parse_int(text: str) -> int:
+    """A whole number in decimal digits.
+
+    Raises:
+        ValueError: anything else, also ``1_000`` and ``1e3``.
+
+    Example:
+        >>> parse_int("-12")
+        -12
+    """
+    if not re.fullmatch(r"[-+]?[0-9]{1,19}", text, re.ASCII):
+        msg = "expected a whole number"
+        raise ValueError(msg)
+    return int(text)
+
+
+def parse_text(text: str) -> str:
+    """The text itself.
+
+    Raises:
+        ValueError: it is empty, or has spaces around it (which nobody sees in an error or a path).
+    """
+    if not text.strip():
+        msg = "set, but empty"
+        raise ValueError(msg)
+    if text != text.strip():
+        msg = "has spaces around it"
+        raise ValueError(msg)
+    return text
+
+
+def parse_list(text: str) -> tuple[str, ...]:
+    """Texts between commas, without the spaces around them.
+
+    Raises:
+        ValueError: nothing in the list, or nothing between two commas.
+
+    Example:
+        >>> parse_list("a, b")
+        ('a', 'b')
+    """
+    items = tuple(item.strip() for item in text.split(","))
+    if not all(items):
+        msg = "expected names with commas between them, none of them empty"
+        raise ValueError(msg)
+    return items
+
+
+def parse_duration_ms(text: str) -> int:
+    """A duration in milliseconds: ``500ms``, ``30s``, ``5m``, ``1h``, or a plain number of milliseconds.
+
+    Raises:
+        ValueError: anything else.
+
+    Example:
+        >>> parse_duration_ms("30s"), parse_duration_ms("250")
+        (30000, 250)
+    """
+    match = re.fullmatch(r"([0-9]{1,15})(ms|s|m|h)?", text.lower(), re.ASCII)
+    if not match:
+        msg = "expected a duration such as 500ms, 30s, 5m or a plain number of milliseconds"
+        raise ValueError(msg)
+    return int(match[1]) * {None: 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[match[2]]
+
+
+def parse_size_bytes(text: str) -> int:
+    """A size in bytes: ``64k``, ``64m``, ``1g`` (of 1024, as Spark has them, also ``64mb``), or a plain number.
+
+    Raises:
+        ValueError: anything else.
+
+    Example:
+        >>> parse_size_bytes("64m"), parse_size_bytes("100")
+        (67108864, 100)
+    """
+    match = re.fullmatch(r"([0-9]{1,15})([kmg])?b?", text.lower(), re.ASCII)
+    if not match:
+        msg = "expected a size such as 64k, 64m, 1g or a plain number of bytes"
+        raise ValueError(msg)
+    return int(match[1]) * {None: 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}[match[2]]
+
+
+def _parse_enum(kind: type[enum.Enum], text: str) -> enum.Enum:
+    for member in kind:
+        if text.lower() == member.value:
+            return member
+    msg = f"expected {' or '.join(str(member.value) for member in kind)}"
+    raise ValueError(msg)
+
+
+_PARSERS: Final[dict[Any, Callable[[str], Any]]] = {bool: parse_bool, int: parse_int, str: parse_text}
+
+
+def at_least(least: int, text: str = "") -> Callable[[int], None]:
+    """A `check` that a number is not below `least`, shown to the user as `text`.
+
+    Example:
+        >>> at_least(1)(0)
+        Traceback (most recent call last):
+        ...
+        ValueError: must be at least 1
+    """
+
+    def check(value: int) -> None:
+        if value < least:
+            msg = f"must be at least {text or least}"
+            raise ValueError(msg)
+
+    return check
+
+
+def between(least: int, most: int, text: str = "") -> Callable[[int], None]:
+    """A `check` that a number is from `least` to `most`, both allowed, shown to the user as `text`.
+
+    Example:
+        >>> between(1, 10)(11)
+        Traceback (most recent call last):
+        ...
+        ValueError: must be from 1 to 10
+    """
+
+    def check(value: int) -> None:
+        if not least <= value <= most:
+            msg = f"must be {text or f'from {least} to {most}'}"
+            raise ValueError(msg)
+
+    return check

@@ -1,0 +1,644 @@
+"""The options of `pulsar-native`, with pulsar-spark's names beside ours so that a job moves by its format's name."""
+
+# ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
+from __future__ import annotations
+
+import enum
+import ipaddress
+import json
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+from urllib.parse import unquote, urlsplit
+
+from spark_mq_source.core.options import (
+    READ,
+    STREAM,
+    WRITE,
+    Options,
+    Scope,
+    at_least,
+    between,
+    option,
+    parse_duration_ms,
+    parse_list,
+    parse_size_bytes,
+    parse_text,
+)
+from spark_mq_source.pulsar.offsets import (
+    EARLIEST,
+    LATEST,
+    PerTopic,
+    Position,
+    parse_offsets,
+    parse_timestamps,
+    parse_topic,
+    split_partition,
+)
+
+__all__ = ["OnCorrupt", "OnEncrypted", "PulsarOptions", "TopicsPattern", "parse_service_url", "parse_topics_pattern"]
+
+_READING: Final = READ | STREAM
+_EVERYWHERE: Final = READ | STREAM | WRITE
+_DEFAULT_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
+_INT32_MAX: Final = 2**31 - 1
+# Longer than any topic name, and short enough to be compiled at once.
+_LONGEST_PATTERN: Final = 1000
+
+
+class OnEncrypted(enum.StrEnum):
+    """What to do with a message whose payload is encrypted."""
+
+    FAIL = "fail"
+    RAW = "raw"
+
+
+class OnCorrupt(enum.StrEnum):
+    """What to do with a message that cannot be decoded."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    NULL = "null"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsPattern:
+    """All topics of one namespace whose name matches.
+
+    Attributes:
+        namespace: ``tenant/namespace``.
+        regex: matches the whole of a topic's own name, the part after the namespace.
+
+    Example:
+        >>> pattern = parse_topics_pattern("persistent://acme/prod/flights-.*")
+        >>> pattern.namespace, pattern.matches("persistent://acme/prod/flights-2013-partition-0")
+        ('acme/prod', True)
+    """
+
+    namespace: str
+    regex: re.Pattern[str]
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic of this full name (or the topic that this partition is of) is meant."""
+        prefix = f"persistent://{self.namespace}/"
+        name = split_partition(topic)[0]
+        return name.startswith(prefix) and self.regex.fullmatch(name[len(prefix) :]) is not None
+
+
+def parse_service_url(text: str) -> tuple[tuple[tuple[str, int], ...], bool]:
+    """The addresses of a service URL, as (host, port), and whether they speak TLS.
+
+    Raises:
+        ValueError: not a Pulsar service URL; the message says why.
+
+    Example:
+        >>> parse_service_url("pulsar+ssl://h1,[::1]:7000")
+        ((('h1', 6651), ('::1', 7000)), True)
+    """
+    scheme, found, rest = text.partition("://")
+    if scheme.lower() in ("http", "https"):
+        msg = (
+            "that is the admin address (adminUrl); the service address begins with pulsar:// (port 6650) or "
+            "pulsar+ssl:// (port 6651)"
+        )
+        raise ValueError(msg)
+    if not found or scheme.lower() not in _DEFAULT_PORTS:
+        msg = "expected pulsar://host:6650 or pulsar+ssl://host:6651, more hosts after commas"
+        raise ValueError(msg)
+    if "@" in rest:
+        msg = "no user or password can be in the address; set authToken, or authBasicUser and authBasicPassword"
+        raise ValueError(msg)
+    if "://" in rest:
+        msg = f"the scheme stands once, at the beginning: {scheme}://host1:port,host2:port"
+        raise ValueError(msg)
+    addresses = tuple(
+        _parse_address(one.strip(), _DEFAULT_PORTS[scheme.lower()]) for one in rest.removesuffix("/").split(",")
+    )
+    return addresses, scheme.lower() == "pulsar+ssl"
+
+
+def _parse_address(text: str, default_port: int) -> tuple[str, int]:
+    match = re.fullmatch(r"(?:\[(?P<v6>[^]]*)\]|(?P<host>[A-Za-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?", text, re.ASCII)
+    if not match:
+        more = "; an IPv6 address stands in brackets" if text.count(":") > 1 else ""
+        msg = f"{text!r} is not host or host:port{more}"
+        raise ValueError(msg)
+    port = int(match["port"]) if match["port"] else default_port
+    if not 1 <= port <= 65535:
+        msg = f"{port} is not a port"
+        raise ValueError(msg)
+    if match["host"]:
+        return match["host"], port
+    try:
+        return str(ipaddress.IPv6Address(match["v6"])), port
+    except ValueError:
+        msg = f"{match['v6']!r} is not an IPv6 address"
+        raise ValueError(msg) from None
+
+
+def parse_topics_pattern(text: str) -> TopicsPattern:
+    """The topics a pattern means: ``persistent://tenant/namespace/regex``, ``tenant/namespace/regex`` or ``regex``.
+
+    Tenant and namespace are literal, as in pulsar-spark, because a broker lists the topics of one namespace. The
+    regular expression is Python's, which reads what users write for Java's alike but for a few forms, and refuses
+    those.
+
+    Raises:
+        ValueError: no such pattern; the message says why.
+    """
+    if len(text) > _LONGEST_PATTERN:
+        msg = f"longer than {_LONGEST_PATTERN} characters"
+        raise ValueError(msg)
+    scheme, found, rest = text.partition("://")
+    if found and scheme != "persistent":
+        parse_topic(f"{scheme}://t/n/t")  # raises the sentence for this scheme
+    rest = rest if found else text
+    if found or re.match(r"[-=:.\w]+/[-=:.\w]+/", rest, re.ASCII):
+        match = re.fullmatch(r"([-=:.\w]+/[-=:.\w]+)/(.+)", rest, re.ASCII | re.DOTALL)
+        if not match:
+            msg = "tenant and namespace must be plain names: persistent://tenant/namespace/regex"
+            raise ValueError(msg)
+        namespace, expression = match[1], match[2]
+    else:
+        namespace, expression = "public/default", rest
+    if "/" in expression:
+        msg = "a topic's name has no /; write tenant/namespace/regex with plain names before the regex"
+        raise ValueError(msg)
+    # Not the only way to write an expression that takes for ever, but the one that happens by accident.
+    if re.search(r"\([^()]*[+*}](?![+])[^()]*\)[+*{]", expression):
+        msg = "a repeated group with a repetition in it can take for ever to match; write it without the inner one"
+        raise ValueError(msg)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # sets within sets, which Java reads otherwise
+            regex = re.compile(expression)
+    except (re.error, FutureWarning, RecursionError, OverflowError) as error:
+        msg = f"not a regular expression: {error}"
+        raise ValueError(msg) from None
+    return TopicsPattern(namespace, regex)
+
+
+def _parse_topics(text: str) -> tuple[str, ...]:
+    topics = tuple(parse_topic(name) for name in parse_list(text))
+    for topic in topics:
+        base, partition = split_partition(topic)
+        if topics.count(topic) > 1:
+            msg = f"{topic} is there twice"
+            raise ValueError(msg)
+        if partition >= 0 and base in topics:
+            msg = f"{topic} is a partition of {base}, which is there as well"
+            raise ValueError(msg)
+    return topics
+
+
+def _parse_admin_url(text: str) -> str:
+    parts = urlsplit(parse_text(text))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        msg = "expected http://host:8080 or https://host:8443"
+        raise ValueError(msg)
+    if "@" in parts.netloc:
+        msg = "no user or password can be in the address"
+        raise ValueError(msg)
+    if parts.query or parts.fragment:
+        msg = "expected an address without ? and #"
+        raise ValueError(msg)
+    _ = parts.port  # raises ValueError where it is no port
+    return text.rstrip("/")
+
+
+def _parse_subscription(text: str) -> str:
+    if re.search(r"[\x00-\x1f\x7f]", parse_text(text)):
+        msg = "has control characters in it"
+        raise ValueError(msg)
+    return text
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PulsarOptions(Options):
+    """Options of `pulsar-native`; made by `from_spark`.
+
+    Example:
+        >>> options = PulsarOptions.from_spark({"serviceurl": "pulsar://broker", "topic": "flights"}, READ)
+        >>> options.addresses, options.uses_tls
+        ((('broker', 6650),), False)
+        >>> options.topic
+        'persistent://public/default/flights'
+        >>> options.starting_at("persistent://public/default/flights-partition-0") == EARLIEST
+        True
+    """
+
+    format_name: ClassVar[str] = "pulsar-native"
+
+    # -- where, and who we are
+    service_url: str = option(
+        "Address of the brokers or the proxy: `pulsar://host1:6650,host2:6650`, or `pulsar+ssl://` for TLS. "
+        "The ports may be left out where they are 6650 and 6651.",
+        scope=_EVERYWHERE,
+        aliases=("service.url", "pulsar.client.serviceUrl"),
+        parse=parse_text,
+        check=parse_service_url,
+    )
+    listener_name: str | None = option(
+        "The advertised listener to be given addresses of, on clusters that have several.",
+        default=None,
+        scope=_EVERYWHERE,
+        aliases=("pulsar.client.listenerName",),
+    )
+    admin_url: str | None = option(
+        "Address of the admin API (`http://host:8080`). Only `minPartitions` uses it, to split across ledgers.",
+        default=None,
+        scope=_READING,
+        aliases=("admin.url",),
+        parse=_parse_admin_url,
+    )
+    auth_token: str | None = option("A token (JWT).", default=None, scope=_EVERYWHERE, secret=True)
+    auth_token_file: str | None = option(
+        "A file that holds the token, on every machine that reads; read again whenever the broker asks.",
+        default=None,
+        scope=_EVERYWHERE,
+    )
+    auth_basic_user: str | None = option("User name of basic authentication.", default=None, scope=_EVERYWHERE)
+    auth_basic_password: str | None = option(
+        "Password of basic authentication.", default=None, scope=_EVERYWHERE, secret=True
+    )
+    trust_certs: str | None = option(
+        "PEM file of the authorities to trust, on every machine that reads.",
+        default=None,
+        default_text="the system's",
+        scope=_EVERYWHERE,
+        aliases=("pulsar.client.tlsTrustCertsFilePath",),
+    )
+    client_cert: str | None = option(
+        "PEM file of the certificate to show to the broker (mTLS).",
+        default=None,
+        scope=_EVERYWHERE,
+        aliases=("pulsar.client.tlsCertificateFilePath",),
+    )
+    client_key: str | None = option(
+        "PEM file of that certificate's private key.",
+        default=None,
+        default_text="in `clientCert`",
+        scope=_EVERYWHERE,
+        aliases=("pulsar.client.tlsKeyFilePath",),
+    )
+    tls_verify_hostname: bool = option(
+        "Whether the broker's certificate must be for the host name asked for. "
+        "The certificate itself is always checked.",
+        default=True,
+        scope=_EVERYWHERE,
+        aliases=("pulsar.client.tlsHostnameVerificationEnable",),
+    )
+
+    # -- what
+    topic: str | None = option(
+        "The topic: `name`, `tenant/namespace/name` or `persistent://tenant/namespace/name`. A partition of one "
+        "(`name-partition-0`) is read alone. Exactly one of `topic`, `topics`, `topicsPattern`.",
+        default=None,
+        scope=_EVERYWHERE,
+        parse=lambda text: parse_topic(parse_text(text)),
+    )
+    topics: tuple[str, ...] = option("Several topics, with commas between them.", default=(), parse=_parse_topics)
+    topics_pattern: TopicsPattern | None = option(
+        "All topics of one namespace that match: `tenant/namespace/regex`, or `regex` for `public/default`.",
+        default=None,
+        parse=lambda text: parse_topics_pattern(parse_text(text)),
+    )
+    starting_offsets: PerTopic[Position] | None = option(
+        "Read what is after this: `earliest`, or JSON per topic or partition: "
+        '`{"flights": {"0": {"ledger": 12, "entry": 3}, "1": "earliest"}}`. A position is the last message already '
+        "read; `batch` in it is an index within the entry's batch, and without it the whole entry counts as read.",
+        default=None,
+        default_text="`earliest`",
+        parse=parse_offsets,
+    )
+    ending_offsets: PerTopic[Position] | None = option(
+        "Read up to and with this: `latest` (when the read is planned), or JSON as for `startingOffsets`.",
+        default=None,
+        default_text="`latest`",
+        scope=READ,
+        parse=parse_offsets,
+    )
+    starting_timestamp: PerTopic[int] | None = option(
+        "Read what was published at this time or after it: milliseconds since 1970, ISO-8601 with a zone "
+        '(`2013-01-01T05:15:00Z`), or JSON of these: `{"flights": 1357017300000}`.',
+        default=None,
+        aliases=("startingTime",),
+        parse=parse_timestamps,
+    )
+    ending_timestamp: PerTopic[int] | None = option(
+        "Read what was published before this time; written as `startingTimestamp`.",
+        default=None,
+        scope=READ,
+        aliases=("endingTime",),
+        parse=parse_timestamps,
+    )
+    read_compacted: bool = option(
+        "Read the compacted topic: the last message of each key, as far as compaction has come.",
+        default=False,
+        aliases=("pulsar.reader.readCompacted",),
+    )
+
+    # -- how
+    min_partitions: int | None = option(
+        "Split topic-partitions until there are at least this many tasks, where that is possible.",
+        default=None,
+        default_text="one task a topic-partition",
+        check=at_least(1),
+    )
+    fail_on_data_loss: bool = option(
+        "Whether to fail where messages of the range are gone from the broker; `false` logs it and goes on.",
+        default=True,
+    )
+    on_encrypted: OnEncrypted = option(
+        "An encrypted payload: `fail`, or `raw` for the ciphertext as `value`.", default=OnEncrypted.FAIL
+    )
+    on_corrupt: OnCorrupt = option(
+        "A message that cannot be decoded: `fail`, `skip` it, or `null` for a row without value; both are logged.",
+        default=OnCorrupt.FAIL,
+    )
+    pushdown: bool = option(
+        "Take filters on topic, partition and publish_time from Spark. "
+        "Needs `spark.sql.python.filterPushdown.enabled=true`.",
+        default=False,
+        scope=READ,
+    )
+    subscription: str | None = option(
+        "Name that reads show to the broker, as `NAME-<unique>`, for clusters that authorize subscriptions by prefix. "
+        "In a batch read it is not durable: it keeps no data and no backlog.",
+        default=None,
+        aliases=("predefinedSubscription",),
+        parse=_parse_subscription,
+    )
+    subscription_prefix: str = option(
+        "The same where `subscription` is not set.", default="spark-mq-source", parse=_parse_subscription
+    )
+    operation_timeout_ms: int = option(
+        "How long a request, or the first message of a range, may take: `30s`, `500ms`, or milliseconds.",
+        default=30_000,
+        default_text="`30s`",
+        scope=_EVERYWHERE,
+        name="operationTimeout",
+        aliases=("pollTimeoutMs", "pulsar.client.operationTimeoutMs"),
+        parse=parse_duration_ms,
+        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
+    )
+    connect_timeout_ms: int = option(
+        "How long a connection may take, TLS and the broker's welcome included.",
+        default=10_000,
+        default_text="`10s`",
+        scope=_EVERYWHERE,
+        name="connectTimeout",
+        aliases=("pulsar.client.connectionTimeoutMs",),
+        parse=parse_duration_ms,
+        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
+    )
+    keep_alive_interval_ms: int = option(
+        "A connection that was silent for this long is asked for a sign of life, and given up after as long again.",
+        default=30_000,
+        default_text="`30s`",
+        scope=_EVERYWHERE,
+        name="keepAliveInterval",
+        parse=parse_duration_ms,
+        check=between(100, _INT32_MAX, "from 100ms to 24 days"),
+    )
+
+    # -- bounds of memory. A FLOW of 0, or permits whose sum passes 2^31, break the connection (broker 4.0.8).
+    receiver_queue_messages: int = option(
+        "Messages that a broker may send ahead.",
+        default=100_000,
+        name="receiverQueueSize",
+        aliases=("pulsar.reader.receiverQueueSize",),
+        check=between(1, 2**30),
+    )
+    receive_queue_bytes: int = option(
+        "Bytes that a task may hold received and not yet decoded.",
+        default=64 << 20,
+        default_text="`64m`",
+        parse=parse_size_bytes,
+        check=between(1 << 20, _INT32_MAX, "from 1m to 2g"),
+    )
+    # Measured values: the benchmark decides both.
+    max_batch_rows: int = option("Most rows of one Arrow batch.", default=100_000, check=between(1, _INT32_MAX))
+    max_batch_bytes: int = option(
+        "An Arrow batch is handed over when it holds this much.",
+        default=8 << 20,
+        default_text="`8m`",
+        parse=parse_size_bytes,
+        check=between(1, 1 << 30, "from 1 to 1g"),
+    )
+    max_message_bytes: int = option(
+        "Largest entry accepted, decompressed; a larger one is treated as corrupt.",
+        default=128 << 20,
+        default_text="`128m`",
+        parse=parse_size_bytes,
+        check=between(1, _INT32_MAX, "from 1 to 2g"),
+    )
+    max_pending_chunk_bytes: int = option(
+        "Most bytes of chunked messages that a task may hold while they are incomplete.",
+        default=128 << 20,
+        default_text="`128m`",
+        parse=parse_size_bytes,
+        check=between(1, _INT32_MAX, "from 1 to 2g"),
+    )
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """(host, port) of each address of `service_url`."""
+        return parse_service_url(self.service_url)[0]
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether `service_url` is ``pulsar+ssl://``."""
+        return parse_service_url(self.service_url)[1]
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        """The full names of `topic` or `topics`; empty where `topics_pattern` is set."""
+        return (self.topic,) if self.topic else self.topics
+
+    @property
+    def subscription_base(self) -> str:
+        """What the names of a read's subscriptions begin with."""
+        return self.subscription or self.subscription_prefix
+
+    def starting_at(self, topic_partition: str) -> Position | int | None:
+        """Where a batch read of a topic-partition (full name) starts.
+
+        Returns:
+            The last position already read (EARLIEST for the whole topic); or, as an int, the publish time in ms of
+            the first message wanted; or None where the user named other topic-partitions, and not this one.
+        """
+        if self.starting_timestamp is not None:
+            return self.starting_timestamp.at(topic_partition)
+        return EARLIEST if self.starting_offsets is None else self.starting_offsets.at(topic_partition)
+
+    def ending_at(self, topic_partition: str) -> Position | int | None:
+        """Where a batch read of a topic-partition (full name) ends.
+
+        Returns:
+            The last position to read (LATEST for all there is); or, as an int, the publish time in ms of the first
+            message not wanted; or None where the user named other topic-partitions, and not this one.
+        """
+        if self.ending_timestamp is not None:
+            return self.ending_timestamp.at(topic_partition)
+        return LATEST if self.ending_offsets is None else self.ending_offsets.at(topic_partition)
+
+    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
+        """What is wrong between options, one sentence each."""
+        topics = [name for name in ("topic", "topics", "topics_pattern") if name in given]
+        if scope != WRITE and len(topics) != 1:
+            names = {"topic": "topic", "topics": "topics", "topics_pattern": "topicsPattern"}
+            yield "set exactly one of topic, topics, topicsPattern" + (
+                f", not {' and '.join(names[name] for name in topics)}" if topics else ""
+            )
+        if {"starting_offsets", "starting_timestamp"} <= given:
+            yield "startingOffsets and startingTimestamp contradict each other: set only one"
+        if {"ending_offsets", "ending_timestamp"} <= given:
+            yield "endingOffsets and endingTimestamp contradict each other: set only one"
+        if scope == READ:
+            yield from self._range_problems()
+        yield from self._security_problems(given)
+
+    def _range_problems(self) -> Iterator[str]:
+        if self.starting_offsets is not None and LATEST in _values(self.starting_offsets):
+            yield "startingOffsets: latest would read nothing in a batch; use earliest or a position"
+        if self.ending_offsets is not None and EARLIEST in _values(self.ending_offsets):
+            yield "endingOffsets: earliest would read nothing; use latest or a position"
+        if self.starting_offsets is not None and self.ending_offsets is not None:
+            for name, start in self.starting_offsets.named.items():
+                end = self.ending_offsets.named.get(name)
+                if end is not None and LATEST != start > end != EARLIEST:
+                    yield f"startingOffsets is past endingOffsets for {name}: {start} and {end}"
+        if self.starting_timestamp is not None and self.ending_timestamp is not None:
+            first, last = self.starting_timestamp.everywhere, self.ending_timestamp.everywhere
+            if first is not None and last is not None and first > last:
+                yield "startingTimestamp is past endingTimestamp"
+
+    def _security_problems(self, given: frozenset[str]) -> Iterator[str]:
+        ways = {
+            "authToken": "auth_token" in given,
+            "authTokenFile": "auth_token_file" in given,
+            "authBasicUser": "auth_basic_user" in given or "auth_basic_password" in given,
+        }
+        chosen = [name for name, is_set in ways.items() if is_set]
+        if len(chosen) > 1:
+            yield f"{' and '.join(chosen)} contradict each other: set only one"
+        if ("auth_basic_user" in given) != ("auth_basic_password" in given):
+            yield "authBasicUser and authBasicPassword go together: set both"
+        if "client_key" in given and "client_cert" not in given:
+            yield "clientKey needs clientCert"
+        if self.service_url and not self.uses_tls:
+            for name, field in (("trustCerts", "trust_certs"), ("clientCert", "client_cert")):
+                if field in given:
+                    yield f"{name} has no meaning without TLS: begin serviceUrl with pulsar+ssl://"
+
+    @classmethod
+    def translate(cls, given: dict[str, str], scope: Scope) -> Iterator[str]:
+        """Puts pulsar-spark's options that are more than another name into ours; says of the others what to do."""
+        yield from _translate_authentication(given)
+        seconds = given.pop("pulsar.client.keepaliveintervalseconds", None)
+        if seconds is not None:
+            if "keepaliveinterval" in given:
+                yield "keepAliveInterval and pulsar.client.keepAliveIntervalSeconds are the same option: set only one"
+            given["keepaliveinterval"] = f"{seconds}s"
+        # false is what we do anyway
+        if given.get("pulsar.client.tlsallowinsecureconnection", "").lower() == "false":
+            del given["pulsar.client.tlsallowinsecureconnection"]
+        accepted = {name.lower() for name in cls.names(scope)}
+        for key in list(given):
+            if key in _REFUSED:
+                del given[key]
+                yield f"{key}: {_REFUSED[key]}"
+            elif key.startswith(_PASSED_THROUGH) and key not in accepted:
+                del given[key]
+                yield f"{key}: an option of pulsar-spark's Java client that has no meaning here; leave it out"
+
+
+def _values(wanted: PerTopic[Position]) -> tuple[Position | None, ...]:
+    return (wanted.everywhere, *wanted.named.values())
+
+
+_PASSED_THROUGH: Final = ("pulsar.client.", "pulsar.reader.", "pulsar.consumer.", "pulsar.producer.", "pulsar.admin.")
+
+_REFUSED: Final = {
+    "pulsar.client.tlsallowinsecureconnection": (
+        "certificates are always checked; give the authority that signed the broker's in trustCerts"
+    ),
+    "pulsar.client.usetls": "begin serviceUrl with pulsar+ssl:// instead",
+    "pulsar.client.authparammap": "use pulsar.client.authParams, or our authToken or authTokenFile",
+    "pulsar.client.usekeystoretls": "key stores are not read here; give PEM files in trustCerts, clientCert, clientKey",
+    "pulsar.client.tlstruststorepath": "key stores are not read here; give a PEM file in trustCerts",
+    "pulsar.client.proxyserviceurl": "name the proxy in serviceUrl",
+    "pulsar.reader.subscriptionname": "use subscription",
+    "pulsar.reader.subscriptionroleprefix": "use subscriptionPrefix",
+    "pulsar.admin.serviceurl": "use adminUrl",
+    "allowdifferenttopicschemas": "value is always the bytes as they were published; leave it out",
+    "waitingfornonexistedtopic": "a topic that does not exist is an error; leave it out, and create the topic first",
+}
+
+_PLUGIN_KEY: Final = "pulsar.client.authpluginclassname"
+_PARAMS_KEY: Final = "pulsar.client.authparams"
+_PLUGIN_PACKAGE: Final = "org.apache.pulsar.client.impl.auth."
+
+
+def _translate_authentication(given: dict[str, str]) -> Iterator[str]:
+    """Turns Java's plug-in class and its parameters into ours. No sentence here shows the parameters."""
+    plugin, params = given.pop(_PLUGIN_KEY, None), given.pop(_PARAMS_KEY, None)
+    if plugin is None and params is None:
+        return
+    if plugin is None or params is None:
+        if plugin is None or plugin.removeprefix(_PLUGIN_PACKAGE) != "AuthenticationDisabled":
+            yield "pulsar.client.authPluginClassName and pulsar.client.authParams go together: set both"
+        return
+    known = {"AuthenticationToken": _token, "AuthenticationBasic": _basic, "AuthenticationTls": _tls}
+    parse = known.get(plugin.removeprefix(_PLUGIN_PACKAGE))
+    if parse is None:
+        yield (
+            f"pulsar.client.authPluginClassName={plugin!r}: this authentication is not supported; "
+            f"supported are {', '.join(known)}"
+        )
+        return
+    try:
+        ours = parse(params)
+    except ValueError as error:
+        yield f"pulsar.client.authParams='***': {error}"
+        return
+    for name, value in ours.items():
+        if name.lower() in given:
+            yield f"{name} and pulsar.client.authParams say the same: set only one"
+        given[name.lower()] = value
+
+
+def _token(params: str) -> dict[str, str]:
+    if params.startswith("file:"):
+        return {"authTokenFile": unquote(re.sub(r"\Afile:(//(?=/))?", "", params))}
+    if params.lstrip().startswith("{"):
+        return {"authToken": _fields(params, "token")["token"]}
+    return {"authToken": params.removeprefix("token:")}
+
+
+def _basic(params: str) -> dict[str, str]:
+    fields = _fields(params, "userId", "password")
+    return {"authBasicUser": fields["userId"], "authBasicPassword": fields["password"]}
+
+
+def _tls(params: str) -> dict[str, str]:
+    fields = _fields(params, "tlsCertFile", "tlsKeyFile")
+    return {"clientCert": fields["tlsCertFile"], "clientKey": fields["tlsKeyFile"]}
+
+
+def _fields(params: str, *names: str) -> Mapping[str, str]:
+    """The named parameters, from JSON or ``name:value,name:value``, the two forms that Java's client reads."""
+    if params.lstrip().startswith("{"):
+        try:
+            document = json.loads(params)
+        except (ValueError, RecursionError):
+            document = None
+    else:
+        document = dict(pair.split(":", 1) for pair in params.split(",") if ":" in pair)
+    if not isinstance(document, dict) or not all(isinstance(document.get(name), str) for name in names):
+        msg = f"expected {' and '.join(names)}, as JSON or as name:value,name:value"
+        raise ValueError(msg)
+    return document
