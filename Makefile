@@ -1,0 +1,108 @@
+# Everything runs in .venv (newest dependencies) or .venv-oldest (lowest supported ones); both are made here when needed.
+# What is downloaded once (Pulsar) lies in a cache outside the checkout: see `make help`.
+
+PYTHON ?= python3
+# The oldest supported dependencies have wheels for the older Pythons, so those come first.
+OLDEST_PYTHON ?= $(shell for name in python3.11 python3.12 python3.13; do $$name -c "" 2>/dev/null && echo $$name && break; done || true)
+PYTEST_FLAGS ?=
+
+BIN := .venv/bin
+OLDEST_BIN := .venv-oldest/bin
+NATIVE_SOURCES := $(wildcard src/spark_mq_source/*/_*_native.py src/spark_mq_source/*/_*_native.pxd)
+BOOTSTRAP := dev/bootstrap.py
+# The tools of the compatibility environment, kept as new as in dev.txt.
+OLDEST_TOOLS := ^(pytest|pytest-timeout|hypothesis|cython|setuptools|pulsar-client|cryptography)==
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## Print this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  Needs git, make, Python 3.11+, Java 17 and Maven; a C compiler makes reading faster."
+	@echo "  SPARK_MQ_SOURCE_CACHE   where downloads are kept   (default: ~/.cache/spark-mq-source)"
+	@echo "  PYTHON                  the interpreter of .venv   (default: python3)"
+	@echo "  PYTEST_FLAGS            more arguments for pytest, e.g. PYTEST_FLAGS='-k chunked -x'"
+
+.PHONY: setup
+setup: .make/venv .make/native ## Build .venv: the package, its development and test dependencies
+
+.make/venv: requirements/dev.txt pyproject.toml setup.py $(BOOTSTRAP)
+	@mkdir -p .make
+	$(PYTHON) $(BOOTSTRAP) .venv requirements/dev.txt
+	@rm -f .make/native
+	@touch $@
+
+# The package is installed editable; the compiled module is the only thing that an edit does not reach by itself.
+.make/native: .make/venv setup.py $(NATIVE_SOURCES)
+	$(BIN)/python $(BOOTSTRAP) --native .venv
+	@touch $@
+
+.PHONY: setup-oldest
+setup-oldest: .make/venv-oldest .make/native-oldest ## Build .venv-oldest: the lowest supported dependencies (pyspark 4.0.0)
+
+.make/venv-oldest: requirements/oldest.txt pyproject.toml setup.py $(BOOTSTRAP)
+	@mkdir -p .make
+	$(if $(OLDEST_PYTHON),$(OLDEST_PYTHON),$(PYTHON)) $(BOOTSTRAP) .venv-oldest requirements/oldest.txt
+	@rm -f .make/native-oldest
+	@touch $@
+
+.make/native-oldest: .make/venv-oldest setup.py $(NATIVE_SOURCES)
+	$(OLDEST_BIN)/python $(BOOTSTRAP) --native .venv-oldest
+	@touch $@
+
+.PHONY: demo
+demo: setup ## Publish 336,776 flights to a real Pulsar and read them with Spark
+	$(BIN)/python -m demo.flights
+
+.PHONY: test
+test: setup setup-oldest ## Run all tests, and the Spark-facing ones on the oldest supported pyspark too
+	$(MAKE) --no-print-directory test-oldest
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+.PHONY: test-oldest
+test-oldest: setup-oldest ## Run the Spark-facing tests in .venv-oldest
+	@if [ -d tests/spark ]; then $(OLDEST_BIN)/python -m pytest tests/spark $(PYTEST_FLAGS); \
+	else echo "test-oldest: there is no tests/spark yet"; fi
+
+.PHONY: check
+check: setup ## ruff, mypy --strict, import-linter, codespell, drift of the README's tables and of generated code
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+	$(BIN)/python -m dev.readme --check
+	$(BIN)/python -m dev.generate_proto --check
+
+.PHONY: format
+format: setup ## Let ruff format the code and repair what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: bench
+bench: setup ## Measure against the null source, pulsar-client and the Java client; writes the chart and the table
+	$(BIN)/python -m bench
+
+.PHONY: brokers
+brokers: setup ## Start real brokers in the background on their usual ports
+	$(BIN)/python -m dev.brokers start
+
+.PHONY: brokers-stop
+brokers-stop: setup ## Stop the brokers that `make brokers` started
+	$(BIN)/python -m dev.brokers stop
+
+.PHONY: lock
+lock: setup ## Write requirements/*.txt anew: the newest versions, and the lowest that the ranges allow
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	    --no-annotate --custom-compile-command "make lock" pyproject.toml requirements/dev.in -o requirements/dev.txt
+	grep -E '$(OLDEST_TOOLS)' requirements/dev.txt > .make/oldest-tools.txt
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	    --no-annotate --custom-compile-command "make lock" --resolution lowest-direct \
+	    -c .make/oldest-tools.txt pyproject.toml requirements/oldest.in -o requirements/oldest.txt
+
+.PHONY: clean
+clean: ## Remove both environments and everything built (not the cache of downloads)
+	rm -rf .venv .venv-oldest .make build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src -name '*.so' -delete

@@ -1,0 +1,88 @@
+"""Makes a virtual environment that holds exactly one lock file and this checkout, editable.
+
+Runs on a bare Python, before anything is installed: standard library only. It installs with uv, which is itself
+installed by pip at a pinned version; where uv cannot reach the package index (pip reads settings that uv does not,
+such as a private index in pip.conf), pip does the work, slower.
+
+    python3 dev/bootstrap.py .venv requirements/dev.txt
+    python3 dev/bootstrap.py --native .venv              # only compile the hot module again
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+UV_VERSION = "0.13.8"
+MINIMUM_PYTHON = (3, 11)
+
+
+def run(*command: str | Path) -> bool:
+    """Runs a command with its output shown; tells whether it succeeded."""
+    print("+", *command, flush=True)
+    return subprocess.run(command, check=False).returncode == 0
+
+
+def install(environment: Path, lock: Path) -> None:
+    """Brings the environment to the lock file's state and installs the checkout editable.
+
+    Raises:
+        SystemExit: neither uv nor pip could install.
+    """
+    python = environment / "bin" / "python"
+    if not python.exists():
+        venv.create(environment, clear=environment.exists(), with_pip=True, symlinks=True)
+    uv = environment / "bin" / "uv"
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    with_uv = run(*pip, f"uv=={UV_VERSION}")
+    # A venv remembers no prompt settings for uv: --python names it, so no activated environment can be hit by mistake.
+    synced = with_uv and run(uv, "pip", "install", "--quiet", "--python", python, "-r", lock)
+    if not synced and not run(*pip, "-r", lock):
+        sys.exit(f"{environment}: the dependencies in {lock} could not be installed; pip's message above says why")
+
+
+def install_checkout(environment: Path) -> None:
+    """Installs this checkout editable, with its hot module compiled in place.
+
+    Raises:
+        SystemExit: the build failed for a reason other than a missing C compiler (which only costs speed).
+    """
+    python = environment / "bin" / "python"
+    # The build tools come from the lock, not from an isolated download.
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+    if not run(*pip, "--no-build-isolation", "--editable", "."):
+        sys.exit(f"{environment}: this checkout could not be installed; pip's message above says why")
+    probe = "import spark_mq_source as s; print('spark-mq-source decodes with:', s.implementation())"
+    subprocess.run([python, "-c", probe], check=False, stderr=subprocess.DEVNULL)
+
+
+def main() -> None:
+    """Parses the command line.
+
+    Raises:
+        SystemExit: the interpreter is too old, or an installation failed.
+    """
+    if sys.version_info < MINIMUM_PYTHON:
+        wanted = ".".join(str(part) for part in MINIMUM_PYTHON)
+        sys.exit(f"Python {wanted} or newer is needed, this is {sys.version.split()[0]}: make PYTHON=python{wanted} ...")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("environment", type=Path)
+    parser.add_argument("lock", type=Path, nargs="?")
+    parser.add_argument("--native", action="store_true", help="install the checkout and compile its hot module")
+    arguments = parser.parse_args()
+    if arguments.native:
+        if shutil.which("cc") is None and shutil.which("gcc") is None:
+            print("no C compiler found: reading works, with the slower Python decoder")
+        install_checkout(arguments.environment)
+    else:
+        if arguments.lock is None:
+            parser.error("which lock file?")
+        install(arguments.environment, arguments.lock)
+
+
+if __name__ == "__main__":
+    main()

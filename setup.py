@@ -1,0 +1,29 @@
+"""Adds the compiled hot module to what pyproject.toml says; everything else is declared there."""
+
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+HOT_MODULE = "spark_mq_source.pulsar._messages_native"
+SOURCE = Path("src", *HOT_MODULE.split(".")).with_suffix(".py")
+
+
+def extensions() -> list[Extension]:
+    """The extension modules to build: none where Cython or the source is missing, which installs the Python twin."""
+    if not SOURCE.exists():
+        return []
+    try:
+        from Cython.Build import cythonize
+    except ImportError:
+        return []
+    # optional: a machine without a C compiler gets the interpreter's twin, and implementation() says so.
+    extension = Extension(HOT_MODULE, [SOURCE.as_posix()], optional=True, extra_compile_args=["-O3"])
+    modules: list[Extension] = cythonize(
+        [extension],
+        build_dir="build/cython",
+        compiler_directives={"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True},
+    )
+    return modules
+
+
+setup(ext_modules=extensions())
