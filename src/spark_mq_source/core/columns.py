@@ -1,0 +1,207 @@
+"""From what a decoder collected to a RecordBatch: the Arrow side that every format shares.
+
+Two ways in. Compiled loops hand over raw buffers (`fixed_width_array`, `variable_width_array`, `struct_array`,
+`map_array`): nothing is copied, the arrays hold the buffers alive. Loops in Python hand over lists (`array_of`,
+`map_array_of`). Columns whose value never changes, such as the topic's name, are `ConstantColumn`.
+
+Every array takes its type from the schema that Spark gave, children included: Spark compares schemas with
+``pa.Schema.equals``, which looks at the names and the nullability of a map's and a struct's inner fields as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from spark_mq_source.core.errors import OptionError
+
+__all__ = [
+    "MAX_COLUMN_BYTES",
+    "ConstantColumn",
+    "array_of",
+    "check_columns",
+    "fixed_row_bytes",
+    "fixed_width_array",
+    "is_int32",
+    "is_int64",
+    "is_string_map",
+    "is_text",
+    "is_text_or_binary",
+    "is_timestamp_us",
+    "map_array",
+    "map_array_of",
+    "record_batch",
+    "struct_array",
+    "variable_width_array",
+]
+
+MAX_COLUMN_BYTES = 2**31 - 1
+"""What one binary, string or map column of one batch may hold: Arrow's offsets in them are signed 32-bit numbers."""
+
+is_int32: Callable[[pa.DataType], bool] = pa.types.is_int32
+is_int64: Callable[[pa.DataType], bool] = pa.types.is_int64
+
+
+def is_text(type_: pa.DataType) -> bool:
+    """Whether it is Arrow's ``string`` (the one with 32-bit offsets)."""
+    return bool(pa.types.is_string(type_))
+
+
+def is_text_or_binary(type_: pa.DataType) -> bool:
+    """Whether it is Arrow's ``string`` or ``binary`` (those with 32-bit offsets)."""
+    return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
+
+
+def is_timestamp_us(type_: pa.DataType) -> bool:
+    """Whether it is a timestamp in microseconds, of any time zone."""
+    return bool(pa.types.is_timestamp(type_) and type_.unit == "us")
+
+
+def is_string_map(type_: pa.DataType) -> bool:
+    """Whether it is ``map<string, string>``, whatever its inner fields are called."""
+    return bool(pa.types.is_map(type_) and is_text(type_.key_type) and is_text(type_.item_type))
+
+
+def check_columns(schema: pa.Schema, known: Mapping[str, Callable[[pa.DataType], bool]]) -> None:
+    """Refuse a schema with columns or types that a format cannot build.
+
+    Args:
+        schema: the columns asked for.
+        known: each column the format knows, with the test its type must pass.
+
+    Raises:
+        OptionError: naming every unknown column and every unusable type, and the columns known.
+
+    Example:
+        >>> check_columns(pa.schema([("n", pa.int64())]), {"n": is_int64})
+    """
+    problems = [f"column {name} is asked for twice" for name in sorted(set(schema.names)) if schema.names.count(name) > 1]
+    for field in schema:
+        if field.name not in known:
+            problems.append(f"column {field.name} is unknown (known are {', '.join(known)})")
+        elif not known[field.name](field.type):
+            problems.append(f"column {field.name} cannot be of type {field.type}")
+    if problems:
+        raise OptionError("; ".join(problems))
+
+
+def fixed_row_bytes(type_: pa.DataType) -> int:
+    """Bytes one row of this type takes before its variable part (offsets count, validity bits do not).
+
+    Example:
+        >>> fixed_row_bytes(pa.int64()), fixed_row_bytes(pa.binary())
+        (8, 4)
+    """
+    if pa.types.is_struct(type_):
+        return sum(fixed_row_bytes(type_.field(i).type) for i in range(type_.num_fields))
+    if is_text_or_binary(type_) or pa.types.is_map(type_):
+        return 4
+    return int(type_.bit_width) // 8
+
+
+class ConstantColumn:
+    """A column with the same value in every row: built once, sliced for each batch, so that a row costs nothing.
+
+    Example:
+        >>> topic = ConstantColumn("t", pa.string())
+        >>> topic.take(2).to_pylist()
+        ['t', 't']
+    """
+
+    def __init__(self, value: object, type_: pa.DataType) -> None:
+        self._value = pa.scalar(value, type_)
+        self._rows = pa.array([], type_)
+
+    def take(self, rows: int) -> pa.Array:
+        """`rows` rows of it."""
+        if rows > len(self._rows):
+            # Twice as many, so that batches which slowly grow do not rebuild it each time.
+            self._rows = pa.repeat(self._value, max(2 * len(self._rows), rows))
+        return self._rows.slice(0, rows)
+
+
+def fixed_width_array(
+    type_: pa.DataType, rows: int, data: pa.Buffer, validity: pa.Buffer | None = None, null_count: int = 0
+) -> pa.Array:
+    """An array of numbers or timestamps over `data`, of `rows` values as wide as the type.
+
+    Args:
+        type_: the array's type, as the schema has it.
+        rows: how many rows.
+        data: the values; at least `rows` of them.
+        validity: one bit a row, least significant first; None where no row is NULL.
+        null_count: how many bits of `validity` are zero.
+    """
+    return pa.Array.from_buffers(type_, rows, [validity, data], null_count=null_count)
+
+
+def variable_width_array(
+    type_: pa.DataType,
+    rows: int,
+    offsets: pa.Buffer,
+    data: pa.Buffer,
+    validity: pa.Buffer | None = None,
+    null_count: int = 0,
+) -> pa.Array:
+    """A binary or string array over `offsets` (int32, `rows` + 1 of them) and `data`.
+
+    For strings the bytes must already be known to be UTF-8.
+
+    Args:
+        type_: the array's type, as the schema has it.
+        rows: how many rows.
+        offsets: where each row's bytes begin and the last one's end.
+        data: the bytes of all rows.
+        validity: one bit a row, least significant first; None where no row is NULL.
+        null_count: how many bits of `validity` are zero.
+    """
+    return pa.Array.from_buffers(type_, rows, [validity, offsets, data], null_count=null_count)
+
+
+def struct_array(type_: pa.DataType, children: Sequence[pa.Array]) -> pa.Array:
+    """A struct array without NULLs over `children`, which are of one length and of the types of the struct's fields."""
+    return pa.Array.from_buffers(type_, len(children[0]), [None], null_count=0, children=list(children))
+
+
+def map_array(type_: pa.DataType, rows: int, offsets: pa.Buffer, keys: pa.Array, items: pa.Array) -> pa.Array:
+    """A map array without NULLs: row i holds the pairs from ``offsets[i]`` (int32) up to ``offsets[i + 1]``."""
+    entries = struct_array(type_.field(0).type, [keys, items])
+    return pa.Array.from_buffers(type_, rows, [None, offsets], null_count=0, children=[entries])
+
+
+def array_of(values: Iterable[Any], type_: pa.DataType) -> pa.Array:
+    """An array of Python values; timestamps are given as integers in the type's unit, None is NULL."""
+    return pa.array(values, type_)
+
+
+def map_array_of(rows: Sequence[Mapping[bytes, bytes]], type_: pa.DataType) -> pa.Array:
+    """A map array without NULLs of one mapping a row, keys and values being UTF-8 already.
+
+    Example:
+        >>> map_array_of([{b"k": b"v"}, {}], pa.map_(pa.string(), pa.string())).to_pylist()
+        [[('k', 'v')], []]
+    """
+    offsets = [0]
+    keys: list[bytes] = []
+    items: list[bytes] = []
+    for row in rows:
+        keys += row
+        items += row.values()
+        offsets.append(len(keys))
+    return map_array(
+        type_,
+        len(rows),
+        pa.array(offsets, pa.int32()).buffers()[1],
+        pa.array(keys, type_.key_type),
+        pa.array(items, type_.item_type),
+    )
+
+
+def record_batch(schema: pa.Schema, arrays: Sequence[pa.Array], rows: int) -> pa.RecordBatch:
+    """The batch of `arrays`, whose schema is exactly `schema`; `rows` counts where there is no column at all."""
+    if not arrays:
+        # Spark asks for no column in a plain count(); a batch still has to carry its number of rows.
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+    return pa.RecordBatch.from_arrays(list(arrays), schema=schema)

@@ -1,0 +1,168 @@
+"""Decompression by codec name, never writing more than the size the message announced.
+
+The announced size comes from the wire, so it is the caller's duty to bound it before calling; here it bounds the
+output: no codec allocates more than that many bytes of output, and anything but exactly that many is a corrupt message.
+(ZSTD may need a window beside its output where a frame does not state its own size: at most 128 MiB, the library's
+limit.)
+
+A codec's package is imported when its first message arrives, so that a reader of uncompressed topics needs none.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
+
+__all__ = ["CODECS", "decompress"]
+
+ByteString = bytes | bytearray | memoryview
+
+# The package each codec needs, and the extra of spark-mq-source that installs it; None: part of Python.
+_PACKAGES: dict[str, tuple[str, str] | None] = {
+    "NONE": None,
+    "LZ4": ("lz4.block", "lz4"),
+    "ZLIB": None,
+    "ZSTD": ("zstandard", "zstd"),
+    "SNAPPY": ("cramjam", "snappy"),
+}
+
+CODECS: tuple[str, ...] = tuple(_PACKAGES)
+"""The names `decompress` knows, as Pulsar's CompressionType spells them."""
+
+
+def decompress(codec: str, data: ByteString, uncompressed_size: int) -> bytes | memoryview:
+    """The `uncompressed_size` bytes that `data` holds.
+
+    Args:
+        codec: one of `CODECS`. LZ4 is the bare block format and SNAPPY the bare (unframed) format, as Pulsar's
+            clients write them.
+        data: the compressed bytes; not copied.
+        uncompressed_size: bytes, as the message announced it; checked, and never exceeded while decompressing.
+
+    Raises:
+        CorruptMessageError: `data` is not valid in that codec, or does not hold exactly `uncompressed_size` bytes.
+        UnsupportedFeatureError: the codec is unknown, or its package is not installed; names the extra to install.
+
+    Example:
+        >>> import zlib
+        >>> bytes(decompress("ZLIB", zlib.compress(b"hello"), 5))
+        b'hello'
+    """
+    decompressor = _decompressors.get(codec)
+    if decompressor is None:
+        decompressor = _decompressors[codec] = _load(codec)
+    if uncompressed_size < 0:
+        msg = f"{codec} payload announces an impossible size of {uncompressed_size} bytes"
+        raise CorruptMessageError(msg)
+    out = decompressor(data, uncompressed_size)
+    if len(out) != uncompressed_size:
+        msg = f"{codec} payload holds {len(out)} bytes where the message announced {uncompressed_size}"
+        raise CorruptMessageError(msg)
+    return out
+
+
+def _load(codec: str) -> Callable[[ByteString, int], bytes | memoryview]:
+    """The decompressor of `codec`, with its package imported.
+
+    Raises:
+        UnsupportedFeatureError: the codec is unknown, or its package is not installed.
+    """
+    if codec not in _PACKAGES:
+        msg = f"compression {codec!r} is not supported; known are {', '.join(CODECS)}"
+        raise UnsupportedFeatureError(msg)
+    package = _PACKAGES[codec]
+    try:
+        module = import_module(package[0]) if package else None
+    except ImportError as error:
+        name, extra = package or ("", "")
+        msg = (
+            f"the message is compressed with {codec}, which needs the Python package {name.partition('.')[0]}: "
+            f"install spark-mq-source[{extra}] on every executor"
+        )
+        raise UnsupportedFeatureError(msg) from error
+    return _LOADERS[codec](module)
+
+
+def _corrupt(codec: str, error: Exception) -> CorruptMessageError:
+    return CorruptMessageError(f"{codec} payload does not decompress: {error}")
+
+
+def _load_none(_module: Any) -> Callable[[ByteString, int], bytes | memoryview]:
+    return lambda data, _size: memoryview(data)
+
+
+def _load_lz4(module: Any) -> Callable[[ByteString, int], bytes | memoryview]:
+    decompress_block = module.decompress
+
+    def run(data: ByteString, size: int) -> bytes:
+        try:
+            out: bytes = decompress_block(data, uncompressed_size=size)
+        except (module.LZ4BlockError, ValueError) as error:
+            raise _corrupt("LZ4", error) from error
+        return out
+
+    return run
+
+
+def _load_zlib(_module: Any) -> Callable[[ByteString, int], bytes | memoryview]:
+    def run(data: ByteString, size: int) -> bytes:
+        inflater = zlib.decompressobj()
+        try:
+            # One byte more than announced is room enough to notice that there is more. The end of the stream is not
+            # asked for: the Java client flushes its deflater and never finishes it, so there is no trailer.
+            return inflater.decompress(data, size + 1)
+        except zlib.error as error:
+            raise _corrupt("ZLIB", error) from error
+
+    return run
+
+
+def _load_zstd(module: Any) -> Callable[[ByteString, int], bytes | memoryview]:
+    decompressor = module.ZstdDecompressor()
+
+    def run(data: ByteString, size: int) -> bytes:
+        try:
+            # A frame that states its size is allocated by that size, whatever max_output_size says: look first.
+            stated = module.frame_content_size(data)
+            if stated not in (-1, size):
+                msg = f"ZSTD payload holds {stated} bytes where the message announced {size}"
+                raise CorruptMessageError(msg)
+            # max_output_size=0 would mean "unlimited".
+            out: bytes = decompressor.decompress(data, max_output_size=max(size, 1))
+        except module.ZstdError as error:
+            raise _corrupt("ZSTD", error) from error
+        return out
+
+    return run
+
+
+def _load_snappy(module: Any) -> Callable[[ByteString, int], bytes | memoryview]:
+    snappy = module.snappy
+
+    def run(data: ByteString, size: int) -> bytes | memoryview:
+        try:
+            stated = snappy.decompress_raw_len(data)
+            if stated != size:
+                msg = f"SNAPPY payload holds {stated} bytes where the message announced {size}"
+                raise CorruptMessageError(msg)
+            out = bytearray(size)
+            written = snappy.decompress_raw_into(data, out)
+        except module.DecompressionError as error:
+            raise _corrupt("SNAPPY", error) from error
+        return memoryview(out)[:written]
+
+    return run
+
+
+_LOADERS: dict[str, Callable[[Any], Callable[[ByteString, int], bytes | memoryview]]] = {
+    "NONE": _load_none,
+    "LZ4": _load_lz4,
+    "ZLIB": _load_zlib,
+    "ZSTD": _load_zstd,
+    "SNAPPY": _load_snappy,
+}
+_decompressors: dict[str, Callable[[ByteString, int], bytes | memoryview]] = {}
