@@ -238,7 +238,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
             else:
                 problems.append(f"{_without_credentials(key)}: unknown option{_suggestion(key, known)}")
         # What could not be read stands at its default here, so that all that can be compared is compared.
-        placeholders = {one.field.name: None for one in known if one.required}
+        placeholders = {one.field.name: None for one in _known_options(cls) if one.required}
         candidate = cls(**{**placeholders, **values})
         problems.extend(candidate.problems(scope, frozenset(mentioned)))
         if problems:

@@ -46,6 +46,10 @@ _DEFAULT_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 _INT32_MAX: Final = 2**31 - 1
 # Longer than any topic name, and short enough to be compiled at once.
 _LONGEST_PATTERN: Final = 1000
+# (..a+..)* and its like, but not the possessive (..a++..)*; a{3} inside is harmless, a{3,} is not
+_REPEATED_REPETITION: Final = re.compile(
+    r"\([^()]*(?:(?<![\\+*?}])[+*](?!\+)|\{[0-9]*,[0-9]*\}(?!\+))[^()]*\)(?:[+*](?!\+)|\{[0-9]*,)"
+)
 
 
 class OnEncrypted(enum.StrEnum):
@@ -167,7 +171,7 @@ def parse_topics_pattern(text: str) -> TopicsPattern:
         msg = "a topic's name has no /; write tenant/namespace/regex with plain names before the regex"
         raise ValueError(msg)
     # Not the only way to write an expression that takes for ever, but the one that happens by accident.
-    if re.search(r"\([^()]*[+*}](?![+])[^()]*\)[+*{]", expression):
+    if _REPEATED_REPETITION.search(expression):
         msg = "a repeated group with a repetition in it can take for ever to match; write it without the inner one"
         raise ValueError(msg)
     try:

@@ -1,0 +1,60 @@
+"""Fills the tables of README.md that the code knows better: ``python -m dev.readme [--check]``.
+
+A table stands between ``<!-- options:FORMAT -->`` and ``<!-- end -->``. With ``--check`` nothing is written, and a
+table that differs from the code is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from spark_mq_source.core.options import READ, Options
+from spark_mq_source.pulsar.options import PulsarOptions
+
+README: Final = Path(__file__).parent.parent / "README.md"
+FORMATS: Final[Mapping[str, type[Options]]] = {"pulsar-native": PulsarOptions}
+
+_TABLE: Final = re.compile(r"<!-- options:(?P<format>\S+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def filled(text: str) -> str:
+    """The text with each table made anew.
+
+    Raises:
+        ValueError: a marker for an unknown format, or a format without its marker.
+    """
+    found = [match["format"] for match in _TABLE.finditer(text)]
+    if sorted(found) != sorted(FORMATS):
+        msg = f"README.md has option tables for {found}, and the formats are {list(FORMATS)}"
+        raise ValueError(msg)
+
+    def table(match: re.Match[str]) -> str:
+        name = match["format"]
+        return f"<!-- options:{name} -->\n{FORMATS[name].markdown_table(READ)}<!-- end -->"
+
+    return _TABLE.sub(table, text)
+
+
+def main() -> int:
+    """Writes or checks README.md; the exit status is 1 where a check fails."""
+    parser = argparse.ArgumentParser(prog="python -m dev.readme", description="Fill the tables of README.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing, fail where README.md is out of date")
+    check: bool = parser.parse_args().check
+    before = README.read_text(encoding="utf-8")
+    after = filled(before)
+    if before == after:
+        return 0
+    if check:
+        print("README.md is out of date: run `python -m dev.readme` and commit it", file=sys.stderr)
+        return 1
+    README.write_text(after, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

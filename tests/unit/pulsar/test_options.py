@@ -1,0 +1,503 @@
+"""What users write for pulsar-native, and the sentences they get where it is wrong."""
+
+import json
+import pickle
+import re
+import time
+
+import pytest
+
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.options import READ, STREAM, WRITE, _known_options
+from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position
+from spark_mq_source.pulsar.options import (
+    OnCorrupt,
+    OnEncrypted,
+    PulsarOptions,
+    parse_service_url,
+    parse_topics_pattern,
+)
+
+T = "persistent://public/default/t"
+URL = {"serviceUrl": "pulsar://h"}
+TLS = {"serviceUrl": "pulsar+ssl://h"}
+SECRET = "eyJhbGciOiJIUzI1NiJ9.x"
+PLUGIN = "pulsar.client.authPluginClassName"
+PARAMS = "pulsar.client.authParams"
+JAVA = "org.apache.pulsar.client.impl.auth."
+
+
+def read(scope=READ, **options):
+    return made({**URL, "topic": "t", **options}, scope)
+
+
+def made(options, scope=READ):
+    # as Spark hands them over
+    return PulsarOptions.from_spark({key.lower(): text for key, text in options.items()}, scope)
+
+
+def refusal(options, scope=READ):
+    with pytest.raises(OptionError) as caught:
+        made(options, scope)
+    sentence = str(caught.value)
+    assert sentence.startswith("format 'pulsar-native': ")
+    assert SECRET not in sentence
+    assert caught.value.__context__ is None
+    return sentence.removeprefix("format 'pulsar-native': ")
+
+
+def test_defaults():
+    options = read()
+    assert options.topic_names == (T,)
+    assert options.starting_at(T) == EARLIEST
+    assert options.ending_at(T) == LATEST
+    assert (options.fail_on_data_loss, options.tls_verify_hostname) == (True, True)
+    assert (options.pushdown, options.read_compacted) == (False, False)
+    assert (options.on_encrypted, options.on_corrupt) == (OnEncrypted.FAIL, OnCorrupt.FAIL)
+    assert (options.operation_timeout_ms, options.connect_timeout_ms, options.keep_alive_interval_ms) == (
+        30_000,
+        10_000,
+        30_000,
+    )
+    assert options.subscription_base == "spark-mq-source"
+
+
+@pytest.mark.parametrize("scope", [READ, STREAM, WRITE])
+def test_nothing_at_all_says_what_is_needed(scope):
+    topics = "; set exactly one of topic, topics, topicsPattern" if scope != WRITE else ""
+    assert refusal({}, scope) == "serviceUrl: required but not set" + topics
+
+
+def test_every_default_text_is_its_default():
+    for one in _known_options(PulsarOptions):
+        text = one.declared.default_text
+        if text is not None and isinstance(one.field.default, int):
+            assert one.parse(text.strip("`")) == one.field.default, one.name
+
+
+def test_every_default_passes_its_own_check():
+    for one in _known_options(PulsarOptions):
+        if one.declared.check is not None and isinstance(one.field.default, int):
+            one.declared.check(one.field.default)
+
+
+def test_names_are_unique_without_case_and_secrets_are_redacted_by_spark():
+    names = [name.lower() for name in PulsarOptions.names()]
+    assert len(names) == len(set(names))
+    redacted = re.compile(r"(?i)secret|password|token|access[.]?key")  # spark.redaction.regex, pyspark 4.0 to 4.3
+    secrets = [one for one in _known_options(PulsarOptions) if one.declared.secret]
+    assert {one.name for one in secrets} == {"authToken", "authBasicPassword"}
+    for one in secrets:
+        assert all(redacted.search(name) for name in one.names)
+        assert one.field.repr is False
+
+
+def test_every_option_of_the_reader_can_be_set():
+    options = read(
+        listenerName="external",
+        adminUrl="http://h:8080/",
+        authBasicUser="u",
+        authBasicPassword="p",
+        minPartitions="8",
+        failOnDataLoss="false",
+        onEncrypted="raw",
+        onCorrupt="null",
+        pushdown="true",
+        readCompacted="true",
+        subscription="s",
+        operationTimeout="5s",
+        connectTimeout="100",
+        keepAliveInterval="1m",
+        receiverQueueSize="1000",
+        receiveQueueBytes="1m",
+        maxBatchRows="10",
+        maxBatchBytes="1k",
+        maxMessageBytes="1g",
+        maxPendingChunkBytes="1g",
+    )
+    assert (options.listener_name, options.admin_url, options.min_partitions) == ("external", "http://h:8080", 8)
+    assert (options.on_encrypted, options.on_corrupt) == ("raw", "null")
+    assert (options.operation_timeout_ms, options.connect_timeout_ms, options.keep_alive_interval_ms) == (
+        5000,
+        100,
+        60_000,
+    )
+    assert (options.receiver_queue_messages, options.receive_queue_bytes) == (1000, 1 << 20)
+    assert (options.max_batch_rows, options.max_batch_bytes) == (10, 1024)
+    assert (options.max_message_bytes, options.max_pending_chunk_bytes) == (1 << 30, 1 << 30)
+    assert options.subscription_base == "s"
+    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - our own bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("minPartitions", "0"),
+        ("receiverQueueSize", "0"),
+        ("receiverQueueSize", str(2**30 + 1)),
+        ("receiveQueueBytes", "1023k"),
+        ("maxBatchRows", "0"),
+        ("maxBatchBytes", "2g"),
+        ("maxMessageBytes", "2g"),
+        ("operationTimeout", "0"),
+        ("operationTimeout", "5d"),
+        ("connectTimeout", "10000h"),
+        ("keepAliveInterval", "99ms"),
+        ("onCorrupt", "ignore"),
+        ("tlsVerifyHostname", "no"),
+        ("subscription", ""),
+        ("subscription", "a\nb"),
+        ("adminUrl", "h:8080"),
+        ("adminUrl", "http://h:99999"),
+        ("adminUrl", "http://h?x=1"),
+    ],
+)
+def test_values_refused(name, text):
+    assert refusal({**URL, "topic": "t", name: text}).startswith(f"{name}={text!r}: ")
+
+
+# -- addresses
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses", "tls"),
+    [
+        ("pulsar://h", (("h", 6650),), False),
+        ("pulsar+ssl://h", (("h", 6651),), True),
+        ("PULSAR://h1:1,h2", (("h1", 1), ("h2", 6650)), False),
+        ("pulsar+ssl://a.b-c_d:7000, 10.0.0.1:65535/", (("a.b-c_d", 7000), ("10.0.0.1", 65535)), True),
+        ("pulsar://[::1],[2001:DB8::1]:7000", (("::1", 6650), ("2001:db8::1", 7000)), False),
+    ],
+)
+def test_service_urls(text, addresses, tls):
+    assert parse_service_url(text) == (addresses, tls)
+    options = read(serviceUrl=text)
+    assert (options.addresses, options.uses_tls) == (addresses, tls)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("http://h:8080", "that is the admin address"),
+        ("https://h:8443", "that is the admin address"),
+        ("h:6650", "expected pulsar://host:6650"),
+        ("kafka://h", "expected pulsar://host:6650"),
+        ("pulsar:/h", "expected pulsar://host:6650"),
+        ("pulsar://", "'' is not host or host:port"),
+        ("pulsar://h,", "'' is not host or host:port"),
+        ("pulsar://h:0", "0 is not a port"),
+        ("pulsar://h:65536", "65536 is not a port"),
+        ("pulsar://h:x", "'h:x' is not host or host:port"),
+        ("pulsar://h/path", "'h/path' is not host or host:port"),
+        ("pulsar://::1", "an IPv6 address stands in brackets"),
+        ("pulsar://[h]", "'h' is not an IPv6 address"),
+        ("pulsar://h1,pulsar://h2", "the scheme stands once"),
+        ("pulsar://h\n", "has spaces around it"),
+    ],
+)
+def test_service_urls_refused(text, reason):
+    assert reason in refusal({"serviceUrl": text, "topic": "t"})
+
+
+def test_credentials_in_the_address_are_refused_and_not_shown():
+    sentence = refusal({"serviceUrl": f"pulsar://user:{SECRET}@h", "topic": "t"})
+    assert sentence.startswith("serviceUrl='pulsar://***@h': no user or password can be in the address")
+    assert "pw" not in refusal({**URL, "topic": "t", "adminUrl": "http://u:pw@h:8080"})
+
+
+# -- topics
+
+
+def test_topics():
+    assert read(topic="a/b/t").topic_names == ("persistent://a/b/t",)
+    assert made({**URL, "topics": "t, a/b/t"}).topic_names == (T, "persistent://a/b/t")
+    options = made({**URL, "topicsPattern": "t.*"})
+    assert options.topic_names == ()
+    assert options.topics_pattern.matches(T)
+    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - our own bytes
+
+
+def test_exactly_one_way_to_name_topics():
+    assert refusal({**URL, "topic": "t", "topics": "u", "topicsPattern": "v"}) == (
+        "set exactly one of topic, topics, topicsPattern, not topic and topics and topicsPattern"
+    )
+    # one that cannot be read is still one
+    assert refusal({**URL, "topic": "a/b"}) == (
+        "topic='a/b': expected name, tenant/namespace/name or persistent://tenant/namespace/name"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("t,public/default/t", f"{T} is there twice"),
+        ("t,t-partition-0", f"{T}-partition-0 is a partition of {T}"),
+        ("t,,u", "none of them empty"),
+        ("non-persistent://a/b/c", "nothing to read back"),
+    ],
+)
+def test_topics_refused(text, reason):
+    assert reason in refusal({**URL, "topics": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "namespace", "matching", "others"),
+    [
+        ("t.*", "public/default", [T, T + "1", T + "-partition-3"], ["persistent://public/default/st"]),
+        ("a/b/t|u", "a/b", ["persistent://a/b/t", "persistent://a/b/u"], ["persistent://a/b/tu", T]),
+        (
+            "persistent://a/b.c/.*",
+            "a/b.c",
+            ["persistent://a/b.c/x"],
+            ["persistent://a/bxc/x", "non-persistent://a/b.c/x"],
+        ),
+        ("persistent://a/b/(?i)T", "a/b", ["persistent://a/b/t"], ["persistent://a/b/tt"]),
+        ("(a|b)*", "public/default", ["persistent://public/default/abba"], [T]),
+        (r"([a-z]{3}-)+x", "public/default", ["persistent://public/default/abc-abc-x"], [T]),
+        (r"(?:[a-z]++-)++x", "public/default", ["persistent://public/default/a-abc-x"], [T]),
+    ],
+)
+def test_topics_patterns(text, namespace, matching, others):
+    pattern = parse_topics_pattern(text)
+    assert pattern.namespace == namespace
+    assert all(pattern.matches(name) for name in matching)
+    assert not any(pattern.matches(name) for name in others)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("(", "not a regular expression"),
+        ("[[a]b]", "not a regular expression"),
+        ("(" * 400 + ")" * 400, None),
+        ("a{1,99999999999}", "not a regular expression"),
+        (r"\Qa\E", "not a regular expression"),
+        ("a" * 1001, "longer than 1000"),
+        ("(a+)+b", "for ever"),
+        ("(.*a)*b", "for ever"),
+        ("([a-z]{2,})+", "for ever"),
+        ("public/.*/t", "a topic's name has no /"),
+        ("persistent://public/.*/t", "plain names"),
+        ("persistent://t.*", "plain names"),
+        ("persistent://a/b/", "plain names"),
+        ("a/b/c/d", "a topic's name has no /"),
+        ("non-persistent://a/b/.*", "nothing to read back"),
+        ("topic://a/b/.*", "scalable topic"),
+    ],
+)
+def test_topics_patterns_refused(text, reason):
+    started = time.monotonic()
+    if reason is None:  # may be read or refused, at once
+        try:
+            parse_topics_pattern(text)
+        except ValueError as error:
+            assert str(error)  # noqa: PT017 - both outcomes are right
+    else:
+        assert reason in refusal({**URL, "topicsPattern": text})
+    assert time.monotonic() - started < 5
+
+
+# -- ranges
+
+
+def test_offsets():
+    options = read(
+        startingOffsets='{"t": {"0": {"ledger": 1, "entry": 2}}}', endingOffsets='{"t": {"0": "latest", "1": "latest"}}'
+    )
+    assert options.starting_at(T + "-partition-0") == Position(1, 2)
+    assert options.starting_at(T + "-partition-1") is None
+    assert options.ending_at(T + "-partition-0") == LATEST
+
+
+def test_timestamps():
+    options = read(startingTimestamp="1970-01-01T00:00:01Z", endingTime='{"t": 5000}')
+    assert (options.starting_at(T), options.ending_at(T), options.ending_at(T + "x")) == (1000, 5000, None)
+    assert read(startingTimestamp="0").starting_at(T) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"startingOffsets": "latest"}, "startingOffsets: latest would read nothing in a batch"),
+        ({"startingOffsets": '{"t": "latest"}'}, "startingOffsets: latest would read nothing in a batch"),
+        ({"endingOffsets": "earliest"}, "endingOffsets: earliest would read nothing"),
+        ({"endingOffsets": '{"t": {"0": "earliest"}}'}, "endingOffsets: earliest would read nothing"),
+        ({"startingOffsets": "earliest", "startingTime": "5"}, "startingOffsets and startingTimestamp contradict"),
+        ({"endingOffsets": "latest", "endingTimestamp": "5"}, "endingOffsets and endingTimestamp contradict"),
+        ({"startingTimestamp": "6", "endingTimestamp": "5"}, "startingTimestamp is past endingTimestamp"),
+        (
+            {
+                "startingOffsets": '{"t": {"ledger": 2, "entry": 0}}',
+                "endingOffsets": '{"t": {"ledger": 1, "entry": 9, "batch": 1}}',
+            },
+            f"startingOffsets is past endingOffsets for {T}: 2:0 and 1:9:1",
+        ),
+    ],
+)
+def test_ranges_refused(options, sentence):
+    assert refusal({**URL, "topic": "t", **options}).startswith(sentence)
+
+
+def test_a_stream_may_start_at_latest_and_has_no_end():
+    assert read(STREAM, startingOffsets="latest").starting_offsets.everywhere == LATEST
+    assert refusal({**URL, "topic": "t", "endingOffsets": "latest"}, STREAM) == (
+        "endingOffsets: has no meaning when reading a stream"
+    )
+
+
+# -- security
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"authToken": SECRET, "authTokenFile": "/f"}, "authToken and authTokenFile contradict each other"),
+        ({"authBasicUser": "u"}, "authBasicUser and authBasicPassword go together"),
+        ({"authBasicPassword": SECRET}, "authBasicUser and authBasicPassword go together"),
+        ({"authToken": ""}, "authToken='***': set, but empty"),
+        ({"authToken": SECRET + "\n"}, "authToken='***': has spaces around it"),
+        ({"clientKey": "/k"}, "clientKey needs clientCert"),
+        ({"trustCerts": "/c"}, "trustCerts has no meaning without TLS: begin serviceUrl with pulsar+ssl://"),
+        ({"clientCert": "/c"}, "clientCert has no meaning without TLS"),
+    ],
+)
+def test_security_refused(options, sentence):
+    assert refusal({**URL, "topic": "t", **options}).startswith(sentence)
+
+
+def test_tls():
+    options = made({**TLS, "topic": "t", "trustCerts": "/ca", "clientCert": "/c", "clientKey": "/k"})
+    assert (options.trust_certs, options.client_cert, options.client_key) == ("/ca", "/c", "/k")
+
+
+def test_secrets_are_not_shown():
+    options = read(authToken=SECRET)
+    assert repr(options) == f"PulsarOptions(service_url='pulsar://h', auth_token='***', topic='{T}')"
+    assert options.auth_token == SECRET
+
+
+# -- pulsar-spark's names
+
+
+def test_a_job_of_pulsar_spark_moves_by_its_format_name():
+    ours = made(
+        {
+            "service.url": "pulsar+ssl://h",
+            "admin.url": "http://h:8080",
+            "topic": "t",
+            "startingTime": "5",
+            "endingTime": '{"t": 9}',
+            "predefinedSubscription": "s",
+            "subscriptionPrefix": "p",
+            "pollTimeoutMs": "60000",
+            "failOnDataLoss": "false",
+            PLUGIN: JAVA + "AuthenticationToken",
+            PARAMS: "token:" + SECRET,
+            "pulsar.client.tlsTrustCertsFilePath": "/ca",
+            "pulsar.client.tlsAllowInsecureConnection": "False",
+            "pulsar.client.tlsHostnameVerificationEnable": "false",
+            "pulsar.client.connectionTimeoutMs": "500",
+            "pulsar.client.keepAliveIntervalSeconds": "7",
+            "pulsar.reader.receiverQueueSize": "10",
+        }
+    )
+    assert ours == made(
+        {
+            "serviceUrl": "pulsar+ssl://h",
+            "adminUrl": "http://h:8080",
+            "topic": "t",
+            "startingTimestamp": "5",
+            "endingTimestamp": '{"t": 9}',
+            "subscription": "s",
+            "subscriptionPrefix": "p",
+            "operationTimeout": "60s",
+            "failOnDataLoss": "false",
+            "authToken": SECRET,
+            "trustCerts": "/ca",
+            "tlsVerifyHostname": "false",
+            "connectTimeout": "500ms",
+            "keepAliveInterval": "7s",
+            "receiverQueueSize": "10",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("plugin", "params", "ours"),
+    [
+        ("AuthenticationToken", "token:" + SECRET, {"auth_token": SECRET}),
+        ("AuthenticationToken", SECRET, {"auth_token": SECRET}),
+        ("AuthenticationToken", json.dumps({"token": SECRET}), {"auth_token": SECRET}),
+        ("AuthenticationToken", "file:///a%20b/t", {"auth_token_file": "/a b/t"}),
+        ("AuthenticationToken", "file:/a/t", {"auth_token_file": "/a/t"}),
+        (
+            "AuthenticationBasic",
+            json.dumps({"userId": "u", "password": SECRET}),
+            {"auth_basic_user": "u", "auth_basic_password": SECRET},
+        ),
+        ("AuthenticationTls", "tlsCertFile:/c,tlsKeyFile:/k", {"client_cert": "/c", "client_key": "/k"}),
+        ("AuthenticationDisabled", None, {}),
+    ],
+)
+def test_java_authentication(plugin, params, ours):
+    given = {**TLS, "topic": "t", PLUGIN: JAVA + plugin} | ({} if params is None else {PARAMS: params})
+    options = made(given)
+    names = ("auth_token", "auth_token_file", "auth_basic_user", "auth_basic_password", "client_cert", "client_key")
+    assert {name: getattr(options, name) for name in names if getattr(options, name) is not None} == ours
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({PARAMS: SECRET}, f"{PLUGIN} and {PARAMS} go together: set both"),
+        ({PLUGIN: JAVA + "AuthenticationToken"}, f"{PLUGIN} and {PARAMS} go together: set both"),
+        (
+            {PLUGIN: JAVA + "oauth2.AuthenticationOAuth2", PARAMS: SECRET},
+            f"{PLUGIN}='{JAVA}oauth2.AuthenticationOAuth2': this authentication is not supported; supported are "
+            "AuthenticationToken, AuthenticationBasic, AuthenticationTls",
+        ),
+        (
+            {PLUGIN: JAVA + "AuthenticationBasic", PARAMS: SECRET},
+            f"{PARAMS}='***': expected userId and password, as JSON",
+        ),
+        ({PLUGIN: JAVA + "AuthenticationBasic", PARAMS: f'{{"userId":1,"password":"{SECRET}"}}'}, f"{PARAMS}='***'"),
+        ({PLUGIN: JAVA + "AuthenticationBasic", PARAMS: "{" + SECRET}, f"{PARAMS}='***'"),
+        (
+            {PLUGIN: JAVA + "AuthenticationToken", PARAMS: SECRET, "authToken": SECRET},
+            f"authToken and {PARAMS} say the same: set only one",
+        ),
+        (
+            {"keepAliveInterval": "5s", "pulsar.client.keepAliveIntervalSeconds": "5"},
+            "keepAliveInterval and pulsar.client.keepAliveIntervalSeconds are the same option",
+        ),
+        ({"service.url": "pulsar://h"}, "serviceUrl and service.url are the same option"),
+        (
+            {"pulsar.client.tlsAllowInsecureConnection": "true"},
+            "pulsar.client.tlsallowinsecureconnection: certificates are always checked",
+        ),
+        ({"pulsar.client.useTls": "true"}, "pulsar.client.usetls: begin serviceUrl with pulsar+ssl:// instead"),
+        (
+            {"pulsar.client.numIoThreads": "4"},
+            "pulsar.client.numiothreads: an option of pulsar-spark's Java client that has no meaning here",
+        ),
+        ({"pulsar.producer.batchingEnabled": "true"}, "pulsar.producer.batchingenabled: an option of pulsar-spark"),
+        ({"pulsar.admin.serviceUrl": "http://h"}, "pulsar.admin.serviceurl: use adminUrl"),
+        ({"allowDifferentTopicSchemas": "true"}, "allowdifferenttopicschemas: value is always the bytes"),
+        ({"path": "/x"}, "path: load() and save() take no path here"),
+        ({"startingOffset": "earliest"}, "startingoffset: unknown option (did you mean startingOffsets?)"),
+        ({"kafka.bootstrap.servers": "h"}, "kafka.bootstrap.servers: unknown option"),
+    ],
+)
+def test_what_cannot_move_says_what_to_do(options, sentence):
+    assert refusal({**URL, "topic": "t", **options}).startswith(sentence)
+
+
+def test_all_problems_are_in_one_sentence():
+    assert refusal(
+        {"serviceUrl": "http://h", "topic": "topic://a/b/c", "minPartitions": "many", "failondataloos": "1"}
+    ) == (
+        "serviceUrl='http://h': that is the admin address (adminUrl); the service address begins with pulsar:// "
+        "(port 6650) or pulsar+ssl:// (port 6651); topic='topic://a/b/c': topic:// is a scalable topic of Pulsar 5, "
+        "which is not supported; name a persistent:// topic; minPartitions='many': expected a whole number; "
+        "failondataloos: unknown option (did you mean failOnDataLoss?)"
+    )
