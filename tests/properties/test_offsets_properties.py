@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_mq_source.pulsar.offsets import (
@@ -34,6 +34,7 @@ def through_json(position):
     return decode_offsets(json.loads(json.dumps(encode_offsets({"t": position}))))["persistent://public/default/t"]
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(POSITIONS, POSITIONS)
 def test_order_survives_json(a, b):
     c, d = through_json(a), through_json(b)
@@ -41,6 +42,7 @@ def test_order_survives_json(a, b):
     assert (a < b, a <= b, a == b, a >= b, a > b) == (c < d, c <= d, c == d, c >= d, c > d)
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(POSITIONS, POSITIONS, POSITIONS)
 def test_order_is_total(a, b, c):
     assert [a < b, a == b, a > b].count(True) == 1
@@ -50,6 +52,7 @@ def test_order_is_total(a, b, c):
     assert EARLIEST <= a <= LATEST
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(POSITIONS, POSITIONS)
 def test_a_whole_entry_is_after_its_messages_and_before_the_next_entry(a, b):
     whole = Position(a.ledger, a.entry)
@@ -58,6 +61,7 @@ def test_a_whole_entry_is_after_its_messages_and_before_the_next_entry(a, b):
         assert (b.ledger, b.entry) > (a.ledger, a.entry)
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.dictionaries(TOPIC_PARTITIONS, POSITIONS, min_size=1))
 def test_checkpoints_come_back_exactly_and_users_may_paste_them(positions):
     document = encode_offsets(positions)
@@ -66,6 +70,7 @@ def test_checkpoints_come_back_exactly_and_users_may_paste_them(positions):
     assert json.dumps(document) == json.dumps(encode_offsets(dict(reversed(positions.items()))))
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(TOPICS, st.integers(-1, 2**31 - 1))
 def test_partition_names_come_back(topic, partition):
     name = partition_name(topic, partition)
@@ -86,6 +91,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.text() | st.text().map("{".__add__) | JSON.map(json.dumps))
 @example("9" * 6000)
 @example('{"t":' + "9" * 6000 + "}")
@@ -98,6 +104,7 @@ def test_any_text_is_read_or_refused_with_a_sentence(text):
             assert str(error)  # noqa: PT017 - both outcomes are right
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(JSON)
 def test_any_checkpoint_is_read_or_refused_with_a_sentence(document):
     try:
