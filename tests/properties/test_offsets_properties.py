@@ -22,7 +22,9 @@ from spark_mq_source.pulsar.offsets import (
 NUMBERS = st.integers(-1, 2) | st.integers(2**53 - 1, 2**53 + 2) | st.integers(-1, 2**63 - 1)
 POSITIONS = st.builds(
     Position, ledger=NUMBERS, entry=NUMBERS, batch=st.integers(-1, 2) | st.integers(-1, 2**31 - 1)
-) | st.sampled_from([EARLIEST, LATEST])
+).filter(lambda one: (one.ledger >= 0 or one.entry < 0) and (one.entry >= 0 or one.batch < 0)) | st.sampled_from(
+    [EARLIEST, LATEST]
+)
 NAMES = st.text(min_size=1).filter(
     lambda text: text == text.strip() and "/" not in text and not any(ord(c) < 32 or ord(c) == 127 for c in text)
 )

@@ -61,6 +61,7 @@ class Position:
 
     The order is (ledger, entry, batch), where a `batch` of -1 means the whole entry and so comes after each message
     of that entry. Ledger ids of one topic only grow. Only positions of the same topic-partition can be compared.
+    An entry of -1 has no batch and a ledger of -1 has no entry, so that EARLIEST is before all others.
     Nothing is checked here, because the reader makes many of these; `parse_position` checks what users write.
 
     Attributes:
@@ -265,7 +266,12 @@ def parse_position(value: object) -> Position:
         if type(number) is not int or not -1 <= number <= most:
             msg = f'"{name}" must be a whole number from -1 to {most}'
             raise ValueError(msg)
-    return Position(*numbers)
+    position = Position(*numbers)
+    # so that nothing a user or a checkpoint says is before EARLIEST
+    if (position.ledger < 0 and position.entry >= 0) or (position.entry < 0 and position.batch >= 0):
+        msg = 'an "entry" needs a "ledger", and a "batch" needs an "entry"'
+        raise ValueError(msg)
+    return position
 
 
 def parse_offsets(text: str) -> PerTopic[Position]:

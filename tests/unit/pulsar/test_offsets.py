@@ -28,8 +28,6 @@ INT64 = 2**63 - 1
 def test_positions_are_totally_ordered():
     ordered = [
         EARLIEST,
-        Position(-1, 0, 0),
-        Position(0, -1, 0),
         Position(0, -1),
         Position(0, 0, 0),
         Position(0, 0, 1),
@@ -196,6 +194,8 @@ def test_a_partition_comes_before_its_topic():
             '{"t": {"ledger": 1, "entry": 2, "batch": 2147483648}}',
             '"batch" must be a whole number from -1 to 2147483647',
         ),
+        ('{"t": {"ledger": -1, "entry": 0}}', 'an "entry" needs a "ledger"'),
+        ('{"t": {"ledger": 1, "entry": -1, "batch": 0}}', 'a "batch" needs an "entry"'),
         ('{"t": [8, 12, 16, 3]}', "form of pulsar-spark"),
         ('{"t": 5}', 'expected "earliest"'),
         ('{"t": null}', 'expected "earliest"'),
@@ -248,6 +248,8 @@ def test_a_user_may_name_a_topic_version():
 
 
 def test_a_position_of_json():
+    assert parse_position({"ledger": 12, "entry": -1}) == Position(12, -1)
+    assert parse_position({"ledger": -1, "entry": -1}) == EARLIEST
     assert parse_position({"entry": 3, "ledger": 12}) == Position(12, 3)
     assert parse_position(Position(12, 3, 4).to_json()) == Position(12, 3, 4)
 
