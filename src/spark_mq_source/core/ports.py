@@ -6,19 +6,21 @@ A protocol never imports these to inherit from: they are structural, and mypy ch
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchFormat", "SansIOConnection"]
+__all__ = ["BatchFormat", "Predicate", "SansIOConnection"]
 
-CommandT = TypeVar("CommandT", contravariant=True)
-EventT = TypeVar("EventT", covariant=True)
+CommandT_contra = TypeVar("CommandT_contra", contravariant=True)
+EventT_co = TypeVar("EventT_co", covariant=True)
+OptionsT = TypeVar("OptionsT")
 RangeT = TypeVar("RangeT")
 
 
-class SansIOConnection(Protocol[CommandT, EventT]):
+class SansIOConnection(Protocol[CommandT_contra, EventT_co]):
     """One protocol connection without a socket, a thread or a clock: bytes and times in, events and bytes out.
 
     The shell (`net.driver`) owns the socket and the clock; it fills `writable()` and says how much with
@@ -29,7 +31,7 @@ class SansIOConnection(Protocol[CommandT, EventT]):
     paused: bool
     """True while the shell does not read (its queue is full): silence then proves nothing about the peer."""
 
-    def send(self, command: CommandT) -> None:
+    def send(self, command: CommandT_contra) -> None:
         """Queues one command; its bytes come out of `data_to_send`."""
 
     def writable(self, hint_bytes: int) -> memoryview:
@@ -41,7 +43,7 @@ class SansIOConnection(Protocol[CommandT, EventT]):
     def receive_eof(self) -> None:
         """The peer closed its side."""
 
-    def events_received(self) -> Sequence[EventT]:
+    def events_received(self) -> Sequence[EventT_co]:
         """What arrived since the last call, in order."""
 
     def data_to_send(self) -> bytes:
@@ -54,26 +56,44 @@ class SansIOConnection(Protocol[CommandT, EventT]):
         """The time `next_timer` named has come: heartbeats are queued, a dead peer is found."""
 
 
-class BatchFormat(Protocol[RangeT]):
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """One condition that every row of the result meets; Spark checks it again, so a format may ignore it.
+
+    Attributes:
+        column: the column's name.
+        operator: one of `=`, `<`, `<=`, `>`, `>=`, `in`.
+        value: what it is compared with; a tuple for `in`.
+    """
+
+    column: str
+    operator: str
+    value: Any
+
+
+class BatchFormat(Protocol[OptionsT, RangeT]):
     """What the Spark layer asks of a format to read it as a batch.
 
-    `RangeT` is the format's own picklable, frozen description of one task's work.
+    `OptionsT` is the format's options dataclass, `RangeT` its own picklable, frozen description of one task's work.
     """
 
     name: str
     """The format's name in `spark.read.format(name)`."""
 
-    columns: Mapping[str, Sequence[pa.DataType]]
-    """Every column that can be read, with the Arrow types it can be read as, the preferred one first."""
+    columns: Mapping[str, Sequence[str]]
+    """Every column that can be read, with the SQL types it can be read as, the one it has by default first."""
 
     default_columns: Sequence[str]
-    """The columns read where the user names none."""
+    """The columns read where the user names none, in order."""
 
-    def parse_options(self, options: Mapping[str, str]) -> Any:
+    def parse_options(self, options: Mapping[str, str]) -> OptionsT:
         """The format's options dataclass. Raises OptionError with all problems at once."""
 
-    def plan(self, options: Any) -> Sequence[RangeT]:
+    def wants_pushdown(self, options: OptionsT) -> bool:
+        """Whether predicates are to be offered to `plan`: Spark refuses readers that take them, unless configured."""
+
+    def plan(self, options: OptionsT, predicates: Sequence[Predicate]) -> Sequence[RangeT]:
         """The work of one batch read, one range a task (driver)."""
 
-    def read(self, options: Any, task: RangeT, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(self, options: OptionsT, task: RangeT, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows of one range, in order, as batches of `schema` (executor)."""

@@ -147,8 +147,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             error: MQSourceError = ConnectionLostError(f"{self.address}: this connection was closed here")
         except MQSourceError as failure:
             error = failure
-        except Exception as failure:
-            # A bug must not leave callers waiting for an answer that nobody will route to them.
+        except Exception as failure:  # noqa: BLE001 - a bug must not leave callers waiting for ever
             error = LocalProtocolError(f"{self.address}: {type(failure).__name__}: {failure}")
             error.__cause__ = failure
         with self._lock:

@@ -64,7 +64,7 @@ def retrying(call: Callable[[], T], *, deadline: Deadline) -> T:
         try:
             return call()
         except MQSourceError as error:
-            pause = delay * random.uniform(0.5, 1.0)
+            pause = delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, hides nothing
             if not error.retryable or deadline.remaining_seconds() <= pause:
                 raise
         time.sleep(pause)

@@ -1,0 +1,1 @@
+"""Apache Pulsar: the binary protocol, from bytes to batches."""

@@ -30,6 +30,7 @@ __all__ = [
     "OFFSETS_VERSION",
     "PerTopic",
     "Position",
+    "TopicPartition",
     "decode_offsets",
     "encode_offsets",
     "parse_offsets",
@@ -237,6 +238,33 @@ def split_partition(topic_partition: str) -> tuple[str, int]:
     if match is None or int(match[1]) > _INT32_MAX:
         return topic_partition, -1
     return topic_partition[: match.start()], int(match[1])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition of a topic, or a topic that has none.
+
+    Attributes:
+        topic: the full name without a partition suffix, `persistent://tenant/namespace/topic`.
+        partition: 0 and up; -1 for a topic that is not partitioned.
+
+    Example:
+        >>> TopicPartition.parse("persistent://public/default/t-partition-3")
+        TopicPartition(topic='persistent://public/default/t', partition=3)
+        >>> str(TopicPartition("persistent://public/default/t", 3))
+        'persistent://public/default/t-partition-3'
+    """
+
+    topic: str
+    partition: int
+
+    @classmethod
+    def parse(cls, name: str) -> TopicPartition:
+        """The topic-partition of a full topic name."""
+        return cls(*split_partition(name))
+
+    def __str__(self) -> str:
+        return partition_name(self.topic, self.partition)
 
 
 def parse_position(value: object) -> Position:

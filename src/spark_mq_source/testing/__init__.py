@@ -1,0 +1,1 @@
+"""Brokers for tests, to be embedded in a process."""

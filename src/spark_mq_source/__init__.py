@@ -1,0 +1,103 @@
+"""Apache Pulsar, InLong TubeMQ and NSQ as PySpark data sources, over the brokers' own protocols.
+
+After `pip install`, `spark.read.format("pulsar-native")` works without more ado. `register` is for sessions that do not
+look for installed data sources, Spark Connect servers among them.
+
+Example:
+    >>> import spark_mq_source
+    >>> spark_mq_source.implementation() in ("native", "python")
+    True
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from spark_mq_source.core.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    ConnectionLostError,
+    ConnectTimeoutError,
+    CorruptMessageError,
+    DataLossError,
+    EncryptedMessageError,
+    LocalProtocolError,
+    MQSourceError,
+    OptionError,
+    ProtocolError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    ResourceBusyError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+    TransportError,
+    UnsupportedFeatureError,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_mq_source.spark.pulsar import PulsarNativeDataSource
+
+__all__ = [
+    "AuthenticationError",
+    "AuthorizationError",
+    "BrokerError",
+    "ConnectTimeoutError",
+    "ConnectionLostError",
+    "CorruptMessageError",
+    "DataLossError",
+    "EncryptedMessageError",
+    "LocalProtocolError",
+    "MQSourceError",
+    "OptionError",
+    "ProtocolError",
+    "PulsarNativeDataSource",
+    "RemoteProtocolError",
+    "RequestTimeoutError",
+    "ResourceBusyError",
+    "ServiceNotReadyError",
+    "TopicNotFoundError",
+    "TransportError",
+    "UnsupportedFeatureError",
+    "implementation",
+    "register",
+]
+
+_DATA_SOURCES = {"PulsarNativeDataSource": "spark_mq_source.spark.pulsar"}
+
+
+def __getattr__(name: str) -> object:
+    # The data sources import pyspark, which a program that only wants the errors need not load.
+    module = _DATA_SOURCES.get(name)
+    if module is None:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(module), name)
+
+
+def implementation() -> str:
+    """Which decoder runs: `native`, the compiled one, or `python`, its twin.
+
+    `SPARK_MQ_SOURCE_IMPL=native` or `python` in the environment asks for one.
+    """
+    decoder = import_module("spark_mq_source.pulsar.messages")
+    return str(decoder.implementation())
+
+
+def register(spark: SparkSession) -> None:
+    """Registers every format of this package with a session.
+
+    Args:
+        spark: a session, classic or Spark Connect.
+
+    Example:
+        ::
+
+            spark = SparkSession.builder.remote("sc://localhost").getOrCreate()
+            spark_mq_source.register(spark)
+    """
+    for name in _DATA_SOURCES:
+        spark.dataSource.register(__getattr__(name))

@@ -1,0 +1,435 @@
+"""Where topics are and what they hold: connections, lookup, partitions, consumers and their positions.
+
+One `PulsarClient` holds the connections of one task or of the driver's planning. Requests share them: everything that
+can be asked for many topic-partitions is sent at once and gathered, so that planning a thousand partitions takes a few
+round trips rather than thousands.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+from urllib.parse import quote, urlsplit
+
+from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, RequestTimeoutError, TransportError
+from spark_mq_source.net.http import fetch_json
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.pulsar import commands
+from spark_mq_source.pulsar.error_codes import error_for_code
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions, TopicsPattern
+from spark_mq_source.pulsar.session import (
+    Bounds,
+    Consumer,
+    Session,
+    authentication_of,
+    expect,
+    tls_settings,
+)
+
+__all__ = ["Ledger", "PulsarClient"]
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+MAX_REDIRECTS = 20
+"""Lookups that are redirected more often than this go in circles (the Java client's own limit)."""
+
+MAX_REQUESTS_IN_FLIGHT = 500
+"""Requests sent before the first is waited for; a broker allows 5,000 topic loads and 50,000 lookups at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One ledger of a topic-partition, as the admin interface lists it."""
+
+    ledger_id: int
+    entries: int
+
+
+class PulsarClient:
+    """The connections to one cluster and what is asked over them. Used by one thread; close it when done.
+
+    Args:
+        options: addresses, credentials, timeouts.
+
+    Example:
+        ::
+
+            with PulsarClient(options) as client:
+                for topic_partition in client.fetch_partitions(["persistent://public/default/t"]):
+                    ...
+    """
+
+    def __init__(self, options: PulsarOptions) -> None:
+        self._options = options
+        self._addresses = list(options.addresses)
+        self._sessions: dict[tuple[str, int, str | None], Session] = {}
+
+    def __enter__(self) -> PulsarClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes every connection; subscriptions that are not durable go with them."""
+        while self._sessions:
+            self._sessions.popitem()[1].close()
+
+    # -- topics and partitions
+
+    def fetch_topics(self, pattern: TopicsPattern) -> list[str]:
+        """The full names of the topics that match, without partition suffixes, in order.
+
+        Topics that Pulsar keeps for itself (`__...`) never match.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+
+        def ask() -> list[str]:
+            answer = self._service().request(
+                lambda request_id: commands.GetTopicsOfNamespace(request_id, pattern.namespace), _topics_of
+            )
+            return self._wait(answer, f"the topics of namespace {pattern.namespace}")
+
+        names = {TopicPartition.parse(name).topic for name in retrying(ask, deadline=self._deadline())}
+        return sorted(n for n in names if not n.rpartition("/")[2].startswith("__") and pattern.matches(n))
+
+    def fetch_partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
+        """Every topic-partition of `topics`, in order; a name that ends in `-partition-N` is just that partition.
+
+        Raises:
+            TopicNotFoundError: a topic, or its namespace, does not exist; it is not created.
+            MQSourceError: no answer in time, or a refusal.
+        """
+
+        def ask(names: Sequence[str]) -> Mapping[str, Future[int]]:
+            session = self._service()
+            return {
+                name: session.request(
+                    partial(commands.PartitionedMetadata, name, metadata_auto_creation_enabled=False), _partitions_of
+                )
+                for name in names
+            }
+
+        counts = self._gather(topics, ask, "partition metadata")
+        found: list[TopicPartition] = []
+        for topic in topics:
+            count = counts[topic]
+            found += [TopicPartition(topic, n) for n in range(count)] if count else [TopicPartition.parse(topic)]
+        return found
+
+    # -- positions
+
+    def fetch_bounds(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """First and last position of each topic-partition.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        return self._probe(topic_partitions, {})
+
+    def fetch_positions_at(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, Position]:
+        """Just before the first entry published at or after each time (its last position, where there is none).
+
+        Publish times are the producers' clocks and need not be in order; the broker searches as if they were. Where
+        it keeps broker entry metadata it compares the broker's own times (both seen on 4.0.8).
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        found = self._probe(list(timestamps_ms), timestamps_ms)
+        return {topic_partition: bounds.first for topic_partition, bounds in found.items()}
+
+    def fetch_ledgers(self, topic_partition: TopicPartition) -> list[Ledger]:
+        """The ledgers of a topic-partition, oldest first, from `adminUrl`.
+
+        Raises:
+            MQSourceError: no answer in time, a refusal, or an answer that is not the admin interface's.
+        """
+        domain, _, rest = str(topic_partition).partition("://")
+        path = "/".join(quote(part, safe="") for part in (domain, *rest.split("/", 2)))
+        url = f"{self._options.admin_url}/admin/v2/{path}/internalStats"
+        answer = fetch_json(
+            url,
+            headers=http_headers(self._options),
+            tls=tls_settings(self._options),
+            timeout_seconds=self._options.operation_timeout_ms / 1000,
+        )
+        try:
+            ledgers = [Ledger(int(x["ledgerId"]), int(x["entries"])) for x in answer["ledgers"]]  # type: ignore[index]
+            current = int(answer["currentLedgerEntries"])  # type: ignore[index]
+        except (KeyError, TypeError, ValueError) as error:
+            msg = f"{url}: not the answer of a Pulsar admin interface ({type(error).__name__}: {error})"
+            raise RemoteProtocolError(msg) from error
+        # The list has 0 for the ledger that is being written; its size stands beside it.
+        if ledgers and ledgers[-1].entries == 0:
+            ledgers[-1] = Ledger(ledgers[-1].ledger_id, current)
+        return ledgers
+
+    # -- consumers
+
+    def open_consumer(self, topic_partition: TopicPartition, start: Position) -> Consumer:
+        """A non-durable, exclusive consumer whose first entry is the one of `start` itself: skip what is not after it.
+
+        Its name is used once only: a name that is in use joins the older cursor and ignores the start (seen on 4.0.8).
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+
+        def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[Consumer]]:
+            sessions = self._lookup(names)
+            return {tp: self._subscribe(sessions[tp], tp, start, self._unique_name()) for tp in names}
+
+        return self._gather([topic_partition], ask, "SUBSCRIBE")[topic_partition]
+
+    def wait_for_bounds(self, consumer: Consumer) -> Bounds:
+        """`Consumer.request_bounds`, waited for.
+
+        Raises:
+            MQSourceError: no answer in time, or the consumer has ended.
+        """
+        return self._wait(consumer.request_bounds(), f"the last message of {consumer.topic_partition}")
+
+    def close_consumer(self, consumer: Consumer) -> None:
+        """Closes a consumer without waiting for the broker's word."""
+        session = consumer._session
+        if not session.closed:
+            session.close_consumer(consumer)
+
+    # -- how it is asked
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after_ms(self._options.operation_timeout_ms)
+
+    def _unique_name(self) -> str:
+        return f"{self._options.subscription_base}-{uuid.uuid4().hex}"
+
+    def _service(self) -> Session:
+        """A connection to any of the service addresses, tried in random order; a migrated topic brings its own."""
+        moved = next((s.migrated_to for s in self._sessions.values() if s.migrated_to is not None), None)
+        if moved is not None:
+            self._addresses = [split_broker_url(moved)]
+        for host, port in self._addresses:
+            session = self._sessions.get((host, port, None))
+            if session is not None and not session.closed:
+                return session
+        failures: list[MQSourceError] = []
+        for host, port in random.sample(self._addresses, len(self._addresses)):
+            try:
+                return self._session(host, port, None)
+            except TransportError as error:
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        error = TransportError("; ".join(map(str, failures)))
+        error.retryable = any(failure.retryable for failure in failures)
+        raise error
+
+    def _session(self, host: str, port: int, proxy_to: str | None) -> Session:
+        key = (host, port, proxy_to)
+        session = self._sessions.get(key)
+        if session is None or session.closed:
+            session = self._sessions[key] = Session(self._options, host, port, proxy_to=proxy_to)
+        return session
+
+    def _lookup(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Session]:
+        """The connection to the broker that serves each topic-partition."""
+        base = self._service()
+        found: dict[TopicPartition, Session] = {}
+        asking: dict[TopicPartition, tuple[Session, bool]] = dict.fromkeys(topic_partitions, (base, False))
+        for _ in range(MAX_REDIRECTS):
+            answers = {
+                tp: session.request(
+                    partial(
+                        commands.Lookup,
+                        str(tp),
+                        authoritative=authoritative,
+                        advertised_listener_name=self._options.listener_name,
+                    ),
+                    _lookup_of,
+                )
+                for tp, (session, authoritative) in asking.items()
+            }
+            asked, asking = asking, {}
+            for tp, answer in answers.items():
+                response = self._wait(answer, f"LOOKUP of {tp}")
+                session = self._session_of(response, asked[tp][0])
+                if response.response is commands.LookupType.Redirect:
+                    asking[tp] = (session, response.authoritative)
+                else:
+                    found[tp] = session
+            if not asking:
+                return found
+        msg = f"LOOKUP of {next(iter(asking))} was redirected more than {MAX_REDIRECTS} times"
+        raise RemoteProtocolError(msg)
+
+    def _session_of(self, response: commands.LookupResponse, asked: Session) -> Session:
+        url = response.broker_service_url_tls if self._options.uses_tls else response.broker_service_url
+        if not url:
+            wanted = "pulsar+ssl://" if self._options.uses_tls else "pulsar://"
+            msg = f"{asked.address}: LOOKUP names a broker without a {wanted} address; use the other kind of serviceUrl"
+            raise RemoteProtocolError(msg)
+        host, port = split_broker_url(url)
+        if response.proxy_through_service_url:
+            # A proxy forwards the connection to the broker it is told; a broker that answers so (standalone does)
+            # is that broker itself, and the connection in hand serves.
+            service_host, service_port = next(
+                ((h, p) for h, p in self._addresses if f"{h}:{p}" == asked.address.split(" ")[0]), self._addresses[0]
+            )
+            if (service_host, service_port) == (host, port):
+                return self._session(host, port, None)
+            return self._session(service_host, service_port, f"{host}:{port}")
+        try:
+            return self._session(host, port, None)
+        except TransportError as error:
+            hint = (
+                f"the broker advertises itself as {host}:{port}, which cannot be reached from here; set listenerName, "
+                f"or connect through a Pulsar proxy"
+            )
+            raise error.within(hint) from error
+
+    def _subscribe(
+        self, session: Session, topic_partition: TopicPartition, start: Position, name: str
+    ) -> Future[Consumer]:
+        # Latest always: with Earliest a start past the end would begin the topic again (seen on 4.0.8).
+        return session.open_consumer(
+            topic_partition,
+            lambda consumer_id, request_id: commands.Subscribe(
+                topic=str(topic_partition),
+                subscription=name,
+                sub_type=commands.SubType.Exclusive,
+                consumer_id=consumer_id,
+                request_id=request_id,
+                durable=False,
+                start_message_id=commands.MessageId(start.ledger, start.entry),
+                read_compacted=self._options.read_compacted,
+                initial_position=commands.InitialPosition.Latest,
+                force_topic_creation=False,
+            ),
+            self._options.receive_queue_bytes,
+        )
+
+    def _probe(
+        self, topic_partitions: Sequence[TopicPartition], timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Bounds]:
+        """The bounds seen by a consumer opened at the start, or sought to a time, and closed again."""
+
+        def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[Bounds]]:
+            sessions = self._lookup(names)
+            subscriptions = {tp: self._unique_name() for tp in names}
+            consumers = self._wait_all(
+                {tp: self._subscribe(sessions[tp], tp, EARLIEST, subscriptions[tp]) for tp in names}, "SUBSCRIBE"
+            )
+            sought = {tp: sessions[tp].seek(consumers[tp], timestamps_ms[tp]) for tp in names if tp in timestamps_ms}
+            self._wait_all(sought, "SEEK")
+            # The broker has closed the consumers that were sought; under the same name the cursor is kept.
+            consumers |= self._wait_all(
+                {tp: self._subscribe(sessions[tp], tp, EARLIEST, subscriptions[tp]) for tp in sought}, "SUBSCRIBE"
+            )
+            closed = {tp: sessions[tp].close_consumer(consumers[tp]) for tp in names}
+            self._wait_all(closed, "CLOSE_CONSUMER")
+            return {tp: _already(consumers[tp].opened) for tp in names}
+
+        return self._gather(topic_partitions, ask, "positions")
+
+    def _gather(self, keys: Sequence[K], ask: Callable[[Sequence[K]], Mapping[K, Future[T]]], what: str) -> dict[K, T]:
+        """Asks for all keys, a bounded number at once, and again for those whose failure may pass."""
+        results: dict[K, T] = {}
+        for start in range(0, len(keys), MAX_REQUESTS_IN_FLIGHT):
+            window = keys[start : start + MAX_REQUESTS_IN_FLIGHT]
+
+            def attempt(window: Sequence[K] = window) -> None:
+                missing = [key for key in window if key not in results]
+                failure: MQSourceError | None = None
+                for key, answer in ask(missing).items():
+                    try:
+                        results[key] = self._wait(answer, f"{what} of {key}")
+                    except MQSourceError as error:
+                        if not error.retryable:
+                            raise
+                        failure = error
+                if failure is not None:
+                    raise failure
+
+            retrying(attempt, deadline=self._deadline())
+        return results
+
+    def _wait_all(self, answers: Mapping[TopicPartition, Future[T]], what: str) -> dict[TopicPartition, T]:
+        return {tp: self._wait(answer, f"{what} of {tp}") for tp, answer in answers.items()}
+
+    def _wait(self, answer: Future[T], what: str) -> T:
+        try:
+            return answer.result(self._options.operation_timeout_ms / 1000)
+        except FutureTimeoutError:
+            msg = f"no answer to {what} within operationTimeout ({self._options.operation_timeout_ms} ms)"
+            raise RequestTimeoutError(msg) from None
+        except MQSourceError as error:
+            raise error.within(what) from error
+
+
+def http_headers(options: PulsarOptions) -> dict[str, str]:
+    """The same for the admin interface."""
+    authentication = authentication_of(options)
+    if authentication is None or authentication.method_name == "tls":
+        return {}
+    data = authentication.auth_data(None)
+    if authentication.method_name == "basic":
+        return {"Authorization": f"Basic {base64.b64encode(data).decode()}"}
+    return {"Authorization": f"Bearer {data.decode()}"}
+
+
+def split_broker_url(url: str) -> tuple[str, int]:
+    """Host and port of a broker's own URL.
+
+    Raises:
+        RemoteProtocolError: not a Pulsar URL.
+
+    Example:
+        >>> split_broker_url("pulsar://broker-1.example.com:6650")
+        ('broker-1.example.com', 6650)
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if host is None or port is None or parts.scheme not in {"pulsar", "pulsar+ssl"}:
+        msg = f"a lookup answered with the address {url!r}, which is no Pulsar address"
+        raise RemoteProtocolError(msg)
+    return host, port
+
+
+def _partitions_of(response: object) -> int:
+    answer = expect(response, commands.PartitionedMetadataResponse)
+    if answer.error is not None:
+        raise error_for_code(answer.error, answer.message, "")
+    return answer.partitions
+
+
+def _lookup_of(response: object) -> commands.LookupResponse:
+    answer = expect(response, commands.LookupResponse)
+    if answer.response is commands.LookupType.Failed:
+        raise error_for_code(answer.error or 0, answer.message, "")
+    return answer
+
+
+def _topics_of(response: object) -> list[str]:
+    return list(expect(response, commands.GetTopicsOfNamespaceResponse).topics)
+
+
+def _already(value: T) -> Future[T]:
+    """A future that is done."""
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future

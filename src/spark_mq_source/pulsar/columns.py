@@ -1,0 +1,39 @@
+"""The columns of a Pulsar message in a DataFrame, with the SQL types each can be read as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+__all__ = ["COLUMNS", "DEFAULT_COLUMNS"]
+
+COLUMNS: Final[Mapping[str, Sequence[str]]] = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "message_id": ("struct<ledger_id:bigint,entry_id:bigint,batch_index:int>",),
+    "publish_time": ("timestamp",),
+    "event_time": ("timestamp",),
+    "properties": ("map<string,string>",),
+    "producer_name": ("string",),
+    "sequence_id": ("bigint",),
+    "ordering_key": ("binary",),
+    "schema_version": ("binary",),
+    "replicated_from": ("string",),
+    "broker_publish_time": ("timestamp",),
+    "broker_index": ("bigint",),
+}
+"""Column name to SQL types; the first is the one it has by default."""
+
+DEFAULT_COLUMNS: Final[Sequence[str]] = (
+    "key",
+    "value",
+    "topic",
+    "partition",
+    "message_id",
+    "publish_time",
+    "event_time",
+    "properties",
+)
+"""What is read where the user names no columns, in order."""

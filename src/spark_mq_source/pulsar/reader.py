@@ -1,0 +1,315 @@
+"""One bounded range of one topic-partition, as Arrow batches: nothing twice, nothing lost.
+
+A range is `(start, end]` by the order of positions. The reader subscribes at the entry of `start` itself (a start is
+inclusive on the wire), drops what is not after it, and ends at the first entry at or past `end`, which need not exist.
+After a topic unload, a broker restart or a broken connection it subscribes again at the last position it emitted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_mq_source.core.errors import (
+    CorruptMessageError,
+    DataLossError,
+    MQSourceError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    ServiceNotReadyError,
+)
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.pulsar.client import PulsarClient
+from spark_mq_source.pulsar.messages import EntryDecoder
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.session import Consumer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_mq_source.pulsar.options import PulsarOptions
+
+__all__ = ["PulsarRange", "read_range"]
+
+logger = logging.getLogger(__name__)
+
+FIRST_GRANT_MESSAGES = 1_000
+"""Permits before the size of this topic's messages is known; then `receiverQueueSize` or what fits the queue."""
+
+BURST_BYTES = 8 << 20
+"""How much is taken from the queue at once: the rest stays where the queue's bound counts it."""
+
+IDLE_SECONDS = 1.0
+"""Silence with permits outstanding after which the broker is asked whether anything is left."""
+
+WHOLE_ENTRY = 2**31 - 1
+"""The last batch index there can be: the count is an int32."""
+
+
+@dataclass(frozen=True, slots=True)
+class PulsarRange:
+    """The work of one task: the messages of one topic-partition after `start`, up to and with `end`.
+
+    Example:
+        >>> from spark_mq_source.pulsar.offsets import Position
+        >>> str(PulsarRange(TopicPartition("persistent://public/default/t", 0), Position(7, 3), Position(7, 9)))
+        'persistent://public/default/t-partition-0 (7:3, 7:9]'
+    """
+
+    topic_partition: TopicPartition
+    start: Position
+    end: Position
+
+    def __str__(self) -> str:
+        return f"{self.topic_partition} ({self.start}, {self.end}]"
+
+
+def read_range(options: PulsarOptions, task: PulsarRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Reads one range over a connection of its own.
+
+    Args:
+        options: the query's options.
+        task: what to read.
+        schema: the columns wanted, in order.
+
+    Yields:
+        Batches of `schema`, of at most about `maxBatchRows` rows and `maxBatchBytes` bytes.
+
+    Raises:
+        DataLossError: messages of the range are gone from the broker, and `failOnDataLoss` is true.
+        CorruptMessageError: a message cannot be decoded, also when read once more.
+        MQSourceError: the broker cannot be reached, or sends nothing, for `operationTimeout`; or it refuses.
+    """
+    with PulsarClient(options) as client:
+        try:
+            yield from _RangeReader(client, options, task, schema).batches()
+        except MQSourceError as error:
+            raise error.within(f"pulsar-native: reading {task}") from error
+
+
+class _Flow:
+    """Permits: how many messages the broker may still send, repaid when half are used."""
+
+    def __init__(self, consumer: Consumer, *, most: int, queue_bytes: int) -> None:
+        self._consumer = consumer
+        self._most = most
+        self._queue_bytes = queue_bytes
+        self._outstanding = 0
+        self._messages = 0
+        self._received_bytes = 0
+
+    def took(self, messages: int, received_bytes: int) -> None:
+        """Counts what came, as the broker does: in messages, whatever an entry holds."""
+        self._outstanding -= messages
+        self._messages += messages
+        self._received_bytes += received_bytes
+
+    def repay(self) -> None:
+        """Grants what is missing once half is used. An entry is sent whole, so what is left can be below zero."""
+        if not self._messages:
+            target = min(FIRST_GRANT_MESSAGES, self._most)
+        else:
+            # What fits the queue, twice over, so that the broker is not waited for while the queue is drained.
+            fitting = 2 * self._queue_bytes * self._messages // max(self._received_bytes, 1)
+            target = max(1, min(self._most, fitting))
+        if self._outstanding <= target // 2:
+            self._consumer.grant(target - self._outstanding)
+            self._outstanding = target
+
+
+class _ResumeError(ServiceNotReadyError):
+    """Not a failure: the subscription has to be opened again elsewhere, at once."""
+
+
+class _RangeReader:
+    """The state that outlives a connection: what is done, what is decoded, what was distrusted."""
+
+    def __init__(self, client: PulsarClient, options: PulsarOptions, task: PulsarRange, schema: pa.Schema) -> None:
+        self._client = client
+        self._options = options
+        self._task = task
+        self._decoder = EntryDecoder(
+            schema,
+            topic=task.topic_partition.topic,
+            partition=task.topic_partition.partition,
+            on_encrypted=options.on_encrypted,
+            max_message_bytes=options.max_message_bytes,
+            max_pending_chunk_bytes=options.max_pending_chunk_bytes,
+        )
+        self._done = task.start
+        """Everything up to here has been emitted or passed over."""
+        self._finished = task.start >= task.end
+        self._look_back: Position | None = None
+        """Where to resume instead of `done`, to find the first chunk of a message that began before it."""
+        self._distrusted: Position | None = None
+        """The `done` at which something undecodable came once: a second time it is not the network's fault."""
+        self._stuck_at: Position | None = None
+        """The `done` at the last failure; `_patience` is renewed whenever there was progress since."""
+        self._patience = Deadline.after_ms(options.operation_timeout_ms)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the range, whatever happens to the connection in between."""
+        while not self._finished:
+            try:
+                consumer = retrying(self._open, deadline=self._patience)
+                try:
+                    yield from self._drain(consumer)
+                finally:
+                    self._client.close_consumer(consumer)
+            except _ResumeError as reason:
+                logger.info("%s: subscribing again: %s", self._task, reason)
+            except (CorruptMessageError, RemoteProtocolError) as error:
+                # One bit flipped on the way looks the same as a corrupt message; reading it again tells them apart.
+                if self._distrusted == self._done:
+                    raise
+                self._distrusted = self._done
+                logger.warning("%s: reading again after %s: %s", self._task, self._done, error)
+            except MQSourceError as error:
+                if not error.retryable:
+                    raise
+                if self._stuck_at != self._done:
+                    self._stuck_at = self._done
+                    self._patience = Deadline.after_ms(self._options.operation_timeout_ms)
+                elif self._patience.expired:
+                    raise
+                logger.info("%s: resuming after %s: %s", self._task, self._done, error)
+        if self._decoder.rows:
+            yield self._decoder.take_batch()
+
+    def _open(self) -> Consumer:
+        start = self._done
+        pending = self._decoder.pending_chunk_start()
+        if pending is not None:
+            # Inclusive on the wire: the first chunk itself is sent again.
+            start = min(start, Position(*pending))
+        if self._look_back is not None:
+            start = min(start, self._look_back)
+        consumer = self._client.open_consumer(self._task.topic_partition, start)
+        cursor = consumer.opened.first
+        if start != EARLIEST and cursor > start:
+            self._report_loss(start, cursor)
+        return consumer
+
+    def _drain(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
+        """Everything one consumer brings, until the range is finished or the consumer ends (an error)."""
+        decoder, options, start, end = self._decoder, self._options, self._task.start, self._task.end
+        start_key, end_key = (start.ledger, start.entry), (end.ledger, end.entry)
+        done_key = (self._done.ledger, self._done.entry)
+        # `done` names a whole entry but for a start within a batch.
+        whole = self._done.batch < 0
+        flow = _Flow(consumer, most=options.receiver_queue_messages, queue_bytes=options.receive_queue_bytes)
+        cursor = consumer.opened.first
+        ledger, entry = cursor.ledger, cursor.entry
+        patience = Deadline.after_ms(options.operation_timeout_ms // 2)
+        while True:
+            flow.repay()
+            burst = consumer.receive(max_bytes=BURST_BYTES, timeout_seconds=IDLE_SECONDS)
+            if not burst:
+                if self._nothing_left(consumer, Position(ledger, entry), patience):
+                    self._finished = True
+                    return
+                continue
+            patience = Deadline.after_ms(options.operation_timeout_ms // 2)
+            checked = False
+            for message in burst:
+                gap = message.entry_id != (entry + 1 if message.ledger_id == ledger else 0)
+                if gap and not checked:
+                    checked = True
+                    self._check_cursor(consumer)
+                ledger, entry = key = message.ledger_id, message.entry_id
+                if key > end_key:
+                    self._finished = True
+                    return
+                first_index, emit = 0, True
+                if key <= done_key:
+                    emit = key == start_key and not whole
+                    first_index = start.batch + 1
+                # A message that failed once is now read again: whatever it is, it is what the broker has.
+                decoder.on_corrupt = options.on_corrupt if self._distrusted == self._done else "fail"
+                decoder.decode(
+                    ledger,
+                    entry,
+                    message.body,
+                    message.ack_set,
+                    first_index if emit else 0,
+                    end.batch if key == end_key and end.batch >= 0 else WHOLE_ENTRY,
+                    emit,
+                )
+                flow.took(decoder.entry_messages, len(message.body))
+                if decoder.orphan is not None:
+                    self._find_first_chunk(consumer, key > done_key)
+                if key >= done_key:
+                    done_key, whole = key, True
+                    self._done = Position(ledger, entry)
+                if key == end_key:
+                    self._finished = True
+                    return
+                if decoder.rows >= options.max_batch_rows or decoder.nbytes >= options.max_batch_bytes:
+                    yield decoder.take_batch()
+
+    def _nothing_left(self, consumer: Consumer, received: Position, patience: Deadline) -> bool:
+        """Whether the broker has nothing after `received`: then the end of the range is no entry it delivers."""
+        last = self._check_cursor(consumer)
+        if last <= received:
+            return True
+        if patience.expired:
+            msg = (
+                f"{consumer.address}: no message for {self._options.operation_timeout_ms // 2} ms after {received}, "
+                f"though the last one is {last}"
+            )
+            raise RequestTimeoutError(msg)
+        return False
+
+    def _check_cursor(self, consumer: Consumer) -> Position:
+        """The last message; raises where the broker has moved our cursor, which it does without a word.
+
+        Gaps between entries are not loss: markers, aborted transactions and compaction leave them. But TTL, eviction
+        and trimming move the cursor of a connected reader too (seen on 4.0.8); then what was skipped may still be
+        there for a new subscription, and if it is not, opening it tells.
+        """
+        bounds = self._client.wait_for_bounds(consumer)
+        if bounds.first != consumer.opened.first:
+            msg = f"{consumer.address}: the broker moved the cursor from {consumer.opened.first} to {bounds.first}"
+            raise _ResumeError(msg)
+        return bounds.last
+
+    def _find_first_chunk(self, consumer: Consumer, is_wanted: bool) -> None:
+        """The last chunk of a message came without its first: begin earlier, ever farther back, until it is found.
+
+        The first chunk is before the range where a range begins inside a chunked message, which belongs to the range
+        that has its last chunk.
+        """
+        orphan, self._decoder.orphan = self._decoder.orphan, None
+        if orphan is None or not is_wanted:
+            return
+        opened_at = consumer.opened.first
+        earliest = self._client.fetch_bounds([self._task.topic_partition])[self._task.topic_partition].first
+        if opened_at <= earliest:
+            logger.warning(
+                "%s: a chunked message that ends at %d:%d has no beginning; it is passed over",
+                self._task,
+                orphan.ledger_id,
+                orphan.entry_id,
+            )
+            self._look_back = None
+            return
+        distance = orphan.num_chunks
+        if opened_at.ledger == orphan.ledger_id:
+            distance = max(distance, 4 * (orphan.entry_id - opened_at.entry))
+        if opened_at.ledger < orphan.ledger_id or (opened_at.entry <= 0 and distance > orphan.entry_id):
+            self._look_back = earliest
+        else:
+            self._look_back = Position(orphan.ledger_id, max(-1, orphan.entry_id - distance))
+        msg = f"looking back to {self._look_back} for the first chunk of the message that ends at {orphan.entry_id}"
+        raise _ResumeError(msg)
+
+    def _report_loss(self, start: Position, cursor: Position) -> None:
+        msg = (
+            f"the messages after {start} up to {cursor} are gone from the broker: retention, TTL or a backlog quota "
+            f"removed them; keep data longer, or set failOnDataLoss=false to go on with what is left"
+        )
+        if self._options.fail_on_data_loss:
+            raise DataLossError(msg)
+        logger.warning("%s: %s", self._task, msg)

@@ -1,0 +1,384 @@
+"""One live connection to a broker: answers go to the futures that wait, messages to their consumers' queues."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TypeVar
+
+from spark_mq_source.core.errors import ConnectTimeoutError, MQSourceError, RemoteProtocolError, ServiceNotReadyError
+from spark_mq_source.net.driver import ConnectionDriver
+from spark_mq_source.net.retry import Deadline
+from spark_mq_source.net.transport import TlsSettings, connect
+from spark_mq_source.pulsar import commands
+from spark_mq_source.pulsar.connection import (
+    Authentication,
+    BasicAuthentication,
+    PulsarConnection,
+    TlsAuthentication,
+    TokenAuthentication,
+    TokenFileAuthentication,
+)
+from spark_mq_source.pulsar.error_codes import error_for_code
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions
+
+__all__ = ["Bounds", "Consumer", "Session", "authentication_of", "expect", "tls_settings"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a topic-partition held at one moment, as the half-open range `(first, last]`.
+
+    Attributes:
+        first: just before the first message that is kept.
+        last: the last message that can be delivered; EARLIEST where there is none.
+    """
+
+    first: Position
+    last: Position
+
+
+class Consumer:
+    """One subscription of this process on one topic-partition, and the queue of what it was sent.
+
+    The driver's thread fills the queue; one other thread takes from it. When more than `queue_bytes` wait, the
+    connection is no longer read from until half is taken: memory is bounded whatever the broker sends.
+
+    Attributes:
+        topic_partition: what it reads.
+        opened: where the broker had placed its cursor when it was opened, and the last message then.
+    """
+
+    def __init__(self, session: Session, consumer_id: int, topic_partition: TopicPartition, queue_bytes: int) -> None:
+        self.topic_partition = topic_partition
+        self.opened = Bounds(EARLIEST, EARLIEST)
+        self._session = session
+        self._consumer_id = consumer_id
+        self._queue_bytes = queue_bytes
+        self._messages: deque[commands.Message] = deque()
+        self._bytes = 0
+        self._paused = False
+        self._error: MQSourceError | None = None
+        self._arrived = threading.Condition()
+
+    @property
+    def address(self) -> str:
+        """The broker's address."""
+        return self._session.address
+
+    def grant(self, messages: int) -> None:
+        """Lets the broker send `messages` more messages (FLOW); batches may overshoot it.
+
+        Raises:
+            ConnectionLostError: the connection has ended.
+        """
+        self._session.send(commands.Flow(self._consumer_id, messages))
+
+    def receive(self, *, max_bytes: int, timeout_seconds: float) -> list[commands.Message]:
+        """Messages in the order they came, at least one and about `max_bytes` at most; none after `timeout_seconds`.
+
+        Raises:
+            MQSourceError: the consumer or its connection has ended, once everything that came before is taken.
+        """
+        taken: list[commands.Message] = []
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._messages or self._error is not None, timeout_seconds)
+            if not self._messages and self._error is not None:
+                raise self._error
+            budget = max_bytes
+            while self._messages and budget > 0:
+                message = self._messages.popleft()
+                budget -= len(message.body)
+                taken.append(message)
+            self._bytes -= max_bytes - budget
+            resume = self._paused and self._bytes <= self._queue_bytes // 2
+            if resume:
+                self._paused = False
+        if resume:
+            self._session.resume_reading()
+        return taken
+
+    def request_bounds(self) -> Future[Bounds]:
+        """Asks where the broker has this consumer's cursor (`first`) and what the last message is (`last`).
+
+        The cursor of a consumer that never acknowledges stays where it was opened: if it moved, the broker moved it,
+        by TTL, eviction or trimming (seen on broker 4.0.8).
+        """
+        return self._session.request(
+            lambda request_id: commands.GetLastMessageId(self._consumer_id, request_id), _bounds_of
+        )
+
+    def deliver(self, messages: Iterable[commands.Message]) -> None:
+        """Queues what arrived (the driver's thread)."""
+        with self._arrived:
+            for message in messages:
+                self._messages.append(message)
+                self._bytes += len(message.body)
+            pause = self._bytes > self._queue_bytes and not self._paused
+            if pause:
+                self._paused = True
+            self._arrived.notify()
+        if pause:
+            self._session.pause_reading()
+
+    def fail(self, error: MQSourceError) -> None:
+        """Ends the queue with an error (the driver's thread); what is queued can still be taken."""
+        with self._arrived:
+            if self._error is None:
+                self._error = error
+            self._arrived.notify()
+
+
+class Session:
+    """One connection: answers are routed to the futures that wait, messages to their consumers."""
+
+    def __init__(self, options: PulsarOptions, host: str, port: int, *, proxy_to: str | None) -> None:
+        self.address = f"{host}:{port}" if proxy_to is None else f"{host}:{port} (proxy to {proxy_to})"
+        self._request_ids = itertools.count(1)
+        self._consumer_ids = itertools.count(1)
+        self._waiting: dict[int, Future[object]] = {}
+        self._consumers: dict[int, Consumer] = {}
+        self._connected: Future[None] = Future()
+        self.migrated_to: str | None = None
+        self._tls = options.uses_tls
+        deadline = Deadline.after_ms(options.connect_timeout_ms)
+        transport = connect(host, port, tls=tls_settings(options) if options.uses_tls else None, deadline=deadline)
+        connection = PulsarConnection(
+            client_version=client_version(),
+            authentication=authentication_of(options),
+            proxy_to_broker_url=proxy_to,
+            keep_alive_ms=options.keep_alive_interval_ms,
+            now=time.monotonic(),
+        )
+        self._driver = ConnectionDriver(connection, transport, on_events=self._on_events, on_closed=self._on_closed)
+        self._driver.start()
+        try:
+            self._connected.result(deadline.remaining_seconds())
+        except FutureTimeoutError:
+            self.close()
+            msg = f"{self.address}: no answer to CONNECT in time; is this a Pulsar broker's binary port, without TLS?"
+            raise ConnectTimeoutError(msg) from None
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """True once nothing more can be sent or will arrive."""
+        return self._driver.closed
+
+    def close(self) -> None:
+        """Closes the connection; what waits on it fails."""
+        self._driver.close()
+
+    def send(self, *messages: commands.Command) -> None:
+        """Sends commands that have no answer.
+
+        Raises:
+            ConnectionLostError: the connection has ended.
+        """
+        self._driver.send(*messages)
+
+    def pause_reading(self) -> None:
+        """Holds the broker back by TCP; keep-alives go on."""
+        self._driver.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Receives again."""
+        self._driver.resume_reading()
+
+    def request(self, command: Callable[[int], commands.Command], convert: Callable[[object], T]) -> Future[T]:
+        """Sends a command with a request id of its own; the future holds `convert(response)` or the error."""
+        request_id = next(self._request_ids)
+        answer: Future[object] = Future()
+        result: Future[T] = Future()
+
+        def settle(done: Future[object]) -> None:
+            error = done.exception()
+            if error is None:
+                try:
+                    result.set_result(convert(done.result()))
+                except MQSourceError as refused:
+                    error = refused
+            if error is not None:
+                result.set_exception(error)
+
+        answer.add_done_callback(settle)
+        self._waiting[request_id] = answer
+        try:
+            self.send(command(request_id))
+        except MQSourceError as error:
+            if self._waiting.pop(request_id, None) is not None:
+                answer.set_exception(error)
+        return result
+
+    def open_consumer(
+        self, topic_partition: TopicPartition, subscribe: Callable[[int, int], commands.Subscribe], queue_bytes: int
+    ) -> Future[Consumer]:
+        """SUBSCRIBE and GET_LAST_MESSAGE_ID in one go; the consumer knows its bounds when the future is done."""
+        consumer_id = next(self._consumer_ids)
+        consumer = Consumer(self, consumer_id, topic_partition, queue_bytes)
+        self._consumers[consumer_id] = consumer
+        opened: Future[Consumer] = Future()
+        subscribed = self.request(lambda request_id: subscribe(consumer_id, request_id), _success_of)
+
+        def place(done: Future[Bounds]) -> None:
+            error = done.exception()
+            if error is not None:
+                self._consumers.pop(consumer_id, None)
+                opened.set_exception(error)
+            else:
+                consumer.opened = done.result()
+                opened.set_result(consumer)
+
+        def ask(done: Future[object]) -> None:
+            error = done.exception()
+            if error is not None:
+                self._consumers.pop(consumer_id, None)
+                opened.set_exception(error)
+            else:
+                consumer.request_bounds().add_done_callback(place)
+
+        subscribed.add_done_callback(ask)
+        return opened
+
+    def close_consumer(self, consumer: Consumer) -> Future[object]:
+        """CLOSE_CONSUMER; a non-durable subscription is gone with it."""
+        self._consumers.pop(consumer._consumer_id, None)
+        return self.request(
+            lambda request_id: commands.CloseConsumer(consumer._consumer_id, request_id), _success_of
+        )
+
+    def seek(self, consumer: Consumer, timestamp_ms: int) -> Future[object]:
+        """SEEK by publish time. The broker closes the consumer before it answers (seen on 4.0.8)."""
+        return self.request(
+            lambda request_id: commands.Seek(consumer._consumer_id, request_id, message_publish_time=timestamp_ms),
+            _success_of,
+        )
+
+    def _on_events(self, events: Sequence[object]) -> None:
+        index = 0
+        while index < len(events):
+            event = events[index]
+            if isinstance(event, commands.Message):
+                # Runs of messages of one consumer are the hot path: one wake-up for all of them.
+                stop = index + 1
+                while stop < len(events) and self._continues(event, events[stop]):
+                    stop += 1
+                consumer = self._consumers.get(event.consumer_id)
+                if consumer is not None:
+                    consumer.deliver(events[index:stop])  # type: ignore[arg-type]  # _continues checked each
+                index = stop
+                continue
+            index += 1
+            self._on_event(event)
+
+    @staticmethod
+    def _continues(first: commands.Message, event: object) -> bool:
+        return isinstance(event, commands.Message) and event.consumer_id == first.consumer_id
+
+    def _on_event(self, event: object) -> None:
+        match event:
+            case commands.Connected():
+                self._connected.set_result(None)
+            case commands.CloseConsumer():
+                self._end_consumer(event.consumer_id, "the broker closed the consumer (topic unloaded or moved)")
+            case commands.TopicMigrated():
+                self.migrated_to = event.broker_service_url_tls if self._tls else event.broker_service_url
+                self._end_consumer(event.resource_id, f"the topic has migrated to {self.migrated_to}")
+            case commands.ReachedEndOfTopic() | commands.ActiveConsumerChange():
+                # A reader's range has its own end, and its subscription is exclusive: neither changes anything.
+                logger.debug("%s: %s", self.address, event)
+            case _:
+                self._answer(event)
+
+    def _answer(self, event: object) -> None:
+        waiting = self._waiting.pop(getattr(event, "request_id", -1), None)
+        if waiting is None:
+            logger.debug("%s: an answer that nobody waits for: %s", self.address, event)
+        elif isinstance(event, commands.Error):
+            waiting.set_exception(error_for_code(event.error, event.message, self.address))
+        else:
+            waiting.set_result(event)
+
+    def _end_consumer(self, consumer_id: int, reason: str) -> None:
+        consumer = self._consumers.pop(consumer_id, None)
+        if consumer is not None:
+            consumer.fail(ServiceNotReadyError(f"{self.address}: {reason}"))
+
+    def _on_closed(self, error: MQSourceError) -> None:
+        if not self._connected.done():
+            self._connected.set_exception(error)
+        while self._waiting:
+            self._waiting.popitem()[1].set_exception(error)
+        while self._consumers:
+            self._consumers.popitem()[1].fail(error)
+
+
+def client_version() -> str:
+    """What we call ourselves to a broker, as its log and statistics show it."""
+    try:
+        return f"spark-mq-source-{version('spark-mq-source')}"
+    except PackageNotFoundError:
+        return "spark-mq-source"
+
+
+def tls_settings(options: PulsarOptions) -> TlsSettings:
+    """The TLS part of the options."""
+    return TlsSettings(
+        trust_certs=options.trust_certs,
+        client_cert=options.client_cert,
+        client_key=options.client_key,
+        verify_hostname=options.tls_verify_hostname,
+    )
+
+
+def authentication_of(options: PulsarOptions) -> Authentication | None:
+    """Who we are to the broker, as the options say it."""
+    if options.auth_token is not None:
+        return TokenAuthentication(options.auth_token)
+    if options.auth_token_file is not None:
+        return TokenFileAuthentication(options.auth_token_file)
+    if options.auth_basic_user is not None:
+        return BasicAuthentication(options.auth_basic_user, options.auth_basic_password or "")
+    if options.client_cert is not None:
+        return TlsAuthentication()
+    return None
+
+
+def _success_of(response: object) -> object:
+    return expect(response, commands.Success)
+
+
+def _bounds_of(response: object) -> Bounds:
+    answer = expect(response, commands.GetLastMessageIdResponse)
+    mark, last = answer.consumer_mark_delete_position, answer.last_message_id
+    return Bounds(
+        EARLIEST if mark is None else Position(mark.ledger_id, mark.entry_id),
+        Position(last.ledger_id, last.entry_id),
+    )
+
+
+def expect(response: object, kind: type[T]) -> T:
+    """The response, if it is of the kind that the request is answered with.
+
+    Raises:
+        RemoteProtocolError: it is another.
+    """
+    if not isinstance(response, kind):
+        msg = f"the broker answered {type(response).__name__} where {kind.__name__} belongs"
+        raise RemoteProtocolError(msg)
+    return response

@@ -1,0 +1,158 @@
+"""The data source, reader and partition of every format, written once over `core.ports`."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.ports import BatchFormat, Predicate
+from spark_mq_source.spark._compat import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["MQBatchReader", "MQDataSource", "MQPartition", "MQPushdownReader"]
+
+OptionsT = TypeVar("OptionsT")
+RangeT = TypeVar("RangeT")
+
+_OPERATORS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    In: "in",
+}
+
+
+@dataclass(frozen=True)
+class MQPartition(InputPartition):
+    """One task's work, as its format describes it.
+
+    Attributes:
+        value: the format's own range; picklable.
+    """
+
+    value: Any
+
+
+class MQDataSource(DataSource):
+    """A format as Spark sees it. A subclass names its format and carries the manual."""
+
+    format: ClassVar[BatchFormat[Any, Any]]
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self.options = options
+
+    @classmethod
+    def name(cls) -> str:
+        """The name in `spark.read.format(name)`."""
+        return cls.format.name
+
+    def schema(self) -> str:
+        """The columns read where the user names none, as SQL."""
+        return ", ".join(f"{column} {self.format.columns[column][0]}" for column in self.format.default_columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The batch reader of the columns asked for.
+
+        Raises:
+            OptionError: options or columns that cannot be used; all problems in one sentence.
+        """
+        options = self.format.parse_options(self.options)
+        check_columns(self.format, schema)
+        kind = MQPushdownReader if self.format.wants_pushdown(options) else MQBatchReader
+        return kind(self.format, options, arrow_schema(schema))
+
+
+class MQBatchReader(DataSourceReader, Generic[OptionsT, RangeT]):
+    """Plans on the driver, reads on the executors."""
+
+    def __init__(self, format_: BatchFormat[OptionsT, RangeT], options: OptionsT, schema: pa.Schema) -> None:
+        self._format = format_
+        self._options = options
+        self._schema = schema
+        self._predicates: list[Predicate] = []
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One partition a range of the plan.
+
+        Raises:
+            MQSourceError: the broker cannot be reached, refuses, or has not what was asked for.
+        """
+        return [MQPartition(task) for task in self._format.plan(self._options, self._predicates)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition, in the order of the topic.
+
+        Raises:
+            MQSourceError: see the format's reader.
+        """
+        # Spark makes a partition of its own, without a range, where a plan has none.
+        if not isinstance(partition, MQPartition):
+            return iter(())
+        return self._format.read(self._options, partition.value, self._schema)
+
+
+class MQPushdownReader(MQBatchReader[OptionsT, RangeT]):
+    """The same with predicates.
+
+    A class of its own, because Spark refuses a reader that has `pushFilters` unless
+    `spark.sql.python.filterPushdown.enabled` is true.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Notes what the plan can use. Spark checks every condition again: a plan prunes, it does not filter."""
+        for condition in filters:
+            operator = _OPERATORS.get(type(condition))
+            attribute = getattr(condition, "attribute", ())
+            if operator is not None and len(attribute) == 1:
+                self._predicates.append(Predicate(attribute[0], operator, _plain(condition.value)))  # type: ignore[attr-defined]
+        return filters
+
+
+def check_columns(format_: BatchFormat[Any, Any], schema: StructType) -> None:
+    """Refuses columns that the format does not have, or not with that type.
+
+    Raises:
+        OptionError: all problems in one sentence, with what there is.
+    """
+    problems = []
+    for field in schema.fields:
+        types = format_.columns.get(field.name)
+        if types is None:
+            problems.append(f"column {field.name} is unknown (known: {', '.join(format_.columns)})")
+        elif field.dataType.simpleString() not in types:
+            problems.append(f"column {field.name} is {field.dataType.simpleString()}, expected {' or '.join(types)}")
+    if len({field.name for field in schema.fields}) < len(schema.fields):
+        problems.append("a column is named twice")
+    if problems:
+        msg = f"format '{format_.name}': {'; '.join(problems)}"
+        raise OptionError(msg)
+
+
+def _plain(value: object) -> object:
+    """Lists as tuples; times without a zone are UTC, as Spark hands them to Python data sources."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(x) for x in value)
+    if isinstance(value, datetime.datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=datetime.UTC)
+    return value

@@ -1,0 +1,69 @@
+"""`spark.read.format("pulsar-native")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spark_mq_source.core.options import READ
+from spark_mq_source.pulsar.columns import COLUMNS, DEFAULT_COLUMNS
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.planner import plan_batch
+from spark_mq_source.pulsar.reader import PulsarRange, read_range
+from spark_mq_source.spark.base import MQDataSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_mq_source.core.ports import Predicate
+
+__all__ = ["PulsarFormat", "PulsarNativeDataSource"]
+
+
+class PulsarFormat:
+    """Apache Pulsar, as `core.ports.BatchFormat` wants it."""
+
+    name = "pulsar-native"
+    columns: Mapping[str, Sequence[str]] = COLUMNS
+    default_columns: Sequence[str] = DEFAULT_COLUMNS
+
+    def parse_options(self, options: Mapping[str, str]) -> PulsarOptions:
+        """See `PulsarOptions`."""
+        return PulsarOptions.from_spark(options, READ)
+
+    def wants_pushdown(self, options: PulsarOptions) -> bool:
+        """The option `pushdown`."""
+        return options.pushdown
+
+    def plan(self, options: PulsarOptions, predicates: Sequence[Predicate]) -> Sequence[PulsarRange]:
+        """See `plan_batch`."""
+        return plan_batch(options, predicates)
+
+    def read(self, options: PulsarOptions, task: PulsarRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """See `read_range`."""
+        return read_range(options, task, schema)
+
+
+class PulsarNativeDataSource(MQDataSource):
+    """Apache Pulsar topics as DataFrames, over Pulsar's own binary protocol.
+
+    Name: `pulsar-native`
+
+    Options: see the table in README.md; `serviceUrl` and one of `topic`, `topics`, `topicsPattern` are required.
+
+    Columns: `key`, `value`, `topic`, `partition`, `message_id`, `publish_time`, `event_time`, `properties`; more when
+    named in `.schema()`, which is the projection: only the columns named are built.
+
+    Example:
+        ::
+
+            df = (
+                spark.read.format("pulsar-native")
+                .option("serviceUrl", "pulsar://localhost:6650")
+                .option("topic", "flights")
+                .schema("value string, publish_time timestamp")
+                .load()
+            )
+    """
+
+    format = PulsarFormat()
