@@ -18,7 +18,7 @@ def extensions() -> list[Extension]:
         return []
     # optional: a machine without a C compiler gets the interpreter's twin, and implementation() says so.
     extension = Extension(HOT_MODULE, [SOURCE.as_posix()], optional=True, extra_compile_args=["-O3"])
-    modules: list[Extension] = cythonize(
+    modules: list[Extension] = cythonize(  # type: ignore[no-untyped-call] # Cython is partly annotated
         [extension],
         build_dir="build/cython",
         compiler_directives={"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True},

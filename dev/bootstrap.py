@@ -68,7 +68,9 @@ def main() -> None:
     """
     if sys.version_info < MINIMUM_PYTHON:
         wanted = ".".join(str(part) for part in MINIMUM_PYTHON)
-        sys.exit(f"Python {wanted} or newer is needed, this is {sys.version.split()[0]}: make PYTHON=python{wanted} ...")
+        sys.exit(
+            f"Python {wanted} or newer is needed, this is {sys.version.split()[0]}: make PYTHON=python{wanted} ..."
+        )
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("environment", type=Path)
     parser.add_argument("lock", type=Path, nargs="?")

@@ -1,0 +1,224 @@
+"""A small client of Pulsar's admin REST interface (v2), for tests and tools."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+import urllib3
+
+TEST_NAMESPACE = "public/tests"
+CONFLICT = 409
+NOT_FOUND = 404
+
+
+class AdminError(Exception):
+    """The broker refused an admin request; `status` is the HTTP status."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message, status)
+        self.message = message
+        self.status = status
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class PulsarAdmin:
+    """Admin requests to one broker. Topics are named in full (`persistent://tenant/namespace/topic`).
+
+    Args:
+        url: the broker's web address, e.g. http://127.0.0.1:8080.
+        token: the super user's token, where authentication is on.
+    """
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._headers = {"Content-Type": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        # retries=False: a broker that restarts must be seen to refuse, not be waited for in here.
+        self._http = urllib3.PoolManager(timeout=30.0, retries=False)
+
+    def close(self) -> None:
+        """Closes the idle connections."""
+        self._http.clear()
+
+    def request(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - whatever JSON the broker answers
+        """Sends one request below /admin/v2/ and returns the decoded answer (None if empty).
+
+        Raises:
+            AdminError: the broker answered with an error status, or not at all.
+        """
+        payload = None if body is None else json.dumps(body).encode()
+        try:
+            answer = self._http.request(method, f"{self.url}/admin/v2/{path}", body=payload, headers=self._headers)
+        except urllib3.exceptions.HTTPError as error:
+            msg = f"{method} {path}: no answer from {self.url}: {error}"
+            raise AdminError(msg) from error
+        text = answer.data.decode(errors="replace")
+        if answer.status >= 300:
+            msg = f"{method} {path}: {answer.status} {text[:300]}"
+            raise AdminError(msg, answer.status)
+        try:
+            return json.loads(text) if text else None
+        except json.JSONDecodeError:
+            return text
+
+    # -- broker and namespaces
+
+    def clusters(self) -> list[str]:
+        """The names of the clusters: ["standalone"] once a standalone broker is ready, [] before."""
+        found: list[str] = self.request("GET", "clusters")
+        return found
+
+    def namespaces(self, tenant: str = "public") -> list[str]:
+        """The tenant's namespaces, as tenant/namespace."""
+        found: list[str] = self.request("GET", f"namespaces/{tenant}")
+        return found
+
+    def broker_version(self) -> str:
+        """The broker's own version, e.g. 4.0.8."""
+        return str(self.request("GET", "brokers/version"))
+
+    def create_namespace(self, namespace: str, *, keep_data: bool = True) -> str:
+        """Creates a namespace unless it exists; by default one that keeps data with and without subscriptions."""
+        try:
+            self.request("PUT", f"namespaces/{namespace}", {})
+        except AdminError as error:
+            if error.status != CONFLICT:
+                raise
+        if keep_data:
+            self.set_retention(namespace)
+        return namespace
+
+    def set_retention(self, namespace: str, *, minutes: int = -1, megabytes: int = -1) -> None:
+        """Sets how long acknowledged data is kept (-1: no limit), which also keeps idle topics from being deleted."""
+        policy = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
+        self.request("POST", f"namespaces/{namespace}/retention", policy)
+
+    def set_message_ttl(self, namespace: str, seconds: int) -> None:
+        """Sets after how many seconds unacknowledged messages expire (checked once a minute)."""
+        self.request("POST", f"namespaces/{namespace}/messageTTL", seconds)
+
+    def set_deduplication(self, namespace: str, *, enabled: bool) -> None:
+        """Turns producer deduplication on or off for the namespace's topics."""
+        self.request("POST", f"namespaces/{namespace}/deduplication", enabled)
+
+    def grant(self, namespace: str, role: str, actions: Sequence[str]) -> None:
+        """Allows a role some of produce, consume, functions, sources, sinks, packages in the namespace."""
+        self.request("POST", f"namespaces/{namespace}/permissions/{role}", list(actions))
+
+    def revoke(self, namespace: str, role: str) -> None:
+        """Takes all of the role's permissions in the namespace away."""
+        self.request("DELETE", f"namespaces/{namespace}/permissions/{role}")
+
+    # -- topics
+
+    def create_topic(self, topic: str, partitions: int = 0) -> str:
+        """Creates a topic with this many partitions (0: not partitioned) and returns its name."""
+        path = self._topic(topic)
+        if partitions:
+            self.request("PUT", f"{path}/partitions", partitions)
+        else:
+            self.request("PUT", path)
+        return topic
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Grows a partitioned topic to this many partitions."""
+        self.request("POST", f"{self._topic(topic)}/partitions", partitions)
+
+    def delete_topic(self, topic: str, *, partitioned: bool = False, force: bool = True) -> None:
+        """Deletes a topic; force disconnects its producers and consumers first."""
+        suffix = "/partitions" if partitioned else ""
+        self.request("DELETE", f"{self._topic(topic)}{suffix}?force={str(force).lower()}")
+
+    def topics(self, namespace: str) -> list[str]:
+        """The namespace's persistent topics; each partition is one."""
+        found: list[str] = self.request("GET", f"persistent/{namespace}")
+        return found
+
+    def unload(self, topic: str) -> None:
+        """Makes the broker let the topic (or one partition) go, as a load balancer does; a new ledger begins."""
+        self.request("PUT", f"{self._topic(topic)}/unload")
+
+    def unload_namespace(self, namespace: str) -> None:
+        """Unloads all bundles of a namespace, so that clients must look their topics up again."""
+        self.request("PUT", f"namespaces/{namespace}/unload")
+
+    def terminate(self, topic: str) -> Any:  # noqa: ANN401 - whatever JSON the broker answers
+        """Ends a topic for good and returns its last message id; a reader then sees REACHED_END_OF_TOPIC."""
+        return self.request("POST", f"{self._topic(topic)}/terminate")
+
+    def stats(self, topic: str) -> Any:  # noqa: ANN401 - whatever JSON the broker answers
+        """The topic's (or one partition's) statistics."""
+        return self.request("GET", f"{self._topic(topic)}/stats")
+
+    def partitioned_stats(self, topic: str) -> Any:  # noqa: ANN401 - whatever JSON the broker answers
+        """The statistics of all partitions of a topic."""
+        return self.request("GET", f"{self._topic(topic)}/partitioned-stats")
+
+    def internal_stats(self, topic: str) -> Any:  # noqa: ANN401 - whatever JSON the broker answers
+        """The topic's ledgers and cursors."""
+        return self.request("GET", f"{self._topic(topic)}/internalStats")
+
+    def ledgers(self, topic: str) -> list[tuple[int, int]]:
+        """The topic's ledgers as (id, entries), oldest first; the current one, still open, with the entries so far."""
+        stats = self.internal_stats(topic)
+        found = [(int(ledger["ledgerId"]), int(ledger["entries"])) for ledger in stats["ledgers"]]
+        if found:
+            found[-1] = (found[-1][0], max(found[-1][1], int(stats["currentLedgerEntries"])))
+        return found
+
+    def subscriptions(self, topic: str) -> list[str]:
+        """The names of the topic's subscriptions."""
+        found: list[str] = self.request("GET", f"{self._topic(topic)}/subscriptions")
+        return found
+
+    def delete_subscription(self, topic: str, subscription: str, *, force: bool = True) -> None:
+        """Deletes a subscription."""
+        self.request(
+            "DELETE", f"{self._topic(topic)}/subscription/{quote(subscription, safe='')}?force={str(force).lower()}"
+        )
+
+    def skip_all(self, topic: str, subscription: str) -> None:
+        """Marks everything in a subscription's backlog as read."""
+        self.request("POST", f"{self._topic(topic)}/subscription/{quote(subscription, safe='')}/skip_all")
+
+    def trim(self, topic: str) -> None:
+        """Deletes, now rather than at the next scan, the ledgers that nothing holds (a topic or one partition)."""
+        self.request("POST", f"{self._topic(topic)}/trim")
+
+    def compact(self, topic: str, timeout_s: float = 60.0) -> None:
+        """Compacts the topic (or one partition) and waits until the broker reports success.
+
+        Raises:
+            AdminError: the compaction failed or was not done in time.
+        """
+        path = f"{self._topic(topic)}/compaction"
+        self.request("PUT", path)
+        deadline = time.monotonic() + timeout_s
+        while (state := self.request("GET", path))["status"] == "RUNNING":
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)  # the broker offers no event for it
+        if state["status"] != "SUCCESS":
+            msg = f"compaction of {topic}: {state}"
+            raise AdminError(msg)
+
+    @staticmethod
+    def _topic(topic: str) -> str:
+        """The REST path of a topic.
+
+        Raises:
+            ValueError: the name is not in full.
+        """
+        domain, separator, rest = topic.partition("://")
+        if not separator:
+            msg = f"topic {topic!r}: name it in full, like persistent://public/default/{topic}"
+            raise ValueError(msg)
+        tenant, namespace, name = rest.split("/", 2)
+        return f"{domain}/{tenant}/{namespace}/{quote(name, safe='')}"

@@ -1,0 +1,421 @@
+"""A real Pulsar standalone broker in a process of its own: fetched once, configured, started, killed, stopped.
+
+with PulsarStandalone(Path("/tmp/somewhere")) as broker:
+    broker.service_url, broker.admin, broker.client()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from dev.cache import unpacked_artifact
+from dev.credentials import BASIC_PASSWORD, BASIC_USER, Credentials, make_credentials
+from dev.processes import ManagedProcess, free_ports, log_tail
+from dev.pulsar_admin import TEST_NAMESPACE, AdminError, PulsarAdmin
+
+VERSION = "4.0.8"
+START_TIMEOUT_S = 120.0
+START_ATTEMPTS = 3
+MEMORY = "-Xms384m -Xmx1g -XX:MaxDirectMemorySize=1g"
+
+# What the featured broker adds to the stock configuration. Small ledgers make every test cross ledger boundaries; the
+# scans that trim and expire run often enough to be waited for.
+FEATURED = {
+    "transactionCoordinatorEnabled": "true",
+    "acknowledgmentAtBatchIndexLevelEnabled": "true",
+    "brokerEntryMetadataInterceptors": (
+        "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor,"
+        "org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor"
+    ),
+    "exposingBrokerEntryMetadataToClientEnabled": "true",
+    "managedLedgerMaxEntriesPerLedger": "10",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    "retentionCheckIntervalInSeconds": "10",
+    "messageExpiryCheckIntervalInMinutes": "1",
+    "brokerDeduplicationSnapshotIntervalSeconds": "5",
+}
+
+
+def distribution() -> Path:
+    """The unpacked Pulsar distribution, fetched on first use."""
+    return unpacked_artifact(
+        f"org.apache.pulsar:pulsar-server-distribution:{VERSION}:tar.gz:bin",
+        top_folder=f"apache-pulsar-{VERSION}",
+        say=f"Fetching Pulsar {VERSION} (245 MB, once) ...",
+    )
+
+
+def program_environment(log_folder: Path) -> dict[str, str]:
+    """The environment in which Pulsar's shell scripts run small, quietly and write only into the folder."""
+    return {
+        "PULSAR_MEM": MEMORY,
+        "PULSAR_GC": "-XX:+UseSerialGC",
+        "PULSAR_GC_LOG": " ",  # the stock setting writes GC logs beside the distribution
+        "PULSAR_LOG_DIR": str(log_folder),
+        "PULSAR_LOG_LEVEL": "info",
+        # Answers without colours and without a banner.
+        "TERM": "dumb",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where a broker listens, on 127.0.0.1."""
+
+    broker: int = 6650
+    web: int = 8080
+    tls: int | None = None
+    bookie: int | None = None
+
+
+@dataclass(slots=True)
+class PulsarStandalone:
+    """One standalone broker with its own data.
+
+    Args:
+        folder: everything it writes (made if absent); start() goes on with the data it finds there.
+        featured: with transactions, broker entry metadata, small ledgers, TLS, and authentication by token, user name
+            and password, and client certificate, with authorization; role `admin` may do all.
+        overrides: settings of standalone.conf on top.
+        ports: None finds free ones.
+    """
+
+    folder: Path
+    featured: bool = False
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    ports: Ports | None = None
+    credentials: Credentials | None = None
+    _process: ManagedProcess | None = None
+    _admin: PulsarAdmin | None = None
+
+    # -- addresses and clients
+
+    @property
+    def service_url(self) -> str:
+        """The address for clients, e.g. pulsar://127.0.0.1:6650."""
+        return f"pulsar://127.0.0.1:{self._ports.broker}"
+
+    @property
+    def service_url_tls(self) -> str:
+        """The same with TLS (featured broker only)."""
+        return f"pulsar+ssl://127.0.0.1:{self._ports.tls}"
+
+    @property
+    def admin_url(self) -> str:
+        """The address of the admin interface, e.g. http://127.0.0.1:8080."""
+        return f"http://127.0.0.1:{self._ports.web}"
+
+    @property
+    def admin(self) -> PulsarAdmin:
+        """A client of the admin interface, as super user."""
+        if self._admin is None or self._admin.url != self.admin_url:
+            self._admin = PulsarAdmin(self.admin_url, self.admin_token)
+        return self._admin
+
+    @property
+    def admin_token(self) -> str | None:
+        """The super user's token; None where authentication is off."""
+        return self.credentials.token("admin") if self.credentials else None
+
+    @property
+    def log(self) -> Path:
+        """The broker's log file."""
+        return self.folder / "broker.log"
+
+    @property
+    def pid(self) -> int:
+        """The broker's process id, which is also its process group's.
+
+        Raises:
+            RuntimeError: it was not started.
+        """
+        if self._process is None:
+            msg = "the broker is not running"
+            raise RuntimeError(msg)
+        return self._process.pid
+
+    @property
+    def _ports(self) -> Ports:
+        if self.ports is None:
+            msg = "the broker has no ports before start()"
+            raise RuntimeError(msg)
+        return self.ports
+
+    def client(self, **options: Any) -> Any:  # noqa: ANN401 - pulsar.Client's own arguments and type; it has no annotations
+        """The official client (pulsar-client, C++), as super user; the caller closes it."""
+        import pulsar  # here: only those that ask for it need it installed
+
+        options.setdefault("logger", pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        if self.credentials:
+            options.setdefault("authentication", pulsar.AuthenticationToken(self.admin_token))
+        return pulsar.Client(self.service_url, **options)
+
+    # -- life
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Starts the broker and waits until it really answers; on free ports, tries others if one was taken meanwhile.
+
+        Raises:
+            RuntimeError: it ended, or did not answer in time; the message carries the end of its log.
+        """
+        choose_ports = self.ports is None
+        for attempt in range(START_ATTEMPTS):
+            if choose_ports:
+                broker, web, tls, bookie = free_ports(4)
+                self.ports = Ports(broker, web, tls if self.featured else None, bookie)
+            try:
+                self._start_once()
+            except RuntimeError as error:
+                self.kill()
+                port_taken = "Address already in use" in str(error) or "BindException" in str(error)
+                if not (choose_ports and port_taken) or attempt == START_ATTEMPTS - 1:
+                    raise
+            else:
+                return self
+        raise AssertionError
+
+    def _start_once(self) -> None:
+        command, environment = self.prepare()
+        self._process = ManagedProcess(command, log=self.log, environment=environment, folder=self.folder)
+        wait_until_ready(self.admin, self.log, still_alive=lambda: self._process is not None and self._process.alive)
+
+    def prepare(self) -> tuple[list[str], dict[str, str]]:
+        """Writes the configuration and returns the command line and environment that start the broker."""
+        home = distribution()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.featured and self.credentials is None:
+            self.credentials = make_credentials(self.folder / "credentials")
+        configuration = self.folder / "standalone.conf"
+        configuration.write_text(_configured((home / "conf" / "standalone.conf").read_text(), self._settings()))
+        command = [
+            str(home / "bin" / "pulsar"), "standalone", "--no-functions-worker", "--no-stream-storage",
+            "--config", str(configuration), "--advertised-address", "127.0.0.1",
+            "--metadata-dir", str(self.folder / "metadata"),
+            "--bookkeeper-dir", str(self.folder / "bookkeeper"),
+            "--bookkeeper-port", str(self._ports.bookie or 3181),
+        ]  # fmt: skip
+        environment = program_environment(self.folder)
+        environment["PULSAR_STANDALONE_CONF"] = str(configuration)
+        if self.featured:
+            environment["PULSAR_EXTRA_OPTS"] = f"-Dpulsar.auth.basic.conf={self.credentials.password_file}"  # type: ignore[union-attr] # set above
+        return command, environment
+
+    def _settings(self) -> dict[str, str]:
+        ports = self._ports
+        settings = {
+            "brokerServicePort": str(ports.broker),
+            "webServicePort": str(ports.web),
+            "bindAddress": "127.0.0.1",
+            "advertisedAddress": "127.0.0.1",
+        }
+        if self.featured and self.credentials:
+            credentials = self.credentials
+            providers = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
+            settings |= FEATURED | {
+                "brokerServicePortTls": str(ports.tls),
+                "tlsCertificateFilePath": str(credentials.certificate("server")),
+                "tlsKeyFilePath": str(credentials.key("server")),
+                "tlsTrustCertsFilePath": str(credentials.ca_certificate),
+                "authenticationEnabled": "true",
+                "authenticationProviders": ",".join(providers + kind for kind in ("Token", "Basic", "Tls")),
+                "authorizationEnabled": "true",
+                "superUserRoles": "admin",
+                "tokenSecretKey": credentials.secret_key_setting,
+                "basicAuthConf": str(credentials.password_file),
+                "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+                "brokerClientAuthenticationParameters": f"token:{credentials.token('admin')}",
+            }
+        return settings | dict(self.overrides)
+
+    def stop(self) -> None:
+        """Ends the broker in order (SIGTERM): clients get CLOSE frames, then end of file. Its data stays."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+        if self._admin is not None:
+            self._admin.close()
+
+    def kill(self) -> None:
+        """Ends the broker without notice (SIGKILL), as a crash does. Its data stays."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+        if self._admin is not None:
+            self._admin.close()
+
+    def restart(self, *, crash: bool = False) -> None:
+        """Ends the broker, in order or by a crash, and starts it again with the same data on the same ports.
+
+        Raises:
+            RuntimeError: it did not come back.
+        """
+        if crash:
+            self.kill()
+        else:
+            self.stop()
+        self.start()
+
+    # -- the official Java programs
+
+    def perf_produce(
+        self,
+        topic: str,
+        *,
+        messages: int,
+        size_bytes: int,
+        compression: str = "NONE",
+        batch_messages: int = 1000,
+        batch_bytes: int = 131_072,
+        batching: bool = True,
+        rate: int = 1_000_000,
+        key_mode: str | None = None,
+        arguments: tuple[str, ...] = (),
+    ) -> str:
+        """Publishes with the Java client (pulsar-perf) and returns what it printed.
+
+        Args:
+            topic: full name.
+            messages: how many.
+            size_bytes: of each payload, random bytes.
+            compression: NONE, LZ4, ZLIB, ZSTD or SNAPPY.
+            batch_messages: most messages in one batch.
+            batch_bytes: most bytes in one batch.
+            batching: False sends every message by itself.
+            rate: messages a second at most.
+            key_mode: `random` or `autoIncrement` keys; None for no keys.
+            arguments: more of pulsar-perf's own.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        options = ["--rate", str(rate), "--num-messages", str(messages), "--size", str(size_bytes)]
+        options += ["--compression", compression, "--max-outstanding", "2000"]
+        if batching:
+            options += ["--batch-max-messages", str(batch_messages), "--batch-max-bytes", str(batch_bytes)]
+        else:
+            options += ["--disable-batching"]
+        if key_mode is not None:
+            options += ["--message-key-generation-mode", key_mode]
+        return self.run_program("pulsar-perf", "produce", *self._perf_access(), *options, *arguments, topic)
+
+    def perf_consume(self, topic: str, *, messages: int, arguments: tuple[str, ...] = ()) -> str:
+        """Reads a topic from its start with the Java client (pulsar-perf consume) and returns what it printed.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        options = ["--subscription-position", "Earliest", "--num-messages", str(messages)]
+        options += ["--subscriptions", f"perf-{time.monotonic_ns()}"]
+        return self.run_program("pulsar-perf", "consume", *self._perf_access(), *options, *arguments, topic)
+
+    def _perf_access(self) -> list[str]:
+        access = ["--service-url", self.service_url]
+        if self.credentials:
+            access += ["--auth-plugin", "org.apache.pulsar.client.impl.auth.AuthenticationToken"]
+            access += ["--auth-params", f"token:{self.admin_token}"]
+        return access
+
+    def run_program(self, program: str, *arguments: str, timeout_s: float = 300.0) -> str:
+        """Runs one of the distribution's programs (pulsar-perf, pulsar-admin, pulsar-client); returns what it printed.
+
+        Raises:
+            RuntimeError: it failed; the message carries its last lines.
+            subprocess.TimeoutExpired: it took too long and was ended.
+        """
+        if program == "pulsar-admin":
+            arguments = ("--admin-url", self.admin_url, *arguments)
+        environment = {**os.environ, **program_environment(self.folder)}
+        # They are short-lived clients: compiling hot code twice costs them more than it gives.
+        environment["PULSAR_MEM"] = "-Xms64m -Xmx512m -XX:MaxDirectMemorySize=512m"
+        done = subprocess.run(
+            [distribution() / "bin" / program, *arguments],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if done.returncode != 0:
+            tail = "\n".join(done.stdout.splitlines()[-15:])
+            msg = f"{program} {' '.join(arguments[:1])} failed (exit {done.returncode}):\n{tail}"
+            raise RuntimeError(msg)
+        return done.stdout
+
+    def remove(self) -> None:
+        """Stops the broker and deletes its folder."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def wait_until_ready(admin: PulsarAdmin, log: Path, *, still_alive: Any) -> None:  # noqa: ANN401 - any () -> bool
+    """Waits until the broker serves topics, and makes the namespace of the tests.
+
+    Standalone opens its web port first, then (seconds later) creates its cluster, tenant and namespace: an answer alone
+    proves nothing (seen on 4.0.8).
+
+    Raises:
+        RuntimeError: the broker ended or did not get ready in time; the message carries the end of its log.
+    """
+    deadline = time.monotonic() + START_TIMEOUT_S
+    last: object = "no answer"
+    while time.monotonic() < deadline:
+        if not still_alive():
+            msg = f"Pulsar {VERSION} ended while starting; the end of {log}:\n{_first_cause(log)}{log_tail(log)}"
+            raise RuntimeError(msg)
+        with contextlib.suppress(AdminError):
+            if admin.clusters() == ["standalone"] and "public/default" in admin.namespaces():
+                try:
+                    admin.create_namespace(TEST_NAMESPACE)
+                    # The first topic waits for the load manager and the bookie.
+                    admin.topics(TEST_NAMESPACE)
+                except AdminError as error:
+                    last = error
+                else:
+                    return
+        time.sleep(0.2)  # the broker offers no event for it
+    msg = f"Pulsar {VERSION} did not get ready in {START_TIMEOUT_S:.0f} s ({last}); the end of {log}:\n{log_tail(log)}"
+    raise RuntimeError(msg)
+
+
+def _first_cause(log: Path) -> str:
+    """The log's line about a port that is taken, which the end of the log seldom shows."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    return "".join(
+        f"{line}\n" for line in lines[-2000:] if "Address already in use" in line or "BindException" in line
+    )[:500]
+
+
+def _configured(stock: str, settings: Mapping[str, str]) -> str:
+    """The stock configuration with these settings replaced in their place, or added at the end."""
+    text = stock
+    for name, value in settings.items():
+        line = f"{name}={value}"
+        text, count = re.subn(rf"(?m)^{re.escape(name)}=.*$", line.replace("\\", r"\\"), text)
+        if not count:
+            text += f"\n{line}"
+    return text + "\n"
+
+
+__all__ = ["BASIC_PASSWORD", "BASIC_USER", "Ports", "PulsarStandalone", "distribution", "wait_until_ready"]

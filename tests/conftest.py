@@ -1,0 +1,68 @@
+"""What all tests share: options, markers set from fixtures, and a header that says what is under test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib.metadata import version
+
+import pytest
+
+pytest_plugins = ["tests.fix_brokers", "tests.fix_spark"]
+
+BROKER_FIXTURES = {"pulsar", "pulsar_featured", "pulsar_private"}
+SPARK_FIXTURES = {"spark", "spark_connect", "spark_cluster"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("spark-mq-source")
+    group.addoption(
+        "--pulsar-url",
+        default=os.environ.get("PULSAR_URL"),
+        help="test against this running stock Pulsar (pulsar://host:port) instead of starting one [env PULSAR_URL]",
+    )
+    group.addoption(
+        "--pulsar-admin-url",
+        default=os.environ.get("PULSAR_ADMIN_URL", "http://127.0.0.1:8080"),
+        help="the admin address that goes with --pulsar-url [env PULSAR_ADMIN_URL]",
+    )
+    group.addoption(
+        "--require-brokers",
+        action="store_true",
+        default=os.environ.get("CI") == "true",
+        help="a broker that cannot start fails the tests that need it instead of skipping them (default if CI=true)",
+    )
+
+
+def implementation() -> str:
+    """Which decoder the package runs with, or why that is unknown."""
+    try:
+        import spark_mq_source
+
+        return spark_mq_source.implementation()
+    except (ImportError, AttributeError) as error:
+        return f"unknown ({error})"
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    broker = config.getoption("--pulsar-url") or "started when a test needs it"
+    packages = ", ".join(f"{name} {version(name)}" for name in ("pyspark", "pyarrow", "protobuf"))
+    return [f"spark-mq-source: decodes with {implementation()}; {packages}", f"pulsar: {broker}"]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A machine with a C compiler must test the compiled module: falling back unnoticed would test the twin twice."""
+    if os.environ.get("SPARK_MQ_SOURCE_IMPL") or shutil.which("cc") is None:
+        return
+    native = session.config.rootpath / "src" / "spark_mq_source" / "pulsar" / "_messages_native.py"
+    if native.exists() and implementation() == "python":
+        pytest.exit("the compiled decoder is not in use although there is a C compiler: run `make setup`", returncode=1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & BROKER_FIXTURES:
+            item.add_marker(pytest.mark.broker)
+        if fixtures & SPARK_FIXTURES:
+            item.add_marker(pytest.mark.spark)

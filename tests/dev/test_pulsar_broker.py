@@ -1,0 +1,104 @@
+"""The brokers that all other tests lean on do what their fixtures promise."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from dev.credentials import BASIC_PASSWORD, BASIC_USER
+from dev.pulsar_admin import AdminError
+from dev.pulsar_broker import VERSION, Ports, PulsarStandalone
+from tests.fix_brokers import PulsarUnderTest
+
+
+def publish(under_test: PulsarUnderTest, topic: str, count: int) -> None:
+    producer = under_test.client().create_producer(topic)
+    for number in range(count):
+        producer.send(b"%d" % number)
+
+
+def test_stock_broker_serves_the_pinned_version_and_keeps_read_data(pulsar: PulsarUnderTest) -> None:
+    assert pulsar.admin.broker_version() == VERSION
+    topic = pulsar.topic()
+    publish(pulsar, topic, 5)
+    assert pulsar.admin.stats(topic)["msgInCounter"] == 5
+    policy = pulsar.admin.request("GET", f"namespaces/{pulsar.namespace}/retention")
+    assert policy == {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+
+
+def test_topic_maker_partitions_and_never_repeats_a_name(pulsar: PulsarUnderTest) -> None:
+    first, second = pulsar.topic(partitions=3), pulsar.topic(partitions=3)
+    assert first != second
+    assert pulsar.admin.partitioned_stats(first)["metadata"]["partitions"] == 3
+
+
+def test_java_client_publishes_and_reads(pulsar: PulsarUnderTest) -> None:
+    topic = pulsar.topic()
+    broker = pulsar.require_own()
+    broker.perf_produce(topic, messages=2000, size_bytes=100, compression="LZ4", batch_messages=100)
+    assert pulsar.admin.stats(topic)["msgInCounter"] >= 2000  # pulsar-perf may send a few more than asked
+
+
+def test_admin_error_carries_the_status_and_the_brokers_words(pulsar: PulsarUnderTest) -> None:
+    with pytest.raises(AdminError, match="not found") as caught:
+        pulsar.admin.stats(pulsar.unused_topic())
+    assert caught.value.status == 404
+
+
+def test_featured_broker_rolls_small_ledgers(pulsar_featured: PulsarUnderTest) -> None:
+    topic = pulsar_featured.topic()
+    publish(pulsar_featured, topic, 25)
+    assert [entries for _, entries in pulsar_featured.admin.ledgers(topic)][:3] == [10, 10, 5]
+
+
+def test_featured_broker_authorizes_by_basic_and_by_certificate(pulsar_featured: PulsarUnderTest) -> None:
+    import pulsar
+
+    broker = pulsar_featured.require_own()
+    credentials = broker.credentials
+    assert credentials is not None
+    topic = pulsar_featured.topic()
+    basic = pulsar.AuthenticationBasic(BASIC_USER, BASIC_PASSWORD)
+    with pytest.raises(pulsar.AuthorizationError):
+        pulsar_featured.client(authentication=basic).create_producer(topic)
+    for role in (BASIC_USER, "client"):
+        pulsar_featured.admin.grant(pulsar_featured.namespace, role, ["produce", "consume"])
+    try:
+        pulsar_featured.client(authentication=basic).create_producer(topic).send(b"by password")
+        certificate = pulsar.AuthenticationTLS(str(credentials.certificate("client")), str(credentials.key("client")))
+        over_tls = pulsar.Client(
+            broker.service_url_tls,
+            tls_trust_certs_file_path=str(credentials.ca_certificate),
+            tls_validate_hostname=True,
+            authentication=certificate,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        )
+        over_tls.create_producer(topic).send(b"by certificate")
+        over_tls.close()
+        assert pulsar_featured.admin.stats(topic)["msgInCounter"] == 2
+    finally:
+        for role in (BASIC_USER, "client"):
+            pulsar_featured.admin.revoke(pulsar_featured.namespace, role)
+
+
+def test_private_broker_comes_back_from_a_crash_with_its_data(pulsar_private: PulsarUnderTest) -> None:
+    topic = pulsar_private.topic()
+    publish(pulsar_private, topic, 7)
+    pulsar_private.close_clients()
+    broker = pulsar_private.require_own()
+    pid, url = broker.pid, broker.service_url
+    broker.restart(crash=True)
+    assert broker.pid != pid
+    assert broker.service_url == url
+    assert sum(entries for _, entries in pulsar_private.admin.ledgers(topic)) == 7
+
+
+def test_a_broker_that_cannot_start_says_why(tmp_path: Path, pulsar: PulsarUnderTest) -> None:
+    taken = int(pulsar.service_url.rpartition(":")[2])
+    free = PulsarStandalone(tmp_path, ports=Ports(broker=taken, web=0, bookie=0))
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="ended while starting"):
+        free.start()
+    assert time.monotonic() - began < 60
+    free.kill()

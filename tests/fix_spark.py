@@ -1,0 +1,188 @@
+"""Fixtures of real Spark: a local session, Spark Connect, and a standalone cluster by the pip package's own scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dev.processes import ManagedProcess, free_ports, log_tail
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SOURCES = Path(__file__).resolve().parents[1] / "src"
+CLUSTER_TIMEOUT_S = 90.0
+
+
+def spark_environment() -> dict[str, str]:
+    """The environment of every Spark process here: this interpreter on both sides, everything on loopback."""
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_HOSTNAME": "127.0.0.1",
+        "SPARK_NO_DAEMONIZE": "1",
+    }
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One session with two task slots in this process's JVM."""
+    os.environ.update(spark_environment())
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("spark-mq-source tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@dataclass
+class ScriptResult:
+    """What a script that ran in its own process left."""
+
+    code: int
+    output: str
+
+    def last_json(self) -> object:
+        """The last line of the output that is JSON: the scripts print their result that way."""
+        for line in reversed(self.output.splitlines()):
+            try:
+                return json.loads(line)
+            except json.JSONDecodeError:
+                continue
+        pytest.fail(f"the script printed no JSON line:\n{self.output[-3000:]}")
+
+
+def run_script(source: str, folder: Path, *arguments: str, timeout_s: float = 240.0) -> ScriptResult:
+    """Runs Python source in a fresh interpreter of this environment.
+
+    Its process group ends with it, whatever it started: a Spark session's JVM included.
+    """
+    script = folder / "script.py"
+    script.write_text(source)
+    log = folder / "script.log"
+    process = ManagedProcess(
+        [sys.executable, script, *arguments], log=log, environment=spark_environment(), folder=folder
+    )
+    try:
+        code = process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        pytest.fail(f"the script did not end in {timeout_s:.0f} s:\n{log_tail(log)}")
+    return ScriptResult(code, log.read_text(errors="replace"))
+
+
+@pytest.fixture
+def spark_connect(tmp_path: Path) -> Callable[..., ScriptResult]:
+    """Runs a script under Spark Connect: `spark_connect(source, *arguments) -> ScriptResult`.
+
+    The script finds `spark`, a session of `SparkSession.builder.remote("local[2]")`. A process of its own, because one
+    process cannot hold a classic session and a Connect server of its own.
+    """
+    if find_spec("grpc") is None or find_spec("pandas") is None:
+        pytest.skip("Spark Connect's own requirements (pyspark[connect]) are not in this environment")
+
+    def run(source: str, *arguments: str) -> ScriptResult:
+        (port,) = free_ports(1)
+        prologue = (
+            "from pyspark.sql import SparkSession\n"
+            'spark = (SparkSession.builder.remote("local[2]")\n'
+            f'    .config("spark.connect.grpc.binding.port", "{port}")\n'
+            '    .config("spark.connect.grpc.binding.address", "127.0.0.1")\n'
+            '    .config("spark.ui.enabled", "false").getOrCreate())\n'
+        )
+        return run_script(prologue + source, tmp_path, *arguments)
+
+    return run
+
+
+@dataclass
+class SparkCluster:
+    """A standalone master with two workers of one core each."""
+
+    master_url: str
+    folder: Path
+
+    def run(self, source: str, *arguments: str) -> ScriptResult:
+        """Runs a script as a driver of the cluster; it finds `spark`, a session on it."""
+        prologue = (
+            "from pyspark.sql import SparkSession\n"
+            f'spark = (SparkSession.builder.master("{self.master_url}")\n'
+            '    .config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")\n'
+            '    .config("spark.driver.bindAddress", "127.0.0.1")\n'
+            '    .config("spark.executor.memory", "512m").config("spark.driver.memory", "512m")\n'
+            '    .config("spark.sql.session.timeZone", "UTC").getOrCreate())\n'
+        )
+        return run_script(prologue + source, self.folder, *arguments)
+
+
+@pytest.fixture
+def spark_cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    """A standalone cluster: master and two workers in JVMs of their own, ended afterwards."""
+    import pyspark
+
+    spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    environment = spark_environment() | {"SPARK_DAEMON_MEMORY": "384m"}
+    master_port, master_web, *worker_ports = free_ports(6)
+    master_url = f"spark://127.0.0.1:{master_port}"
+    daemons: list[ManagedProcess] = []
+
+    def start(name: str, *arguments: str) -> None:
+        log = tmp_path / f"{name}.log"
+        daemons.append(ManagedProcess([spark_class, *arguments], log=log, environment=environment, folder=tmp_path))
+
+    try:
+        web = ("--host", "127.0.0.1", "--port", str(master_port), "--webui-port", str(master_web))
+        start("master", "org.apache.spark.deploy.master.Master", *web)
+        for number, (port, web_port) in enumerate([worker_ports[:2], worker_ports[2:]]):
+            own = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web_port), "--cores", "1")
+            room = ("--memory", "1g", "--work-dir", str(tmp_path / f"work-{number}"))
+            start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *own, *room, master_url)
+        _wait_for_workers(f"http://127.0.0.1:{master_web}/json/", 2, daemons)
+        yield SparkCluster(master_url, tmp_path)
+    finally:
+        for daemon in reversed(daemons):
+            daemon.kill()
+
+
+def _wait_for_workers(status_url: str, count: int, daemons: list[ManagedProcess]) -> None:
+    deadline = time.monotonic() + CLUSTER_TIMEOUT_S
+    alive = 0
+    while time.monotonic() < deadline:
+        ended = [daemon for daemon in daemons if not daemon.alive]
+        if ended:
+            pytest.fail(f"{ended[0].command[1]} ended while starting:\n{log_tail(ended[0].log)}")
+        try:
+            with urllib.request.urlopen(status_url, timeout=5) as answer:  # noqa: S310 - a literal http address
+                workers = json.load(answer)["workers"]
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            workers = []
+        alive = sum(worker["state"] == "ALIVE" for worker in workers)
+        if alive == count:
+            return
+        time.sleep(0.2)  # the master's status page is the only sign
+    pytest.fail(f"{alive} of {count} workers registered in {CLUSTER_TIMEOUT_S:.0f} s:\n{log_tail(daemons[0].log)}")
