@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from dev.processes import ManagedProcess, free_ports
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from dev.credentials import BASIC_PASSWORD, BASIC_USER
 from dev.pulsar_admin import AdminError
 from dev.pulsar_broker import VERSION, Ports, PulsarStandalone
