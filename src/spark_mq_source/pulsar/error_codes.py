@@ -1,0 +1,94 @@
+"""The broker's error codes -> error classes, each with what to do about it.
+
+The codes are `ServerError` of Pulsar's protocol (0 to 25 on broker 4.0.8). Whether trying again can help is the class's
+`retryable`; what was seen on broker 4.0.8 decides it (a restarting broker, for one, answers PersistenceError first).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spark_mq_source.core.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    ResourceBusyError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
+
+__all__ = ["error_for_code"]
+
+MAX_BROKER_MESSAGE_CHARACTERS = 500
+"""Brokers put whole stack traces into their messages; nobody reads further than this."""
+
+
+class _Code(NamedTuple):
+    name: str
+    kind: type[BrokerError]
+    remedy: str
+
+
+_AGAIN = "this passes in most cases and is tried again"
+_CODES = {
+    0: _Code("UnknownError", ServiceNotReadyError, f"the broker's log knows more; {_AGAIN}"),
+    1: _Code("MetadataError", ServiceNotReadyError, f"the broker's metadata or the consumer asked for; {_AGAIN}"),
+    2: _Code("PersistenceError", ServiceNotReadyError, f"its storage (BookKeeper) is not ready; {_AGAIN}"),
+    3: _Code(
+        "AuthenticationError",
+        AuthenticationError,
+        "check authToken, authTokenFile, authBasicUser with authBasicPassword, or clientCert with clientKey: wrong, "
+        "expired, or not what this broker takes",
+    ),
+    4: _Code(
+        "AuthorizationError", AuthorizationError, "ask for consume (produce to write) permission on the namespace"
+    ),
+    5: _Code("ConsumerBusy", ResourceBusyError, "another consumer holds this subscription; one query at a time may"),
+    6: _Code("ServiceNotReady", ServiceNotReadyError, f"the topic is being moved or loaded; {_AGAIN}"),
+    7: _Code(
+        "ProducerBlockedQuotaExceededError", ResourceBusyError, "the topic's backlog quota is full; consume or raise it"
+    ),
+    8: _Code("ProducerBlockedQuotaExceededException", BrokerError, "the topic's backlog quota is full; raise it"),
+    9: _Code("ChecksumError", BrokerError, "bytes were damaged between here and the broker; run it again"),
+    10: _Code("UnsupportedVersionError", BrokerError, "the broker is too old or too new for this request"),
+    11: _Code("TopicNotFound", TopicNotFoundError, "check the names of topic, namespace and tenant; none is created"),
+    12: _Code("SubscriptionNotFound", BrokerError, "check the subscription's name"),
+    13: _Code("ConsumerNotFound", ServiceNotReadyError, f"the consumer was closed meanwhile; {_AGAIN}"),
+    14: _Code("TooManyRequests", ServiceNotReadyError, f"the broker limits requests; {_AGAIN}"),
+    15: _Code("TopicTerminatedError", BrokerError, "a terminated topic takes no more messages; write to another one"),
+    16: _Code("ProducerBusy", ResourceBusyError, "another producer of this name is connected"),
+    17: _Code("InvalidTopicName", BrokerError, "write persistent://tenant/namespace/topic, or a topic's short name"),
+    18: _Code("IncompatibleSchema", BrokerError, "the topic has another schema"),
+    19: _Code("ConsumerAssignError", BrokerError, "the subscription is used with another type or other key ranges"),
+    20: _Code("TransactionCoordinatorNotFound", ServiceNotReadyError, f"are they enabled? If so, {_AGAIN}"),
+    21: _Code("InvalidTxnStatus", BrokerError, "the transaction is already committed or aborted"),
+    22: _Code("NotAllowedError", BrokerError, "the broker's configuration or policies forbid this"),
+    23: _Code("TransactionConflict", BrokerError, "another transaction has touched the same messages"),
+    24: _Code("TransactionNotFound", BrokerError, "the transaction ended before, or timed out: its outcome is unknown"),
+    25: _Code("ProducerFenced", BrokerError, "a newer producer has taken over"),
+}
+
+
+def error_for_code(code: int, broker_message: str, context: str) -> BrokerError:
+    """The error of a broker's answer, to be raised.
+
+    Args:
+        code: `ServerError`; codes we do not know are a plain BrokerError.
+        broker_message: the broker's own words; only the beginning is kept.
+        context: what was asked of whom, put in front; may be empty.
+
+    Example:
+        >>> error = error_for_code(5, "Exclusive consumer is already connected", "subscription s")
+        >>> type(error).__name__, error.retryable, error.code_name
+        ('ResourceBusyError', True, 'ConsumerBusy')
+        >>> print(error)  # doctest: +ELLIPSIS
+        subscription s: the broker refused with ConsumerBusy (5): Exclusive consumer is already connected; another ...
+    """
+    name, kind, remedy = _CODES.get(code, _Code("an unknown code", BrokerError, "see the broker's documentation"))
+    words = " ".join(broker_message.split())
+    if len(words) > MAX_BROKER_MESSAGE_CHARACTERS:
+        words = f"{words[:MAX_BROKER_MESSAGE_CHARACTERS]}..."
+    sentence = f"the broker refused with {name} ({code}){': ' if words else ''}{words}; {remedy}"
+    return kind(
+        f"{context}: {sentence}" if context else sentence, code=code, code_name=name, broker_message=broker_message
+    )

@@ -1,0 +1,153 @@
+"""Bytes <-> frames of the Pulsar binary protocol.
+
+::
+
+    frame          = total_size command_size command [body]
+    total_size     = u32     ; bytes after this field: 4 + len(command) + len(body)
+    command_size   = u32
+    command        = protobuf BaseCommand
+    body           = [broker_metadata] [checksum] metadata_size metadata payload     ; of MESSAGE, see messages.py
+    broker_metadata = %x0e02 u32 BrokerEntryMetadata       ; the u32 is its size
+    checksum       = %x0e01 u32                            ; CRC32-C of everything after it
+    metadata_size  = u32
+    metadata       = protobuf MessageMetadata
+    payload        = *octet
+
+All integers are big-endian and unsigned. Source: Pulsar binary protocol, Framing and Message commands. A body is kept
+whole here: only who decodes messages looks into it.
+
+A peer that is no Pulsar broker is recognised by its first bytes: read as a size, ``HTTP`` is 1.2 GB and a TLS record
+352 MB, so the check of the size finds both at once and the error can name them.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = [
+    "BROKER_METADATA_MAGIC",
+    "CHECKSUM_MAGIC",
+    "DEFAULT_MAX_MESSAGE_BYTES",
+    "FRAME_OVERHEAD_BYTES",
+    "Frame",
+    "encode_frame",
+    "missing_bytes",
+    "take_frame",
+]
+
+DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
+"""The largest message where the broker names no limit (Pulsar binary protocol, Framing)."""
+
+FRAME_OVERHEAD_BYTES = 10 * 1024 + 16 * 1024
+"""What a frame may be larger than a message: the broker's own padding of 10 KiB, and the command and the broker entry
+metadata that it adds when it delivers."""
+
+BROKER_METADATA_MAGIC = b"\x0e\x02"
+CHECKSUM_MAGIC = b"\x0e\x01"
+
+SIZES = Struct(">II")
+SIZE_BYTES = 4
+
+TLS_ALERT, TLS_HANDSHAKE, TLS_MAJOR_VERSION = 0x15, 0x16, 0x03
+
+
+class Frame(NamedTuple):
+    """One frame, as views of the bytes it was read from.
+
+    Attributes:
+        command: the serialized BaseCommand.
+        body: what follows the command; None where nothing does.
+        size: of the whole frame, in bytes.
+    """
+
+    command: memoryview
+    body: memoryview | None
+    size: int
+
+
+def encode_frame(command: bytes, body: bytes | memoryview | None = None) -> bytes:
+    """The bytes of one frame.
+
+    Raises:
+        LocalProtocolError: the frame is larger than its own size field can say.
+
+    Example:
+        >>> encode_frame(b"cmd", b"body").hex(" ", -4)
+        '0000000b 00000003 636d6462 6f6479'
+    """
+    total = SIZE_BYTES + len(command) + (0 if body is None else len(body))
+    if total >= 1 << 32:
+        msg = f"a frame of {total} bytes cannot be sent: its size must fit 32 bits"
+        raise LocalProtocolError(msg)
+    sizes = SIZES.pack(total, len(command))
+    return sizes + command if body is None else b"".join((sizes, command, body))
+
+
+def take_frame(data: memoryview, offset: int, max_frame_bytes: int) -> Frame | None:
+    """The frame that begins at `offset`, or None while it is not whole.
+
+    Args:
+        data: what was received.
+        offset: where the frame begins.
+        max_frame_bytes: a larger `total_size` is refused as soon as it is read.
+
+    Raises:
+        RemoteProtocolError: the sizes are impossible; nobody is made to wait for the bytes they promise.
+
+    Example:
+        >>> frame = take_frame(memoryview(encode_frame(b"cmd", b"body") + b"next"), 0, 1000)
+        >>> bytes(frame.command), bytes(frame.body), frame.size
+        (b'cmd', b'body', 15)
+    """
+    available = len(data) - offset
+    if available < SIZES.size:
+        if available >= SIZE_BYTES:
+            _check_total(data, offset, max_frame_bytes)
+        return None
+    total, command_size = SIZES.unpack_from(data, offset)
+    if total > max_frame_bytes or command_size > total - SIZE_BYTES:
+        _check_total(data, offset, max_frame_bytes)
+        msg = f"a frame of {total} bytes cannot hold a command of {command_size}: this is not Pulsar's protocol"
+        raise RemoteProtocolError(msg)
+    if available < SIZE_BYTES + total:
+        return None
+    begin = offset + SIZES.size
+    middle = begin + command_size
+    end = offset + SIZE_BYTES + total
+    return Frame(data[begin:middle], data[middle:end] if end > middle else None, end - offset)
+
+
+def missing_bytes(data: memoryview, offset: int) -> int:
+    """How many bytes the frame that begins at `offset` lacks, as far as can be told; call after `take_frame`.
+
+    Example:
+        >>> missing_bytes(memoryview(encode_frame(b"cmd")[:9]), 0), missing_bytes(memoryview(b""), 0)
+        (2, 8)
+    """
+    available = len(data) - offset
+    if available < SIZE_BYTES:
+        return SIZES.size - available
+    return SIZE_BYTES + int.from_bytes(data[offset : offset + SIZE_BYTES], "big") - available
+
+
+def _check_total(data: memoryview, offset: int, max_frame_bytes: int) -> None:
+    start = bytes(data[offset : offset + SIZE_BYTES])
+    total = int.from_bytes(start, "big")
+    if SIZE_BYTES <= total <= max_frame_bytes:
+        return
+    if start == b"HTTP":
+        msg = (
+            "this looks like an HTTP server, not a Pulsar broker's binary port: use the port of pulsar:// (6650 unless "
+            "configured), not the one of the admin interface (8080)"
+        )
+    elif start[0] in {TLS_ALERT, TLS_HANDSHAKE} and start[1] == TLS_MAJOR_VERSION:
+        msg = "this looks like a TLS port: use pulsar+ssl:// for it, or the plain port (6650 unless configured)"
+    else:
+        msg = (
+            f"a frame of {total} bytes was announced, where {SIZE_BYTES} to {max_frame_bytes} are possible: either "
+            f"this is not Pulsar's protocol, or the stream is damaged"
+        )
+    raise RemoteProtocolError(msg)
