@@ -106,6 +106,8 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         """Sends what is queued if the socket takes it, closes, and waits for the thread to end."""
         with self._lock:
             self._closing = True
+            if self._thread.ident is None:  # never started: nobody else would close these
+                self._release()
         self._wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
@@ -152,11 +154,14 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             error.__cause__ = failure
         with self._lock:
             self._error = error
-            self._selector.close()
-            self._wake_receiver.close()
-            self._wake_sender.close()
-            self._transport.close()
+            self._release()
         self._on_closed(error)
+
+    def _release(self) -> None:
+        self._selector.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()
+        self._transport.close()
 
     def _pump(self) -> None:
         interest = selectors.EVENT_READ
@@ -180,9 +185,11 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                         self._wake_receiver.recv(4096)
                 elif mask & selectors.EVENT_READ:
                     readable = True
-            events = self._step(readable)
+            events, failure = self._step(readable)
             if events:
                 self._on_events(events)
+            if failure is not None:
+                raise failure
 
     def _watch(self, before: int, wanted: int) -> None:
         if not before:
@@ -192,16 +199,21 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         else:
             self._selector.modify(self._transport, wanted)
 
-    def _step(self, readable: bool) -> Sequence[EventT]:
+    def _step(self, readable: bool) -> tuple[Sequence[EventT], MQSourceError | None]:
+        """What arrived, and the error after it: what came before an error counts, however TCP cut it up."""
         now = time.monotonic()
+        failure: MQSourceError | None = None
         with self._lock:
-            if readable and self._reading:
-                n = self._transport.recv_into(self._connection.writable(RECEIVE_BYTES))
-                if n == 0:
-                    self._connection.receive_eof()
-                elif n is not None:
-                    self._connection.received(n, now)
-            timer = self._connection.next_timer()
-            if timer is not None and timer <= now:
-                self._connection.handle_timer(now)
-            return self._connection.events_received()
+            try:
+                if readable and self._reading:
+                    n = self._transport.recv_into(self._connection.writable(RECEIVE_BYTES))
+                    if n == 0:
+                        self._connection.receive_eof()
+                    elif n is not None:
+                        self._connection.received(n, now)
+                timer = self._connection.next_timer()
+                if timer is not None and timer <= now:
+                    self._connection.handle_timer(now)
+            except MQSourceError as error:
+                failure = error
+            return self._connection.events_received(), failure

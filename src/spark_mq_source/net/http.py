@@ -3,59 +3,127 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from urllib.parse import urljoin
 
 import urllib3
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, SSLError
 
 from spark_mq_source.core.errors import (
     AuthenticationError,
     BrokerError,
     RemoteProtocolError,
+    ServiceNotReadyError,
     TopicNotFoundError,
     TransportError,
 )
+from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.transport import TlsSettings
 
 __all__ = ["fetch_json"]
 
 MAX_BODY_BYTES = 256 << 20
+MAX_REDIRECTS = 5
+
+_ERRORS: Mapping[int, type[BrokerError]] = {
+    401: AuthenticationError,
+    403: AuthenticationError,
+    404: TopicNotFoundError,
+    # What a gateway says of a broker that restarts.
+    502: ServiceNotReadyError,
+    503: ServiceNotReadyError,
+    504: ServiceNotReadyError,
+}
 
 
 def fetch_json(url: str, *, headers: Mapping[str, str], tls: TlsSettings | None, timeout_seconds: float) -> object:
-    """GETs `url` and parses its JSON; failed connections and 502 to 504 are tried again, three times.
+    """GETs `url` and parses its JSON; failed connections and 502 to 504 are tried again until time is up.
+
+    Redirects are followed with the same headers: brokers send a question about a topic on to the broker that serves
+    it, which wants the same token as they do.
 
     Raises:
         TopicNotFoundError: status 404.
         AuthenticationError: status 401 or 403.
+        ServiceNotReadyError: status 502 to 504, to the end.
         BrokerError: any other status that is not 200.
-        TransportError: no answer.
-        RemoteProtocolError: an answer that is not JSON.
+        TransportError: no answer; not retryable where TLS cannot work.
+        RemoteProtocolError: an answer that is not JSON, or is too large, or sends us in circles or off HTTPS.
+        OptionError: certificate files that cannot be used.
     """
-    retries = urllib3.Retry(total=3, backoff_factor=0.2, status_forcelist=(502, 503, 504), raise_on_status=False)
-    context = tls.context() if tls is not None and url.startswith("https:") else None
-    timeout = urllib3.Timeout(total=timeout_seconds)
-    with urllib3.PoolManager(retries=retries, timeout=timeout, ssl_context=context) as pool:
+    tls = tls or TlsSettings()
+    deadline = Deadline.after_ms(round(timeout_seconds * 1000))
+    body = retrying(lambda: _fetch(url, headers, tls, deadline), deadline=deadline)
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        msg = f"{url}: the answer is not JSON; is this the admin address?"
+        raise RemoteProtocolError(msg) from error
+
+
+def _pool(url: str, tls: TlsSettings) -> urllib3.PoolManager:
+    if not url.startswith("https:"):
+        return urllib3.PoolManager(retries=False)
+    context = tls.context()
+    # The name is left to urllib3: 1.26 cannot reach an IP address with a context that checks it.
+    context.check_hostname = False
+    return urllib3.PoolManager(
+        retries=False, ssl_context=context, assert_hostname=None if tls.verify_hostname else False
+    )
+
+
+def _read(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    """The body in pieces, to its end or just past the limit. Only the read after the last tells 1.26 of a lost end."""
+    size = 0
+    while size <= MAX_BODY_BYTES and (piece := response.read(1 << 20)):
+        size += len(piece)
+        yield piece
+
+
+def _fetch(url: str, headers: Mapping[str, str], tls: TlsSettings, deadline: Deadline) -> bytes:
+    """The body of one answer, after redirects."""
+    asked = url
+    for _ in range(MAX_REDIRECTS + 1):
+        # A timeout of 0 means "at once" to urllib3, and is refused.
+        timeout = urllib3.Timeout(total=max(deadline.remaining_seconds(), 0.001))
         try:
-            response = pool.request("GET", url, headers=dict(headers))
+            with _pool(asked, tls) as pool:
+                response = pool.request(
+                    "GET",
+                    asked,
+                    headers=dict(headers),
+                    timeout=timeout,
+                    redirect=False,
+                    preload_content=False,
+                    # Not the default of urllib3 1.26: half an answer is none.
+                    enforce_content_length=True,
+                )
+                try:
+                    body = b"".join(_read(response))
+                finally:
+                    response.close()
         except HTTPError as error:
-            msg = f"{url}: no answer ({type(error).__name__}: {error}); check the admin address"
-            raise TransportError(msg) from error
+            reason = error.__cause__ or error.__context__ or error
+            msg = f"{asked}: no answer ({type(error).__name__}: {reason}); check the admin address"
+            failure = TransportError(msg)
+            failure.retryable = not isinstance(error, SSLError)
+            raise failure from error
+        location = response.headers.get("Location")
+        if response.status in (301, 302, 303, 307, 308) and location:
+            following = urljoin(asked, location)
+            if asked.startswith("https:") and not following.startswith("https:"):
+                msg = f"{asked}: a redirect from HTTPS to {following}, which would show the token to the network"
+                raise RemoteProtocolError(msg)
+            asked = following
+            continue
         if response.status != 200:
-            kinds: dict[int, type[BrokerError]] = {
-                401: AuthenticationError,
-                403: AuthenticationError,
-                404: TopicNotFoundError,
-            }
-            reason = response.data[:200].decode("utf-8", "replace")
-            raise kinds.get(response.status, BrokerError)(
-                f"{url}: HTTP status {response.status} ({reason})", code=response.status, broker_message=reason
+            words = body[:200].decode("utf-8", "replace")
+            raise _ERRORS.get(response.status, BrokerError)(
+                f"{asked}: HTTP status {response.status} ({words})", code=response.status, broker_message=words
             )
-        if len(response.data) > MAX_BODY_BYTES:
-            msg = f"{url}: an answer of {len(response.data)} bytes, more than {MAX_BODY_BYTES}"
+        if len(body) > MAX_BODY_BYTES:
+            msg = f"{asked}: an answer of more than {MAX_BODY_BYTES} bytes"
             raise RemoteProtocolError(msg)
-        try:
-            return json.loads(response.data)
-        except ValueError as error:
-            msg = f"{url}: the answer is not JSON; is this the admin address?"
-            raise RemoteProtocolError(msg) from error
+        return body
+    msg = f"{url}: redirected more than {MAX_REDIRECTS} times"
+    raise RemoteProtocolError(msg)

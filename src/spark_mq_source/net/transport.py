@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import select
+import os
+import selectors
 import socket
 import ssl
 from dataclasses import dataclass
-from pathlib import Path
 
 from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, OptionError, TransportError
 from spark_mq_source.net.retry import Deadline
@@ -38,18 +38,24 @@ class TlsSettings:
             OptionError: a file that cannot be read or is not what it should be.
         """
         for path in (self.trust_certs, self.client_cert, self.client_key):
-            if path is not None and not Path(path).is_file():
+            if path is not None and not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises on forbidden folders
                 msg = f"{path}: no such file on this machine (every executor needs it at the same path)"
                 raise OptionError(msg)
         try:
             context = ssl.create_default_context(cafile=self.trust_certs)
             if self.client_cert is not None:
-                context.load_cert_chain(self.client_cert, self.client_key)
+                context.load_cert_chain(self.client_cert, self.client_key, password=_no_password)
         except (ssl.SSLError, OSError) as error:
             msg = f"cannot load the certificates {self.trust_certs or 'of the system'}, {self.client_cert}: {error}"
             raise OptionError(msg) from error
         context.check_hostname = self.verify_hostname
         return context
+
+
+def _no_password() -> str:
+    # Without this OpenSSL asks at the terminal, and an executor has none.
+    msg = "the private key is encrypted with a password; give one that is not"
+    raise OptionError(msg)
 
 
 class Transport:
@@ -106,6 +112,11 @@ class Transport:
         self._sock.close()
 
     def _lost(self, error: OSError) -> ConnectionLostError:
+        if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+            # In TLS 1.3 the peer judges our certificate after the handshake has ended for us.
+            lost = ConnectionLostError(f"{self.address}: TLS was refused by the peer ({error}); is clientCert right?")
+            lost.retryable = False
+            return lost
         return ConnectionLostError(f"{self.address}: the connection broke ({error})")
 
 
@@ -114,24 +125,18 @@ def connect(host: str, port: int, *, tls: TlsSettings | None, deadline: Deadline
 
     Raises:
         ConnectTimeoutError: no connection, or no finished TLS handshake, before `deadline`.
+        ConnectionLostError: the peer closed the connection during the TLS handshake.
         TransportError: refused, unreachable, or the name does not resolve; not retryable where TLS cannot work.
-        OptionError: certificate files that cannot be used.
+        OptionError: certificate files or a host name that cannot be used.
     """
-    address = f"{host}:{port}"
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     context = tls.context() if tls is not None else None
-    try:
-        sock = socket.create_connection((host, port), timeout=max(deadline.remaining_seconds(), 0.001))
-    except TimeoutError as error:
-        msg = f"{address}: no TCP connection in time; check the address and whether a firewall drops it"
-        raise ConnectTimeoutError(msg) from error
-    except OSError as error:
-        msg = f"{address}: cannot connect ({error.strerror or error}); check the address and that the broker runs"
-        raise TransportError(msg) from error
+    sock = _tcp_connect(host, port, address, deadline)
     try:
         # Requests are small and waited for: coalescing them would cost a round trip each.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setblocking(False)
         if context is None:
-            sock.setblocking(False)
             return Transport(sock, address)
         return Transport(_tls_handshake(sock, context, host, address, deadline), address)
     except BaseException:
@@ -139,33 +144,85 @@ def connect(host: str, port: int, *, tls: TlsSettings | None, deadline: Deadline
         raise
 
 
+def _tcp_connect(host: str, port: int, address: str, deadline: Deadline) -> socket.socket:
+    """A connection to the first address of the name that takes one; all of them share the deadline."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        msg = f"{address}: not a host name ({error})"
+        raise OptionError(msg) from error
+    except OSError as error:
+        msg = f"{address}: cannot find the host ({error.strerror or error}); check the address"
+        raise TransportError(msg) from error
+    failure: OSError | None = None
+    for index, (family, kind, protocol, _, target) in enumerate(found):
+        # The addresses not tried yet keep their share of the time: the first may be one that a firewall drops.
+        share = max(deadline.remaining_seconds() / (len(found) - index), 0.001)
+        try:
+            sock = socket.socket(family, kind, protocol)
+        except OSError as error:
+            failure = error
+            continue
+        try:
+            sock.settimeout(share)
+            sock.connect(target)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    if isinstance(failure, TimeoutError):
+        msg = f"{address}: no TCP connection in time; check the address and whether a firewall drops it"
+        raise ConnectTimeoutError(msg) from failure
+    reason = "no address" if failure is None else failure.strerror or failure
+    msg = f"{address}: cannot connect ({reason}); check the address and that the broker runs"
+    raise TransportError(msg) from failure
+
+
 def _tls_handshake(
     sock: socket.socket, context: ssl.SSLContext, host: str, address: str, deadline: Deadline
 ) -> ssl.SSLSocket:
-    sock.setblocking(False)
+    secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     try:
-        secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+        _shake_hands(secure, address, deadline)
+    except BaseException as error:
+        secure.close()
+        if isinstance(error, ssl.SSLCertVerificationError):
+            msg = (
+                f"{address}: the certificate is not trusted ({error.verify_message}); set trustCerts to the PEM file "
+                f"of the authority that signed it, and connect by a name that is in it"
+            )
+            raise _refused(msg) from error
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+            msg = f"{address}: the TLS handshake failed ({error}); does this port speak TLS, and want clientCert?"
+            raise _refused(msg) from error
+        if isinstance(error, OSError):
+            # A broker or a load balancer that restarts does this too, so it may pass.
+            msg = f"{address}: closed during the TLS handshake ({error}); does this port speak TLS?"
+            raise ConnectionLostError(msg) from error
+        raise
+    return secure
+
+
+def _shake_hands(secure: ssl.SSLSocket, address: str, deadline: Deadline) -> None:
+    # Not select.select: it cannot wait on a descriptor past 1023.
+    with selectors.DefaultSelector() as selector:
+        selector.register(secure, selectors.EVENT_READ)
         while True:
             try:
                 secure.do_handshake()
             except ssl.SSLWantReadError:
-                ready = select.select([secure], [], [], deadline.remaining_seconds())[0]
+                selector.modify(secure, selectors.EVENT_READ)
             except ssl.SSLWantWriteError:
-                ready = select.select([], [secure], [], deadline.remaining_seconds())[1]
+                selector.modify(secure, selectors.EVENT_WRITE)
             else:
-                return secure
-            if not ready:
+                return
+            if not selector.select(deadline.remaining_seconds()):
                 msg = f"{address}: no TLS handshake in time; does this port speak TLS?"
                 raise ConnectTimeoutError(msg)
-    except ssl.SSLCertVerificationError as error:
-        msg = (
-            f"{address}: the certificate is not trusted ({error.verify_message}); set trustCerts to the PEM file of "
-            f"the authority that signed it, and connect by a name that is in it"
-        )
-        raise _refused(msg) from error
-    except (ssl.SSLError, ConnectionError) as error:
-        msg = f"{address}: the TLS handshake failed ({error}); does this port speak TLS, and does it want clientCert?"
-        raise _refused(msg) from error
 
 
 def _refused(message: str) -> TransportError:

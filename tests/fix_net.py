@@ -1,0 +1,795 @@
+"""Peers for network tests, all real sockets on the loopback: scripted servers, faulty links, and TLS certificates.
+
+`ScriptedServer` plays what a peer says byte by byte, `FaultProxy` stands between a client and a real peer and breaks
+the link in one chosen way, `RecordingProxy` writes down the Pulsar frames that pass. None of them sleeps: they wait for
+bytes and events, each no longer than `PATIENCE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import json
+import selectors
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Literal
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+PATIENCE_SECONDS = 20.0
+"""The longest any step of a script waits: only a failing test gets here."""
+
+HOST = "127.0.0.1"
+
+Step = Callable[["Peer"], None]
+"""One thing a scripted server does on a connection."""
+
+
+class ScriptError(AssertionError):
+    """The client did not do what the script says, or the script could not be played to its end."""
+
+
+def listen(port: int = 0) -> socket.socket:
+    """A listening socket on this loopback port, or a free one."""
+    return socket.create_server((HOST, port), backlog=64)
+
+
+def free_port() -> int:
+    """A port on which nobody listens (for now)."""
+    with listen() as sock:
+        return int(sock.getsockname()[1])
+
+
+def reset(sock: socket.socket) -> None:
+    """Closes with RST instead of FIN."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+class Peer:
+    """The server's end of one connection, for the steps of a script.
+
+    Attributes:
+        number: which connection of the server it is, from 0.
+        seen: every byte that has arrived so far.
+    """
+
+    def __init__(self, sock: socket.socket, number: int, stopping: threading.Event) -> None:
+        self.number = number
+        self.seen = bytearray()
+        self._sock = sock
+        self._unread = bytearray()
+        self._stopping = stopping
+        sock.settimeout(PATIENCE_SECONDS)
+
+    @property
+    def sock(self) -> socket.socket:
+        """The socket, for what no step does."""
+        return self._sock
+
+    def read(self, size: int) -> bytes:
+        """Exactly `size` bytes."""
+        while len(self._unread) < size:
+            self._receive(f"{size} bytes")
+        data = bytes(self._unread[:size])
+        del self._unread[:size]
+        return data
+
+    def read_line(self) -> bytes:
+        """What comes before the next newline, without it."""
+        while b"\n" not in self._unread:
+            self._receive("a line")
+        line, _, rest = bytes(self._unread).partition(b"\n")
+        self._unread[:] = rest
+        return line
+
+    def read_frame(self) -> bytes:
+        """One frame with its 32-bit size in front, whole."""
+        size = self.read(4)
+        return size + self.read(int.from_bytes(size, "big"))
+
+    def read_eof(self) -> None:
+        """The client closes and has sent nothing more."""
+        while True:
+            try:
+                data = self._sock.recv(1 << 16)
+            except (ConnectionError, ssl.SSLError):
+                return
+            except TimeoutError:
+                msg = f"connection {self.number}: the client did not close"
+                raise ScriptError(msg) from None
+            if not data:
+                break
+            self._unread += data
+            self.seen += data
+        if self._unread:
+            msg = f"connection {self.number}: nothing more was expected, but came {bytes(self._unread[:200])!r}"
+            raise ScriptError(msg)
+
+    def expect(self, expected: bytes) -> None:
+        """Exactly these bytes."""
+        got = self.read(len(expected))
+        if got != expected:
+            msg = f"connection {self.number}: expected {expected!r}, got {got!r}"
+            raise ScriptError(msg)
+
+    def send(self, data: bytes) -> None:
+        """Sends all of it."""
+        self._sock.sendall(data)
+
+    def close(self) -> None:
+        """Closes in order: the client sees the end of the stream."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+    def reset(self) -> None:
+        """Closes with RST."""
+        reset(self._sock)
+
+    def wait(self, event: threading.Event) -> None:
+        """Until the test says so."""
+        if not event.wait(PATIENCE_SECONDS):
+            msg = f"connection {self.number}: the test did not set the event the script waits for"
+            raise ScriptError(msg)
+
+    def stay_silent(self) -> None:
+        """Reads whatever comes and answers nothing, until the client or the test is done."""
+        self._sock.settimeout(0.05)
+        while not self._stopping.is_set():
+            try:
+                data = self._sock.recv(1 << 16)
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            if not data:
+                return
+            self.seen += data
+
+    def start_tls(self, context: ssl.SSLContext) -> None:
+        """The server's side of the handshake."""
+        self._sock = context.wrap_socket(self._sock, server_side=True)
+
+    def fail_tls(self, context: ssl.SSLContext) -> None:
+        """A handshake in which one side has to refuse the other."""
+        try:
+            self.start_tls(context)
+            # In TLS 1.3 the client's refusal of the certificate comes after the server is done.
+            if self._sock.recv(1):
+                msg = f"connection {self.number}: the TLS handshake was expected to fail, but bytes came"
+                raise ScriptError(msg)
+        except (ssl.SSLError, ConnectionError):
+            pass
+        finally:
+            self._sock.close()
+
+    def _receive(self, wanted: str) -> None:
+        try:
+            data = self._sock.recv(1 << 20)
+        except TimeoutError:
+            data = b""
+        if not data:
+            msg = f"connection {self.number}: wanted {wanted}, have only {bytes(self._unread[:200])!r}"
+            raise ScriptError(msg)
+        self._unread += data
+        self.seen += data
+
+
+def expect(data: bytes) -> Step:
+    """The client sends exactly this."""
+    return lambda peer: peer.expect(data)
+
+
+def expect_frame() -> Step:
+    """The client sends one frame, whatever is in it."""
+    return lambda peer: (peer.read_frame(), None)[1]
+
+
+def expect_eof() -> Step:
+    """The client closes, with nothing sent before."""
+    return Peer.read_eof
+
+
+def send(data: bytes) -> Step:
+    """Sends this."""
+    return lambda peer: peer.send(data)
+
+
+def wait(event: threading.Event) -> Step:
+    """Waits for the test."""
+    return lambda peer: peer.wait(event)
+
+
+def tls(context: ssl.SSLContext) -> Step:
+    """Speaks TLS from here on."""
+    return lambda peer: peer.start_tls(context)
+
+
+def failing_tls(context: ssl.SSLContext) -> Step:
+    """A TLS handshake that has to fail, and the end of the connection."""
+    return lambda peer: peer.fail_tls(context)
+
+
+close: Step = Peer.close
+abort: Step = Peer.reset
+stay_silent: Step = Peer.stay_silent
+
+
+class ScriptedServer:
+    """Plays one script a connection, in the order of the connections; the last one again if `repeat`.
+
+    Args:
+        scripts: the steps of each connection; what is still open after the last step is closed.
+        repeat: whether connections past the last script play it again.
+
+    Example:
+        ::
+
+            with ScriptedServer([expect(b"hello\\n"), send(b"welcome\\n")]) as server:
+                talk_to("127.0.0.1", server.port)
+    """
+
+    def __init__(self, *scripts: Sequence[Step], repeat: bool = False) -> None:
+        self._scripts = scripts
+        self._repeat = repeat
+        self._stopping = threading.Event()
+        self._failures: list[BaseException] = []
+        self._threads: list[threading.Thread] = []
+        self._sock = listen()
+        self.port = int(self._sock.getsockname()[1])
+        self.address = f"{HOST}:{self.port}"
+        self.peers: list[Peer] = []
+        self._accepting = threading.Thread(target=self._accept, name=f"scripted server {self.port}")
+        self._accepting.start()
+
+    def __enter__(self) -> ScriptedServer:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.stop()
+        if kind is None:
+            self.check()
+
+    def stop(self) -> None:
+        """Ends the listening, and waits for the scripts: silent ones stop, others end when they are played."""
+        self._stopping.set()
+        # Wakes the accepting thread: closing a socket does not, on Linux.
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(PATIENCE_SECONDS)
+        self._sock.close()
+        for thread in self._threads:
+            thread.join(2 * PATIENCE_SECONDS)
+
+    def check(self) -> None:
+        """Fails unless every script was played to its end."""
+        if self._failures:
+            raise self._failures[0]
+        if len(self.peers) < len(self._scripts):
+            msg = f"only {len(self.peers)} of {len(self._scripts)} connections came"
+            raise ScriptError(msg)
+        still = [thread.name for thread in [self._accepting, *self._threads] if thread.is_alive()]
+        if still:
+            msg = f"still running: {still}"
+            raise ScriptError(msg)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock = self._sock.accept()[0]
+            except OSError:
+                return
+            number = len(self.peers)
+            peer = Peer(sock, number, self._stopping)
+            if number >= len(self._scripts) and not self._repeat:
+                self._failures.append(ScriptError(f"connection {number} was not expected"))
+                peer.close()
+                continue
+            self.peers.append(peer)
+            script = self._scripts[min(number, len(self._scripts) - 1)]
+            thread = threading.Thread(target=self._play, args=(peer, script), name=f"{self.address} script {number}")
+            self._threads.append(thread)
+            thread.start()
+
+    def _play(self, peer: Peer, script: Sequence[Step]) -> None:
+        try:
+            for step in script:
+                step(peer)
+        except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
+            self._failures.append(error)
+        finally:
+            peer.close()
+
+
+Direction = Literal["c2b", "b2c"]
+
+
+@dataclass
+class Fault:
+    """What is wrong with a link.
+
+    Attributes:
+        kind: `cut` closes both sides once `at` bytes went in `direction` (`abort` with RST); `stall` passes `at` bytes
+            on and then none until `resume()`, with the connection open; `flip` turns the lowest bit of the byte number
+            `at`; `delay` holds every piece for `seconds`; `deaf` accepts and never forwards or answers anything.
+        direction: c2b from the client to the broker, b2c the other way.
+        at: bytes of this connection and direction.
+        seconds: for `delay`.
+        connections: how many connections it is to happen to, from the next one on.
+    """
+
+    kind: Literal["cut", "abort", "stall", "flip", "delay", "deaf"]
+    direction: Direction = "b2c"
+    at: int = 0
+    seconds: float = 0.0
+    connections: int = 1
+
+
+class _Link:
+    """One proxied connection."""
+
+    def __init__(self, client: socket.socket, number: int, faults: list[Fault]) -> None:
+        self.client = client
+        self.number = number
+        self.broker: socket.socket | None = None
+        self.aborted = False
+        self.faults = faults
+        self.passed: dict[Direction, int] = {"c2b": 0, "b2c": 0}
+
+    def end(self, *, abort: bool = False) -> None:
+        self.aborted = abort
+        for sock in (self.client, self.broker):
+            # A socket that its own thread has closed already has nothing left to end.
+            with contextlib.suppress(OSError):
+                if sock is not None and abort:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    # Wakes the threads, which close; SHUT_RDWR would send a FIN where a RST is wanted.
+                    sock.shutdown(socket.SHUT_RD)
+                elif sock is not None:
+                    sock.shutdown(socket.SHUT_RDWR)
+
+
+class FaultProxy:
+    """Forwards connections to `host:port`, and breaks the next ones in the ways that were asked for.
+
+    Example:
+        ::
+
+            with FaultProxy("127.0.0.1", 6650) as proxy:
+                proxy.add(Fault("cut", "b2c", at=10_000))
+                read_through(proxy.port)  # the first connection is cut, the second one works
+    """
+
+    def __init__(self, host: str, port: int, *, listen_port: int = 0) -> None:
+        self.broker = (host, port)
+        self._sock = listen(listen_port)
+        self.port = int(self._sock.getsockname()[1])
+        self.address = f"{HOST}:{self.port}"
+        self._change = threading.Condition()
+        self._faults: list[Fault] = []
+        self._links: list[_Link] = []
+        self._threads: list[threading.Thread] = []
+        self._stalled = False
+        self._resumed = 0
+        self._stopping = threading.Event()
+        self.connections = 0
+        self.happened: list[Fault] = []
+        self._accepting = threading.Thread(target=self._accept, name=f"proxy {self.port}")
+        self._accepting.start()
+
+    def __enter__(self) -> FaultProxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # -- control, from the test
+
+    def add(self, fault: Fault) -> None:
+        """Breaks the next `fault.connections` connections in this way."""
+        with self._change:
+            self._faults.append(fault)
+
+    def cut_now(self, *, abort: bool = False) -> int:
+        """Cuts every connection that is open; how many there were."""
+        with self._change:
+            links = list(self._links)
+        for link in links:
+            link.end(abort=abort)
+        return len(links)
+
+    def stall_now(self) -> None:
+        """Forwards nothing any more, on any connection, until `resume`."""
+        with self._change:
+            self._stalled = True
+
+    def resume(self) -> None:
+        """Lets stalled connections go on."""
+        with self._change:
+            self._stalled = False
+            self._resumed += 1
+            self._change.notify_all()
+
+    def wait_for(self, condition: Callable[[FaultProxy], bool]) -> None:
+        """Until the condition holds; it is asked again whenever bytes pass or something happens."""
+        with self._change:
+            if not self._change.wait_for(lambda: condition(self), PATIENCE_SECONDS):
+                msg = f"{self.address}: waited in vain ({self.connections} connections, {self.happened} happened)"
+                raise ScriptError(msg)
+
+    def passed(self, direction: Direction) -> int:
+        """Bytes forwarded on the connections that are open."""
+        return sum(link.passed[direction] for link in self._links)
+
+    def stop(self) -> None:
+        """Closes everything and waits for the threads."""
+        self._stopping.set()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(PATIENCE_SECONDS)
+        self._sock.close()
+        self.resume()
+        self.cut_now()
+        for thread in self._threads:
+            thread.join(PATIENCE_SECONDS)
+            if thread.is_alive():
+                msg = f"{thread.name} does not end"
+                raise ScriptError(msg)
+
+    # -- what passes
+
+    def tap(self, number: int, direction: Direction, data: bytes) -> None:
+        """Sees every piece that is forwarded; for `RecordingProxy`."""
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client = self._sock.accept()[0]
+            except OSError:
+                return
+            with self._change:
+                faults = [fault for fault in self._faults if fault.connections > 0]
+                for fault in faults:
+                    fault.connections -= 1
+                link = _Link(client, self.connections, faults)
+                self.connections += 1
+                self._links.append(link)
+                self._change.notify_all()
+            thread = threading.Thread(target=self._serve, args=(link,), name=f"{self.address} link {link.number}")
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, link: _Link) -> None:
+        try:
+            deaf = next((fault for fault in link.faults if fault.kind == "deaf"), None)
+            if deaf is not None:
+                self._happens(deaf)
+                self._swallow(link.client)
+                return
+            try:
+                link.broker = socket.create_connection(self.broker, timeout=PATIENCE_SECONDS)
+            except OSError:
+                reset(link.client)
+                return
+            link.broker.settimeout(None)
+            back = threading.Thread(
+                target=self._forward,
+                args=(link, "b2c", link.broker, link.client),
+                name=f"{self.address} back {link.number}",
+            )
+            back.start()
+            self._forward(link, "c2b", link.client, link.broker)
+            back.join(PATIENCE_SECONDS)
+        finally:
+            link.client.close()
+            if link.broker is not None:
+                link.broker.close()
+            with self._change:
+                self._links.remove(link)
+                self._change.notify_all()
+
+    def _swallow(self, sock: socket.socket) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(sock, selectors.EVENT_READ)
+            while not self._stopping.is_set():
+                if selector.select(0.05):
+                    try:
+                        if not sock.recv(1 << 16):
+                            return
+                    except OSError:
+                        return
+
+    def _forward(self, link: _Link, direction: Direction, source: socket.socket, target: socket.socket) -> None:
+        faults = [fault for fault in link.faults if fault.direction == direction]
+        try:
+            while data := source.recv(1 << 16):
+                if not self._pass_on(link, direction, data, target, faults):
+                    return
+            # One side has closed its half: so does the other; the other direction goes on until it ends too.
+            if not link.aborted:
+                target.shutdown(socket.SHUT_WR)
+        except OSError:
+            link.end(abort=link.aborted)
+
+    def _pass_on(
+        self, link: _Link, direction: Direction, data: bytes, target: socket.socket, faults: list[Fault]
+    ) -> bool:
+        """Forwards one piece, with what is to go wrong in it; False once the link is cut."""
+        begin = link.passed[direction]
+        with self._change:
+            if self._stalled:
+                self._change.wait_for(lambda: not self._stalled or self._stopping.is_set())
+        for fault in list(faults):
+            offset = fault.at - begin
+            if fault.kind == "delay":
+                self._stopping.wait(fault.seconds)
+            elif offset >= len(data):
+                continue
+            elif fault.kind == "flip":
+                data = data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]
+                faults.remove(fault)
+                self._happens(fault)
+            elif fault.kind == "stall":
+                self._count(link, direction, data[:offset], target)
+                data = data[offset:]
+                begin = link.passed[direction]
+                faults.remove(fault)
+                with self._change:
+                    resumed = self._resumed
+                    self.happened.append(fault)
+                    self._change.notify_all()
+                    self._change.wait_for(lambda r=resumed: self._resumed > r)  # type: ignore[misc]
+            else:
+                self._count(link, direction, data[:offset], target)
+                link.end(abort=fault.kind == "abort")
+                self._happens(fault)
+                return False
+        self._count(link, direction, data, target)
+        return True
+
+    def _count(self, link: _Link, direction: Direction, data: bytes, target: socket.socket) -> None:
+        if data:
+            self.tap(link.number, direction, data)
+            target.sendall(data)
+        with self._change:
+            link.passed[direction] += len(data)
+            self._change.notify_all()
+
+    def _happens(self, fault: Fault) -> None:
+        with self._change:
+            self.happened.append(fault)
+            self._change.notify_all()
+
+
+class RecordingProxy(FaultProxy):
+    """Forwards, and writes every Pulsar frame as one JSON line: name, dir, hex, type and the command as text.
+
+    Args:
+        host: of the broker.
+        port: of the broker.
+        out: where the lines go.
+        name: what the lines are called; set it anew before each case.
+        listen_port: where to listen; 0 for any free port.
+    """
+
+    def __init__(self, host: str, port: int, out: IO[str], name: str = "", *, listen_port: int = 0) -> None:
+        self.name = name
+        self._out = out
+        self._writing = threading.Lock()
+        self._parts: dict[tuple[int, Direction], bytearray] = {}
+        super().__init__(host, port, listen_port=listen_port)
+
+    def __enter__(self) -> RecordingProxy:
+        return self
+
+    def tap(self, number: int, direction: Direction, data: bytes) -> None:
+        """Cuts what passes into frames."""
+        part = self._parts.setdefault((number, direction), bytearray())
+        part += data
+        while len(part) >= 4 and len(part) >= (size := 4 + int.from_bytes(part[:4], "big")):
+            frame = bytes(part[:size])
+            del part[:size]
+            kind, text = describe_frame(frame)
+            line = {"name": self.name, "dir": direction, "hex": frame.hex(), "type": kind, "text": text}
+            with self._writing:
+                self._out.write(json.dumps(line) + "\n")
+                self._out.flush()
+
+
+def describe_frame(frame: bytes) -> tuple[str, str]:
+    """The type of a Pulsar frame's command (`UNKNOWN_n` where we have no name for it), and the command as text."""
+    from google.protobuf import text_format
+
+    from spark_mq_source.pulsar import _pb
+
+    size = int.from_bytes(frame[4:8], "big")
+    command = _pb.BaseCommand()
+    command.ParseFromString(frame[8 : 8 + size])
+    text = text_format.MessageToString(command, as_one_line=True, print_unknown_fields=True).strip()
+    # The number stands in the first field; an enum value we do not know is left out of `command.type`.
+    number = frame[9] if size >= 2 and frame[8] == 0x08 else -1
+    value = _pb.BaseCommand.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number.get(number)
+    return (value.name if value is not None else f"UNKNOWN_{number}"), text
+
+
+# -- certificates
+
+
+@dataclass(frozen=True)
+class TlsMaterial:
+    """PEM files for one test session, and the contexts of servers that use them.
+
+    Attributes:
+        ca: the authority to trust.
+        other_ca: one that signed nothing here.
+        client: certificate and key in one file, signed by `ca`.
+        client_cert: the certificate alone.
+        client_key: its key alone.
+        client_key_encrypted: the key under a password.
+        stranger: a client certificate signed by `other_ca`.
+    """
+
+    folder: Path
+    ca: str
+    other_ca: str
+    client: str
+    client_cert: str
+    client_key: str
+    client_key_encrypted: str
+    stranger: str
+    _servers: dict[str, str] = field(default_factory=dict)
+
+    def server(
+        self,
+        which: Literal["good", "other_name", "expired"] = "good",
+        *,
+        wants_client: bool = False,
+        version: ssl.TLSVersion | None = None,
+    ) -> ssl.SSLContext:
+        """A server that is localhost (127.0.0.1), or broker.example, or was localhost until yesterday."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._servers[which])
+        if version is not None:
+            context.minimum_version = context.maximum_version = version
+        if wants_client:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(self.ca)
+        return context
+
+
+class _Authority:
+    def __init__(self, name: str) -> None:
+        self._now = datetime.datetime.now(datetime.UTC)
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        key = self._key.public_key()
+        self.certificate = (
+            self._builder(self._name, key, days=2)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(
+                x509.KeyUsage(
+                    digital_signature=True,
+                    key_cert_sign=True,
+                    crl_sign=True,
+                    content_commitment=False,
+                    key_encipherment=False,
+                    data_encipherment=False,
+                    key_agreement=False,
+                    encipher_only=False,
+                    decipher_only=False,
+                ),
+                critical=True,
+            )
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    def _builder(self, name: x509.Name, key: ec.EllipticCurvePublicKey, *, days: int) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(self._now - datetime.timedelta(days=3))
+            .not_valid_after(self._now + datetime.timedelta(days=days))
+        )
+
+    def issue(
+        self, name: str, alternatives: Sequence[x509.GeneralName], *, days: int = 1
+    ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        """A certificate for servers or, without alternative names, for clients."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        usage = ExtendedKeyUsageOID.SERVER_AUTH if alternatives else ExtendedKeyUsageOID.CLIENT_AUTH
+        builder = (
+            self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key.public_key(), days=days)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+        )
+        if alternatives:
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        return builder.sign(self._key, hashes.SHA256()), key
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> bytes:
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if password is not None:
+        encryption = serialization.BestAvailableEncryption(password)
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+
+
+def make_tls_material(folder: Path) -> TlsMaterial:
+    """Writes the certificates into `folder`."""
+
+    def write(name: str, *parts: bytes) -> str:
+        path = folder / name
+        path.write_bytes(b"".join(parts))
+        return str(path)
+
+    ours, others = _Authority("our test authority"), _Authority("another authority")
+    here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(HOST))]
+    good, good_key = ours.issue("localhost", here)
+    elsewhere, elsewhere_key = ours.issue("broker.example", [x509.DNSName("broker.example")])
+    expired, expired_key = ours.issue("localhost", here, days=-1)
+    client, client_key = ours.issue("client", [])
+    stranger, stranger_key = others.issue("stranger", [])
+    return TlsMaterial(
+        folder=folder,
+        ca=write("ca.pem", _pem(ours.certificate)),
+        other_ca=write("other-ca.pem", _pem(others.certificate)),
+        client=write("client.pem", _pem(client), _key_pem(client_key)),
+        client_cert=write("client-cert.pem", _pem(client)),
+        client_key=write("client-key.pem", _key_pem(client_key)),
+        client_key_encrypted=write("client-key-encrypted.pem", _key_pem(client_key, b"sesame")),
+        stranger=write("stranger.pem", _pem(stranger), _key_pem(stranger_key)),
+        _servers={
+            "good": write("server.pem", _pem(good), _key_pem(good_key)),
+            "other_name": write("elsewhere.pem", _pem(elsewhere), _key_pem(elsewhere_key)),
+            "expired": write("expired.pem", _pem(expired), _key_pem(expired_key)),
+        },
+    )
+
+
+@pytest.fixture(scope="session")
+def tls_material(tmp_path_factory: pytest.TempPathFactory) -> TlsMaterial:
+    """Certificates for TLS tests."""
+    return make_tls_material(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def scripted_server() -> Iterator[Callable[..., ScriptedServer]]:
+    """Starts `ScriptedServer`s; when the test ends they are stopped, and fail it if a script was not followed."""
+    servers: list[ScriptedServer] = []
+
+    def start(*scripts: Sequence[Step], repeat: bool = False) -> ScriptedServer:
+        servers.append(ScriptedServer(*scripts, repeat=repeat))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+    for server in servers:
+        server.check()
+
+
+@pytest.fixture
+def fault_proxy() -> Iterator[Callable[[str, int], FaultProxy]]:
+    """Starts `FaultProxy`s in front of `host, port`; they are stopped when the test ends."""
+    with contextlib.ExitStack() as stack:
+        yield lambda host, port: stack.enter_context(FaultProxy(host, port))

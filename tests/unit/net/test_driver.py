@@ -1,0 +1,494 @@
+"""The pump, over a toy protocol of lines: what is sent arrives in order, errors reach everybody, nothing leaks."""
+
+import contextlib
+import gc
+import os
+import socket
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from spark_mq_source.core.errors import ConnectionLostError, LocalProtocolError, RemoteProtocolError
+from spark_mq_source.net.driver import ConnectionDriver
+from spark_mq_source.net.retry import Deadline
+from spark_mq_source.net.transport import TlsSettings, Transport, connect
+from tests.fix_net import HOST, Fault, abort, close, expect, expect_eof, send, stay_silent, tls, wait
+
+PATIENCE = 20.0
+
+
+class LineConnection:
+    """Lines of text both ways. `PING` is answered with `PONG`; `bad` breaks the protocol, `bug` this class."""
+
+    def __init__(self, *, interval=None):
+        self.paused = False
+        self.ticks = 0
+        self._free = bytearray(1 << 16)
+        self._unread = b""
+        self._events = deque()
+        self._out = bytearray()
+        self._interval = interval
+        self._timer = None if interval is None else time.monotonic() + interval
+
+    def send(self, command):
+        if command == "forbidden":
+            msg = "forbidden now"
+            raise LocalProtocolError(msg)
+        self._out += command.encode() + b"\n"
+
+    def writable(self, hint_bytes):
+        return memoryview(self._free)
+
+    def received(self, n, now):
+        *lines, self._unread = (self._unread + self._free[:n]).split(b"\n")
+        for line in lines:
+            if line == b"PING":
+                self._out += b"PONG\n"
+            elif line == b"bad":
+                msg = "the peer said bad"
+                raise RemoteProtocolError(msg)
+            elif line == b"bug":
+                raise ZeroDivisionError("a bug")
+            else:
+                self._events.append(line.decode())
+
+    def receive_eof(self):
+        msg = "the peer closed"
+        raise ConnectionLostError(msg)
+
+    def events_received(self):
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def data_to_send(self):
+        data = bytes(self._out)
+        self._out.clear()
+        return data
+
+    def next_timer(self):
+        return self._timer
+
+    def handle_timer(self, now):
+        self.ticks += 1
+        self._timer = now + self._interval
+        self._out += b"TICK\n"
+
+
+class Client:
+    """A driver, and what it has told."""
+
+    def __init__(self, port, *, connection=None, settings=None, on_events=None):
+        self.connection = connection or LineConnection()
+        self.lines = []
+        self.errors = []
+        self.changed = threading.Condition()
+        self.react = on_events
+        transport = connect(HOST, port, tls=settings, deadline=Deadline.after_ms(20_000))
+        self.driver = ConnectionDriver(self.connection, transport, on_events=self.on_events, on_closed=self.on_closed)
+        self.driver.start()
+
+    def on_events(self, events):
+        assert threading.current_thread().name == f"spark-mq-source {self.driver.address}"
+        if self.react is not None:
+            self.react(events)
+        with self.changed:
+            self.lines += events
+            self.changed.notify_all()
+
+    def on_closed(self, error):
+        with self.changed:
+            self.errors.append(error)
+            self.changed.notify_all()
+
+    def wait_for(self, condition):
+        with self.changed:
+            assert self.changed.wait_for(condition, PATIENCE), (self.lines[-5:], self.errors)
+
+    def wait_for_end(self):
+        """The one error that ended it."""
+        self.wait_for(lambda: self.errors)
+        self.driver.close()
+        assert len(self.errors) == 1
+        return self.errors[0]
+
+
+@pytest.fixture
+def start():
+    """Starts clients; closes them when the test ends."""
+    with contextlib.ExitStack() as stack:
+
+        def make(port, **more):
+            client = Client(port, **more)
+            stack.callback(client.driver.close)
+            return client
+
+        yield make
+
+
+def echo(peer):
+    """Answers each line with itself, until the client closes."""
+    while True:
+        try:
+            data = peer.sock.recv(1 << 16)
+        except OSError:
+            return
+        if not data:
+            return
+        peer.seen += data
+        peer.send(data)
+
+
+def test_requests_and_answers(scripted_server, start):
+    server = scripted_server([expect(b"one\ntwo\n"), send(b"1\n2"), send(b"\n3\n"), expect_eof()])
+    client = start(server.port)
+    assert client.driver.address == server.address
+    client.driver.send("one", "two")
+    client.wait_for(lambda: len(client.lines) == 3)
+    assert client.lines == ["1", "2", "3"]
+    assert not client.driver.closed
+    client.driver.close()
+    assert client.driver.closed
+
+
+def test_what_is_queued_before_the_start_is_sent_first(scripted_server, start):
+    server = scripted_server([expect(b"CONNECT\n"), expect(b"next\n"), expect_eof()])
+    connection = LineConnection()
+    connection.send("CONNECT")
+    client = start(server.port, connection=connection)
+    client.driver.send("next")
+    client.driver.close()
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+def test_many_threads_at_once(scripted_server, start, tls_material, secure):
+    script = [tls(tls_material.server()), echo] if secure else [echo]
+    server = scripted_server(script)
+    client = start(server.port, settings=TlsSettings(tls_material.ca) if secure else None)
+    threads, each = 8, 300
+    begin = threading.Barrier(threads)
+
+    def work(number):
+        begin.wait()
+        for n in range(each):
+            client.driver.send(f"{number}:{n}:a", f"{number}:{n}:b")
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    client.wait_for(lambda: len(client.lines) == 2 * threads * each)
+    assert len(set(client.lines)) == 2 * threads * each
+    for number in range(threads):
+        mine = [line for line in client.lines if line.startswith(f"{number}:")]
+        assert mine == [f"{number}:{n}:{x}" for n in range(each) for x in "ab"]
+    # The commands of one call are not torn apart.
+    for first, second in zip(client.lines[::2], client.lines[1::2], strict=True):
+        assert first[:-1] == second[:-1]
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+def test_more_than_the_socket_takes_is_sent_in_parts(scripted_server, start, tls_material, secure):
+    go_on = threading.Event()
+    big = "x" * (24 << 20)
+
+    def read_all(peer):
+        assert peer.read_line() == big.encode()
+        peer.expect(b"after\n")
+        peer.send(b"got it\n")
+
+    first = [tls(tls_material.server())] if secure else []
+    server = scripted_server([*first, wait(go_on), read_all, expect_eof()])
+    client = start(server.port, settings=TlsSettings(tls_material.ca) if secure else None)
+    begin = time.monotonic()
+    client.driver.send(big)
+    client.driver.send("after")
+    assert time.monotonic() - begin < 5, "send waited for the peer"
+    go_on.set()
+    client.wait_for(lambda: client.lines == ["got it"])
+    client.driver.close()
+
+
+def test_a_paused_connection_holds_the_peer_back_and_its_timers_fire(scripted_server, start):
+    blocked = threading.Event()
+    line = b"y" * 1023 + b"\n"
+    sent = 0
+
+    def flood(peer):
+        nonlocal sent
+        while peer.read_line() == b"TICK":
+            pass
+        peer.sock.setblocking(False)
+        quiet = 0
+        # Nobody reads: the buffers of both sockets fill, and then nothing is taken any more.
+        while quiet < 5:
+            try:
+                sent += peer.sock.send(line * 64)
+                quiet = 0
+            except BlockingIOError:
+                quiet += 1
+                threading.Event().wait(0.02)
+        blocked.set()
+        peer.sock.settimeout(PATIENCE)
+        rest = -sent % len(line)
+        peer.send(line[len(line) - rest :] if rest else b"")
+        sent += rest
+        # Timers fire while nothing is read: their lines arrive here.
+        for _ in range(3):
+            peer.expect(b"TICK\n")
+        peer.send(b"end\n")
+        peer.stay_silent()
+
+    server = scripted_server([flood])
+    client = start(server.port, connection=LineConnection(interval=0.05))
+    # Before anything is said to the peer, so that not one byte of the flood is read.
+    client.driver.pause_reading()
+    client.driver.pause_reading()
+    assert client.connection.paused
+    client.driver.send("ready")
+    assert blocked.wait(PATIENCE), "the peer was never held back"
+    assert client.lines == []
+    ticks = client.connection.ticks
+    deadline = Deadline.after_ms(20_000)
+    while client.connection.ticks < ticks + 5 and not deadline.expired:
+        threading.Event().wait(0.01)
+    assert client.connection.ticks >= ticks + 5
+    client.driver.resume_reading()
+    assert not client.connection.paused
+    client.wait_for(lambda: "end" in client.lines)
+    assert len(client.lines) == sent // len(line) + 1
+    assert set(client.lines) == {"y" * 1023, "end"}
+    client.driver.close()
+
+
+def test_sending_goes_on_while_reading_is_paused(scripted_server, start):
+    server = scripted_server([send(b"early\n"), expect(b"one\ntwo\n"), send(b"late\n"), expect_eof()])
+    client = start(server.port)
+    client.wait_for(lambda: client.lines == ["early"])
+    client.driver.pause_reading()
+    client.driver.send("one")
+    client.driver.send("two")
+    assert client.lines == ["early"]
+    client.driver.resume_reading()
+    client.wait_for(lambda: client.lines == ["early", "late"])
+    client.driver.close()
+
+
+def test_tls_bytes_that_select_does_not_see_are_delivered(scripted_server, start, tls_material):
+    # One TLS record of 16 KB, received 100 bytes at a time: after the first, the socket itself has nothing left.
+    class Small(LineConnection):
+        def writable(self, hint_bytes):
+            return memoryview(self._free)[:100]
+
+    lines = [f"{n:07d}" for n in range(2000)]
+    server = scripted_server([tls(tls_material.server()), send(("\n".join(lines) + "\n").encode()), expect_eof()])
+    client = start(server.port, connection=Small(), settings=TlsSettings(tls_material.ca))
+    client.wait_for(lambda: len(client.lines) == 2000)
+    assert client.lines == lines
+    client.driver.close()
+
+
+def test_the_end_of_the_stream(scripted_server, start):
+    server = scripted_server([send(b"last words\n"), close])
+    client = start(server.port)
+    error = client.wait_for_end()
+    assert type(error) is ConnectionLostError
+    assert str(error) == "the peer closed"
+    assert client.lines == ["last words"]
+    assert client.driver.closed
+    with pytest.raises(ConnectionLostError, match=r"^the peer closed$") as caught:
+        client.driver.send("x")
+    assert caught.value is not error
+
+
+def test_a_reset(scripted_server, start):
+    server = scripted_server([expect(b"x\n"), abort])
+    client = start(server.port)
+    client.driver.send("x")
+    error = client.wait_for_end()
+    assert type(error) is ConnectionLostError
+    assert f"{server.address}: the connection broke" in str(error)
+
+
+def test_a_cut_in_the_middle_of_a_line(scripted_server, fault_proxy, start):
+    server = scripted_server([send(b"0123\n4567\n"), stay_silent])
+    proxy = fault_proxy(HOST, server.port)
+    proxy.add(Fault("cut", "b2c", at=7))
+    client = start(proxy.port)
+    assert type(client.wait_for_end()) is ConnectionLostError
+    assert client.lines == ["0123"]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "sentence"),
+    [("bad", RemoteProtocolError, "the peer said bad"), ("bug", LocalProtocolError, "ZeroDivisionError: a bug")],
+)
+def test_an_error_in_the_connection_ends_it_for_all(scripted_server, start, said, kind, sentence):
+    server = scripted_server([expect(b"go\n"), send(f"before\n{said}\nafter\n".encode()), expect_eof()])
+    client = start(server.port)
+    client.driver.send("go")
+    error = client.wait_for_end()
+    assert type(error) is kind
+    assert sentence in str(error)
+    with pytest.raises(kind, match=sentence):
+        client.driver.send("x")
+    if said == "bad":
+        # What came before the error counts, though it came in the same piece.
+        assert client.lines == ["before"]
+
+
+def test_a_bug_in_the_handler_of_events_ends_it(scripted_server, start):
+    def fail(_events):
+        raise KeyError("not there")
+
+    server = scripted_server([send(b"x\n"), expect_eof()])
+    client = start(server.port, on_events=fail)
+    error = client.wait_for_end()
+    assert type(error) is LocalProtocolError
+    assert f"{server.address}: KeyError" in str(error)
+    assert type(error.__cause__) is KeyError
+
+
+def test_a_forbidden_command_hurts_only_who_sends_it(scripted_server, start):
+    server = scripted_server([expect(b"fine\n"), expect_eof()])
+    client = start(server.port)
+    with pytest.raises(LocalProtocolError, match="forbidden now"):
+        client.driver.send("forbidden")
+    client.driver.send("fine")
+    client.driver.close()
+    assert str(client.wait_for_end()) == f"{server.address}: this connection was closed here"
+
+
+def test_closing_from_many_threads(scripted_server, start):
+    server = scripted_server([stay_silent])
+    client = start(server.port)
+    begin = threading.Barrier(6)
+
+    def work():
+        begin.wait()
+        client.driver.close()
+        assert client.errors, "close() came back before the thread had ended"
+
+    workers = [threading.Thread(target=work) for _ in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(PATIENCE)
+        assert not worker.is_alive()
+    assert len(client.errors) == 1
+    with pytest.raises(ConnectionLostError, match="was closed here"):
+        client.driver.send("x")
+
+
+def test_closing_from_the_drivers_own_thread(scripted_server, start):
+    server = scripted_server([expect(b"hello\n"), send(b"go away\n"), expect_eof()])
+    client = start(server.port)
+    client.react = lambda _: client.driver.close()
+    client.driver.send("hello")
+    assert "was closed here" in str(client.wait_for_end())
+
+
+def test_closing_while_reading_is_paused_and_much_is_unsent(scripted_server, start):
+    server = scripted_server([wait(release := threading.Event()), stay_silent])
+    client = start(server.port)
+    client.driver.pause_reading()
+    client.driver.send("x" * (16 << 20))
+    begin = time.monotonic()
+    client.driver.close()
+    assert time.monotonic() - begin < 5
+    release.set()
+
+
+def test_a_driver_that_was_never_started_is_closed_all_the_same():
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.setblocking(False)
+        driver = ConnectionDriver(
+            LineConnection(), Transport(ours, "pair"), on_events=lambda _: None, on_closed=lambda _: None
+        )
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        driver.close()
+        assert len(list(Path("/proc/self/fd").iterdir())) == before - 4  # the socket, the wake-up pair, the selector
+        assert theirs.recv(1) == b""
+        with pytest.raises(LocalProtocolError, match="was closed here"):
+            driver.send("x")
+
+
+def test_a_hundred_connections_leave_no_thread_and_no_descriptor(scripted_server):
+    server = scripted_server([echo], repeat=True)
+
+    def use(number):
+        client = Client(server.port)
+        client.driver.send("x")
+        client.wait_for(lambda: client.lines == ["x"])
+        if number % 3 == 0:
+            client.driver.pause_reading()
+        client.driver.close()
+
+    def ours():
+        return [t for t in threading.enumerate() if t.name.startswith("spark-mq-source")]
+
+    use(0)
+    gc.collect()
+    threads, descriptors = len(ours()), open_descriptors()
+    for number in range(100):
+        use(number)
+    assert len(ours()) == threads == 0
+    # The server's own ends close a moment after ours.
+    deadline = Deadline.after_ms(20_000)
+    while open_descriptors() > descriptors and not deadline.expired:
+        threading.Event().wait(0.01)
+    assert open_descriptors() <= descriptors
+
+
+def open_descriptors():
+    """Sockets and selectors of this process."""
+    count = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            target = os.readlink(descriptor)  # noqa: PTH115 - not a path: "socket:[1]"
+            count += target.startswith("socket:") or "eventpoll" in target
+    return count
+
+
+def test_heartbeats_are_answered_while_the_consumer_is_busy(scripted_server, start):
+    done = threading.Event()
+
+    def beat(peer):
+        for _ in range(50):
+            peer.send(b"PING\n")
+            peer.expect(b"PONG\n")
+        done.set()
+
+    server = scripted_server([expect(b"go\n"), beat, expect_eof()])
+    client = start(server.port)
+    client.driver.send("go")
+    busy = 0
+    deadline = Deadline.after_ms(20_000)
+    while not done.is_set() and not deadline.expired:
+        busy += sum(range(1000))  # never waits, never gives the interpreter away by itself
+    assert done.is_set()
+    client.driver.close()
+
+
+def test_an_idle_connection_does_not_spin(scripted_server, start):
+    server = scripted_server([send(b"x\n"), stay_silent])
+    asked = 0
+
+    class Counting(LineConnection):
+        def next_timer(self):
+            nonlocal asked
+            asked += 1
+            return super().next_timer()
+
+    client = start(server.port, connection=Counting(interval=0.02))
+    deadline = Deadline.after_ms(20_000)
+    while client.connection.ticks < 10 and not deadline.expired:
+        threading.Event().wait(0.01)
+    client.driver.close()
+    assert client.connection.ticks >= 10
+    assert asked < 10 * client.connection.ticks

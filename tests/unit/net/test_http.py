@@ -1,0 +1,277 @@
+"""JSON over HTTP, from real servers: what each answer becomes."""
+
+import contextlib
+import http.server
+import json
+import threading
+import time
+
+import pytest
+
+from spark_mq_source.core.errors import (
+    AuthenticationError,
+    BrokerError,
+    OptionError,
+    RemoteProtocolError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+    TransportError,
+)
+from spark_mq_source.net import http as net_http
+from spark_mq_source.net.http import fetch_json
+from spark_mq_source.net.transport import TlsSettings
+from tests.fix_net import HOST, close, failing_tls, free_port, stay_silent
+
+JSON = b'{"ledgers": [{"ledgerId": 7, "entries": 3}]}'
+
+
+class Server:
+    """Answers GETs with the next of `answers`, (status, body, headers), the last one again and again."""
+
+    def __init__(self, *answers, context=None):
+        self.asked = []
+        server = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                number = len(server.asked)
+                server.asked.append((self.path, dict(self.headers)))
+                status, body, headers = answers[min(number, len(answers) - 1)]
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        class Quiet(http.server.ThreadingHTTPServer):
+            def handle_error(self, request, client_address):
+                pass
+
+        self._server = Quiet((HOST, 0), Handler)
+        if context is not None:
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
+        self.port = self._server.server_port
+        self.url = f"{'http' if context is None else 'https'}://{HOST}:{self.port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def fetch(url, *, headers=None, tls=None, timeout_seconds=20.0):
+    return fetch_json(url, headers=headers or {}, tls=tls, timeout_seconds=timeout_seconds)
+
+
+def test_an_answer():
+    with Server((200, JSON, {})) as server:
+        answer = fetch(f"{server.url}/admin/v2/x?y=1", headers={"Authorization": "Bearer secret"})
+    assert answer == json.loads(JSON)
+    path, headers = server.asked[0]
+    assert path == "/admin/v2/x?y=1"
+    assert headers["Authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, BrokerError),
+        (401, AuthenticationError),
+        (403, AuthenticationError),
+        (404, TopicNotFoundError),
+        (409, BrokerError),
+        (500, BrokerError),
+    ],
+)
+def test_a_refusal_comes_at_once_with_the_servers_words(status, kind):
+    with Server((status, b'{"reason":"not for you"}', {})) as server, pytest.raises(kind) as caught:
+        fetch(f"{server.url}/x", headers={"Authorization": "Bearer secret"})
+    assert type(caught.value) is kind
+    assert caught.value.code == status
+    assert not caught.value.retryable
+    assert str(caught.value) == f'{server.url}/x: HTTP status {status} ({{"reason":"not for you"}})'
+    assert caught.value.broker_message == '{"reason":"not for you"}'
+    assert len(server.asked) == 1
+
+
+def test_long_and_undecodable_words_are_cut():
+    with Server((500, b"\xff" * 1000, {})) as server, pytest.raises(BrokerError) as caught:
+        fetch(server.url)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_server_that_is_not_ready_is_asked_again(status):
+    with Server((status, b"", {}), (status, b"", {}), (200, JSON, {})) as server:
+        assert fetch(server.url) == json.loads(JSON)
+    assert len(server.asked) == 3
+
+
+def test_a_server_that_never_gets_ready_ends_at_the_deadline():
+    with Server((503, b"starting", {})) as server:
+        begin = time.monotonic()
+        with pytest.raises(ServiceNotReadyError, match=r"HTTP status 503 \(starting\)") as caught:
+            fetch(server.url, timeout_seconds=0.5)
+        assert time.monotonic() - begin < 3
+    assert caught.value.code == 503
+    assert len(server.asked) > 1
+
+
+def test_a_retry_after_of_an_hour_is_not_waited_for():
+    with Server((503, b"", {"Retry-After": "3600"}), (200, JSON, {})) as server:
+        assert fetch(server.url) == json.loads(JSON)
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"\xff\xfe", b"[" * 100_000, b'{"a": 1'])
+def test_what_is_not_json(body):
+    with Server((200, body, {})) as server, pytest.raises(RemoteProtocolError, match="not JSON; is this the admin"):
+        fetch(server.url)
+
+
+def test_an_answer_that_is_too_large(monkeypatch):
+    monkeypatch.setattr(net_http, "MAX_BODY_BYTES", 1000)
+    with Server((200, b"[" + b" " * 998 + b"]", {}), (200, b"[" + b" " * 999 + b"]", {})) as server:
+        assert fetch(server.url) == []
+        with pytest.raises(RemoteProtocolError, match="more than 1000 bytes"):
+            fetch(server.url)
+
+
+def test_what_is_not_http(scripted_server):
+    server = scripted_server([lambda peer: peer.send(b"\x00\x00\x00\x15 not http\r\n\r\n"), close], repeat=True)
+    with pytest.raises(TransportError, match=f"{server.address}/x: no answer"):
+        fetch(f"http://{server.address}/x", timeout_seconds=0.3)
+
+
+def test_nobody_listens():
+    port = free_port()
+    with pytest.raises(TransportError, match="Connection refused") as caught:
+        fetch(f"http://{HOST}:{port}/x", timeout_seconds=0.3)
+    assert "check the admin address" in str(caught.value)
+    assert " at 0x" not in str(caught.value)
+
+
+def test_no_answer_ends_at_the_deadline(scripted_server):
+    server = scripted_server([stay_silent], repeat=True)
+    begin = time.monotonic()
+    with pytest.raises(TransportError, match="no answer"):
+        fetch(f"http://{server.address}/x", timeout_seconds=0.3)
+    assert time.monotonic() - begin < 3
+
+
+def test_a_connection_that_breaks_is_tried_again(scripted_server):
+    def answer(peer):
+        while peer.read_line() != b"\r":
+            pass
+        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(JSON), JSON))
+
+    def break_off(peer):
+        while peer.read_line() != b"\r":
+            pass
+        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(JSON), JSON[:7]))
+
+    server = scripted_server([close], [break_off], [answer])
+    assert fetch(f"http://{server.address}/x") == json.loads(JSON)
+
+
+# -- redirects: a broker sends a question about a topic to the broker that serves it
+
+
+def test_a_redirect_to_another_broker_keeps_the_token():
+    with (
+        Server((200, JSON, {})) as second,
+        Server((307, b"", {"Location": f"{second.url}/there"})) as first,
+    ):
+        assert fetch(f"{first.url}/here", headers={"Authorization": "Bearer secret"}) == json.loads(JSON)
+    assert second.asked[0][0] == "/there"
+    assert second.asked[0][1]["Authorization"] == "Bearer secret"
+
+
+def test_a_relative_redirect():
+    with Server((307, b"", {"Location": "/there"}), (200, b"1", {})) as server:
+        assert fetch(f"{server.url}/here") == 1
+    assert [path for path, _ in server.asked] == ["/here", "/there"]
+
+
+def test_redirects_in_circles():
+    with Server((307, b"", {"Location": "/again"})) as server, pytest.raises(RemoteProtocolError, match="redirected"):
+        fetch(server.url)
+    assert len(server.asked) == net_http.MAX_REDIRECTS + 1
+
+
+def test_a_redirect_without_an_address_is_a_refusal():
+    with Server((307, b"where to?", {})) as server, pytest.raises(BrokerError, match="HTTP status 307"):
+        fetch(server.url)
+
+
+def test_a_redirect_off_https_is_not_followed(tls_material):
+    with (
+        Server((200, JSON, {})) as plain,
+        Server((307, b"", {"Location": plain.url}), context=tls_material.server()) as secure,
+        pytest.raises(RemoteProtocolError, match="a redirect from HTTPS"),
+    ):
+        fetch(secure.url, headers={"Authorization": "Bearer secret"}, tls=TlsSettings(tls_material.ca))
+    assert plain.asked == []
+
+
+# -- TLS
+
+
+def test_https(tls_material):
+    with Server((200, JSON, {}), context=tls_material.server()) as server:
+        assert fetch(server.url, tls=TlsSettings(tls_material.ca)) == json.loads(JSON)
+
+
+def test_https_with_a_client_certificate(tls_material):
+    with Server((200, JSON, {}), context=tls_material.server(wants_client=True)) as server:
+        assert fetch(server.url, tls=TlsSettings(tls_material.ca, tls_material.client)) == json.loads(JSON)
+        with pytest.raises(TransportError):
+            fetch(server.url, tls=TlsSettings(tls_material.ca), timeout_seconds=0.5)
+
+
+@pytest.mark.parametrize("trusted", ["other", "system", "none given"])
+def test_https_from_an_authority_that_is_not_trusted_fails_at_once(scripted_server, tls_material, trusted):
+    server = scripted_server([failing_tls(tls_material.server())])
+    tls = {"other": TlsSettings(tls_material.other_ca), "system": TlsSettings(), "none given": None}[trusted]
+    begin = time.monotonic()
+    with pytest.raises(TransportError, match="certificate verify failed") as caught:
+        fetch(f"https://{server.address}/x", tls=tls)
+    assert not caught.value.retryable
+    assert time.monotonic() - begin < 10
+
+
+def test_https_for_another_name(tls_material):
+    context = tls_material.server("other_name")
+    with Server((200, JSON, {}), context=context) as server:
+        with pytest.raises(TransportError, match="no answer"):
+            fetch(server.url, tls=TlsSettings(tls_material.ca), timeout_seconds=1)
+        settings = TlsSettings(tls_material.ca, verify_hostname=False)
+        assert fetch(server.url, tls=settings) == json.loads(JSON)
+
+
+def test_https_with_files_that_are_not_there():
+    with pytest.raises(OptionError, match="no such file"):
+        fetch("https://127.0.0.1:1/x", tls=TlsSettings("/no/such/ca.pem"))
+
+
+def test_a_redirect_onto_https_is_verified(tls_material):
+    with (
+        Server((200, JSON, {}), context=tls_material.server()) as secure,
+        Server((307, b"", {"Location": secure.url})) as plain,
+    ):
+        assert fetch(plain.url, tls=TlsSettings(tls_material.ca)) == json.loads(JSON)
+        with pytest.raises(TransportError, match="certificate verify failed"):
+            fetch(plain.url, tls=TlsSettings(tls_material.other_ca))

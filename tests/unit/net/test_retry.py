@@ -1,0 +1,152 @@
+"""Trying again: by `retryable` alone, and never past the deadline."""
+
+import threading
+import time
+
+import pytest
+
+from spark_mq_source.core.errors import (
+    AuthenticationError,
+    ConnectionLostError,
+    MQSourceError,
+    ServiceNotReadyError,
+    TransportError,
+)
+from spark_mq_source.net import retry
+from spark_mq_source.net.retry import Deadline, retrying
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        self.slept = []
+        monkeypatch.setattr(retry, "time", self)
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+class Calls:
+    """Fails with the given errors, one a call, then succeeds; the last error for ever if `endless`."""
+
+    def __init__(self, *errors, endless=False):
+        self.errors = errors
+        self.endless = endless
+        self.count = 0
+
+    def __call__(self):
+        self.count += 1
+        if self.count <= len(self.errors):
+            raise self.errors[self.count - 1]
+        if self.endless:
+            raise self.errors[-1]
+        return self.count
+
+
+def test_success_is_not_waited_for(clock):
+    assert retrying(Calls(), deadline=Deadline.after_ms(1000)) == 1
+    assert clock.slept == []
+
+
+def test_one_call_is_made_even_when_time_is_up(clock):
+    call = Calls()
+    assert retrying(call, deadline=Deadline.after_ms(0)) == 1
+    call = Calls(ConnectionLostError("gone"))
+    with pytest.raises(ConnectionLostError, match="gone"):
+        retrying(call, deadline=Deadline.after_ms(0))
+    assert (call.count, clock.slept) == (1, [])
+
+
+def test_what_may_pass_is_tried_again(clock):
+    call = Calls(ConnectionLostError("a"), ServiceNotReadyError("b"), TransportError("c"))
+    assert retrying(call, deadline=Deadline.after_ms(10_000)) == 4
+    assert len(clock.slept) == 3
+
+
+def refused():
+    error = TransportError("no TLS here")
+    error.retryable = False
+    return error
+
+
+@pytest.mark.parametrize("error", [AuthenticationError("no"), MQSourceError("no"), refused(), ValueError("no")])
+def test_what_cannot_pass_ends_at_once(clock, error):
+    call = Calls(ConnectionLostError("first"), error)
+    with pytest.raises(type(error)) as caught:
+        retrying(call, deadline=Deadline.after_ms(60_000))
+    assert caught.value is error
+    assert (call.count, len(clock.slept)) == (2, 1)
+
+
+def test_the_delays_double_up_to_two_seconds(clock):
+    call = Calls(ConnectionLostError("gone"), endless=True)
+    with pytest.raises(ConnectionLostError):
+        retrying(call, deadline=Deadline.after_ms(60_000))
+    wanted = 0.05
+    for slept in clock.slept:
+        assert wanted / 2 <= slept <= wanted
+        wanted = min(2 * wanted, 2.0)
+    # The tasks of one job do not come back all at once.
+    assert len({slept / 2.0 for slept in clock.slept[8:]}) > 1
+
+
+@pytest.mark.parametrize("timeout_ms", [1, 10, 49, 100, 777, 5000, 60_000])
+def test_nobody_sleeps_past_the_deadline(clock, timeout_ms):
+    begin = clock.now
+    call = Calls(ConnectionLostError("gone"), endless=True)
+    with pytest.raises(ConnectionLostError):
+        retrying(call, deadline=Deadline.after_ms(timeout_ms))
+    assert clock.now - begin < timeout_ms / 1000
+    # Nor gives up while there is time for a longest delay.
+    assert clock.now - begin > timeout_ms / 1000 - 2.0
+    assert call.count == len(clock.slept) + 1
+
+
+def test_the_last_failure_is_the_one_that_is_told(clock):
+    errors = [ConnectionLostError(str(n)) for n in range(100)]
+    call = Calls(*errors)
+    with pytest.raises(ConnectionLostError) as caught:
+        retrying(call, deadline=Deadline.after_ms(3000))
+    assert caught.value is errors[call.count - 1]
+
+
+def test_deadlines(clock):
+    deadline = Deadline.after_ms(1500)
+    assert deadline.remaining_seconds() == 1.5
+    assert not deadline.expired
+    clock.now += 1.5
+    assert deadline.expired
+    clock.now += 10
+    assert deadline.remaining_seconds() == 0
+
+
+def test_with_the_real_clock():
+    call = Calls(ConnectionLostError("gone"), endless=True)
+    begin = time.monotonic()
+    with pytest.raises(ConnectionLostError):
+        retrying(call, deadline=Deadline.after_ms(400))
+    assert 0.1 < time.monotonic() - begin < 0.4 + 1
+    assert call.count >= 3
+
+
+def test_several_threads_have_delays_of_their_own():
+    calls = [Calls(ConnectionLostError("a"), ConnectionLostError("b")) for _ in range(10)]
+    threads = [
+        threading.Thread(target=retrying, args=(c,), kwargs={"deadline": Deadline.after_ms(9000)}) for c in calls
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [c.count for c in calls] == [3] * 10

@@ -1,0 +1,418 @@
+"""Opening streams: every way it fails has its class, its sentence and its deadline."""
+
+import contextlib
+import os
+import pickle
+import resource
+import select
+import socket
+import ssl
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, OptionError, TransportError
+from spark_mq_source.net.retry import Deadline
+from spark_mq_source.net.transport import TlsSettings, Transport, connect
+from tests.fix_net import (
+    HOST,
+    abort,
+    close,
+    expect,
+    expect_eof,
+    failing_tls,
+    free_port,
+    listen,
+    send,
+    stay_silent,
+    tls,
+    wait,
+)
+
+SHORT_MS = 300
+LONG_MS = 20_000
+
+
+def readable(transport):
+    assert select.select([transport], [], [], 10)[0], "nothing to read within 10 s"
+
+
+def receive(transport, size):
+    """Exactly `size` bytes, or fewer at the end of the stream."""
+    data = bytearray(size)
+    got = 0
+    while got < size:
+        n = transport.recv_into(memoryview(data)[got:])
+        if n is None:
+            readable(transport)
+        elif n == 0:
+            break
+        else:
+            got += n
+    return bytes(data[:got])
+
+
+def fails(expected, *, host=HOST, port, settings=None, timeout_ms=LONG_MS, retryable):
+    """The error that connecting ends with, which is the expected one, in time, and survives pickling."""
+    begin = time.monotonic()
+    with pytest.raises(TransportError) as caught:
+        connect(host, port, tls=settings, deadline=Deadline.after_ms(timeout_ms)).close()
+    took = time.monotonic() - begin
+    assert type(caught.value) is expected
+    assert caught.value.retryable is retryable
+    assert f"{host}:{port}" in str(caught.value)
+    assert took < timeout_ms / 1000 + 2
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301
+    return str(caught.value)
+
+
+# -- TCP
+
+
+def test_bytes_go_both_ways(scripted_server):
+    server = scripted_server([expect(b"hello"), send(b"welcome"), close])
+    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(LONG_MS))
+    assert transport.address == f"{HOST}:{server.port}"
+    assert transport.recv_into(memoryview(bytearray(10))) is None
+    assert transport.send(memoryview(b"hello")) == 5
+    assert receive(transport, 100) == b"welcome"
+    assert transport.recv_into(memoryview(bytearray(1))) == 0
+    assert not transport.pending()
+    transport.close()
+    transport.close()
+
+
+def test_a_reset_is_a_lost_connection(scripted_server):
+    server = scripted_server([expect(b"x"), abort])
+    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(LONG_MS))
+    transport.send(memoryview(b"x"))
+    readable(transport)
+    with pytest.raises(ConnectionLostError, match=f"{server.address}: the connection broke") as caught:
+        transport.recv_into(memoryview(bytearray(1)))
+    assert caught.value.retryable
+    with pytest.raises(ConnectionLostError, match="the connection broke"):
+        transport.send(memoryview(b"x"))
+    transport.close()
+
+
+def test_a_full_socket_takes_no_more_and_goes_on_when_it_is_read(scripted_server):
+    go_on = threading.Event()
+    sent = 0
+
+    def drain(peer):
+        peer.read(sent)
+
+    server = scripted_server([wait(go_on), drain, close])
+    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(LONG_MS))
+    block = memoryview(bytes(1 << 20))
+    while n := transport.send(block):
+        sent += n
+    assert sent > 0
+    go_on.set()
+    assert receive(transport, 1) == b""
+    transport.close()
+    assert len(server.peers[0].seen) == sent
+
+
+def test_nobody_listens():
+    sentence = fails(TransportError, port=free_port(), retryable=True)
+    assert "Connection refused" in sentence
+    assert "check the address and that the broker runs" in sentence
+
+
+def test_the_name_does_not_exist():
+    sentence = fails(TransportError, host="no-such-host.invalid", port=6650, retryable=True)
+    assert "cannot find the host" in sentence
+
+
+@pytest.mark.parametrize("host", ["a..b", ".example", "a" * 64 + ".example"])
+def test_what_cannot_be_a_name_is_the_users_mistake(host):
+    with pytest.raises(OptionError, match="not a host name") as caught:
+        connect(host, 6650, tls=None, deadline=Deadline.after_ms(LONG_MS))
+    assert host in str(caught.value)
+
+
+def test_no_answer_to_syn_ends_at_the_deadline():
+    # A full backlog is what a firewall looks like: the SYN is dropped.
+    with socket.socket() as deaf:
+        deaf.bind((HOST, 0))
+        deaf.listen(0)
+        port = deaf.getsockname()[1]
+        fillers = []
+        try:
+            for _ in range(8):
+                filler = socket.socket()
+                filler.setblocking(False)
+                filler.connect_ex((HOST, port))
+                fillers.append(filler)
+            sentence = fails(ConnectTimeoutError, port=port, timeout_ms=SHORT_MS, retryable=True)
+        finally:
+            for filler in fillers:
+                filler.close()
+    assert "no TCP connection in time" in sentence
+
+
+def test_an_address_without_a_listener_does_not_hide_the_next(scripted_server, monkeypatch):
+    server = scripted_server([expect_eof()])
+    dead = free_port()
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (HOST, port)) for port in (dead, server.port)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    connect("two-addresses.example", 6650, tls=None, deadline=Deadline.after_ms(LONG_MS)).close()
+
+
+def test_several_deaf_addresses_share_one_deadline(monkeypatch):
+    with socket.socket() as deaf:
+        deaf.bind((HOST, 0))
+        deaf.listen(0)
+        target = deaf.getsockname()
+        fillers = [socket.socket() for _ in range(8)]
+        try:
+            for filler in fillers:
+                filler.setblocking(False)
+                filler.connect_ex(target)
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(2, 1, 6, "", target)] * 8)
+            begin = time.monotonic()
+            with pytest.raises(ConnectTimeoutError):
+                connect("eight.example", 6650, tls=None, deadline=Deadline.after_ms(800))
+            assert 0.7 < time.monotonic() - begin < 2.4
+        finally:
+            for filler in fillers:
+                filler.close()
+
+
+def test_an_ipv6_address_stands_in_brackets():
+    with pytest.raises(TransportError, match=r"^\[::1\]:1: cannot connect"):
+        connect("::1", 1, tls=None, deadline=Deadline.after_ms(LONG_MS))
+
+
+# -- TLS
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("host", ["localhost", HOST])
+def test_tls_with_a_trusted_certificate(scripted_server, tls_material, host, version):
+    server = scripted_server([tls(tls_material.server(version=version)), expect(b"hello"), send(b"welcome"), close])
+    settings = TlsSettings(trust_certs=tls_material.ca)
+    transport = connect(host, server.port, tls=settings, deadline=Deadline.after_ms(LONG_MS))
+    assert transport.send(memoryview(b"hello")) == 5
+    assert receive(transport, 100) == b"welcome"
+    transport.close()
+    transport.close()
+
+
+def test_tls_holds_bytes_that_select_does_not_see(scripted_server, tls_material):
+    server = scripted_server([tls(tls_material.server()), send(b"0123456789"), expect_eof()])
+    settings = TlsSettings(trust_certs=tls_material.ca)
+    transport = connect(HOST, server.port, tls=settings, deadline=Deadline.after_ms(LONG_MS))
+    first = bytearray(4)
+    while transport.recv_into(memoryview(first)) is None:
+        readable(transport)
+    assert bytes(first) == b"0123"
+    assert transport.pending()
+    assert receive(transport, 6) == b"456789"
+    assert not transport.pending()
+    transport.close()
+
+
+@pytest.mark.parametrize("end", [close, abort], ids=["eof", "reset"])
+def test_a_tls_session_that_just_ends(scripted_server, tls_material, end):
+    server = scripted_server([tls(tls_material.server()), expect(b"x"), end])
+    settings = TlsSettings(trust_certs=tls_material.ca)
+    transport = connect(HOST, server.port, tls=settings, deadline=Deadline.after_ms(LONG_MS))
+    transport.send(memoryview(b"x"))
+    try:
+        assert receive(transport, 1) == b""
+    except ConnectionLostError as error:
+        # A reset comes as the end or as an error, depending on what TLS still had to read.
+        assert end is abort
+        assert error.retryable  # noqa: PT017
+    transport.close()
+
+
+def test_an_authority_that_is_not_trusted(scripted_server, tls_material):
+    server = scripted_server([failing_tls(tls_material.server())], repeat=True)
+    for trusted in (tls_material.other_ca, None):
+        sentence = fails(TransportError, port=server.port, settings=TlsSettings(trusted), retryable=False)
+        assert "the certificate is not trusted" in sentence
+        assert "set trustCerts" in sentence
+
+
+def test_a_certificate_for_another_name(scripted_server, tls_material):
+    context = tls_material.server("other_name")
+    server = scripted_server([failing_tls(context)], [tls(context), send(b"x"), expect_eof()])
+    settings = TlsSettings(tls_material.ca)
+    sentence = fails(TransportError, host="localhost", port=server.port, settings=settings, retryable=False)
+    assert "Hostname mismatch" in sentence
+    assert "connect by a name that is in it" in sentence
+    # The chain is still verified then; only the name is not.
+    settings = TlsSettings(tls_material.ca, verify_hostname=False)
+    transport = connect("localhost", server.port, tls=settings, deadline=Deadline.after_ms(LONG_MS))
+    assert receive(transport, 1) == b"x"
+    transport.close()
+
+
+def test_not_verifying_the_name_still_verifies_the_chain(scripted_server, tls_material):
+    server = scripted_server([failing_tls(tls_material.server())])
+    settings = TlsSettings(tls_material.other_ca, verify_hostname=False)
+    assert "not trusted" in fails(TransportError, port=server.port, settings=settings, retryable=False)
+
+
+def test_an_expired_certificate(scripted_server, tls_material):
+    server = scripted_server([failing_tls(tls_material.server("expired"))])
+    settings = TlsSettings(tls_material.ca)
+    assert "certificate has expired" in fails(TransportError, port=server.port, settings=settings, retryable=False)
+
+
+def test_tls_to_a_plain_port_that_answers_something_else(scripted_server, tls_material):
+    server = scripted_server([send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), stay_silent])
+    sentence = fails(TransportError, port=server.port, settings=TlsSettings(tls_material.ca), retryable=False)
+    assert "the TLS handshake failed" in sentence
+    assert "does this port speak TLS" in sentence
+
+
+def test_tls_to_a_plain_port_that_is_silent(scripted_server, tls_material):
+    server = scripted_server([stay_silent])
+    settings = TlsSettings(tls_material.ca)
+    sentence = fails(ConnectTimeoutError, port=server.port, settings=settings, timeout_ms=SHORT_MS, retryable=True)
+    assert "no TLS handshake in time; does this port speak TLS?" in sentence
+
+
+@pytest.mark.parametrize("end", [close, abort], ids=["eof", "reset"])
+def test_a_port_that_closes_during_the_handshake(scripted_server, tls_material, end):
+    # A plain Pulsar port does this, but so does a load balancer whose broker restarts: it may pass.
+    server = scripted_server([lambda peer: (peer.read(5), None)[1], end])
+    sentence = fails(ConnectionLostError, port=server.port, settings=TlsSettings(tls_material.ca), retryable=True)
+    assert "closed during the TLS handshake" in sentence
+    assert "does this port speak TLS" in sentence
+
+
+def test_plain_to_a_tls_port(scripted_server, tls_material):
+    server = scripted_server([failing_tls(tls_material.server())])
+    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(LONG_MS))
+    transport.send(memoryview(b"\x00\x00\x00\x15 not a client hello"))
+    # The server's alert, which the protocol above reads as garbage, or just the end.
+    try:
+        answer = receive(transport, 1000)
+    except ConnectionLostError:
+        answer = b""
+    assert answer == b"" or answer[0] == 0x15
+    transport.close()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_mutual_tls(scripted_server, tls_material, version):
+    context = tls_material.server(wants_client=True, version=version)
+    server = scripted_server([tls(context), send(b"x"), expect_eof()], repeat=True)
+    for cert, key in ((tls_material.client, None), (tls_material.client_cert, tls_material.client_key)):
+        settings = TlsSettings(tls_material.ca, cert, key)
+        transport = connect(HOST, server.port, tls=settings, deadline=Deadline.after_ms(LONG_MS))
+        assert receive(transport, 1) == b"x"
+        transport.close()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("who", ["nobody", "stranger"])
+def test_mutual_tls_without_an_accepted_certificate(scripted_server, tls_material, version, who):
+    server = scripted_server([failing_tls(tls_material.server(wants_client=True, version=version))])
+    settings = TlsSettings(tls_material.ca, tls_material.stranger if who == "stranger" else None)
+    with pytest.raises(TransportError) as caught:  # noqa: PT012 - which of the two raises is the version's business
+        transport = connect(HOST, server.port, tls=settings, deadline=Deadline.after_ms(LONG_MS))
+        try:
+            receive(transport, 1)
+        finally:
+            transport.close()
+    assert not caught.value.retryable
+    assert "clientCert" in str(caught.value)
+
+
+def test_a_handshake_on_a_descriptor_past_1023(scripted_server, tls_material):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1200:
+        pytest.skip("this machine allows too few descriptors")
+    server = scripted_server([tls(tls_material.server()), send(b"x"), expect_eof()])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    fillers = []
+    try:
+        while not fillers or fillers[-1] < 1030:
+            fillers.append(os.open(os.devnull, os.O_RDONLY))
+        settings = TlsSettings(tls_material.ca)
+        transport = connect(HOST, server.port, tls=settings, deadline=Deadline.after_ms(LONG_MS))
+        assert transport.fileno() > 1023
+        with socket.socket():
+            while transport.recv_into(memoryview(bytearray(1))) is None:
+                poll = select.poll()
+                poll.register(transport, select.POLLIN)
+                assert poll.poll(10_000)
+        transport.close()
+    finally:
+        for descriptor in fillers:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"trust_certs": "/no/such/ca.pem"}, "/no/such/ca.pem: no such file on this machine"),
+        ({"client_cert": "/no/such/cert.pem"}, "/no/such/cert.pem: no such file on this machine"),
+        ({"client_key": "/no/such/key.pem"}, "/no/such/key.pem: no such file on this machine"),
+        ({"trust_certs": "KEY"}, "cannot load the certificates"),
+        ({"client_cert": "CERT"}, "cannot load the certificates"),
+        ({"client_cert": "CERT", "client_key": "STRANGER"}, "cannot load the certificates"),
+        ({"client_cert": "CERT", "client_key": "ENCRYPTED"}, "encrypted with a password"),
+    ],
+)
+def test_certificate_files_that_cannot_be_used(tls_material, change, sentence):
+    paths = {
+        "KEY": tls_material.client_key,
+        "CERT": tls_material.client_cert,
+        "STRANGER": tls_material.stranger,
+        "ENCRYPTED": tls_material.client_key_encrypted,
+    }
+    settings = TlsSettings(**{name: paths.get(path, path) for name, path in change.items()})
+    with pytest.raises(OptionError, match=sentence):
+        connect(HOST, free_port(), tls=settings, deadline=Deadline.after_ms(LONG_MS))
+
+
+def test_no_failure_leaves_a_descriptor(scripted_server, tls_material):
+    garbage = scripted_server([send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), stay_silent], repeat=True)
+    settings = TlsSettings(tls_material.ca)
+
+    def fail_each_way():
+        for port, timeout_ms in ((free_port(), LONG_MS), (garbage.port, LONG_MS)):
+            with pytest.raises(TransportError):
+                connect(HOST, port, tls=settings, deadline=Deadline.after_ms(timeout_ms))
+
+    fail_each_way()
+    before = count_sockets()
+    for _ in range(20):
+        fail_each_way()
+    # The server's own ends close a moment later than ours.
+    deadline = Deadline.after_ms(LONG_MS)
+    while count_sockets() > before + 3 and not deadline.expired:
+        threading.Event().wait(0.01)
+    assert count_sockets() <= before + 3
+
+
+def count_sockets():
+    """Descriptors of this process that are sockets."""
+    count = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            count += str(descriptor.readlink()).startswith("socket:")
+    return count
+
+
+def test_a_transport_can_be_made_of_any_socket():
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.setblocking(False)
+        transport = Transport(ours, "pair")
+        theirs.sendall(b"x")
+        assert receive(transport, 1) == b"x"
+        transport.close()
+        assert theirs.recv(1) == b""
+    with listen() as unused:
+        assert unused.getsockname()[1]
