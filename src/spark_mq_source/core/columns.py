@@ -40,8 +40,15 @@ __all__ = [
 MAX_COLUMN_BYTES = 2**31 - 1
 """What one binary, string or map column of one batch may hold: Arrow's offsets in them are signed 32-bit numbers."""
 
-is_int32: Callable[[pa.DataType], bool] = pa.types.is_int32
-is_int64: Callable[[pa.DataType], bool] = pa.types.is_int64
+
+def is_int32(type_: pa.DataType) -> bool:
+    """Whether it is a signed 32-bit integer."""
+    return bool(pa.types.is_int32(type_))
+
+
+def is_int64(type_: pa.DataType) -> bool:
+    """Whether it is a signed 64-bit integer."""
+    return bool(pa.types.is_int64(type_))
 
 
 def is_text(type_: pa.DataType) -> bool:
@@ -77,7 +84,8 @@ def check_columns(schema: pa.Schema, known: Mapping[str, Callable[[pa.DataType],
     Example:
         >>> check_columns(pa.schema([("n", pa.int64())]), {"n": is_int64})
     """
-    problems = [f"column {name} is asked for twice" for name in sorted(set(schema.names)) if schema.names.count(name) > 1]
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    problems = [f"column {name} is asked for twice" for name in twice]
     for field in schema:
         if field.name not in known:
             problems.append(f"column {field.name} is unknown (known are {', '.join(known)})")
@@ -203,5 +211,5 @@ def record_batch(schema: pa.Schema, arrays: Sequence[pa.Array], rows: int) -> pa
     """The batch of `arrays`, whose schema is exactly `schema`; `rows` counts where there is no column at all."""
     if not arrays:
         # Spark asks for no column in a plain count(); a batch still has to carry its number of rows.
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+        return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
     return pa.RecordBatch.from_arrays(list(arrays), schema=schema)

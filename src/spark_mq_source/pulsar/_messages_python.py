@@ -1,0 +1,753 @@
+"""The entry decoder's inner loop, written for the interpreter, and the rules that it shares with the compiled one.
+
+An entry, as it follows the command in a MESSAGE frame (Pulsar binary protocol, Message commands)::
+
+    [0x0e02  u32 size  BrokerEntryMetadata]  [0x0e01  u32 crc32c of all that follows]
+    u32 size  MessageMetadata  payload
+
+and the payload of a batch, once decompressed (Pulsar binary protocol, Batch messages)::
+
+    ( u32 size  SingleMessageMetadata  payload_size bytes ) x num_messages_in_batch
+
+All sizes are big-endian. The rules that decide what is corrupt, the same in both implementations:
+
+- A protobuf field of a known number but another wire type is skipped like an unknown one; the last of several counts.
+  Wire types 3, 4, 6 and 7, field number 0, a varint of more than ten bytes and a length past the end are corrupt.
+- What protobuf calls required must be there: producer_name, sequence_id, publish_time; payload_size in a batch.
+- Text is checked to be UTF-8, times to fit in microseconds, base64 to be base64, only where a column is built of it.
+- A batch of n messages takes at least six bytes for each. Bytes after the last message are ignored.
+
+Where a SingleMessageMetadata lacks event_time, sequence_id or the NULL flags, the entry's own count; its key, ordering
+key and properties never fall back (as the Java client has it).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from binascii import a2b_base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import (
+    MAX_COLUMN_BYTES,
+    ConstantColumn,
+    array_of,
+    check_columns,
+    fixed_row_bytes,
+    is_int32,
+    is_int64,
+    is_string_map,
+    is_text,
+    is_text_or_binary,
+    is_timestamp_us,
+    map_array_of,
+    struct_array,
+)
+from spark_mq_source.core.crc import crc32c
+from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
+
+__all__ = [
+    "BATCH",
+    "CHUNKED",
+    "COLUMN_TYPES",
+    "COMPRESSED",
+    "ENCRYPTED",
+    "MARKER",
+    "EntryColumns",
+    "checksum_mismatch",
+    "column_overflow",
+    "repeated_too_often",
+]
+
+# What `open_entry` says about an entry, as a set of bits.
+MARKER: Final = 1
+ENCRYPTED: Final = 2
+CHUNKED: Final = 4
+BATCH: Final = 8
+COMPRESSED: Final = 16
+
+
+def _is_message_id(type_: pa.DataType) -> bool:
+    fields = [(field.name, field.type) for field in type_] if pa.types.is_struct(type_) else []
+    return fields == [("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())]
+
+
+def _is_binary(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(type_))
+
+
+COLUMN_TYPES: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
+    "key": is_text_or_binary,
+    "value": is_text_or_binary,
+    "topic": is_text,
+    "partition": is_int32,
+    "message_id": _is_message_id,
+    "publish_time": is_timestamp_us,
+    "event_time": is_timestamp_us,
+    "properties": is_string_map,
+    "producer_name": is_text,
+    "sequence_id": is_int64,
+    "ordering_key": _is_binary,
+    "schema_version": _is_binary,
+    "replicated_from": is_text,
+    "broker_publish_time": is_timestamp_us,
+    "broker_index": is_int64,
+}
+"""Each column this decoder builds, with the test that its Arrow type must pass."""
+
+PROPERTY_BYTES: Final = 8
+"""What one property adds to `nbytes` beside its text: its two offsets."""
+
+SMALLEST_SINGLE_BYTES: Final = 6
+"""A u32 and the required payload_size: what a message of a batch takes at the very least."""
+
+MAX_TIME_MS: Final = (2**63 - 1) // 1000
+"""The latest (and, negative, the earliest) time that microseconds can say."""
+
+_MAGIC_BROKER_METADATA: Final = b"\x0e\x02"
+_MAGIC_CHECKSUM: Final = b"\x0e\x01"
+_U32: Final = struct.Struct(">I")
+
+# Java's decoder, which most consumers use, does without the padding and looks at no bit beyond the last byte.
+_BASE64: Final = re.compile(rb"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}(?:==)?|[A-Za-z0-9+/]{3}=?)?")
+
+
+class _Single(NamedTuple):
+    """A SingleMessageMetadata; None where a field is absent."""
+
+    payload_size: int
+    compacted_out: bool
+    null_value: bool | None
+    null_partition_key: bool | None
+    partition_key: bytes | None
+    is_base64: bool
+    ordering_key: bytes | None
+    event_time: int | None
+    sequence_id: int | None
+    properties: tuple[bytes, ...]
+
+
+class EntryColumns:
+    """Parses entries and collects the rows of the columns asked for, until `take_arrays`.
+
+    One entry at a time: `open_entry` parses what is around the payload, then at most one of `append_batch` and
+    `append_single` adds its rows: all of them, or none and an error. It never looks at a byte outside what it is given.
+
+    Attributes:
+        num_messages: of the entry opened last: how many messages it says it holds; 1 where it is no batch.
+        compression: its CompressionType, a number.
+        uncompressed_size: its announced size in bytes; may be wrong, and negative.
+        uuid: its chunk fields.
+        chunk_id: 〃
+        num_chunks: 〃
+        total_chunk_bytes: 〃
+        rows: appended and not yet taken.
+        nbytes: of these rows, about: what Arrow holds for them, but for the columns that never change.
+    """
+
+    def __init__(self, schema: pa.Schema, *, topic: str, partition: int, max_repeated_bytes: int) -> None:
+        check_columns(schema, COLUMN_TYPES)
+        self._schema = schema
+        self._max_repeated_bytes = max_repeated_bytes
+        self._constant = {
+            name: ConstantColumn(value, schema.field(name).type)
+            for name, value in (("topic", topic), ("partition", partition))
+            if name in schema.names
+        }
+        self._wants_text = {name: is_text(schema.field(name).type) for name in ("key", "value") if name in schema.names}
+        self._row_bytes = sum(fixed_row_bytes(field.type) for field in schema if field.name not in self._constant)
+        self._cells: dict[str, list[Any]] = {}
+        self._bytes: dict[str, int] = {}
+        self._start_over()
+        self._forget_entry()
+
+    def _start_over(self) -> None:
+        names = [name for name in self._schema.names if name not in self._constant]
+        if "message_id" in names:
+            names += ["ledger_id", "entry_id", "batch_index"]
+        self._cells = {name: [] for name in names}
+        self._bytes = dict.fromkeys(names, 0)
+        self.rows = 0
+        self.nbytes = 0
+
+    def _forget_entry(self) -> None:
+        self.num_messages = 1
+        self.compression = self.uncompressed_size = 0
+        self.uuid = b""
+        self.chunk_id = self.num_chunks = self.total_chunk_bytes = 0
+        self._payload: bytes = b""
+        self._broker_time: int | None = None
+        self._broker_index: int | None = None
+        self._producer_name: bytes | None = None
+        self._sequence_id: int | None = None
+        self._publish_time: int | None = None
+        self._event_time = 0
+        self._replicated_from: bytes | None = None
+        self._schema_version: bytes | None = None
+        self._key: bytes | None = None
+        self._is_base64 = False
+        self._ordering_key: bytes | None = None
+        self._null_value = False
+        self._null_key = False
+        self._properties: tuple[bytes, ...] = ()
+        self._compacted: set[int] = set()
+
+    def payload(self) -> memoryview:
+        """The opened entry's payload, as it came: compressed, encrypted or a chunk of one."""
+        return memoryview(self._payload)
+
+    def open_entry(self, body: bytes | bytearray | memoryview, verify_checksum: bool) -> int:  # noqa: FBT001 - hot call
+        """Parse an entry up to its payload.
+
+        Args:
+            body: everything in the MESSAGE frame after the command.
+            verify_checksum: whether to compute the CRC32C; entries without one are accepted either way.
+
+        Returns:
+            Bits of `MARKER`, `ENCRYPTED`, `CHUNKED`, `BATCH` and `COMPRESSED`.
+
+        Raises:
+            CorruptMessageError: the checksum does not match, or the entry is not an entry.
+        """
+        self._forget_entry()
+        data = bytes(body)
+        at = 0
+        if data[:2] == _MAGIC_BROKER_METADATA:
+            start, at = _sized(data, 2, "broker entry metadata")
+            self._parse_broker_metadata(data, start, at)
+        if data[at : at + 2] == _MAGIC_CHECKSUM:
+            if len(data) - at < 6:
+                msg = "the entry ends within its checksum"
+                raise CorruptMessageError(msg)
+            announced = _U32.unpack_from(data, at + 2)[0]
+            at += 6
+            if verify_checksum and (computed := crc32c(memoryview(data)[at:])) != announced:
+                raise checksum_mismatch(announced, computed)
+        start, at = _sized(data, at, "message metadata")
+        flags = self._parse_metadata(data, start, at)
+        self._payload = data[at:]
+        return flags
+
+    def _parse_broker_metadata(self, data: bytes, start: int, end: int) -> None:
+        for tag, value, _stop in _fields(data, start, end):
+            if tag == 0x08:
+                self._broker_time = _signed(value)
+            elif tag == 0x10:
+                self._broker_index = _signed(value)
+
+    def _parse_metadata(self, data: bytes, start: int, end: int) -> int:  # noqa: PLR0912, PLR0915 - one field a branch
+        flags = 0
+        properties: list[bytes] = []
+        for tag, value, stop in _fields(data, start, end):
+            match tag:
+                case 0x0A:
+                    self._producer_name = data[value:stop]
+                case 0x10:
+                    self._sequence_id = _signed(value)
+                case 0x18:
+                    self._publish_time = _signed(value)
+                case 0x22:
+                    properties.append(data[value:stop])
+                case 0x2A:
+                    self._replicated_from = data[value:stop]
+                case 0x32:
+                    self._key = data[value:stop]
+                case 0x40:
+                    self.compression = _signed32(value)
+                case 0x48:
+                    self.uncompressed_size = value & 0xFFFFFFFF
+                case 0x58:
+                    self.num_messages = _signed32(value)
+                    flags |= BATCH
+                case 0x60:
+                    self._event_time = _signed(value)
+                case 0x6A:
+                    flags |= ENCRYPTED
+                case 0x82:
+                    self._schema_version = data[value:stop]
+                case 0x88:
+                    self._is_base64 = value != 0
+                case 0x92:
+                    self._ordering_key = data[value:stop]
+                case 0xA0:
+                    flags |= MARKER
+                case 0xC8:
+                    self._null_value = value != 0
+                case 0xD2:
+                    self.uuid = data[value:stop]
+                case 0xD8:
+                    self.num_chunks = _signed32(value)
+                case 0xE0:
+                    self.total_chunk_bytes = _signed32(value)
+                case 0xE8:
+                    self.chunk_id = _signed32(value)
+                case 0xF0:
+                    self._null_key = value != 0
+                case 0xF8:
+                    self._compacted.add(_signed32(value))
+                case 0xFA:
+                    while value < stop:
+                        index, value = _varint(data, value, stop)
+                        self._compacted.add(_signed32(index))
+        if self._producer_name is None or self._sequence_id is None or self._publish_time is None:
+            msg = "the message metadata lacks a required field"
+            raise CorruptMessageError(msg)
+        self._properties = tuple(properties)
+        if self.num_chunks > 1:
+            # A chunked message is never a batch; the Java client looks at the chunks first as well.
+            flags = (flags | CHUNKED) & ~BATCH
+        if not flags & BATCH:
+            self.num_messages = 1
+        if self.compression:
+            flags |= COMPRESSED
+        return flags
+
+    def append_single(
+        self, payload: bytes | bytearray | memoryview | None, ledger_id: int, entry_id: int
+    ) -> int:
+        """Add the opened entry as one row, with batch index -1.
+
+        Args:
+            payload: its value; None for the payload as it came.
+            ledger_id: of the entry.
+            entry_id: of the entry.
+
+        Returns:
+            1.
+
+        Raises:
+            CorruptMessageError: nothing was added; see the module's rules.
+            UnsupportedFeatureError: nothing was added; a column would pass 2 GiB.
+        """
+        value: bytes | None = self._payload if payload is None else bytes(payload)
+        single = _Single(
+            0,
+            compacted_out=False,
+            null_value=self._null_value,
+            null_partition_key=self._null_key,
+            partition_key=self._key,
+            is_base64=self._is_base64,
+            ordering_key=self._ordering_key,
+            event_time=self._event_time,
+            sequence_id=self._sequence_id,
+            properties=self._properties,
+        )
+        return self._append(ledger_id, entry_id, [-1], [value], [single])
+
+    def append_batch(
+        self,
+        payload: bytes | bytearray | memoryview | None,
+        ledger_id: int,
+        entry_id: int,
+        ack_set: Sequence[int],
+        first_index: int,
+        last_index: int,
+    ) -> int:
+        """Add the opened entry's messages, each with its index in the batch.
+
+        Args:
+            payload: the batch, decompressed; None for the payload as it came.
+            ledger_id: of the entry.
+            entry_id: of the entry.
+            ack_set: 64-bit words, least significant bit first: a cleared bit is a message acknowledged, which is not
+                added; empty where none is.
+            first_index: messages before are not added.
+            last_index: messages after are not added.
+
+        Returns:
+            The number of rows added.
+
+        Raises:
+            CorruptMessageError: nothing was added; see the module's rules.
+            UnsupportedFeatureError: nothing was added; a column would pass 2 GiB.
+        """
+        data = self._payload if payload is None else bytes(payload)
+        end = len(data)
+        count = self.num_messages
+        if count <= 0 or count > end // SMALLEST_SINGLE_BYTES:
+            msg = f"{end} bytes cannot hold the batch of {count} messages that was announced"
+            raise CorruptMessageError(msg)
+        indices: list[int] = []
+        values: list[bytes | None] = []
+        singles: list[_Single] = []
+        is_plain = not (ack_set or self._compacted or first_index > 0 or last_index < count - 1)
+        parsed: dict[bytes, _Single] = {}
+        unpack = _U32.unpack_from
+        add_value, add_single = values.append, singles.append
+        at = 0
+        index = 0
+        try:
+            for index in range(count):
+                if end - at < 4:
+                    _cut_off(index)
+                start = at + 4
+                at = start + unpack(data, at)[0]
+                if at > end:
+                    _cut_off(index)
+                metadata = data[start:at]
+                single = parsed.get(metadata)
+                if single is None:
+                    single = parsed[metadata] = _parse_single(metadata)
+                start = at
+                at += single.payload_size
+                if at > end or single.payload_size < 0:
+                    _cut_off(index)
+                if is_plain and not single.compacted_out:
+                    add_value(data[start:at])
+                    add_single(single)
+                elif self._is_wanted(index, single, ack_set, first_index, last_index):
+                    indices.append(index)
+                    add_value(data[start:at])
+                    add_single(single)
+                elif is_plain:
+                    # The first row left out: from here on each row's index has to be told.
+                    is_plain = False
+                    indices = list(range(index))
+        except CorruptMessageError as error:
+            if str(error).startswith("batch index"):
+                raise
+            raise error.within(f"batch index {index}") from None
+        return self._append(ledger_id, entry_id, range(count) if is_plain else indices, values, singles)
+
+    def _is_wanted(
+        self, index: int, single: _Single, ack_set: Sequence[int], first_index: int, last_index: int
+    ) -> bool:
+        if single.compacted_out or index in self._compacted or not first_index <= index <= last_index:
+            return False
+        return not ack_set or (index >> 6 < len(ack_set) and bool(ack_set[index >> 6] >> (index & 63) & 1))
+
+    def _append(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        indices: Sequence[int],
+        values: list[bytes | None],
+        singles: list[_Single],
+    ) -> int:
+        """Build every column's new cells first, then add them all."""
+        rows = len(values)
+        if not rows:
+            return 0
+        added: dict[str, Sequence[Any]] = {}
+        sizes: dict[str, int] = {}
+        for name in self._cells:
+            match name:
+                case "value":
+                    if any(s.null_value is not None for s in singles) or self._null_value:
+                        values = [
+                            None if (self._null_value if s.null_value is None else s.null_value) else value
+                            for value, s in zip(values, singles, strict=True)
+                        ]
+                    added[name] = values
+                case "key":
+                    added[name] = self._keys(indices, singles)
+                case "ordering_key":
+                    added[name] = [s.ordering_key for s in singles]
+                case "properties":
+                    added[name], sizes[name] = _property_rows(indices, singles)
+                case "publish_time":
+                    added[name] = [_time_us(self._publish_time, name)] * rows
+                case "event_time":
+                    default = self._event_time
+                    added[name] = [
+                        _time_us(t, name) if t else None
+                        for t in [default if s.event_time is None else s.event_time for s in singles]
+                    ]
+                case "sequence_id":
+                    default = self._sequence_id or 0
+                    added[name] = [default if s.sequence_id is None else s.sequence_id for s in singles]
+                case "producer_name":
+                    added[name] = self._repeated(name, self._producer_name, rows)
+                case "schema_version":
+                    added[name] = self._repeated(name, self._schema_version, rows)
+                case "replicated_from":
+                    added[name] = self._repeated(name, self._replicated_from, rows)
+                case "broker_publish_time":
+                    added[name] = [_time_us(self._broker_time, name)] * rows
+                case "broker_index":
+                    if self._broker_index is None:
+                        added[name] = [None] * rows
+                    else:
+                        # The broker counts to the batch's last message.
+                        first = self._broker_index - (self.num_messages - 1)
+                        added[name] = [_signed(first + max(index, 0) & 0xFFFFFFFFFFFFFFFF) for index in indices]
+                case "ledger_id":
+                    added[name] = [ledger_id] * rows
+                case "entry_id":
+                    added[name] = [entry_id] * rows
+                case "batch_index":
+                    added[name] = indices
+        for name, wants_text in self._wants_text.items():
+            if wants_text:
+                _check_utf8(added[name], name, indices)
+        for name in ("value", "key", "ordering_key", "producer_name", "schema_version", "replicated_from"):
+            if name in added:
+                sizes[name] = sum(map(len, filter(None, added[name])))
+        for name, size in sizes.items():
+            if self._bytes[name] + size > MAX_COLUMN_BYTES:
+                raise column_overflow(name)
+        for name, cells in added.items():
+            self._cells[name].extend(cells)
+        for name, size in sizes.items():
+            self._bytes[name] += size
+            self.nbytes += size
+        if "properties" in added:
+            self.nbytes += PROPERTY_BYTES * sum(map(len, added["properties"]))
+        self.rows += rows
+        self.nbytes += rows * self._row_bytes
+        return rows
+
+    def _keys(self, indices: Sequence[int], singles: list[_Single]) -> list[bytes | None]:
+        default = self._null_key
+        keys: list[bytes | None] = []
+        for index, single in zip(indices, singles, strict=True):
+            key = single.partition_key
+            if key is not None:
+                is_null = default if single.null_partition_key is None else single.null_partition_key
+                if is_null:
+                    key = None
+                elif single.is_base64:
+                    if _BASE64.fullmatch(key) is None:
+                        raise _of_row("the key is not base64", index)
+                    key = a2b_base64(key.rstrip(b"=") + b"=" * (-len(key.rstrip(b"=")) % 4))
+            keys.append(key)
+        return keys
+
+    def _repeated(self, name: str, cell: bytes | None, rows: int) -> Sequence[bytes | None]:
+        if cell is not None:
+            if len(cell) * rows > max(self._max_repeated_bytes, 16 * len(self._payload)):
+                raise repeated_too_often(name, len(cell), rows)
+            if name != "schema_version":
+                _check_utf8([cell], name, [-1])
+        return [cell] * rows
+
+    def append_null(self, ledger_id: int, entry_id: int) -> int:
+        """Add a row of which only topic, partition and message id (batch index -1) are known, for a corrupt entry."""
+        for name, cells in self._cells.items():
+            cells.append({} if name == "properties" else None)
+        if "message_id" in self._cells:
+            self._cells["ledger_id"][-1] = ledger_id
+            self._cells["entry_id"][-1] = entry_id
+            self._cells["batch_index"][-1] = -1
+        self.rows += 1
+        self.nbytes += self._row_bytes
+        return 1
+
+    def take_arrays(self) -> list[pa.Array]:
+        """Every pending row, one array a column in the schema's order; starts over."""
+        arrays = []
+        for field in self._schema:
+            if field.name in self._constant:
+                array = self._constant[field.name].take(self.rows)
+            elif field.name == "message_id":
+                parts = [("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())]
+                array = struct_array(field.type, [array_of(self._cells[name], type_) for name, type_ in parts])
+            elif field.name == "properties":
+                array = map_array_of(self._cells["properties"], field.type)
+            else:
+                array = array_of(self._cells[field.name], field.type)
+            arrays.append(array)
+        self._start_over()
+        return arrays
+
+
+def checksum_mismatch(announced: int, computed: int) -> CorruptMessageError:
+    """The error for an entry whose bytes are not those the producer sent."""
+    return CorruptMessageError(f"the checksum does not match: CRC32C announced {announced:#010x}, found {computed:#010x}")
+
+
+def column_overflow(name: str) -> UnsupportedFeatureError:
+    """The error for a column that would not fit in one Arrow batch."""
+    return UnsupportedFeatureError(
+        f"column {name} would pass the 2 GiB that one Arrow batch can hold; lower maxBatchBytes or maxMessageBytes"
+    )
+
+
+def repeated_too_often(name: str, size: int, rows: int) -> CorruptMessageError:
+    """The error for a batch made to explode: a huge producer name, say, that every row would repeat."""
+    return CorruptMessageError(f"a {name} of {size} bytes in a batch of {rows} messages is more than maxMessageBytes allows")
+
+
+def _cut_off(index: int) -> None:
+    msg = f"batch index {index}: the batch ends within this message"
+    raise CorruptMessageError(msg)
+
+
+def _of_row(sentence: str, index: int) -> CorruptMessageError:
+    return CorruptMessageError(sentence if index < 0 else f"batch index {index}: {sentence}")
+
+
+def _check_utf8(cells: Sequence[bytes | None], name: str, indices: Sequence[int]) -> None:
+    for row, cell in enumerate(cells):
+        if cell is not None and not cell.isascii():
+            try:
+                cell.decode()
+            except UnicodeDecodeError as error:
+                sentence = f"the {name} is not UTF-8 (byte {error.start})"
+                raise _of_row(sentence, indices[row]) from None
+
+
+def _time_us(time_ms: int | None, name: str) -> int | None:
+    if time_ms is None:
+        return None
+    if not -MAX_TIME_MS <= time_ms <= MAX_TIME_MS:
+        msg = f"the {name} of {time_ms} ms is beyond what a timestamp can hold"
+        raise CorruptMessageError(msg)
+    return time_ms * 1000
+
+
+def _property_rows(indices: Sequence[int], singles: list[_Single]) -> tuple[list[dict[bytes, bytes]], int]:
+    rows: list[dict[bytes, bytes]] = []
+    size = 0
+    for index, single in zip(indices, singles, strict=True):
+        row: dict[bytes, bytes] = {}
+        for pair in single.properties:
+            try:
+                key = value = None
+                for tag, start, stop in _fields(pair, 0, len(pair)):
+                    if tag == 0x0A:
+                        key = pair[start:stop]
+                    elif tag == 0x12:
+                        value = pair[start:stop]
+            except CorruptMessageError as error:
+                raise _of_row(str(error), index) from None
+            if key is None or value is None:
+                raise _of_row("a property lacks its key or its value", index)
+            _check_utf8([key, value], "properties", [index, index])
+            row[key] = value
+        rows.append(row)
+        size += sum(map(len, row)) + sum(map(len, row.values()))
+    return rows, size
+
+
+def _parse_single(data: bytes) -> _Single:
+    payload_size: int | None = None
+    compacted_out = is_base64 = False
+    null_value: bool | None = None
+    null_key: bool | None = None
+    key: bytes | None = None
+    ordering_key: bytes | None = None
+    event_time: int | None = None
+    sequence_id: int | None = None
+    properties: list[bytes] = []
+    for tag, value, stop in _fields(data, 0, len(data)):
+        if tag == 0x18:
+            payload_size = _signed32(value)
+        elif tag == 0x40:
+            sequence_id = _signed(value)
+        elif tag == 0x12:
+            key = data[value:stop]
+        elif tag == 0x0A:
+            properties.append(data[value:stop])
+        elif tag == 0x28:
+            event_time = _signed(value)
+        elif tag == 0x20:
+            compacted_out = value != 0
+        elif tag == 0x30:
+            is_base64 = value != 0
+        elif tag == 0x3A:
+            ordering_key = data[value:stop]
+        elif tag == 0x48:
+            null_value = value != 0
+        elif tag == 0x50:
+            null_key = value != 0
+    if payload_size is None:
+        msg = "the message lacks its payload_size"
+        raise CorruptMessageError(msg)
+    return _Single(
+        payload_size,
+        compacted_out,
+        null_value,
+        null_key,
+        key,
+        is_base64,
+        ordering_key,
+        event_time,
+        sequence_id,
+        tuple(properties),
+    )
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Each field of a protobuf message: its tag, and its value (varint) or where it begins and ends (bytes).
+
+    Raises:
+        CorruptMessageError: as the module's rules have it.
+    """
+    while at < end:
+        tag = data[at]
+        if tag < 0x80:
+            at += 1
+        else:
+            tag, at = _varint(data, at, end)
+        wire_type = tag & 7
+        if tag < 8 or tag > 0xFFFFFFFF:
+            msg = "a protobuf field has an impossible number"
+            raise CorruptMessageError(msg)
+        if wire_type == 0:
+            value, at = _varint(data, at, end)
+            yield tag, value, at
+        elif wire_type == 2:
+            size, at = _varint(data, at, end)
+            start = at
+            at += size
+            if at > end:
+                msg = "a protobuf field reaches past the end"
+                raise CorruptMessageError(msg)
+            yield tag, start, at
+        elif wire_type in (1, 5):
+            at += 8 if wire_type == 1 else 4
+            if at > end:
+                msg = "a protobuf field reaches past the end"
+                raise CorruptMessageError(msg)
+        else:
+            msg = f"a protobuf field has the unknown wire type {wire_type}"
+            raise CorruptMessageError(msg)
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """The unsigned 64-bit varint at `at`, and where it ends.
+
+    Raises:
+        CorruptMessageError: it does not end before `end`, or within ten bytes.
+    """
+    value = shift = 0
+    while at < end and shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+        shift += 7
+    msg = "a protobuf number does not end"
+    raise CorruptMessageError(msg)
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
+
+
+def _signed32(value: int) -> int:
+    value &= 0xFFFFFFFF
+    return value - 2**32 if value >= 2**31 else value
+
+
+def _sized(data: bytes, at: int, what: str) -> tuple[int, int]:
+    """Where the u32-prefixed part at `at` begins and ends.
+
+    Raises:
+        CorruptMessageError: it reaches past the end of `data`.
+    """
+    if len(data) - at < 4:
+        msg = f"the entry ends within its {what}"
+        raise CorruptMessageError(msg)
+    start = at + 4
+    end = start + _U32.unpack_from(data, at)[0]
+    if end > len(data):
+        msg = f"the entry ends within its {what}"
+        raise CorruptMessageError(msg)
+    return start, end
