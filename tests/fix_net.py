@@ -251,6 +251,7 @@ class ScriptedServer:
         self.port = int(self._sock.getsockname()[1])
         self.address = f"{HOST}:{self.port}"
         self.peers: list[Peer] = []
+        self._all_came = threading.Event()
         self._accepting = threading.Thread(target=self._accept, name=f"scripted server {self.port}")
         self._accepting.start()
 
@@ -264,6 +265,8 @@ class ScriptedServer:
 
     def stop(self) -> None:
         """Ends the listening, and waits for the scripts: silent ones stop, others end when they are played."""
+        # A client may be gone before its connection is accepted here.
+        self._all_came.wait(1)
         self._stopping.set()
         # Wakes the accepting thread: closing a socket does not, on Linux.
         with contextlib.suppress(OSError):
@@ -298,6 +301,8 @@ class ScriptedServer:
                 peer.close()
                 continue
             self.peers.append(peer)
+            if len(self.peers) >= len(self._scripts):
+                self._all_came.set()
             script = self._scripts[min(number, len(self._scripts) - 1)]
             thread = threading.Thread(target=self._play, args=(peer, script), name=f"{self.address} script {number}")
             self._threads.append(thread)
@@ -608,6 +613,33 @@ class RecordingProxy(FaultProxy):
                 self._out.flush()
 
 
+_COMMAND_TYPES = {
+    int(number): name
+    for name, number in (
+        pair.split("=")
+        for pair in """
+        CONNECT=2 CONNECTED=3 SUBSCRIBE=4 PRODUCER=5 SEND=6 SEND_RECEIPT=7 SEND_ERROR=8 MESSAGE=9 ACK=10 FLOW=11
+        UNSUBSCRIBE=12 SUCCESS=13 ERROR=14 CLOSE_PRODUCER=15 CLOSE_CONSUMER=16 PRODUCER_SUCCESS=17 PING=18 PONG=19
+        REDELIVER_UNACKNOWLEDGED_MESSAGES=20 PARTITIONED_METADATA=21 PARTITIONED_METADATA_RESPONSE=22 LOOKUP=23
+        LOOKUP_RESPONSE=24 CONSUMER_STATS=25 CONSUMER_STATS_RESPONSE=26 REACHED_END_OF_TOPIC=27 SEEK=28
+        GET_LAST_MESSAGE_ID=29 GET_LAST_MESSAGE_ID_RESPONSE=30 ACTIVE_CONSUMER_CHANGE=31 GET_TOPICS_OF_NAMESPACE=32
+        GET_TOPICS_OF_NAMESPACE_RESPONSE=33 GET_SCHEMA=34 GET_SCHEMA_RESPONSE=35 AUTH_CHALLENGE=36 AUTH_RESPONSE=37
+        ACK_RESPONSE=38 GET_OR_CREATE_SCHEMA=39 GET_OR_CREATE_SCHEMA_RESPONSE=40 NEW_TXN=50 NEW_TXN_RESPONSE=51
+        ADD_PARTITION_TO_TXN=52 ADD_PARTITION_TO_TXN_RESPONSE=53 ADD_SUBSCRIPTION_TO_TXN=54
+        ADD_SUBSCRIPTION_TO_TXN_RESPONSE=55 END_TXN=56 END_TXN_RESPONSE=57 END_TXN_ON_PARTITION=58
+        END_TXN_ON_PARTITION_RESPONSE=59 END_TXN_ON_SUBSCRIPTION=60 END_TXN_ON_SUBSCRIPTION_RESPONSE=61
+        TC_CLIENT_CONNECT_REQUEST=62 TC_CLIENT_CONNECT_RESPONSE=63 WATCH_TOPIC_LIST=64 WATCH_TOPIC_LIST_SUCCESS=65
+        WATCH_TOPIC_UPDATE=66 WATCH_TOPIC_LIST_CLOSE=67 TOPIC_MIGRATED=68 SCALABLE_TOPIC_LOOKUP=70
+        SCALABLE_TOPIC_UPDATE=71 SCALABLE_TOPIC_CLOSE=72 SCALABLE_TOPIC_SUBSCRIBE=73
+        SCALABLE_TOPIC_SUBSCRIBE_RESPONSE=74 SCALABLE_TOPIC_ASSIGNMENT_UPDATE=75 WATCH_SCALABLE_TOPICS=76
+        WATCH_SCALABLE_TOPICS_UPDATE=77 WATCH_SCALABLE_TOPICS_CLOSE=78 WATCH_TC_ASSIGNMENTS=79
+        WATCH_TC_ASSIGNMENTS_UPDATE=80 WATCH_TC_ASSIGNMENTS_CLOSE=81
+        """.split()
+    )
+}
+"""`BaseCommand.Type` of Pulsar 4.0.8: official clients send more of them than the package knows."""
+
+
 def describe_frame(frame: bytes) -> tuple[str, str]:
     """The type of a Pulsar frame's command (`UNKNOWN_n` where we have no name for it), and the command as text."""
     from google.protobuf import text_format
@@ -618,10 +650,9 @@ def describe_frame(frame: bytes) -> tuple[str, str]:
     command = _pb.BaseCommand()
     command.ParseFromString(frame[8 : 8 + size])
     text = text_format.MessageToString(command, as_one_line=True, print_unknown_fields=True).strip()
-    # The number stands in the first field; an enum value we do not know is left out of `command.type`.
+    # The number stands in the first field; a value that the package does not know is left out of `command.type`.
     number = frame[9] if size >= 2 and frame[8] == 0x08 else -1
-    value = _pb.BaseCommand.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number.get(number)
-    return (value.name if value is not None else f"UNKNOWN_{number}"), text
+    return _COMMAND_TYPES.get(number, f"UNKNOWN_{number}"), text
 
 
 # -- certificates

@@ -215,5 +215,6 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                 if timer is not None and timer <= now:
                     self._connection.handle_timer(now)
             except MQSourceError as error:
-                failure = error
+                # At once: what the connection says of a command from now on would look like the sender's mistake.
+                failure = self._error = error
             return self._connection.events_received(), failure

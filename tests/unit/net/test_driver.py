@@ -28,7 +28,7 @@ class LineConnection:
         self.ticks = 0
         self._free = bytearray(1 << 16)
         self._unread = b""
-        self._events = deque()
+        self._events: deque[str] = deque()
         self._out = bytearray()
         self._interval = interval
         self._timer = None if interval is None else time.monotonic() + interval
@@ -339,6 +339,41 @@ def test_an_error_in_the_connection_ends_it_for_all(scripted_server, start, said
     if said == "bad":
         # What came before the error counts, though it came in the same piece.
         assert client.lines == ["before"]
+
+
+def test_who_sends_while_the_connection_fails_gets_the_error_that_ended_it(scripted_server, start):
+    # The connection knows that it is broken a moment before its thread has ended: what it says of a command then
+    # ("sent after ...") would look like a mistake of the sender's.
+    class Strict(LineConnection):
+        broken = False
+
+        def send(self, command):
+            if self.broken:
+                msg = "sent after the end"
+                raise LocalProtocolError(msg)
+            super().send(command)
+
+        def received(self, n, now):
+            try:
+                super().received(n, now)
+            except RemoteProtocolError:
+                self.broken = True
+                raise
+
+    told: list[BaseException] = []
+
+    def send_now(_events):
+        with pytest.raises(RemoteProtocolError, match="the peer said bad") as caught:
+            client.driver.send("x")
+        told.append(caught.value)
+
+    server = scripted_server([expect(b"go\n"), send(b"before\nbad\n"), expect_eof()])
+    client = start(server.port, connection=Strict())
+    client.react = send_now
+    client.driver.send("go")
+    error = client.wait_for_end()
+    assert type(error) is RemoteProtocolError
+    assert len(told) == 1
 
 
 def test_a_bug_in_the_handler_of_events_ends_it(scripted_server, start):

@@ -29,7 +29,7 @@ class Server:
     """Answers GETs with the next of `answers`, (status, body, headers), the last one again and again."""
 
     def __init__(self, *answers, context=None):
-        self.asked = []
+        self.asked: list[tuple[str, dict[str, str]]] = []
         server = self
 
         class Handler(http.server.BaseHTTPRequestHandler):

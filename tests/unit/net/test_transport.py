@@ -333,7 +333,7 @@ def test_a_handshake_on_a_descriptor_past_1023(scripted_server, tls_material):
         pytest.skip("this machine allows too few descriptors")
     server = scripted_server([tls(tls_material.server()), send(b"x"), expect_eof()])
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
-    fillers = []
+    fillers: list[int] = []
     try:
         while not fillers or fillers[-1] < 1030:
             fillers.append(os.open(os.devnull, os.O_RDONLY))
