@@ -12,7 +12,7 @@ Example:
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_mq_source.core.errors import (
     AuthenticationError,
@@ -69,7 +69,7 @@ __all__ = [
 _DATA_SOURCES = {"PulsarNativeDataSource": "spark_mq_source.spark.pulsar"}
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has
     # The data sources import pyspark, which a program that only wants the errors need not load.
     module = _DATA_SOURCES.get(name)
     if module is None:

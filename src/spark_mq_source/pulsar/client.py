@@ -228,8 +228,8 @@ class PulsarClient:
         for host, port in random.sample(self._addresses, len(self._addresses)):
             try:
                 return self._session(host, port, None)
-            except TransportError as error:
-                failures.append(error)
+            except TransportError as failure:
+                failures.append(failure)
         if len(failures) == 1:
             raise failures[0]
         error = TransportError("; ".join(map(str, failures)))

@@ -7,6 +7,7 @@ import itertools
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError
 from spark_mq_source.core.ports import Predicate
@@ -21,13 +22,13 @@ __all__ = ["plan_batch"]
 logger = logging.getLogger(__name__)
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_COMPARISONS: Mapping[str, Callable[[object, object], bool]] = {
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
-    "in": lambda value, values: value in values,  # type: ignore[operator]
+    "in": lambda value, values: value in values,
 }
 
 

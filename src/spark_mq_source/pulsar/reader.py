@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from spark_mq_source.core.errors import (
     CorruptMessageError,
     DataLossError,
+    EncryptedMessageError,
     MQSourceError,
     RemoteProtocolError,
     RequestTimeoutError,
@@ -22,7 +23,7 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.pulsar.client import PulsarClient
-from spark_mq_source.pulsar.messages import EntryDecoder
+from spark_mq_source.pulsar.messages import WHOLE_ENTRY, EntryDecoder
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.session import Consumer
 
@@ -43,9 +44,6 @@ BURST_BYTES = 8 << 20
 
 IDLE_SECONDS = 1.0
 """Silence with permits outstanding after which the broker is asked whether anything is left."""
-
-WHOLE_ENTRY = 2**31 - 1
-"""The last batch index there can be: the count is an int32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +158,8 @@ class _RangeReader:
                     self._client.close_consumer(consumer)
             except _ResumeError as reason:
                 logger.info("%s: subscribing again: %s", self._task, reason)
+            except EncryptedMessageError:
+                raise
             except (CorruptMessageError, RemoteProtocolError) as error:
                 # One bit flipped on the way looks the same as a corrupt message; reading it again tells them apart.
                 if self._distrusted == self._done:
@@ -282,7 +282,7 @@ class _RangeReader:
         that has its last chunk.
         """
         orphan, self._decoder.orphan = self._decoder.orphan, None
-        if orphan is None or not is_wanted:
+        if orphan is None or orphan.chunk_id < orphan.num_chunks - 1 or not is_wanted:
             return
         opened_at = consumer.opened.first
         earliest = self._client.fetch_bounds([self._task.topic_partition])[self._task.topic_partition].first

@@ -19,14 +19,14 @@ from spark_mq_source.net.driver import ConnectionDriver
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
 from spark_mq_source.pulsar import commands
-from spark_mq_source.pulsar.connection import (
+from spark_mq_source.pulsar.authentication import (
     Authentication,
     BasicAuthentication,
-    PulsarConnection,
     TlsAuthentication,
     TokenAuthentication,
     TokenFileAuthentication,
 )
+from spark_mq_source.pulsar.connection import PulsarConnection
 from spark_mq_source.pulsar.error_codes import error_for_code
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions

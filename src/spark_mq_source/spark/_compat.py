@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["arrow_schema"]
 
 # 4.0 and 4.1 have UTC as their only zone for Arrow; later releases want it named (seen on 4.0.0 and 4.3.0).
-_UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -122,10 +122,16 @@ class MQPushdownReader(MQBatchReader[OptionsT, RangeT]):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Notes what the plan can use. Spark checks every condition again: a plan prunes, it does not filter."""
         for condition in filters:
-            operator = _OPERATORS.get(type(condition))
-            attribute = getattr(condition, "attribute", ())
-            if operator is not None and len(attribute) == 1:
-                self._predicates.append(Predicate(attribute[0], operator, _plain(condition.value)))  # type: ignore[attr-defined]
+            match condition:
+                case (
+                    EqualTo(attribute=(column,), value=value)
+                    | LessThan(attribute=(column,), value=value)
+                    | LessThanOrEqual(attribute=(column,), value=value)
+                    | GreaterThan(attribute=(column,), value=value)
+                    | GreaterThanOrEqual(attribute=(column,), value=value)
+                    | In(attribute=(column,), value=value)
+                ):
+                    self._predicates.append(Predicate(column, _OPERATORS[type(condition)], _plain(value)))
         return filters
 
 
