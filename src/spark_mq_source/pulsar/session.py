@@ -207,14 +207,14 @@ class Session:
         result: Future[T] = Future()
 
         def settle(done: Future[object]) -> None:
-            error = done.exception()
-            if error is None:
+            failure = done.exception()
+            if failure is None:
                 try:
                     result.set_result(convert(done.result()))
                 except MQSourceError as refused:
-                    error = refused
-            if error is not None:
-                result.set_exception(error)
+                    failure = refused.within(self.address)
+            if failure is not None:
+                result.set_exception(failure)
 
         answer.add_done_callback(settle)
         self._waiting[request_id] = answer
