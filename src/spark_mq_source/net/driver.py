@@ -119,6 +119,14 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         copy.args = error.args
         return copy
 
+    def _named(self, error: MQSourceError) -> MQSourceError:
+        """The error with the peer's address in it, which a connection without I/O does not know."""
+        if self.address in str(error):
+            return error
+        named = error.within(self.address)
+        named.__cause__ = error
+        return named
+
     def _set_reading(self, reading: bool) -> None:
         with self._lock:
             if self._reading == reading:
@@ -148,7 +156,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             self._pump()
             error: MQSourceError = ConnectionLostError(f"{self.address}: this connection was closed here")
         except MQSourceError as failure:
-            error = failure
+            error = self._named(failure)
         except Exception as failure:  # noqa: BLE001 - a bug must not leave callers waiting for ever
             error = LocalProtocolError(f"{self.address}: {type(failure).__name__}: {failure}")
             error.__cause__ = failure
@@ -216,5 +224,5 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                     self._connection.handle_timer(now)
             except MQSourceError as error:
                 # At once: what the connection says of a command from now on would look like the sender's mistake.
-                failure = self._error = error
+                failure = self._error = self._named(error)
             return self._connection.events_received(), failure

@@ -297,10 +297,10 @@ def test_the_end_of_the_stream(scripted_server, start):
     client = start(server.port)
     error = client.wait_for_end()
     assert type(error) is ConnectionLostError
-    assert str(error) == "the peer closed"
+    assert str(error) == f"{server.address}: the peer closed"
     assert client.lines == ["last words"]
     assert client.driver.closed
-    with pytest.raises(ConnectionLostError, match=r"^the peer closed$") as caught:
+    with pytest.raises(ConnectionLostError, match=f"^{server.address}: the peer closed$") as caught:
         client.driver.send("x")
     assert caught.value is not error
 
