@@ -10,6 +10,7 @@ Every array takes its type from the schema that Spark gave, children included: S
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -118,16 +119,26 @@ class ConstantColumn:
         ['t', 't']
     """
 
-    def __init__(self, value: object, type_: pa.DataType) -> None:
-        self._value = pa.scalar(value, type_)
-        self._rows = pa.array([], type_)
+    def __init__(self, value: str | int, type_: pa.DataType) -> None:
+        self._type = type_
+        self._cell = value.encode() if isinstance(value, str) else value.to_bytes(type_.bit_width // 8, "little", signed=True)
+        self._rows = pa.nulls(0, type_)
 
     def take(self, rows: int) -> pa.Array:
         """`rows` rows of it."""
         if rows > len(self._rows):
             # Twice as many, so that batches which slowly grow do not rebuild it each time.
-            self._rows = pa.repeat(self._value, max(2 * len(self._rows), rows))
+            self._rows = self._repeat(max(2 * len(self._rows), rows))
         return self._rows.slice(0, rows)
+
+    def _repeat(self, rows: int) -> pa.Array:
+        # From buffers, because pa.scalar and pa.array import pandas where there is one, which takes a worker seconds.
+        data = pa.py_buffer(self._cell * rows)
+        if not is_text(self._type):
+            return fixed_width_array(self._type, rows, data)
+        width = len(self._cell)
+        offsets = array("i", range(0, (rows + 1) * width, width) if width else bytes(4 * (rows + 1)))
+        return variable_width_array(self._type, rows, pa.py_buffer(offsets), data)
 
 
 def fixed_width_array(
