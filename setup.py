@@ -16,13 +16,16 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    # optional: a machine without a C compiler gets the interpreter's twin, and implementation() says so.
-    extension = Extension(HOT_MODULE, [SOURCE.as_posix()], optional=True, extra_compile_args=["-O3"])
+    extension = Extension(HOT_MODULE, [SOURCE.as_posix()], extra_compile_args=["-O3"])
     modules: list[Extension] = cythonize(  # type: ignore[no-untyped-call] # Cython is partly annotated
         [extension],
         build_dir="build/cython",
         compiler_directives={"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True},
     )
+    for module in modules:
+        # A machine without a C compiler gets the interpreter's twin, and implementation() says so. Said here because
+        # cythonize makes new Extension objects and forgets this one's `optional` (seen in Cython 3.3).
+        module.optional = True
     return modules
 
 
