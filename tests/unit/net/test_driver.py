@@ -527,3 +527,54 @@ def test_an_idle_connection_does_not_spin(scripted_server, start):
     client.driver.close()
     assert client.connection.ticks >= 10
     assert asked < 10 * client.connection.ticks
+
+
+# -- the links themselves: a fault that does not happen would make other tests pass for nothing
+
+
+def test_a_stalled_link_goes_on_where_it_stopped(scripted_server, fault_proxy, start):
+    server = scripted_server([send(b"0123\n4567\n89\n"), stay_silent])
+    proxy = fault_proxy(HOST, server.port)
+    proxy.add(Fault("stall", "b2c", at=7))
+    client = start(proxy.port)
+    client.wait_for(lambda: client.lines)
+    proxy.wait_for(lambda p: [fault.kind for fault in p.happened] == ["stall"])
+    assert client.lines == ["0123"]
+    proxy.resume()
+    client.wait_for(lambda: len(client.lines) == 3)
+    assert client.lines == ["0123", "4567", "89"]
+
+
+def test_a_flipped_bit(scripted_server, fault_proxy, start):
+    server = scripted_server([send(b"0123\n4567\n"), stay_silent])
+    proxy = fault_proxy(HOST, server.port)
+    proxy.add(Fault("flip", "b2c", at=6))
+    client = start(proxy.port)
+    client.wait_for(lambda: len(client.lines) == 2)
+    assert client.lines == ["0123", "4467"]
+
+
+def test_a_deaf_link_answers_nothing_and_the_next_one_works(scripted_server, fault_proxy, start):
+    server = scripted_server([expect(b"x\n"), send(b"y\n"), stay_silent])
+    proxy = fault_proxy(HOST, server.port)
+    proxy.add(Fault("deaf"))
+    first = start(proxy.port)
+    first.driver.send("x")
+    proxy.wait_for(lambda p: p.happened)
+    second = start(proxy.port)
+    second.driver.send("x")
+    second.wait_for(lambda: second.lines == ["y"])
+    assert first.lines == []
+    assert not first.driver.closed
+    assert len(server.peers) == 1
+
+
+def test_an_aborted_and_a_cut_link(scripted_server, fault_proxy, start):
+    server = scripted_server([send(b"0123\n"), stay_silent], repeat=True)
+    proxy = fault_proxy(HOST, server.port)
+    proxy.add(Fault("abort", "b2c", at=2))
+    assert "the connection broke" in str(start(proxy.port).wait_for_end())
+    client = start(proxy.port)
+    client.wait_for(lambda: client.lines == ["0123"])
+    assert proxy.cut_now() == 1
+    assert "the peer closed" in str(client.wait_for_end())
