@@ -57,8 +57,9 @@ class ReceiveBuffer:
         if hint_bytes < 0:
             msg = f"hint_bytes must not be negative, not {hint_bytes}"
             raise ValueError(msg)
-        if len(self._block) - self._end < max(hint_bytes, 1):
-            self._next_block(hint_bytes)
+        wanted = max(hint_bytes, 1)
+        if len(self._block) - self._end < wanted:
+            self._next_block(wanted)
         return self._view[self._end :]
 
     def commit(self, n: int) -> None:
@@ -90,12 +91,12 @@ class ReceiveBuffer:
             self._start += n
         return view
 
-    def _next_block(self, hint_bytes: int) -> None:
+    def _next_block(self, free_bytes: int) -> None:
         unfinished = self._readable[self._start : self._end]
-        wanted = max(self._block_bytes, len(unfinished) + hint_bytes, 1)
-        block = self._take_spare() if wanted == self._block_bytes else None
+        size = max(self._block_bytes, len(unfinished) + free_bytes)
+        block = self._take_spare() if size == self._block_bytes else None
         if block is None:
-            block = bytearray(wanted)
+            block = bytearray(size)
         view = memoryview(block)
         view[: len(unfinished)] = unfinished
         self._end = len(unfinished)

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from spark_mq_source.core.buffer import ReceiveBuffer
+from spark_mq_source.core.errors import BrokerError, MQSourceError, RemoteProtocolError
+from spark_mq_source.pulsar import commands as c
+from spark_mq_source.pulsar.authentication import TokenAuthentication
+from spark_mq_source.pulsar.commands import decode_command, encode_command
+from spark_mq_source.pulsar.connection import PulsarConnection
+from spark_mq_source.pulsar.wire import Frame, encode_frame, take_frame
+from tests.vectors import pulsar_frames
+
+MAX_FRAME_BYTES = 1 << 20
+FROM_BROKER = [frame.data for frame in pulsar_frames() if frame.from_broker]
+SUBSCRIBE = c.Subscribe("t", "s", c.SubType.Exclusive, consumer_id=1, request_id=100, durable=False)
+
+uint64 = st.integers(0, 2**64 - 1)
+ids = st.integers(-1, 2**63 - 1)
+text = st.text(st.characters(codec="utf-8"), max_size=20)
+maybe_text = st.none() | text
+message_ids = st.builds(
+    c.MessageId,
+    ids,
+    ids,
+    st.integers(-1, 2**31 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3).map(tuple),
+    st.none() | st.integers(0, 2**31 - 1),
+)
+codes = st.none() | st.integers(-1, 30)
+commands = st.one_of(
+    st.builds(c.Connected, text, st.integers(0, 30), st.none() | st.integers(1, 2**31 - 1)),
+    st.builds(c.AuthChallenge, maybe_text, st.none() | st.builds(c.AuthData, text, st.binary(max_size=9)), st.just(19)),
+    st.builds(c.AuthResponse, maybe_text, st.none() | st.builds(c.AuthData, text, st.binary(max_size=9)), st.just(19)),
+    st.just(c.Ping()),
+    st.just(c.Pong()),
+    st.builds(c.PartitionedMetadata, text, ids, st.none() | st.booleans()),
+    st.builds(
+        c.PartitionedMetadataResponse,
+        ids,
+        st.integers(0, 2**32 - 1),
+        st.sampled_from(c.PartitionedMetadataType),
+        codes,
+        text,
+    ),
+    st.builds(c.Lookup, text, ids, st.booleans(), maybe_text),
+    st.builds(
+        c.LookupResponse,
+        ids,
+        st.sampled_from(c.LookupType),
+        maybe_text,
+        maybe_text,
+        st.booleans(),
+        codes,
+        text,
+        st.booleans(),
+    ),
+    st.builds(c.GetTopicsOfNamespace, ids, text, st.none() | st.sampled_from(c.Mode)),
+    st.builds(c.GetTopicsOfNamespaceResponse, ids, st.lists(text, max_size=3).map(tuple), st.booleans(), maybe_text),
+    st.builds(
+        c.Subscribe,
+        text,
+        text,
+        st.sampled_from(c.SubType),
+        ids,
+        ids,
+        maybe_text,
+        st.booleans(),
+        st.none() | message_ids,
+        st.none() | st.booleans(),
+        st.sampled_from(c.InitialPosition),
+        st.booleans(),
+    ),
+    st.builds(c.Flow, ids, st.integers(0, 2**32 - 1)),
+    st.builds(c.CloseConsumer, ids, ids, maybe_text, maybe_text),
+    st.builds(c.GetLastMessageId, ids, ids),
+    st.builds(c.GetLastMessageIdResponse, message_ids, ids, st.none() | message_ids),
+    st.builds(c.Seek, ids, ids, st.none() | message_ids, st.none() | st.integers(0, 2**63 - 1)),
+    st.builds(c.ConsumerStats, ids, ids),
+    st.builds(c.ConsumerStatsResponse, ids, codes, text, st.floats(allow_nan=False)),
+    st.builds(c.Success, ids),
+    st.builds(c.Error, ids, st.integers(0, 30), text),
+    st.builds(c.ReachedEndOfTopic, ids),
+    st.builds(c.TopicMigrated, ids, st.sampled_from(c.ResourceType), maybe_text, maybe_text),
+    st.builds(c.ActiveConsumerChange, ids, st.booleans()),
+    st.builds(c.Ack, ids, st.sampled_from(c.AckType), st.lists(message_ids, max_size=3).map(tuple), st.none() | ids),
+    st.builds(c.AckResponse, ids, codes, text, st.none() | ids),
+    st.builds(
+        c.Message,
+        st.integers(0, 2**63 - 1),
+        ids,
+        ids,
+        st.integers(0, 2**32 - 1),
+        st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3).map(tuple),
+        st.binary(min_size=1, max_size=50).map(memoryview),
+    ),
+)
+
+
+def subscribed() -> PulsarConnection:
+    connection = PulsarConnection(
+        client_version="test", authentication=TokenAuthentication("t"), max_frame_bytes=MAX_FRAME_BYTES, now=0.0
+    )
+    connection.receive_data(encode_command(c.Connected("x", 19, MAX_FRAME_BYTES)))
+    connection.send(SUBSCRIBE)
+    connection.receive_data(encode_command(c.Success(100)))
+    connection.events_received()
+    connection.data_to_send()
+    return connection
+
+
+def converse(pieces: list[bytes]) -> tuple[list[object], bytes, str]:
+    """What comes of these bytes: events, answers, and the error that ended it."""
+    connection = subscribed()
+    events: list[object] = []
+    answers = b""
+    error = ""
+    for piece in pieces:
+        try:
+            connection.receive_data(piece)
+        except MQSourceError as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            break
+        finally:
+            events += connection.events_received()
+            answers += connection.data_to_send()
+    return events, answers, error
+
+
+def split(data: bytes, cuts: list[int]) -> list[bytes]:
+    places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[start:stop] for start, stop in itertools.pairwise(places)]
+
+
+@given(commands)
+def test_a_command_survives_the_wire(command: c.Command) -> None:
+    frame = take_frame(memoryview(encode_command(command)), 0, MAX_FRAME_BYTES)
+    assert frame is not None
+    assert decode_command(frame) == command
+
+
+@given(st.lists(st.sampled_from(FROM_BROKER) | commands.map(encode_command), max_size=8), st.lists(st.integers(0)))
+def test_any_split_of_the_stream_gives_the_same(frames: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(frames)
+    whole_events, whole_answers, whole_error = converse([data])
+    events, answers, error = converse(split(data, cuts))
+    assert (events, error) == (whole_events, whole_error)
+    # What was answered before the end may have been sent already; nothing else may differ.
+    assert answers == whole_answers if not error else answers.startswith(whole_answers)
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(0), max_size=5))
+@example(bytes.fromhex("000fffff 000ffffb"), [])
+def test_garbage_is_refused_or_waited_for_and_nothing_else(data: bytes, cuts: list[int]) -> None:
+    _, _, error = converse(split(data, cuts))
+    assert not error or error.startswith("RemoteProtocolError")
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_a_damaged_frame_is_an_error_of_the_peer_or_another_command(data: st.DataObject) -> None:
+    frame = bytearray(data.draw(st.sampled_from(FROM_BROKER)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    connection = subscribed()
+    try:
+        connection.receive_data(bytes(frame))
+    except (RemoteProtocolError, BrokerError):
+        return
+    connection.events_received()
+
+
+@given(st.binary(max_size=60), st.binary(min_size=1, max_size=20))
+def test_a_command_of_garbage_is_refused_or_understood(command: bytes, body: bytes) -> None:
+    for part in (None, memoryview(body)):
+        try:
+            decode_command(Frame(memoryview(command), part, 0))
+        except RemoteProtocolError:
+            continue
+
+
+@given(st.binary(max_size=40))
+def test_the_fast_way_to_read_a_message_agrees_with_protobuf_on_whatever_it_accepts(rest: bytes) -> None:
+    body = memoryview(b"body")
+    for command in (b"\x08\x09\x4a" + rest, b"\x08\x09\x4a" + bytes([len(rest)]) + rest):
+        fast = c._decode_usual_message(command, body)
+        if fast is not None:
+            assert fast == c._decode_any(command, body)
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+    st.binary(max_size=4),
+)
+def test_the_fast_way_agrees_on_messages_with_any_id(
+    consumer_id: int, ledger_id: int, entry_id: int, partition: int, tail: bytes
+) -> None:
+    inner = b"".join((b"\x08", varint(ledger_id), b"\x10", varint(entry_id), b"\x18", varint(partition % 2**64), tail))
+    outer = b"\x08" + varint(consumer_id) + b"\x12" + varint(len(inner)) + inner
+    command = b"\x08\x09\x4a" + varint(len(outer)) + outer
+    body = memoryview(b"body")
+    fast = c._decode_usual_message(command, body)
+    if fast is not None:
+        assert fast == c._decode_any(command, body)
+
+
+def varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+@given(st.binary(max_size=200), st.none() | st.binary(min_size=1, max_size=200), st.binary(max_size=20))
+def test_a_frame_survives_the_wire(command: bytes, body: bytes | None, trailing: bytes) -> None:
+    data = encode_frame(command, body)
+    frame = take_frame(memoryview(data + trailing), 0, MAX_FRAME_BYTES)
+    assert frame is not None
+    assert (bytes(frame.command), None if frame.body is None else bytes(frame.body)) == (command, body)
+    assert frame.size == len(data)
+
+
+@given(st.integers(1, 40), st.lists(st.tuples(st.binary(max_size=60), st.integers(0, 60))))
+def test_the_buffer_gives_back_what_it_got_and_views_stay(block_bytes: int, steps: list[tuple[bytes, int]]) -> None:
+    buffer = ReceiveBuffer(block_bytes)
+    model = b""
+    held = []
+    for data, n in steps:
+        buffer.append(data)
+        model += data
+        view = buffer.take(n)
+        assert (view is None) == (n > len(model))
+        if view is not None:
+            held.append((view, model[:n]))
+            model = model[n:]
+        assert len(buffer) == len(model)
+    assert all(bytes(view) == expected for view, expected in held)
+
+
+@pytest.mark.parametrize("total", [0x7FFFFFFF, 0xFFFFFFFF, MAX_FRAME_BYTES + 1, MAX_FRAME_BYTES])
+def test_a_promise_of_many_bytes_costs_no_memory_beyond_the_limit(total: int) -> None:
+    connection = subscribed()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        try:
+            connection.receive_data(total.to_bytes(4, "big"))
+            assert total <= MAX_FRAME_BYTES
+            connection.writable(1)
+        except RemoteProtocolError:
+            assert total > MAX_FRAME_BYTES
+        used = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert used < 2 * MAX_FRAME_BYTES + (5 << 20)

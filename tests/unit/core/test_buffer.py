@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+
+from spark_mq_source.core.buffer import ReceiveBuffer
+
+
+def fill(buffer: ReceiveBuffer, data: bytes) -> None:
+    buffer.writable(len(data))[: len(data)] = data
+    buffer.commit(len(data))
+
+
+def test_takes_what_was_received_in_order() -> None:
+    buffer = ReceiveBuffer()
+    buffer.append(b"hello ")
+    fill(buffer, b"world")
+    assert len(buffer) == 11
+    assert bytes(buffer.peek(5)) == b"hello"
+    assert bytes(buffer.take(6)) == b"hello "
+    assert bytes(buffer.take(5)) == b"world"
+    assert len(buffer) == 0
+
+
+def test_nothing_is_taken_while_bytes_are_missing() -> None:
+    buffer = ReceiveBuffer()
+    buffer.append(b"abc")
+    assert buffer.take(4) is None
+    assert buffer.peek(4) is None
+    assert bytes(buffer.take(3)) == b"abc"
+    assert bytes(buffer.take(0)) == b""
+
+
+def test_views_are_read_only() -> None:
+    buffer = ReceiveBuffer()
+    buffer.append(b"abc")
+    view = buffer.take(3)
+    assert view is not None
+    assert view.readonly
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2, 7, 64])
+def test_a_view_keeps_its_bytes_whatever_is_received_after(block_bytes: int) -> None:
+    buffer = ReceiveBuffer(block_bytes)
+    held = []
+    for number in range(500):
+        piece = bytes([number % 251]) * (number % 5)
+        buffer.append(piece)
+        held.append((piece, buffer.take(len(piece))))
+    assert all(bytes(view) == piece for piece, view in held)
+
+
+def test_an_unfinished_tail_moves_to_the_next_block() -> None:
+    buffer = ReceiveBuffer(16)
+    buffer.append(b"0123456789")
+    assert bytes(buffer.take(8)) == b"01234567"
+    buffer.append(b"abcdefghij")
+    assert bytes(buffer.take(12)) == b"89abcdefghij"
+
+
+def test_free_space_is_never_empty_and_as_large_as_asked() -> None:
+    buffer = ReceiveBuffer(16)
+    buffer.append(bytes(16))
+    assert len(buffer.writable(0)) >= 1
+    assert len(buffer.writable(1000)) >= 1000
+    assert len(buffer) == 16
+
+
+def test_a_piece_larger_than_a_block_is_contiguous() -> None:
+    buffer = ReceiveBuffer(16)
+    data = bytes(range(256)) * 10
+    for start in range(0, len(data), 100):
+        fill(buffer, data[start : start + 100])
+    assert bytes(buffer.take(len(data))) == data
+
+
+def test_a_block_nobody_views_is_used_again_and_a_viewed_one_is_not() -> None:
+    buffer = ReceiveBuffer(64)
+    buffer.append(b"x" * 64)
+    seen = {id(buffer._block)}
+    held = buffer.take(64)
+    for _ in range(10):
+        buffer.append(b"y" * 64)
+        buffer.take(64)
+        seen.add(id(buffer._block))
+    assert bytes(held) == b"x" * 64
+    # The viewed one, and two that take turns.
+    assert len(seen) <= 4
+
+
+def test_wrong_numbers_are_refused() -> None:
+    buffer = ReceiveBuffer(8)
+    with pytest.raises(ValueError, match="negative"):
+        buffer.writable(-1)
+    with pytest.raises(ValueError, match="9 bytes"):
+        buffer.commit(9)
+    with pytest.raises(ValueError, match="-1 bytes"):
+        buffer.commit(-1)

@@ -1,0 +1,402 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from google.protobuf import text_format
+
+from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
+from spark_mq_source.pulsar import _pb, commands
+from spark_mq_source.pulsar.commands import (
+    Ack,
+    AckType,
+    ActiveConsumerChange,
+    AuthChallenge,
+    AuthData,
+    AuthResponse,
+    CloseConsumer,
+    Command,
+    CommandType,
+    Connect,
+    Connected,
+    ConsumerStats,
+    Error,
+    FeatureFlags,
+    Flow,
+    GetLastMessageId,
+    GetLastMessageIdResponse,
+    GetTopicsOfNamespace,
+    GetTopicsOfNamespaceResponse,
+    InitialPosition,
+    Lookup,
+    LookupResponse,
+    LookupType,
+    Message,
+    MessageId,
+    PartitionedMetadata,
+    PartitionedMetadataResponse,
+    PartitionedMetadataType,
+    Ping,
+    Pong,
+    ReachedEndOfTopic,
+    ResourceType,
+    Seek,
+    Subscribe,
+    SubType,
+    Success,
+    TopicMigrated,
+    UnknownCommand,
+    count_messages,
+    decode_command,
+    encode_command,
+)
+from spark_mq_source.pulsar.wire import Frame, encode_frame, take_frame
+from tests.vectors import RecordedFrame, pulsar_frames
+
+LIMIT = 1 << 20
+KNOWN = {kind.name for kind in CommandType}
+FRAMES = pulsar_frames()
+
+# No recording holds these yet; their bytes are written from the field numbers by hand below.
+NOT_RECORDED = {"ACTIVE_CONSUMER_CHANGE", "TOPIC_MIGRATED"}
+
+
+def frame_of(data: bytes) -> Frame:
+    frame = take_frame(memoryview(data), 0, LIMIT)
+    assert frame is not None
+    assert frame.size == len(data)
+    return frame
+
+
+def decode(data: bytes) -> Command:
+    return decode_command(frame_of(data))
+
+
+def find(case: str, kind: str) -> bytes:
+    (data, *_) = [frame.data for frame in FRAMES if frame.case == case and frame.kind == kind]
+    return data
+
+
+@pytest.mark.parametrize("recorded", FRAMES, ids=str)
+def test_a_recorded_frame_is_the_command_its_recording_says(recorded: RecordedFrame) -> None:
+    command = decode(recorded.data)
+    if recorded.kind not in KNOWN:
+        assert isinstance(command, UnknownCommand)
+        return
+    assert type(command).__name__.upper() == recorded.kind.replace("_", "")
+    # What we encode of it means the same to protobuf, apart from defaults that one of the two leaves unsaid.
+    again = frame_of(encode_command(command))
+    assert with_defaults(again.command) == with_defaults(frame_of(recorded.data).command)
+    assert decode_command(again) == command
+
+
+def with_defaults(command: memoryview) -> str:
+    base = _pb.BaseCommand.FromString(bytes(command))
+    base.DiscardUnknownFields()
+    _say_defaults(base)
+    return text_format.MessageToString(base)
+
+
+def _say_defaults(message: object) -> None:
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None:
+            for part in value if isinstance(value, list) or hasattr(value, "append") else [value]:
+                if hasattr(value, "append") or message.HasField(field.name):
+                    _say_defaults(part)
+        elif not hasattr(value, "append"):
+            setattr(message, field.name, value)
+
+
+# The same fields as the recorded client sent, and so the same bytes.
+SENT = [
+    (
+        "connect (protocol 19, supports_broker_entry_metadata)",
+        "CONNECT",
+        Connect("raw-1", protocol_version=19, feature_flags=FeatureFlags(supports_broker_entry_metadata=True)),
+    ),
+    (
+        "partition metadata: partitioned",
+        "PARTITIONED_METADATA",
+        PartitionedMetadata("persistent://public/x/part", 1, metadata_auto_creation_enabled=False),
+    ),
+    ("lookup: tenant absent", "LOOKUP", Lookup("persistent://nope/ns/t", 6)),
+    ("topics of namespace", "GET_TOPICS_OF_NAMESPACE", GetTopicsOfNamespace(8, "public/ttl")),
+    (
+        "subscribe non-durable at earliest",
+        "SUBSCRIBE",
+        Subscribe(
+            "persistent://public/x/vec1795232364067812328",
+            "vec-reader",
+            SubType.Exclusive,
+            consumer_id=1,
+            request_id=2,
+            durable=False,
+            start_message_id=MessageId(-1, -1),
+            initial_position=InitialPosition.Latest,
+            force_topic_creation=False,
+        ),
+    ),
+    ("get last message id (after null value message)", "GET_LAST_MESSAGE_ID", GetLastMessageId(1, 3)),
+    ("consumer stats", "CONSUMER_STATS", ConsumerStats(4, 1)),
+    ("flow + messages with 0x0e02", "FLOW", Flow(1, 1000)),
+    ("ack cumulative with request_id", "ACK", Ack(1, AckType.Cumulative, (MessageId(142, 1),), request_id=5)),
+    ("seek by message id", "SEEK", Seek(1, 7, MessageId(141, 0))),
+    ("close consumer by client", "CLOSE_CONSUMER", CloseConsumer(1, 3)),
+    ("ping/pong", "PING", Ping()),
+    ("auth challenge (token expired, supports_auth_refresh)", "PONG", Pong()),
+    (
+        "auth challenge (token expired, supports_auth_refresh)",
+        "AUTH_RESPONSE",
+        AuthResponse(
+            "raw-1",
+            AuthData(
+                "token",
+                b"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiAiYWRtaW4iLCAiZXhwIjogMTc5NTIzNjI0OH0."
+                b"z7laDcqm8xWZJgD6M0yuhNMgDkGzA-7OoN-_BtMUg0w",
+            ),
+            19,
+        ),
+    ),
+]
+
+RECEIVED = [
+    (
+        "partition metadata: partitioned",
+        "PARTITIONED_METADATA_RESPONSE",
+        PartitionedMetadataResponse(1, 3, PartitionedMetadataType.Success),
+    ),
+    (
+        "partition metadata: topic absent, auto-creation off",
+        "PARTITIONED_METADATA_RESPONSE",
+        PartitionedMetadataResponse(3, 0, PartitionedMetadataType.Failed, error=11),
+    ),
+    (
+        "lookup",
+        "LOOKUP_RESPONSE",
+        LookupResponse(
+            5,
+            LookupType.Connect,
+            "pulsar://127.0.0.1:16650",
+            "pulsar+ssl://127.0.0.1:16651",
+            authoritative=True,
+            proxy_through_service_url=True,
+        ),
+    ),
+    (
+        "lookup: namespace absent",
+        "LOOKUP_RESPONSE",
+        LookupResponse(7, LookupType.Failed, error=11, message="Namespace not found"),
+    ),
+    (
+        "topics of namespace: absent",
+        "GET_TOPICS_OF_NAMESPACE_RESPONSE",
+        GetTopicsOfNamespaceResponse(9, topics_hash="00000000"),
+    ),
+    (
+        "get last message id: empty topic",
+        "GET_LAST_MESSAGE_ID_RESPONSE",
+        GetLastMessageIdResponse(MessageId(-1, -1), 3, MessageId(143, -1)),
+    ),
+    ("close consumer by broker (topic unload)", "CLOSE_CONSUMER", CloseConsumer(1, -1)),
+    ("reached end of topic (terminated, empty)", "REACHED_END_OF_TOPIC", ReachedEndOfTopic(1)),
+    (
+        "auth challenge (token expired, supports_auth_refresh)",
+        "AUTH_CHALLENGE",
+        AuthChallenge(challenge=AuthData("token", b"PulsarAuthRefresh"), protocol_version=19),
+    ),
+    ("connect: token for another key", "ERROR", Error(-1, 3, "Failed to authenticate")),
+    ("ack cumulative with request_id", "ACK_RESPONSE", commands.AckResponse(1, request_id=5)),
+    ("seek by message id", "SUCCESS", Success(7)),
+]
+
+
+@pytest.mark.parametrize(("case", "kind", "command"), SENT, ids=lambda value: value if isinstance(value, str) else "")
+def test_what_we_encode_is_what_a_broker_accepted(case: str, kind: str, command: Command) -> None:
+    assert encode_command(command).hex() == find(case, kind).hex()
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "command"), RECEIVED, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_what_a_broker_sent_is_understood(case: str, kind: str, command: Command) -> None:
+    assert decode(find(case, kind)) == command
+
+
+def test_connected_and_statistics_as_a_broker_sent_them() -> None:
+    connected = decode(find("connect (protocol 19, supports_broker_entry_metadata)", "CONNECTED"))
+    assert isinstance(connected, Connected)
+    assert (connected.server_version, connected.protocol_version) == ("Pulsar Server4.0.8", 19)
+    assert connected.max_message_size == 5242880
+    assert connected.feature_flags is not None
+    assert connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation
+    stats = decode(find("consumer stats", "CONSUMER_STATS_RESPONSE"))
+    assert isinstance(stats, commands.ConsumerStatsResponse)
+    assert (stats.msg_backlog, stats.type, stats.error_code) == (12, "Exclusive", None)
+
+
+@pytest.mark.parametrize(
+    ("data", "command"),
+    [
+        # 08 <type>, then the sub-message: field << 3 | 2 as a varint, its size, its fields.
+        ("0000000d 00000009 081f fa0104 0801 1001", ActiveConsumerChange(1, is_active=True)),
+        (
+            "00000012 0000000e 0844 a20409 0807 1001 1a03 703a2f",
+            TopicMigrated(7, ResourceType.Consumer, "p:/"),
+        ),
+    ],
+)
+def test_commands_no_recording_holds_yet_as_their_field_numbers_say(data: str, command: Command) -> None:
+    assert decode(bytes.fromhex(data)) == command
+    assert encode_command(command) == bytes.fromhex(data)
+
+
+def test_every_command_has_been_recorded_but_those_listed() -> None:
+    assert KNOWN - {frame.kind for frame in FRAMES} == NOT_RECORDED
+
+
+# MESSAGE.
+
+
+def recorded_messages() -> list[RecordedFrame]:
+    return [frame for frame in FRAMES if frame.kind == "MESSAGE"]
+
+
+@pytest.mark.parametrize("recorded", recorded_messages(), ids=str)
+def test_the_fast_way_and_protobuf_agree_on_a_recorded_message(recorded: RecordedFrame) -> None:
+    frame = frame_of(recorded.data)
+    assert frame.body is not None
+    fast = commands._decode_usual_message(bytes(frame.command), frame.body)
+    assert fast is not None
+    assert fast == commands._decode_any(bytes(frame.command), frame.body)
+    assert f"ledgerId: {fast.ledger_id} entryId: {fast.entry_id}" in recorded.text
+
+
+def test_a_body_is_not_copied() -> None:
+    data = memoryview(find("flow + messages with 0x0e02", "MESSAGE"))
+    frame = take_frame(data, 0, LIMIT)
+    assert frame is not None
+    message = decode_command(frame)
+    assert isinstance(message, Message)
+    assert message.body.obj is data.obj
+
+
+@pytest.mark.parametrize("partition", [None, -1, 0, 5, 127, 128, 9999])
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 16383, 16384, 2**32, 2**56, 2**63 - 1])
+def test_ids_of_every_length_are_read_the_fast_way(number: int, partition: int | None) -> None:
+    base = _pb.BaseCommand(type=CommandType.MESSAGE)
+    base.message.consumer_id = number
+    base.message.message_id.ledger_id = number
+    base.message.message_id.entry_id = number
+    if partition is not None:
+        base.message.message_id.partition = partition
+    data = base.SerializeToString()
+    body = memoryview(b"body")
+    expected = Message(number, number, number, 0, (), body)
+    assert commands._decode_usual_message(data, body) == expected
+    assert commands._decode_any(data, body) == expected
+
+
+def test_the_unusual_message_is_read_through_protobuf() -> None:
+    message = Message(1, 2, 3, 4, (5, -1), memoryview(b"body"))
+    frame = frame_of(encode_command(message))
+    assert commands._decode_usual_message(bytes(frame.command), memoryview(b"body")) is None
+    assert decode_command(frame) == message
+
+
+@pytest.mark.parametrize("ids", [(-1, -1), (5, -1), (-1, 0)])
+def test_an_id_of_nothing_is_minus_one_both_ways(ids: tuple[int, int]) -> None:
+    message = Message(1, *ids, 0, (), memoryview(b"body"))
+    assert decode(encode_command(message)) == message
+
+
+def test_messages_of_an_entry_are_counted() -> None:
+    counts = []
+    for recorded in recorded_messages():
+        body = frame_of(recorded.data).body
+        assert body is not None
+        counts.append(count_messages(body))
+        said = recorded.text.partition("num_messages_in_batch: ")[2]
+        assert counts[-1] == int(said[0] if said else 1)
+    assert max(counts) == 3
+    assert count_messages(memoryview(b"")) == 1
+    assert count_messages(memoryview(b"\x0e\x01garbage, whatever it is")) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        # Sizes of 132 and 128, which are no varints of one byte, and a ledger id of 121 bytes.
+        pytest.param("08094a84 0801 1280 08" + "80" * 120 + "00" + "1000" + "80" * 3, id="sizes of two bytes"),
+        pytest.param("08094a84 0801 1280 08" + "80" * 123 + "00" + "1000", id="sizes of two bytes, whole"),
+        pytest.param("08094a17 0801 1213 08" + "80" * 15 + "00" + "1000", id="ledger id of 16 bytes"),
+        pytest.param("08094a17 0801 1213 0800 10" + "80" * 15 + "00", id="entry id of 16 bytes"),
+        pytest.param("08094a16 08" + "80" * 14 + "00" + "1204 0801 1000", id="consumer id of 15 bytes"),
+    ],
+)
+def test_what_protobuf_refuses_the_fast_way_does_not_take(command: str) -> None:
+    data = bytes.fromhex(command)
+    assert commands._decode_usual_message(data, memoryview(b"body")) is None
+    with pytest.raises(RemoteProtocolError):
+        decode_command(Frame(memoryview(data), memoryview(b"body"), 0))
+
+
+# What is wrong.
+
+
+@pytest.mark.parametrize(
+    ("command", "body", "words"),
+    [
+        pytest.param("", None, "required fields type", id="empty"),
+        pytest.param("ff", None, "cannot be parsed", id="no protobuf"),
+        pytest.param("0812", None, "PING without its content", id="no content"),
+        pytest.param(
+            "0817ba0100", None, r"required fields lookup\.topic, lookup\.request_id", id="LOOKUP lacks required fields"
+        ),
+        pytest.param("08094a021001", b"body", "required fields message", id="MESSAGE lacks required fields"),
+        pytest.param("08094a0808011204 08011001", None, "MESSAGE without a message", id="MESSAGE without body"),
+        pytest.param("0812920100", b"body", "4 bytes after a command of type PING", id="PING with body"),
+        pytest.param("0818c201042001 1809", None, "a field that cannot be", id="unknown kind of lookup answer"),
+        pytest.param("0803 1a03 0a01ff", None, "(?i)utf-8", id="text that is not UTF-8"),
+    ],
+)
+def test_what_cannot_be_a_command_is_refused(command: str, body: bytes | None, words: str) -> None:
+    frame = frame_of(encode_frame(bytes.fromhex(command), body))
+    with pytest.raises(RemoteProtocolError, match=words):
+        decode_command(frame)
+
+
+@pytest.mark.parametrize("body", [None, b"body"])
+@pytest.mark.parametrize("command_type", [0, 1, 5, 17, 39, 69, 82, 1_000_000])
+def test_a_command_we_do_not_know_is_named_by_its_type(command_type: int, body: bytes | None) -> None:
+    data = encode_command(UnknownCommand(command_type))
+    frame = frame_of(encode_frame(bytes(frame_of(data).command), body))
+    assert decode_command(frame) == UnknownCommand(command_type)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Flow(1, -1),
+        Flow(1, 2**32),
+        Flow(2**64, 1),
+        Lookup("t", None),  # type: ignore[arg-type]
+        Lookup(7, 1),  # type: ignore[arg-type]
+        Ack(1, AckType.Individual, (MessageId(2**70, 1),)),
+        GetTopicsOfNamespace(1, "\ud800"),
+    ],
+)
+def test_what_does_not_fit_the_protocol_is_our_error(command: Command) -> None:
+    with pytest.raises(LocalProtocolError, match=f"{type(command).__name__} cannot be sent"):
+        encode_command(command)
+
+
+def test_secrets_are_not_shown() -> None:
+    shown = repr(Connect("v", b"s3cret")) + repr(AuthResponse("v", AuthData("token", b"s3cret")))
+    assert "s3cret" not in shown
+
+
+def test_commands_are_frozen_and_compare_by_value() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Success(1).request_id = 2  # type: ignore[misc]
+    assert Success(1) == Success(1) != Success(2)

@@ -1,0 +1,37 @@
+"""Bytes recorded from real brokers and official clients; each folder's README says from which."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class RecordedFrame:
+    """One frame as it went over the wire.
+
+    `kind` is the broker's name of the command, `text` what protobuf's own text format made of it when it was recorded.
+    """
+
+    case: str
+    from_broker: bool
+    kind: str
+    data: bytes
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.case}".replace(" ", "_")
+
+
+def pulsar_frames() -> list[RecordedFrame]:
+    """Every recorded Pulsar frame, in the order of the recordings."""
+    frames = []
+    for path in sorted((FOLDER / "pulsar").glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            item = json.loads(line)
+            data = bytes.fromhex(item["hex"])
+            frames.append(RecordedFrame(item["name"], item["dir"] == "b2c", item["type"], data, item["text"]))
+    return frames
