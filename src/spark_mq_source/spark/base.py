@@ -7,40 +7,21 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.core.ports import BatchFormat, Predicate
-from spark_mq_source.spark._compat import arrow_schema
+from spark_mq_source.spark._compat import FILTER_OPERATORS, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
 __all__ = ["MQBatchReader", "MQDataSource", "MQPartition", "MQPushdownReader"]
 
 OptionsT = TypeVar("OptionsT")
 RangeT = TypeVar("RangeT")
-
-_OPERATORS: dict[type[Filter], str] = {
-    EqualTo: "=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    In: "in",
-}
 
 
 @dataclass(frozen=True)
@@ -76,9 +57,13 @@ class MQDataSource(DataSource):
 
         Raises:
             OptionError: options or columns that cannot be used; all problems in one sentence.
+            UnsupportedFeatureError: `pushdown` where Spark has none.
         """
         options = self.format.parse_options(self.options)
         check_columns(self.format, schema)
+        if self.format.wants_pushdown(options) and not FILTER_OPERATORS:
+            msg = f"format {self.format.name!r}: pushdown=true needs Spark 4.1 or newer; leave it out"
+            raise UnsupportedFeatureError(msg)
         kind = MQPushdownReader if self.format.wants_pushdown(options) else MQBatchReader
         return kind(self.format, options, arrow_schema(schema))
 
@@ -122,16 +107,10 @@ class MQPushdownReader(MQBatchReader[OptionsT, RangeT]):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Notes what the plan can use. Spark checks every condition again: a plan prunes, it does not filter."""
         for condition in filters:
+            operator = FILTER_OPERATORS.get(type(condition))
             match condition:
-                case (
-                    EqualTo(attribute=(column,), value=value)
-                    | LessThan(attribute=(column,), value=value)
-                    | LessThanOrEqual(attribute=(column,), value=value)
-                    | GreaterThan(attribute=(column,), value=value)
-                    | GreaterThanOrEqual(attribute=(column,), value=value)
-                    | In(attribute=(column,), value=value)
-                ):
-                    self._predicates.append(Predicate(column, _OPERATORS[type(condition)], _plain(value)))
+                case object(attribute=(column,), value=value) if operator is not None:
+                    self._predicates.append(Predicate(column, operator, _plain(value)))
         return filters
 
 
