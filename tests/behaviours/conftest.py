@@ -1,0 +1,40 @@
+"""The formats that the common suite runs with. TubeMQ and NSQ join by one fixture each and one name in `FORMATS`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.behaviours.formats import Format, PulsarFormat
+from tests.fix_brokers import PulsarUnderTest
+from tests.fix_net import FaultProxy
+
+FORMATS = ["pulsar"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # The format's fixture is asked for by name, which the collection of all tests cannot see.
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.broker)
+
+
+@pytest.fixture
+def pulsar_format(pulsar: PulsarUnderTest) -> PulsarFormat:
+    """`pulsar-native` on the shared stock broker."""
+    return PulsarFormat(pulsar)
+
+
+@pytest.fixture(params=FORMATS)
+def mq(request: pytest.FixtureRequest) -> Format:
+    """The format under test."""
+    return request.getfixturevalue(f"{request.param}_format")
+
+
+@pytest.fixture
+def link(mq: Format) -> Iterator[FaultProxy]:
+    """A link to the broker of the format under test that can be made to fail."""
+    with mq.proxy() as proxy:
+        yield proxy

@@ -1,0 +1,192 @@
+"""What the common suite needs to know of a format: how to make a topic, publish to it, and read it without Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_mq_source.core.options import READ
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.planner import plan_batch
+from spark_mq_source.pulsar.reader import PulsarRange, read_range
+from spark_mq_source.spark._compat import arrow_schema
+from tests.behaviours.pulsar.advertised import AdvertisedProxy
+from tests.fix_brokers import PulsarUnderTest
+from tests.fix_net import FaultProxy
+
+MESSAGE_ID = "message_id struct<ledger_id:bigint,entry_id:bigint,batch_index:int>"
+
+TYPES: Mapping[str, Callable[[], DataType]] = {
+    "binary": BinaryType,
+    "string": StringType,
+    "int": IntegerType,
+    "bigint": LongType,
+    "timestamp": TimestampType,
+    "map<string,string>": lambda: MapType(StringType(), StringType()),
+}
+
+
+def schema_of(ddl: str) -> pa.Schema:
+    """The Arrow schema that Spark asks a reader for where the user wrote `.schema(ddl)`.
+
+    Spark's own parser needs a JVM; this one knows just what columns are made of.
+    """
+    return arrow_schema(_struct(ddl, separator=" "))
+
+
+def _struct(text: str, separator: str) -> StructType:
+    parts = (part.strip().split(separator, 1) for part in re.split(r",(?![^<]*>)", text))
+    return StructType([StructField(name, _type(kind)) for name, kind in parts])
+
+
+def _type(text: str) -> DataType:
+    if text.startswith("struct<"):
+        return _struct(text[len("struct<") : -1], separator=":")
+    return TYPES[text]()
+
+
+class Format(Protocol):
+    """One data source and its broker, as the common suite sees them.
+
+    Attributes:
+        name: of the data source.
+        service: host and port that clients connect to.
+    """
+
+    name: str
+    service: tuple[str, int]
+
+    def new_topic(self, partitions: int = 1) -> str:
+        """Creates a topic."""
+
+    def unused_topic(self) -> str:
+        """The name of a topic that does not exist."""
+
+    def topics(self) -> list[str]:
+        """All topics there are."""
+
+    def publish(self, topic: str, values: Sequence[bytes], *, partition: int | None = None) -> None:
+        """Publishes values with the broker's official client, in order, to one partition or to all in turn."""
+
+    def plan(self, topic: str, **options: Any) -> list[Any]:
+        """The tasks of a batch read."""
+
+    def read(self, topic: str, ddl: str = "value binary", **options: Any) -> pa.Table:
+        """All rows of a topic, task after task; `service=(host, port)` reads through another address."""
+
+    def batches(self, topic: str, ddl: str = "value binary", **options: Any) -> Iterator[pa.RecordBatch]:
+        """The same as they come."""
+
+    def proxy(self) -> FaultProxy:
+        """A link to the broker that all connections pass through, made to fail; the caller stops it."""
+
+    def position_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
+        """What identifies a row's message in its partition, in order; of a row of `position_columns`."""
+
+    position_columns: str
+
+
+@dataclass
+class PulsarFormat:
+    """`pulsar-native` on a stock broker."""
+
+    broker: PulsarUnderTest
+    name: str = "pulsar-native"
+    position_columns: str = f"topic string, partition int, {MESSAGE_ID}"
+    defaults: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def service(self) -> tuple[str, int]:
+        parts = urlsplit(self.broker.service_url)
+        return parts.hostname or "", parts.port or 0
+
+    def new_topic(self, partitions: int = 1) -> str:
+        return self.broker.topic(partitions)
+
+    def unused_topic(self) -> str:
+        return self.broker.unused_topic()
+
+    def topics(self) -> list[str]:
+        return self.broker.admin.topics(self.broker.namespace)
+
+    def publish(self, topic: str, values: Sequence[bytes], *, partition: int | None = None) -> None:
+        client = self.broker.client()
+        name = topic if partition is None else f"{topic}-partition-{partition}"
+        producer = client.create_producer(
+            name, batching_enabled=True, batching_max_publish_delay_ms=5, block_if_queue_full=True
+        )
+        for value in values:
+            producer.send_async(value, _must_succeed)
+        producer.flush()
+        producer.close()
+
+    def options(self, topic: str | None, **options: Any) -> PulsarOptions:
+        return pulsar_options(self.broker.service_url, topic, **(self.defaults | options))
+
+    def plan(self, topic: str, **options: Any) -> list[PulsarRange]:
+        return plan_batch(self.options(topic, **options))
+
+    def read(self, topic: str | None, ddl: str = "value binary", **options: Any) -> pa.Table:
+        return pa.Table.from_batches(self.batches(topic, ddl, **options), schema_of(ddl))
+
+    def batches(self, topic: str | None, ddl: str = "value binary", **options: Any) -> Iterator[pa.RecordBatch]:
+        made = self.options(topic, **options)
+        for task in plan_batch(made):
+            yield from read_range(made, task, schema_of(ddl))
+
+    def proxy(self) -> FaultProxy:
+        return AdvertisedProxy(*self.service)
+
+    def position_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(row["message_id"].values())
+
+
+def _must_succeed(result: Any, _: Any) -> None:
+    assert str(result).endswith("Ok"), result
+
+
+def pulsar_options(service_url: str, topic: str | None = None, **options: Any) -> PulsarOptions:
+    """Options as `spark.read.format("pulsar-native").options(...)` makes them.
+
+    Args:
+        service_url: unless `service=(host, port)` names another address.
+        topic: the option of that name.
+        options: more options, in camelCase.
+    """
+    if service := options.pop("service", None):
+        service_url = "pulsar://{}:{}".format(*service)
+    given = {"serviceUrl": service_url, "operationTimeout": "20s"} | options
+    if topic is not None:
+        given["topic"] = topic
+    return PulsarOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, READ)
+
+
+def read_tasks(options: PulsarOptions, tasks: Sequence[PulsarRange], ddl: str = "value binary") -> pa.Table:
+    """The rows of these ranges, one after the other."""
+    schema = schema_of(ddl)
+    return pa.Table.from_batches([b for task in tasks for b in read_range(options, task, schema)], schema)
+
+
+def assert_each_once(rows: Sequence[dict[str, Any]], position_of: Callable[[dict[str, Any]], tuple[Any, ...]]) -> None:
+    """Positions ascend in every topic-partition: nothing twice, nothing out of order."""
+    last: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for row in rows:
+        partition, position = (row.get("topic"), row.get("partition")), position_of(row)
+        assert last.get(partition, ()) < position, f"{partition}: {position} after {last[partition]}"
+        last[partition] = position

@@ -1,0 +1,85 @@
+"""The official Java client behind a pipe: one process for all tests, started when the first asks."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dev.pulsar_broker import distribution
+from tests.fix_brokers import PulsarUnderTest
+
+SOURCE = Path(__file__).resolve().parents[2] / "java" / "JavaClient.java"
+
+
+class JavaClient:
+    """Requests to `JavaClient.java`. Message ids come back as (ledger, entry, batch index, partition)."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log.open("wb")
+        self._process = subprocess.Popen(
+            ["java", "-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{distribution()}/lib/*", SOURCE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+        )
+
+    def close(self) -> None:
+        """Ends the process: it ends by itself when nothing more is asked."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+
+    def produce(
+        self, broker: PulsarUnderTest, topic: str, messages: Sequence[Mapping[str, Any] | bytes | None], **how: Any
+    ) -> list[tuple[int, int, int, int]]:
+        """Publishes messages in order: a value, None for a tombstone, or a mapping.
+
+        Args:
+            broker: where.
+            topic: full name.
+            messages: keys of a mapping are value, key, keyBytes, orderingKey, eventTime (ms) and properties.
+            how: compression, batching, batchMessages, chunkBytes, producer, transaction.
+        """
+        documents = [_document(m if isinstance(m, Mapping) else {"value": m}) for m in messages]
+        return [tuple(i) for i in self._ask(broker, do="produce", topic=topic, messages=documents, **how)]
+
+    def begin(self, broker: PulsarUnderTest, name: str) -> str:
+        """Begins a transaction."""
+        self._ask(broker, do="begin", name=name)
+        return name
+
+    def commit(self, broker: PulsarUnderTest, name: str) -> None:
+        """Commits it, and waits for the markers."""
+        self._ask(broker, do="commit", name=name)
+
+    def abort(self, broker: PulsarUnderTest, name: str) -> None:
+        """Aborts it, and waits for the markers."""
+        self._ask(broker, do="abort", name=name)
+
+    def _ask(self, broker: PulsarUnderTest, **request: Any) -> Any:
+        request["url"] = broker.service_url
+        if broker.broker is not None and broker.broker.credentials:
+            request["token"] = broker.broker.admin_token
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline() or '{"error": "the Java program ended"}')
+        if "error" in answer:
+            raise RuntimeError(f"the Java client: {answer['error']}; see {self._log.name}")
+        return answer["ok"]
+
+
+def _document(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: base64.b64encode(v).decode() if isinstance(v, bytes) else v for k, v in message.items()}

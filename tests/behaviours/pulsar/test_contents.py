@@ -1,0 +1,264 @@
+"""Every kind of message that the official clients publish comes out as it went in."""
+
+from __future__ import annotations
+
+import datetime
+import random
+
+import pulsar as official
+import pytest
+
+from spark_mq_source.pulsar.columns import DEFAULT_COLUMNS
+from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once
+from tests.behaviours.pulsar.java_client import JavaClient
+from tests.behaviours.pulsar.raw_producer import RawProducer, chunk, metadata
+
+CODECS = ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"]
+ROW = (
+    f"key binary, value binary, topic string, partition int, {MESSAGE_ID}, publish_time timestamp, "
+    "event_time timestamp, properties map<string,string>, producer_name string, sequence_id bigint, "
+    "ordering_key binary, schema_version binary, replicated_from string, broker_publish_time timestamp, "
+    "broker_index bigint"
+)
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def some_values(count: int) -> list[bytes]:
+    """Half random, half repeating, so that every codec finds something to do; of many sizes."""
+    rng = random.Random(count)
+    return [rng.randbytes(n % 40) + b"ab" * (n % 300) + str(n).encode() for n in range(count)]
+
+
+def produce_cpp(broker, topic: str, messages, **how) -> list[tuple[int, int, int]]:
+    """Publishes with pulsar-client (C++); returns ledger, entry and batch index of each message."""
+    producer = broker.client().create_producer(topic, block_if_queue_full=True, send_timeout_millis=60_000, **how)
+    ids = []
+    for message in messages:
+        content = message if isinstance(message, dict) else {"content": message}
+        producer.send_async(callback=lambda result, i: ids.append((result, i)), **content)
+    producer.flush()
+    producer.close()
+    assert {str(result) for result, _ in ids} == {"Result.Ok"}
+    return sorted((i.ledger_id(), i.entry_id(), i.batch_index()) for _, i in ids)
+
+
+def producer_count(broker, topic: str) -> int:
+    """How many messages the broker says it was sent."""
+    return int(broker.admin.stats(topic)["msgInCounter"])
+
+
+def positions(table) -> list[tuple[int, int, int]]:
+    return [tuple(i.values()) for i in table.column("message_id").to_pylist()]
+
+
+@pytest.mark.parametrize("batching", [True, False], ids=["batched", "single"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_messages_of_the_cpp_client(pulsar_format: PulsarFormat, codec, batching):
+    topic, values = pulsar_format.broker.topic(), some_values(400)
+    compression = getattr(official.CompressionType, {"ZLIB": "ZLib"}.get(codec, codec))
+    ids = produce_cpp(
+        pulsar_format.broker,
+        topic,
+        values,
+        compression_type=compression,
+        batching_enabled=batching,
+        batching_max_messages=60,
+        batching_max_publish_delay_ms=1000,
+    )
+    table = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}")
+    assert table.column("value").to_pylist() == values
+    assert positions(table) == ids
+
+
+@pytest.mark.parametrize("batching", [True, False], ids=["batched", "single"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_messages_of_the_java_client(pulsar_format: PulsarFormat, java: JavaClient, codec, batching):
+    topic, values = pulsar_format.broker.topic(), some_values(400)
+    ids = java.produce(pulsar_format.broker, topic, values, compression=codec, batching=batching, batchMessages=60)
+    table = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}")
+    assert table.column("value").to_pylist() == values
+    assert positions(table) == [i[:3] for i in ids]
+    assert {i[2] for i in ids} == (set(range(60)) if batching else {-1})
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_many_messages_of_the_java_client_by_its_own_benchmark(pulsar_format: PulsarFormat, codec):
+    topic = pulsar_format.broker.topic()
+    pulsar_format.broker.require_own().perf_produce(topic, messages=20_000, size_bytes=100, compression=codec)
+    table = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}")
+    # pulsar-perf sends a few more than it is asked for.
+    assert table.num_rows == producer_count(pulsar_format.broker, topic) >= 20_000
+    assert set(map(len, table.column("value").to_pylist())) == {100}
+    found = positions(table)
+    assert found == sorted(set(found))
+
+
+def test_all_columns_of_a_message(pulsar_format: PulsarFormat, java: JavaClient):
+    topic = pulsar_format.broker.topic()
+    before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(milliseconds=1)
+    message = {
+        "key": "clé",
+        "value": b"v",
+        "orderingKey": b"\x00\xff",
+        "eventTime": 1_357_035_300_123,
+        "properties": {"a": "1", "leer": "", "ключ": "значение"},
+    }
+    java.produce(pulsar_format.broker, topic, [message], producer="p-False")
+    # Of a batch of one message the Java client makes a message without a batch.
+    java.produce(pulsar_format.broker, topic, [message, message], batching=True, producer="p-True")
+    single, batched, _ = pulsar_format.read(topic, ROW).to_pylist()
+    for row, batch_index in (single, -1), (batched, 0):
+        assert before <= row.pop("publish_time") <= datetime.datetime.now(datetime.UTC)
+        assert row.pop("message_id")["batch_index"] == batch_index
+        assert row == {
+            "key": "clé".encode(),
+            "value": b"v",
+            "topic": topic,
+            "partition": -1,
+            "event_time": EPOCH + datetime.timedelta(milliseconds=1_357_035_300_123),
+            "properties": list(message["properties"].items()),
+            "producer_name": f"p-{batch_index >= 0}",
+            "sequence_id": 0,
+            "ordering_key": b"\x00\xff",
+            "schema_version": None,
+            "replicated_from": None,
+            "broker_publish_time": None,
+            "broker_index": None,
+        }
+
+
+def test_the_columns_that_are_read_by_default(pulsar_format: PulsarFormat):
+    kinds = dict(part.split(" ", 1) for part in ROW.split(", "))
+    topic = pulsar_format.new_topic(2)
+    pulsar_format.publish(topic, [b"v"], partition=1)
+    ddl = ", ".join(f"{name} {kinds[name]}" for name in DEFAULT_COLUMNS)
+    (row,) = pulsar_format.read(topic, ddl).to_pylist()
+    assert (row["key"], row["value"], row["topic"], row["partition"]) == (None, b"v", topic, 1)
+    assert (row["event_time"], row["properties"]) == (None, [])
+
+
+@pytest.mark.parametrize("batching", [True, False], ids=["batched", "single"])
+def test_keys_of_every_kind(pulsar_format: PulsarFormat, java: JavaClient, batching):
+    topic = pulsar_format.broker.topic()
+    keys = [{}, {"key": ""}, {"key": "k"}, {"keyBytes": b"\x00\x80\xff"}, {"keyBytes": b""}, {"key": "a" * 5000}]
+    java.produce(pulsar_format.broker, topic, [{"value": b"v"} | key for key in keys], batching=batching)
+    expected = [None, b"", b"k", b"\x00\x80\xff", b"", b"a" * 5000]
+    assert pulsar_format.read(topic, "key binary").column("key").to_pylist() == expected
+
+
+@pytest.mark.parametrize("batching", [True, False], ids=["batched", "single"])
+def test_a_tombstone_is_null_and_an_empty_payload_is_empty(pulsar_format: PulsarFormat, java: JavaClient, batching):
+    topic = pulsar_format.broker.topic()
+    values = [b"", None, b"v", None, b""]
+    java.produce(pulsar_format.broker, topic, [{"key": "k", "value": value} for value in values], batching=batching)
+    assert pulsar_format.read(topic).column("value").to_pylist() == values
+    assert pulsar_format.read(topic, "value string").column("value").to_pylist() == ["", None, "v", None, ""]
+
+
+def test_properties_and_times_of_the_cpp_client(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.topic()
+    messages = [
+        {"content": b"1", "properties": {"a": "1", "b": ""}, "event_timestamp": 1000, "partition_key": "k"},
+        {"content": b"2", "ordering_key": "o", "sequence_id": 41},
+        {"content": b"3"},
+    ]
+    produce_cpp(pulsar_format.broker, topic, messages, batching_enabled=True, batching_max_publish_delay_ms=1000)
+    columns = "key string, event_time timestamp, properties map<string,string>, ordering_key binary, sequence_id bigint"
+    rows = pulsar_format.read(topic, columns).to_pylist()
+    assert [row["key"] for row in rows] == ["k", None, None]
+    assert [row["event_time"] for row in rows] == [EPOCH + datetime.timedelta(seconds=1), None, None]
+    assert [dict(row["properties"]) for row in rows] == [{"a": "1", "b": ""}, {}, {}]
+    assert [row["ordering_key"] for row in rows] == [None, b"o", None]
+    assert rows[1]["sequence_id"] == 41
+
+
+@pytest.mark.parametrize("size", [1, 5 << 20, (5 << 20) + 1, 20 << 20])
+@pytest.mark.parametrize("codec", ["NONE", "ZSTD"])
+def test_large_messages_of_the_java_client_in_chunks(pulsar_format: PulsarFormat, java: JavaClient, size, codec):
+    topic = pulsar_format.broker.topic()
+    values = [b"before", random.Random(size).randbytes(size), b"after"]
+    how = {"chunkBytes": 0} if size > 4 << 20 else {"chunkBytes": 1000}
+    ids = java.produce(pulsar_format.broker, topic, values, compression=codec, **how)
+    table = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}")
+    assert table.column("value").to_pylist() == values
+    assert positions(table) == [i[:3] for i in ids]
+
+
+@pytest.mark.parametrize("size", [1, 5 << 20, 20 << 20])
+def test_large_messages_of_the_cpp_client_in_chunks(pulsar_format: PulsarFormat, size):
+    topic = pulsar_format.broker.topic()
+    values = [b"before", random.Random(size).randbytes(size), b"after"]
+    ids = produce_cpp(pulsar_format.broker, topic, values, batching_enabled=False, chunking_enabled=True)
+    table = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}")
+    assert table.column("value").to_pylist() == values
+    assert positions(table) == ids
+
+
+def test_chunks_of_several_producers_between_each_other(pulsar_format: PulsarFormat):
+    topic, rng = pulsar_format.broker.topic(), random.Random(11)
+    messages = {f"uuid-{n}": rng.randbytes(100 * n + 50) for n in range(8)}
+    chunks = {uuid: [value[at : at + 40] for at in range(0, len(value), 40)] for uuid, value in messages.items()}
+    left = {uuid: list(enumerate(parts)) for uuid, parts in chunks.items()}
+    order: list[str] = []
+    with RawProducer(pulsar_format.service, topic) as producer:
+        while left:
+            uuid = rng.choice(sorted(left))
+            n, part = left[uuid].pop(0)
+            producer.send(metadata(chunk(uuid, n, len(chunks[uuid]), len(messages[uuid]))), part)
+            if not left[uuid]:
+                del left[uuid]
+                order.append(uuid)
+    rows = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}").to_pylist()
+    assert [row["value"] for row in rows] == [messages[uuid] for uuid in order]
+    assert_each_once(rows, pulsar_format.position_of)
+
+
+def test_messages_of_many_schemas_keep_their_versions(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.topic()
+    client = pulsar_format.broker.client()
+    producer = client.create_producer(topic, schema=official.schema.StringSchema())
+    producer.send("text")
+    producer.close()
+    (row,) = pulsar_format.read(topic, "value string, schema_version binary").to_pylist()
+    assert row["value"] == "text"
+    assert row["schema_version"] is not None
+
+
+def test_one_partition_by_its_name(pulsar_format: PulsarFormat):
+    topic = pulsar_format.new_topic(3)
+    for partition in range(3):
+        pulsar_format.publish(topic, [f"{partition}".encode()], partition=partition)
+    rows = pulsar_format.read(f"{topic}-partition-1", "value binary, topic string, partition int").to_pylist()
+    assert rows == [{"value": b"1", "topic": topic, "partition": 1}]
+
+
+def test_several_topics(pulsar_format: PulsarFormat):
+    topics = [pulsar_format.broker.topic(), pulsar_format.new_topic(2), pulsar_format.broker.topic()]
+    for topic in topics:
+        pulsar_format.publish(topic, [topic.encode()] * 3)
+    rows = pulsar_format.read(None, "value binary, topic string", topics=",".join(topics)).to_pylist()
+    assert sorted(row["topic"] for row in rows) == sorted(topics * 3)
+    assert all(row["value"] == row["topic"].encode() for row in rows)
+
+
+def test_topics_by_a_pattern(pulsar_format: PulsarFormat):
+    namespace = pulsar_format.broker.new_namespace()
+    admin = pulsar_format.broker.admin
+    for name, partitions in ("red-1", 0), ("red-2", 2), ("blue-1", 0), ("red", 0):
+        topic = admin.create_topic(f"persistent://{namespace}/{name}", partitions)
+        pulsar_format.publish(topic, [name.encode()] * 2)
+    rows = pulsar_format.read(None, "value binary, topic string", topicsPattern=f"{namespace}/red-.*").to_pylist()
+    assert sorted(row["value"] for row in rows) == [b"red-1"] * 2 + [b"red-2"] * 2
+    assert {row["topic"].rpartition("/")[2] for row in rows} == {"red-1", "red-2"}
+
+
+def test_a_pattern_that_nothing_matches_has_no_rows(pulsar_format: PulsarFormat):
+    namespace = pulsar_format.broker.new_namespace()
+    assert pulsar_format.read(None, topicsPattern=f"{namespace}/none-.*").num_rows == 0
+
+
+def test_a_topic_whose_name_needs_quoting(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.admin.create_topic(f"{pulsar_format.broker.unused_topic()} $/ü%2F?".replace("/ü", "ü"))
+    pulsar_format.publish(topic, [b"v"])
+    assert pulsar_format.read(topic, "value binary, topic string").to_pylist() == [{"value": b"v", "topic": topic}]
+    assert pulsar_format.read(topic, minPartitions=2, adminUrl=pulsar_format.broker.admin_url).num_rows == 1

@@ -1,0 +1,150 @@
+"""Topics whose end is no message: transactions, markers, compaction, termination, small ledgers."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once
+from tests.behaviours.pulsar.java_client import JavaClient
+
+
+def values_of(mq: PulsarFormat, topic: str, **options) -> list[bytes | None]:
+    """The values in order, after a look at the positions."""
+    rows = mq.read(topic, f"value binary, {MESSAGE_ID}", **options).to_pylist()
+    assert_each_once(rows, mq.position_of)
+    return [row["value"] for row in rows]
+
+
+def some(prefix: str, count: int = 7) -> list[bytes]:
+    return [f"{prefix}-{n}".encode() for n in range(count)]
+
+
+@pytest.mark.parametrize("batching", [True, False], ids=["batched", "single"])
+def test_a_committed_transaction_at_the_end_is_read(featured: PulsarFormat, java: JavaClient, batching):
+    topic, broker = featured.broker.topic(), featured.broker
+    java.produce(broker, topic, some("plain"))
+    transaction = java.begin(broker, "t")
+    java.produce(broker, topic, some("committed"), transaction=transaction, batching=batching)
+    java.commit(broker, transaction)
+    assert values_of(featured, topic) == some("plain") + some("committed")
+
+
+@pytest.mark.parametrize("before", [0, 7])
+def test_an_aborted_transaction_at_the_end_is_not_read(featured: PulsarFormat, java: JavaClient, before):
+    topic, broker = featured.broker.topic(), featured.broker
+    java.produce(broker, topic, some("plain", before))
+    transaction = java.begin(broker, "t")
+    java.produce(broker, topic, some("aborted"), transaction=transaction)
+    java.abort(broker, transaction)
+    assert values_of(featured, topic) == some("plain", before)
+
+
+def test_aborted_transactions_between_messages_are_left_out(featured: PulsarFormat, java: JavaClient):
+    topic, broker = featured.broker.topic(), featured.broker
+    for n in range(4):
+        java.produce(broker, topic, some(f"plain {n}"))
+        transaction = java.begin(broker, "t")
+        java.produce(broker, topic, some(f"in transaction {n}"), transaction=transaction, batching=bool(n % 2))
+        (java.abort if n >= 2 else java.commit)(broker, transaction)
+    expected = [v for n in range(4) for v in some(f"plain {n}") + (some(f"in transaction {n}") if n < 2 else [])]
+    assert values_of(featured, topic) == expected
+    assert values_of(featured, topic, minPartitions=5, adminUrl=broker.admin_url) == expected
+
+
+def test_an_open_transaction_hides_what_follows_until_it_ends(featured: PulsarFormat, java: JavaClient):
+    topic, broker = featured.broker.topic(), featured.broker
+    java.produce(broker, topic, some("plain"))
+    transaction = java.begin(broker, "open")
+    java.produce(broker, topic, some("open"), transaction=transaction)
+    java.produce(broker, topic, some("later"))
+    assert values_of(featured, topic) == some("plain")
+    java.commit(broker, transaction)
+    assert values_of(featured, topic) == some("plain") + some("open") + some("later")
+
+
+def test_a_topic_with_nothing_but_an_open_transaction_is_empty(featured: PulsarFormat, java: JavaClient):
+    topic, broker = featured.broker.topic(), featured.broker
+    transaction = java.begin(broker, "only")
+    java.produce(broker, topic, some("open"), transaction=transaction)
+    assert featured.plan(topic) == []
+    java.abort(broker, transaction)
+    assert values_of(featured, topic) == []
+
+
+def test_a_terminated_topic_is_read_to_its_end(featured: PulsarFormat, java: JavaClient):
+    topic, broker = featured.broker.topic(), featured.broker
+    java.produce(broker, topic, some("v", 25))
+    broker.admin.terminate(topic)
+    assert values_of(featured, topic) == some("v", 25)
+
+
+def test_a_terminated_topic_without_messages_is_empty(featured: PulsarFormat):
+    topic = featured.broker.topic()
+    featured.broker.admin.terminate(topic)
+    assert values_of(featured, topic) == []
+
+
+def test_ledgers_of_ten_entries_chain(featured: PulsarFormat, java: JavaClient):
+    topic, broker = featured.broker.topic(), featured.broker
+    java.produce(broker, topic, some("v", 95))
+    assert len(broker.admin.ledgers(topic)) >= 9
+    assert values_of(featured, topic) == some("v", 95)
+    # Which ledgers there are is known from the admin interface only.
+    split = {"minPartitions": 12, "adminUrl": broker.admin_url}
+    assert len(featured.plan(topic, **split)) >= 12
+    assert values_of(featured, topic, **split) == some("v", 95)
+    assert values_of(featured, topic, minPartitions=12) == some("v", 95)
+
+
+def test_ledgers_that_were_empty_or_ended_by_unload_chain(featured: PulsarFormat, java: JavaClient):
+    topic, broker = featured.broker.topic(), featured.broker
+    for n in range(4):
+        java.produce(broker, topic, some(f"{n}", 3))
+        broker.admin.unload(topic)
+        broker.admin.unload(topic)
+    expected = [v for n in range(4) for v in some(f"{n}", 3)]
+    assert values_of(featured, topic) == expected
+    assert values_of(featured, topic, minPartitions=4, adminUrl=broker.admin_url) == expected
+
+
+def test_a_compacted_topic_is_read_compacted_only_when_asked_for(featured: PulsarFormat, java: JavaClient):
+    topic, broker = featured.broker.topic(), featured.broker
+    messages = [{"key": f"k{n % 5}", "value": f"{n}".encode()} for n in range(40)]
+    java.produce(broker, topic, messages[:23])
+    java.produce(broker, topic, messages[23:], batching=True, batchMessages=6)
+    java.produce(broker, topic, [{"key": "k1", "value": None}])
+    broker.admin.compact(topic)
+    later = [{"key": "k0", "value": b"later"}]
+    java.produce(broker, topic, later)
+    table = featured.read(topic, "key string, value binary", readCompacted=True).to_pylist()
+    last = {message["key"]: message["value"] for message in messages}
+    del last["k1"]
+    assert sorted((r["key"], r["value"]) for r in table) == sorted([*last.items(), ("k0", b"later")])
+    everything = [message["value"] for message in messages] + [None, b"later"]
+    assert values_of(featured, topic) == everything
+
+
+def test_a_compacted_topic_whose_last_messages_are_all_gone_ends(featured: PulsarFormat, java: JavaClient):
+    topic, broker = featured.broker.topic(), featured.broker
+    java.produce(broker, topic, [{"key": "a", "value": b"1"}, {"key": "b", "value": b"2"}, {"key": "b", "value": None}])
+    broker.admin.compact(topic)
+    assert values_of(featured, topic, readCompacted=True) == [b"1"]
+
+
+def test_the_brokers_own_times_and_indexes_are_exact(featured: PulsarFormat, java: JavaClient):
+    topic, broker = featured.broker.topic(), featured.broker
+    before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(milliseconds=1)
+    java.produce(broker, topic, some("single", 3))
+    java.produce(broker, topic, some("batched", 10), batching=True, batchMessages=4)
+    java.produce(broker, topic, [b"c" * 2500], chunkBytes=1000)
+    rows = featured.read(topic, "value binary, broker_index bigint, broker_publish_time timestamp").to_pylist()
+    after = datetime.datetime.now(datetime.UTC)
+    assert all(before <= row["broker_publish_time"] <= after for row in rows)
+    # Each chunk of a message takes an index; the message has its last one's.
+    indexes = [row["broker_index"] for row in rows]
+    assert indexes[:13] == list(range(13))
+    assert indexes[13] > 13
+    times = [row["broker_publish_time"] for row in rows]
+    assert times == sorted(times)

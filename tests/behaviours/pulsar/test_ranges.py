@@ -1,0 +1,280 @@
+"""Ranges are (start, end]: they chain, and neither end needs to be a message."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import random
+
+import pytest
+
+from spark_mq_source.core.errors import DataLossError, OptionError
+from spark_mq_source.pulsar.client import PulsarClient
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.reader import PulsarRange
+from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once, read_tasks
+from tests.behaviours.pulsar.java_client import JavaClient
+from tests.behaviours.pulsar.raw_producer import RawProducer, chunk, metadata
+
+ROW = f"value binary, {MESSAGE_ID}"
+
+
+@pytest.fixture
+def seed() -> int:
+    """Printed where a test fails."""
+    seed = random.randrange(1_000_000)
+    print("seed", seed)  # noqa: T201
+    return seed
+
+
+def mixed(mq: PulsarFormat, java: JavaClient) -> tuple[str, list[bytes], list[Position]]:
+    """A topic of single messages, batches, chunks and several ledgers; its values and their positions in order."""
+    topic, broker = mq.broker.topic(), mq.broker
+    values, ids = [], []
+    for part, how in enumerate(
+        ({}, {"batching": True, "batchMessages": 5}, {"chunkBytes": 100}, {}, {"batching": True, "batchMessages": 3})
+    ):
+        messages = [f"{part}.{n} ".encode() * (100 if "chunkBytes" in how else 1) for n in range(7)]
+        ids += java.produce(broker, topic, messages, **how)
+        values += messages
+        if part == 2:
+            broker.admin.unload(topic)
+    return topic, values, [Position(ledger, entry, batch) for ledger, entry, batch, _ in ids]
+
+
+def json_of(topic: str, position: Position) -> str:
+    return json.dumps({topic: position.to_json()})
+
+
+def read_between(mq: PulsarFormat, topic: str, start: Position, end: Position) -> list[bytes]:
+    table = read_tasks(mq.options(topic), [PulsarRange(TopicPartition(topic, -1), start, end)], ROW)
+    rows = table.to_pylist()
+    assert_each_once(rows, mq.position_of)
+    return [row["value"] for row in rows]
+
+
+def test_a_range_begins_after_its_start_and_ends_with_its_end(pulsar_format: PulsarFormat, java: JavaClient):
+    topic, values, ids = mixed(pulsar_format, java)
+    for first, last in ((0, 3), (8, 10), (5, 20), (15, 16), (20, 34)):
+        table = pulsar_format.read(
+            topic, startingOffsets=json_of(topic, ids[first]), endingOffsets=json_of(topic, ids[last])
+        )
+        assert table.column("value").to_pylist() == values[first + 1 : last + 1]
+
+
+def test_cutting_at_every_message_gives_each_once(pulsar_format: PulsarFormat, java: JavaClient):
+    topic, values, ids = mixed(pulsar_format, java)
+    for n, cut in enumerate(ids):
+        assert read_between(pulsar_format, topic, EARLIEST, cut) == values[: n + 1]
+        assert read_between(pulsar_format, topic, cut, ids[-1]) == values[n + 1 :]
+
+
+def test_random_ranges_chain_whether_their_ends_exist_or_not(pulsar_format: PulsarFormat, java: JavaClient, seed: int):
+    rng = random.Random(seed)
+    topic, values, ids = mixed(pulsar_format, java)
+    ledgers = sorted({position.ledger for position in ids})
+    for _ in range(12):
+        cuts = [
+            Position(
+                rng.choice([*ledgers, ledgers[0] - 1, ledgers[0] + 1]), rng.randrange(-1, 70), rng.choice([-1, 0, 2, 9])
+            )
+            for _ in range(rng.randrange(1, 6))
+        ]
+        cuts = [Position(c.ledger, c.entry) if c.entry < 0 else c for c in cuts]
+        bounds = [EARLIEST, *sorted(cuts), ids[-1]]
+        tasks = [
+            PulsarRange(TopicPartition(topic, -1), min(start, ids[-1]), min(end, ids[-1]))
+            for start, end in zip(bounds, bounds[1:], strict=False)
+        ]
+        table = read_tasks(pulsar_format.options(topic, failOnDataLoss=False), tasks, ROW)
+        assert table.column("value").to_pylist() == values, [str(task) for task in tasks]
+
+
+def test_ranges_past_the_end_of_a_ledger_begin_with_the_next(featured: PulsarFormat, java: JavaClient):
+    topic = featured.broker.topic()
+    values = [str(n).encode() for n in range(25)]
+    ids = [Position(*i[:2]) for i in java.produce(featured.broker, topic, values)]
+    first = ids[0].ledger
+    rest = [v for v, i in zip(values, ids, strict=True) if i.ledger > first]
+    for entry in (9, 10, 11, 1000, 2**62):
+        assert read_between(featured, topic, Position(first, entry), ids[-1]) == rest
+
+
+def test_a_start_past_the_end_reads_nothing(pulsar_format: PulsarFormat, java: JavaClient):
+    topic, _, ids = mixed(pulsar_format, java)
+    last = ids[-1]
+    for start in Position(last.ledger, last.entry + 1), Position(last.ledger, last.entry + 50), Position(2**40, 0):
+        table = pulsar_format.read(topic, startingOffsets=json_of(topic, start))
+        assert table.num_rows == 0
+        # A task that was planned so, or whose topic was cut short meanwhile, ends as well.
+        assert read_between(pulsar_format, topic, start, Position(2**41, 5)) == []
+
+
+def test_an_end_past_the_end_stops_at_the_last_message(pulsar_format: PulsarFormat, java: JavaClient):
+    topic, values, ids = mixed(pulsar_format, java)
+    last = ids[-1]
+    for end in Position(last.ledger, last.entry + 50), Position(2**40, 0):
+        table = pulsar_format.read(topic, endingOffsets=json_of(topic, end))
+        assert table.column("value").to_pylist() == values
+        assert read_between(pulsar_format, topic, EARLIEST, end) == values
+
+
+def test_an_end_inside_an_incomplete_chunked_message(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.topic()
+    with RawProducer(pulsar_format.service, topic) as producer:
+        producer.send(metadata(), b"whole")
+        for n in range(2):
+            producer.send(metadata(chunk("never-complete", n, 3, 30)), b"0123456789")
+    assert pulsar_format.read(topic).column("value").to_pylist() == [b"whole"]
+
+
+def test_an_end_between_the_chunks_leaves_the_message_to_the_next_range(
+    pulsar_format: PulsarFormat, java: JavaClient
+):
+    topic = pulsar_format.broker.topic()
+    (before,) = java.produce(pulsar_format.broker, topic, [b"before"])
+    (big,) = java.produce(pulsar_format.broker, topic, [b"0123456789" * 500], chunkBytes=1000)
+    (after,) = java.produce(pulsar_format.broker, topic, [b"after"])
+    entries = range(before[1], big[1] + 1)
+    assert len(entries) > 5
+    for entry in entries:
+        cut = Position(big[0], entry)
+        is_whole = entry == big[1]
+        assert read_between(pulsar_format, topic, EARLIEST, cut) == [b"before"] + [b"0123456789" * 500] * is_whole
+        rest = read_between(pulsar_format, topic, cut, Position(*after[:2]))
+        assert rest == [b"0123456789" * 500] * (not is_whole) + [b"after"]
+
+
+def test_a_range_looks_far_back_and_across_ledgers_for_the_first_chunk(featured: PulsarFormat, java: JavaClient):
+    topic = featured.broker.topic()
+    java.produce(featured.broker, topic, [str(n).encode() for n in range(15)])
+    (big,) = java.produce(featured.broker, topic, [b"0123456789" * 500], chunkBytes=500)
+    assert len({ledger for ledger, _ in featured.broker.admin.ledgers(topic)}) >= 3
+    end = Position(*big[:2])
+    start = Position(end.ledger, end.entry - 1)
+    assert read_between(featured, topic, start, end) == [b"0123456789" * 500]
+
+
+def test_chunks_without_their_first_are_passed_over(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.topic()
+    with RawProducer(pulsar_format.service, topic) as producer:
+        producer.send(metadata(chunk("headless", 1, 3, 30)), b"0123456789")
+        producer.send(metadata(), b"between")
+        producer.send(metadata(chunk("headless", 2, 3, 30)), b"0123456789")
+        producer.send(metadata(), b"after")
+    assert pulsar_format.read(topic).column("value").to_pylist() == [b"between", b"after"]
+
+
+def test_times_as_start_and_end(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.topic()
+    base = 1_700_000_000_000
+    with RawProducer(pulsar_format.service, topic) as producer:
+        for n in range(20):
+            producer.send(metadata(publish_time_ms=base + 1000 * n), str(n).encode())
+
+    def between(**options):
+        return [int(v) for v in pulsar_format.read(topic, **options).column("value").to_pylist()]
+
+    assert between(startingTimestamp=base + 5000) == list(range(5, 20))
+    assert between(startingTimestamp=base + 4001) == list(range(5, 20))
+    assert between(endingTimestamp=base + 5000) == list(range(5))
+    assert between(startingTimestamp=base + 3000, endingTimestamp=base + 7000) == list(range(3, 7))
+    assert between(startingTimestamp=base + 60_000) == []
+    assert between(startingTimestamp=0) == list(range(20))
+    assert between(endingTimestamp=base) == []
+    assert between(endingTimestamp=base + 60_000) == list(range(20))
+    iso = datetime.datetime.fromtimestamp(base / 1000 + 5, datetime.UTC).isoformat()
+    assert between(startingTimestamp=iso) == list(range(5, 20))
+    assert between(startingTimestamp=json.dumps({topic: base + 18_000})) == [18, 19]
+
+
+def test_times_in_an_empty_topic(pulsar_format: PulsarFormat):
+    assert pulsar_format.read(pulsar_format.broker.topic(), startingTimestamp=0, endingTimestamp=2**40).num_rows == 0
+
+
+def test_offsets_per_partition(pulsar_format: PulsarFormat, java: JavaClient):
+    topic = pulsar_format.new_topic(2)
+    ids = [java.produce(pulsar_format.broker, f"{topic}-partition-{p}", [b"0", b"1", b"2"]) for p in range(2)]
+    start = {topic: {"0": Position(*ids[0][0][:2]).to_json(), "1": "earliest"}}
+    end = {topic: {"0": "latest", "1": Position(*ids[1][1][:2]).to_json()}}
+    rows = pulsar_format.read(
+        topic, "partition int, value string", startingOffsets=json.dumps(start), endingOffsets=json.dumps(end)
+    ).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(0, "1"), (0, "2"), (1, "0"), (1, "1")]
+
+
+def test_offsets_that_leave_a_partition_out_or_name_an_unknown_one_are_refused(pulsar_format: PulsarFormat):
+    topic = pulsar_format.new_topic(2)
+    with pytest.raises(OptionError, match=r"startingOffsets.*missing: .*-partition-1"):
+        pulsar_format.read(topic, startingOffsets=json.dumps({topic: {"0": "earliest"}}))
+    with pytest.raises(OptionError, match=r"endingOffsets names .*flihgts"):
+        pulsar_format.read(topic, endingOffsets=json.dumps({topic: "latest", "flihgts": "latest"}))
+
+
+@pytest.mark.parametrize("with_admin", [True, False])
+@pytest.mark.parametrize("wanted", [2, 3, 10, 34, 1000])
+def test_min_partitions_split_a_topic_without_changing_it(
+    pulsar_format: PulsarFormat, java: JavaClient, wanted, with_admin
+):
+    topic, values, ids = mixed(pulsar_format, java)
+    options = {"minPartitions": wanted} | ({"adminUrl": pulsar_format.broker.admin_url} if with_admin else {})
+    tasks = pulsar_format.plan(topic, **options)
+    entries = len({(i.ledger, i.entry) for i in ids})
+    if wanted <= entries and with_admin:
+        assert len(tasks) >= wanted
+    assert [tasks[n].end for n in range(len(tasks) - 1)] == [task.start for task in tasks[1:]]
+    assert read_tasks(pulsar_format.options(topic, **options), tasks).column("value").to_pylist() == values
+
+
+def trimmed(mq: PulsarFormat, java: JavaClient) -> tuple[str, list[Position], int]:
+    """A topic whose first ledger is gone; all positions there were, and how many messages are left."""
+    namespace = mq.broker.new_namespace(keep_data=False)
+    topic = mq.broker.admin.create_topic(f"persistent://{namespace}/t")
+    client = mq.broker.client()
+    consumer = client.subscribe(topic, "keeps")
+    ids = [Position(*i[:2]) for i in java.produce(mq.broker, topic, [str(n).encode() for n in range(5)])]
+    mq.broker.admin.unload(topic)
+    ids += [Position(*i[:2]) for i in java.produce(mq.broker, topic, [str(n).encode() for n in range(5, 12)])]
+    for _ in range(5):
+        consumer.acknowledge(consumer.receive(20_000))
+    mq.broker.admin.unload(topic)
+    mq.broker.admin.trim(topic)
+    # The subscription that keeps the rest must not close before the test ends: `client` closes with the fixture.
+    bounds = _first(mq, topic)
+    assert bounds.ledger >= ids[4].ledger
+    return topic, ids, 7
+
+
+def _first(mq: PulsarFormat, topic: str) -> Position:
+    with PulsarClient(mq.options(topic)) as client:
+        tp = TopicPartition(topic, -1)
+        return client.fetch_bounds([tp])[tp].first
+
+
+def test_data_trimmed_before_the_start_is_a_loss(pulsar_format: PulsarFormat, java: JavaClient):
+    topic, ids, _ = trimmed(pulsar_format, java)
+    assert ids[0].ledger not in {ledger for ledger, _ in pulsar_format.broker.admin.ledgers(topic)}
+    with pytest.raises(DataLossError, match=r"failOnDataLoss=false"):
+        pulsar_format.read(topic, startingOffsets=json_of(topic, ids[1]))
+    with pytest.raises(DataLossError, match=r"failOnDataLoss=false"):
+        read_between(pulsar_format, topic, ids[1], ids[-1])
+
+
+def test_data_trimmed_before_the_start_may_be_accepted(pulsar_format: PulsarFormat, java: JavaClient):
+    topic, ids, left = trimmed(pulsar_format, java)
+    table = pulsar_format.read(topic, startingOffsets=json_of(topic, ids[1]), failOnDataLoss=False)
+    assert table.column("value").to_pylist() == [str(n).encode() for n in range(12 - left, 12)]
+
+
+def test_a_start_that_was_read_and_then_trimmed_is_no_loss(pulsar_format: PulsarFormat, java: JavaClient):
+    topic, ids, left = trimmed(pulsar_format, java)
+    expected = [str(n).encode() for n in range(12 - left, 12)]
+    # Everything up to the last message of the ledger that is gone had been read.
+    assert pulsar_format.read(topic, startingOffsets=json_of(topic, ids[4])).column("value").to_pylist() == expected
+    assert read_between(pulsar_format, topic, ids[4], ids[-1]) == expected
+
+
+def test_earliest_begins_with_what_is_left(pulsar_format: PulsarFormat, java: JavaClient):
+    topic, _, left = trimmed(pulsar_format, java)
+    assert pulsar_format.read(topic).num_rows == left
+    assert pulsar_format.read(topic, startingOffsets="earliest").num_rows == left

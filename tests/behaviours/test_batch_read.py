@@ -1,0 +1,178 @@
+"""What every format's batch read must do: everything once, in order, as it was published."""
+
+from __future__ import annotations
+
+import random
+import time
+from itertools import pairwise
+
+import pytest
+
+from spark_mq_source.core.errors import MQSourceError, TopicNotFoundError
+from tests.behaviours.formats import Format, assert_each_once
+from tests.fix_net import Fault, FaultProxy, free_port
+
+VALUES = [f"message {n} of many".encode() for n in range(3000)]
+
+
+def test_reads_what_was_published_in_order(mq: Format):
+    topic = mq.new_topic()
+    mq.publish(topic, VALUES)
+    rows = mq.read(topic, f"value binary, {mq.position_columns}").to_pylist()
+    assert [row["value"] for row in rows] == VALUES
+    assert_each_once(rows, mq.position_of)
+
+
+def test_reads_every_partition_once(mq: Format):
+    topic = mq.new_topic(4)
+    for partition in range(4):
+        mq.publish(topic, VALUES[partition::4], partition=partition)
+    rows = mq.read(topic, f"value binary, {mq.position_columns}").to_pylist()
+    for partition in range(4):
+        assert [row["value"] for row in rows if row["partition"] == partition] == VALUES[partition::4]
+    assert_each_once(rows, mq.position_of)
+
+
+def test_plans_one_task_a_partition_and_none_for_an_empty_one(mq: Format):
+    topic = mq.new_topic(3)
+    mq.publish(topic, VALUES[:10], partition=0)
+    mq.publish(topic, VALUES[10:20], partition=2)
+    assert len(mq.plan(topic)) == 2
+
+
+def test_an_empty_topic_has_no_rows(mq: Format):
+    assert mq.plan(mq.new_topic(2)) == []
+    assert mq.read(mq.new_topic(2)).num_rows == 0
+
+
+def test_reads_only_what_was_there_when_the_read_was_planned(mq: Format):
+    topic = mq.new_topic()
+    mq.publish(topic, VALUES[:100])
+    batches = mq.batches(topic, maxBatchRows=10)
+    first = next(batches)
+    mq.publish(topic, VALUES[100:200])
+    rest = [value for batch in batches for value in batch.column("value").to_pylist()]
+    assert first.column("value").to_pylist() + rest == VALUES[:100]
+
+
+def test_reading_twice_gives_the_same(mq: Format):
+    topic = mq.new_topic(2)
+    mq.publish(topic, VALUES)
+    columns = f"value binary, {mq.position_columns}"
+    assert mq.read(topic, columns).equals(mq.read(topic, columns))
+
+
+def test_only_the_columns_asked_for_in_that_order(mq: Format):
+    topic = mq.new_topic()
+    mq.publish(topic, VALUES[:5])
+    table = mq.read(topic, "topic string, value string")
+    assert table.schema.names == ["topic", "value"]
+    assert table.to_pylist() == [{"topic": topic, "value": value.decode()} for value in VALUES[:5]]
+
+
+def test_values_from_nothing_to_a_mebibyte(mq: Format):
+    rng = random.Random(7)
+    values = [rng.randbytes(size) for size in (1, 2, 127, 128, 1000, 65_535, 65_536, 1 << 20)]
+    topic = mq.new_topic()
+    mq.publish(topic, values)
+    assert mq.read(topic).column("value").to_pylist() == values
+
+
+def test_batches_are_as_small_as_asked_for(mq: Format):
+    topic = mq.new_topic()
+    mq.publish(topic, VALUES)
+    batches = list(mq.batches(topic, maxBatchRows=500))
+    assert sum(batch.num_rows for batch in batches) == len(VALUES)
+    # An entry is decoded whole: a batch may pass the limit by one entry's rows.
+    assert max(batch.num_rows for batch in batches) < 500 + 1000
+
+
+def test_more_tasks_than_partitions_read_the_same(mq: Format):
+    topic = mq.new_topic(2)
+    for start, stop in pairwise(range(0, 3001, 100)):  # one call, one entry at the least
+        mq.publish(topic, VALUES[start:stop], partition=start // 100 % 2)
+    columns = f"value binary, {mq.position_columns}"
+    whole = mq.read(topic, columns)
+    assert len(mq.plan(topic, minPartitions=7)) >= 7
+    split = mq.read(topic, columns, minPartitions=7)
+    assert whole.num_rows == len(VALUES)
+    assert split.equals(whole)
+
+
+def test_an_absent_topic_is_an_error_that_says_so_and_creates_nothing(mq: Format):
+    before, topic = mq.topics(), mq.unused_topic()
+    with pytest.raises(TopicNotFoundError) as caught:
+        mq.read(topic)
+    sentence = str(caught.value)
+    assert mq.name in sentence
+    assert topic in sentence
+    assert "{}:{}".format(*mq.service) in sentence
+    assert mq.topics() == before
+
+
+@pytest.mark.parametrize("kind", ["cut", "abort"])
+@pytest.mark.parametrize("at", [1, 500, 5_000, 20_000])
+def test_a_connection_cut_after_some_bytes_loses_nothing(mq: Format, link: FaultProxy, kind, at):
+    topic = mq.new_topic()
+    mq.publish(topic, VALUES)
+    assert at < _bytes_of_a_read(mq, link, topic)
+    link.add(Fault(kind, "b2c", at=at, connections=6))
+    rows = mq.read(topic, f"value binary, {mq.position_columns}", service=("127.0.0.1", link.port)).to_pylist()
+    # Planning's connection may end before it comes this far.
+    assert len(link.happened) >= 5
+    assert [row["value"] for row in rows] == VALUES
+    assert_each_once(rows, mq.position_of)
+
+
+def test_a_connection_cut_again_and_again_loses_nothing(mq: Format, link: FaultProxy):
+    rng = random.Random(seed := random.randrange(1000))
+    print("seed", seed)  # noqa: T201
+    topic = mq.new_topic()
+    mq.publish(topic, VALUES)
+    batches = mq.batches(
+        topic, f"value binary, {mq.position_columns}", service=("127.0.0.1", link.port), maxBatchRows=1
+    )
+    rows = []
+    for n, batch in enumerate(batches):
+        rows += batch.to_pylist()
+        if n < 5:
+            link.cut_now(abort=rng.random() < 0.5)
+    assert [row["value"] for row in rows] == VALUES
+    assert_each_once(rows, mq.position_of)
+
+
+def test_a_connection_that_stalls_is_given_up_and_loses_nothing(mq: Format, link: FaultProxy):
+    topic = mq.new_topic()
+    mq.publish(topic, VALUES)
+    stall = Fault("stall", "b2c", at=_bytes_of_a_read(mq, link, topic) // 2, connections=2)
+    link.add(stall)
+    rows = mq.read(
+        topic,
+        f"value binary, {mq.position_columns}",
+        service=("127.0.0.1", link.port),
+        keepAliveInterval="500ms",
+    ).to_pylist()
+    assert link.happened == [stall]
+    assert [row["value"] for row in rows] == VALUES
+    assert_each_once(rows, mq.position_of)
+
+
+def test_a_deaf_address_is_given_up_within_the_timeout(mq: Format, link: FaultProxy):
+    link.add(Fault("deaf", connections=1000))
+    started = time.monotonic()
+    with pytest.raises(MQSourceError, match=rf"{mq.name}.*127\.0\.0\.1:{link.port}"):
+        mq.read("flights", service=("127.0.0.1", link.port), operationTimeout="2s", connectTimeout="1s")
+    assert time.monotonic() - started < 4
+
+
+def test_a_port_where_nobody_listens_is_given_up_within_the_timeout(mq: Format):
+    port = free_port()
+    started = time.monotonic()
+    with pytest.raises(MQSourceError, match=rf"{mq.name}.*127\.0\.0\.1:{port}.*refused"):
+        mq.read("flights", service=("127.0.0.1", port), operationTimeout="1s")
+    assert time.monotonic() - started < 3
+
+
+def _bytes_of_a_read(mq: Format, link: FaultProxy, topic: str) -> int:
+    """How much the broker sends over the connection that reads this topic of one task."""
+    return max(link.passed("b2c") for _ in mq.batches(topic, service=("127.0.0.1", link.port)))
