@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import pytest
 
-pytest_plugins = ["tests.fix_brokers", "tests.fix_spark"]
+pytest_plugins = ["tests.fix_brokers", "tests.fix_net", "tests.fix_spark"]
 
 BROKER_FIXTURES = {"pulsar", "pulsar_featured", "pulsar_private"}
 SPARK_FIXTURES = {"spark", "spark_connect", "spark_cluster"}

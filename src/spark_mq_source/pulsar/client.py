@@ -352,9 +352,10 @@ class PulsarClient:
             def attempt(window: Sequence[K] = window) -> None:
                 missing = [key for key in window if key not in results]
                 failure: MQSourceError | None = None
+                deadline = self._deadline()
                 for key, answer in ask(missing).items():
                     try:
-                        results[key] = self._wait(answer, f"{what} of {key}")
+                        results[key] = self._wait(answer, f"{what} of {key}", deadline)
                     except MQSourceError as error:
                         if not error.retryable:
                             raise
@@ -366,11 +367,12 @@ class PulsarClient:
         return results
 
     def _wait_all(self, answers: Mapping[TopicPartition, Future[T]], what: str) -> dict[TopicPartition, T]:
-        return {tp: self._wait(answer, f"{what} of {tp}") for tp, answer in answers.items()}
+        deadline = self._deadline()
+        return {tp: self._wait(answer, f"{what} of {tp}", deadline) for tp, answer in answers.items()}
 
-    def _wait(self, answer: Future[T], what: str) -> T:
+    def _wait(self, answer: Future[T], what: str, deadline: Deadline | None = None) -> T:
         try:
-            return answer.result(self._options.operation_timeout_ms / 1000)
+            return answer.result((deadline or self._deadline()).remaining_seconds())
         except FutureTimeoutError:
             msg = f"no answer to {what} within operationTimeout ({self._options.operation_timeout_ms} ms)"
             raise RequestTimeoutError(msg) from None

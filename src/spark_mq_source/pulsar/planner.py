@@ -204,7 +204,7 @@ def _cut(stretches: Sequence[tuple[int, int, int]], pieces: int) -> list[Positio
     total = sum(entries for _, _, entries in stretches)
     cuts = []
     passed = 0
-    wanted = iter([total * k // pieces for k in range(1, pieces)])
+    wanted = iter(sorted({total * k // pieces for k in range(1, pieces)}))
     target = next(wanted, None)
     for ledger, before, entries in stretches:
         while target is not None and target <= passed + entries:

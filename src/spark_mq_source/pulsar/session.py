@@ -71,6 +71,7 @@ class Consumer:
         self._messages: deque[commands.Message] = deque()
         self._bytes = 0
         self._paused = False
+        self._asking = 0
         self._error: MQSourceError | None = None
         self._arrived = threading.Condition()
 
@@ -107,8 +108,7 @@ class Consumer:
             resume = self._paused and self._bytes <= self._queue_bytes // 2
             if resume:
                 self._paused = False
-        if resume:
-            self._session.resume_reading()
+                self._session.resume_reading()
         return taken
 
     def request_bounds(self) -> Future[Bounds]:
@@ -116,10 +116,33 @@ class Consumer:
 
         The cursor of a consumer that never acknowledges stays where it was opened: if it moved, the broker moved it,
         by TTL, eviction or trimming (seen on broker 4.0.8).
+
+        The answer comes behind the messages under way, so the queue may pass its bound until it is here: by what is
+        granted and not yet sent.
         """
-        return self._session.request(
+        with self._arrived:
+            self._asking += 1
+            self._resume()
+        asked = self._session.request(
             lambda request_id: commands.GetLastMessageId(self._consumer_id, request_id), _bounds_of
         )
+        asked.add_done_callback(self._asked)
+        return asked
+
+    def release(self) -> None:
+        """Lets the connection be read again whatever is queued here: nobody will take it any more."""
+        with self._arrived:
+            self._asking += 1
+            self._resume()
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._session.resume_reading()
+
+    def _asked(self, _: object) -> None:
+        with self._arrived:
+            self._asking -= 1
 
     def deliver(self, messages: Iterable[commands.Message]) -> None:
         """Queues what arrived (the driver's thread)."""
@@ -127,12 +150,10 @@ class Consumer:
             for message in messages:
                 self._messages.append(message)
                 self._bytes += len(message.body)
-            pause = self._bytes > self._queue_bytes and not self._paused
-            if pause:
-                self._paused = True
             self._arrived.notify()
-        if pause:
-            self._session.pause_reading()
+            if self._bytes > self._queue_bytes and not self._paused and not self._asking:
+                self._paused = True
+                self._session.pause_reading()
 
     def fail(self, error: MQSourceError) -> None:
         """Ends the queue with an error (the driver's thread); what is queued can still be taken."""
@@ -155,7 +176,6 @@ class Session:
         self.migrated_to: str | None = None
         self._tls = options.uses_tls
         deadline = Deadline.after_ms(options.connect_timeout_ms)
-        transport = connect(host, port, tls=tls_settings(options) if options.uses_tls else None, deadline=deadline)
         connection = PulsarConnection(
             client_version=client_version(),
             authentication=authentication_of(options),
@@ -163,6 +183,7 @@ class Session:
             keep_alive_ms=options.keep_alive_interval_ms,
             now=time.monotonic(),
         )
+        transport = connect(host, port, tls=tls_settings(options) if options.uses_tls else None, deadline=deadline)
         self._driver = ConnectionDriver(connection, transport, on_events=self._on_events, on_closed=self._on_closed)
         self._driver.start()
         try:
@@ -258,6 +279,7 @@ class Session:
     def close_consumer(self, consumer: Consumer) -> Future[object]:
         """CLOSE_CONSUMER; a non-durable subscription is gone with it."""
         self._consumers.pop(consumer._consumer_id, None)
+        consumer.release()
         return self.request(
             lambda request_id: commands.CloseConsumer(consumer._consumer_id, request_id), _success_of
         )

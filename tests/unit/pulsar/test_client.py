@@ -444,7 +444,6 @@ def test_a_request_that_is_never_answered(broker, client, kind):
     assert TOPIC in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="_gather waits a whole operationTimeout for each answer")
 def test_many_requests_that_are_never_answered_take_no_longer_than_one(broker, client):
     one = broker({c.PartitionedMetadata: lambda *_: None})
     begin = time.monotonic()
@@ -661,7 +660,6 @@ def test_a_silent_broker_is_found_dead(broker, client):
     assert len(one.of(c.Ping)) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="the answer waits behind messages that nobody takes")
 def test_asking_for_the_bounds_while_the_queue_is_full(broker, client):
     # The answer comes behind messages that nobody takes, because who would take them is waiting for the answer.
     size, count = 64 << 10, 64
@@ -676,7 +674,6 @@ def test_asking_for_the_bounds_while_the_queue_is_full(broker, client):
     assert asked.wait_for_bounds(consumer) == Bounds(Position(7, 4), Position(7, 99))
 
 
-@pytest.mark.xfail(strict=True, reason="nobody resumes reading for a consumer that is gone")
 def test_closing_a_consumer_whose_queue_is_full_frees_its_connection(broker, client):
     size, count = 64 << 10, 64
     one = broker()
@@ -692,7 +689,6 @@ def test_closing_a_consumer_whose_queue_is_full_frees_its_connection(broker, cli
     assert again.opened.last == Position(7, 99)
 
 
-@pytest.mark.xfail(strict=True, reason="Consumer decides under its lock but pauses outside")
 def test_a_queue_emptied_while_it_is_being_paused_is_not_paused_for_ever(broker, client, monkeypatch):
     one = broker()
     consumer = client(one.url, receiveQueueBytes="1m").open_consumer(TP, EARLIEST)
@@ -717,7 +713,6 @@ def test_a_queue_emptied_while_it_is_being_paused_is_not_paused_for_ever(broker,
     assert [m.entry_id for m in consumer.receive(max_bytes=1, timeout_seconds=2)] == [17]
 
 
-@pytest.mark.xfail(strict=True, reason="Session connects before it reads the credentials")
 def test_credentials_that_cannot_be_read_leave_no_connection_open(broker, client, tmp_path):
     one = broker()
     token = tmp_path / "token"

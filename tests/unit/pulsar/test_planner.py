@@ -56,7 +56,6 @@ def stretches(draw):
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="_cut names a cut twice where there are fewer entries than pieces")
 @given(stretches(), st.integers(1, 200))
 def test_cuts_ascend_lie_inside_and_are_fair(parts, pieces):
     cuts = _cut(parts, pieces)
@@ -98,7 +97,6 @@ def ranges(draw):
     return found
 
 
-@pytest.mark.xfail(strict=True, reason="_cut names a cut twice where there are fewer entries than pieces")
 @given(ranges(), st.integers(0, 40), st.none() | st.lists(st.integers(0, 60), min_size=6, max_size=6))
 def test_pieces_are_exactly_the_ranges(whole, wanted, sizes):
     cluster = Cluster(ledgers=[Ledger(n, entries) for n, entries in enumerate(sizes or [])])
