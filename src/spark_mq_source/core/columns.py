@@ -121,7 +121,9 @@ class ConstantColumn:
 
     def __init__(self, value: str | int, type_: pa.DataType) -> None:
         self._type = type_
-        self._cell = value.encode() if isinstance(value, str) else value.to_bytes(type_.bit_width // 8, "little", signed=True)
+        self._cell = (
+            value.encode() if isinstance(value, str) else value.to_bytes(type_.bit_width // 8, "little", signed=True)
+        )
         self._rows = pa.nulls(0, type_)
 
     def take(self, rows: int) -> pa.Array:
@@ -185,7 +187,7 @@ def struct_array(type_: pa.DataType, children: Sequence[pa.Array]) -> pa.Array:
 
 
 def map_array(type_: pa.DataType, rows: int, offsets: pa.Buffer, keys: pa.Array, items: pa.Array) -> pa.Array:
-    """A map array without NULLs: row i holds the pairs from ``offsets[i]`` (int32) up to ``offsets[i + 1]``."""
+    """A map array without NULLs: row i has the pairs from ``offsets[i]`` (int32) up to ``offsets[i + 1]``."""
     entries = struct_array(type_.field(0).type, [keys, items])
     return pa.Array.from_buffers(type_, rows, [None, offsets], null_count=0, children=[entries])
 

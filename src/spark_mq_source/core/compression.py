@@ -13,7 +13,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from types import ModuleType
 
 from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
 
@@ -76,7 +76,7 @@ def _load(codec: str) -> Callable[[ByteString, int], bytes | memoryview]:
         raise UnsupportedFeatureError(msg)
     package = _PACKAGES[codec]
     try:
-        module = import_module(package[0]) if package else None
+        module = import_module(package[0] if package else "zlib")
     except ImportError as error:
         name, extra = package or ("", "")
         msg = (
@@ -91,11 +91,11 @@ def _corrupt(codec: str, error: Exception) -> CorruptMessageError:
     return CorruptMessageError(f"{codec} payload does not decompress: {error}")
 
 
-def _load_none(_module: Any) -> Callable[[ByteString, int], bytes | memoryview]:
+def _load_none(_module: ModuleType) -> Callable[[ByteString, int], bytes | memoryview]:
     return lambda data, _size: memoryview(data)
 
 
-def _load_lz4(module: Any) -> Callable[[ByteString, int], bytes | memoryview]:
+def _load_lz4(module: ModuleType) -> Callable[[ByteString, int], bytes | memoryview]:
     decompress_block = module.decompress
 
     def run(data: ByteString, size: int) -> bytes:
@@ -108,7 +108,7 @@ def _load_lz4(module: Any) -> Callable[[ByteString, int], bytes | memoryview]:
     return run
 
 
-def _load_zlib(_module: Any) -> Callable[[ByteString, int], bytes | memoryview]:
+def _load_zlib(_module: ModuleType) -> Callable[[ByteString, int], bytes | memoryview]:
     def run(data: ByteString, size: int) -> bytes:
         inflater = zlib.decompressobj()
         try:
@@ -121,7 +121,7 @@ def _load_zlib(_module: Any) -> Callable[[ByteString, int], bytes | memoryview]:
     return run
 
 
-def _load_zstd(module: Any) -> Callable[[ByteString, int], bytes | memoryview]:
+def _load_zstd(module: ModuleType) -> Callable[[ByteString, int], bytes | memoryview]:
     decompressor = module.ZstdDecompressor()
 
     def run(data: ByteString, size: int) -> bytes:
@@ -140,7 +140,7 @@ def _load_zstd(module: Any) -> Callable[[ByteString, int], bytes | memoryview]:
     return run
 
 
-def _load_snappy(module: Any) -> Callable[[ByteString, int], bytes | memoryview]:
+def _load_snappy(module: ModuleType) -> Callable[[ByteString, int], bytes | memoryview]:
     snappy = module.snappy
 
     def run(data: ByteString, size: int) -> bytes | memoryview:
@@ -158,7 +158,7 @@ def _load_snappy(module: Any) -> Callable[[ByteString, int], bytes | memoryview]
     return run
 
 
-_LOADERS: dict[str, Callable[[Any], Callable[[ByteString, int], bytes | memoryview]]] = {
+_LOADERS: dict[str, Callable[[ModuleType], Callable[[ByteString, int], bytes | memoryview]]] = {
     "NONE": _load_none,
     "LZ4": _load_lz4,
     "ZLIB": _load_zlib,

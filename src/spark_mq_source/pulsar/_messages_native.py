@@ -8,8 +8,6 @@ more than the payload it comes from) is reserved before the walk, so that the wa
 error the counters go back to where they were, and what was written beyond them is overwritten by the next entry.
 """
 
-# ruff: noqa: D103, PLR0911, PLR0912, PLR0915, RET505, FBT001 - C functions: an early return costs nothing here
-
 import cython
 
 if not cython.compiled:
@@ -69,9 +67,7 @@ _MAX_TIME_MS = cython.declare(cython.longlong, 9223372036854775)
 _COMPARED_PROPERTIES = cython.declare(cython.Py_ssize_t, 16)
 
 _Slice = cython.struct(data=cython.p_uchar, size=cython.Py_ssize_t)  # absent where data is NULL
-_Field = cython.struct(
-    tag=cython.ulonglong, value=cython.ulonglong, start=cython.Py_ssize_t, size=cython.Py_ssize_t
-)
+_Field = cython.struct(tag=cython.ulonglong, value=cython.ulonglong, start=cython.Py_ssize_t, size=cython.Py_ssize_t)
 _Single = cython.struct(
     payload_size=cython.int,
     has_payload_size=cython.bint,
@@ -99,9 +95,7 @@ _Bytes = cython.struct(
     valid=cython.p_uchar,
     nulls=cython.Py_ssize_t,
 )
-_Longs = cython.struct(
-    wanted=cython.bint, data=cython.p_longlong, valid=cython.p_uchar, nulls=cython.Py_ssize_t
-)
+_Longs = cython.struct(wanted=cython.bint, data=cython.p_longlong, valid=cython.p_uchar, nulls=cython.Py_ssize_t)
 
 # Where the columns stood before an entry.
 _Marks = cython.struct(
@@ -346,7 +340,9 @@ def _decode_base64(data: cython.p_uchar, size: cython.Py_ssize_t, out: cython.p_
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _put(column: cython.pointer(_Bytes), row: cython.Py_ssize_t, data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.void:
+def _put(
+    column: cython.pointer(_Bytes), row: cython.Py_ssize_t, data: cython.p_uchar, size: cython.Py_ssize_t
+) -> cython.void:
     memcpy(column.data + column.used, data, size)
     column.used += size
     column.offsets[row + 1] = cython.cast(cython.int, column.used)
@@ -445,7 +441,7 @@ class EntryColumns:
 
     # The entry opened last; its bytes stay where they are as long as `view` is held.
     body: object
-    view: Py_buffer  # noqa: F821
+    view: Py_buffer
     is_open: cython.bint
     is_parsed: cython.bint
     metadata_start: cython.Py_ssize_t
@@ -611,9 +607,7 @@ class EntryColumns:
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def _sized(
-        self, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, what
-    ) -> cython.Py_ssize_t:
+    def _sized(self, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, what) -> cython.Py_ssize_t:
         """Where the u32-prefixed part at `at` ends."""
         if end - at < 4 or _read_u32(data, at) > end - at - 4:
             raise CorruptMessageError(f"the entry ends within its {what}")
@@ -635,9 +629,7 @@ class EntryColumns:
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def _parse_metadata(
-        self, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
-    ) -> cython.int:
+    def _parse_metadata(self, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
         field: _Field
         entry: cython.pointer(_Single) = cython.address(self.entry)
         flags: cython.int = 0
@@ -727,7 +719,7 @@ class EntryColumns:
     def append_single(self, payload, ledger_id: cython.longlong, entry_id: cython.longlong):
         """As `_messages_python.EntryColumns.append_single`."""
         body: cython.p_uchar = cython.cast(cython.p_uchar, self.view.buf)
-        other: Py_buffer  # noqa: F821
+        other: Py_buffer
         data: cython.p_uchar
         size: cython.Py_ssize_t
         self._expect_parsed()
@@ -782,7 +774,7 @@ class EntryColumns:
     ):
         """As `_messages_python.EntryColumns.append_batch`."""
         body: cython.p_uchar = cython.cast(cython.p_uchar, self.view.buf)
-        other: Py_buffer  # noqa: F821
+        other: Py_buffer
         rows: cython.Py_ssize_t
         skipped: cython.p_uchar = cython.NULL
         size: cython.Py_ssize_t
@@ -799,9 +791,7 @@ class EntryColumns:
             size = self.view.len - self.metadata_end
         try:
             if count <= 0 or count > size // 6:
-                raise CorruptMessageError(
-                    f"{size} bytes cannot hold the batch of {count} messages that was announced"
-                )
+                raise CorruptMessageError(f"{size} bytes cannot hold the batch of {count} messages that was announced")
             if ack_set or self.has_compacted or first_index > 0 or last_index < count - 1:
                 skipped = self._skipped(ack_set, first_index, last_index)
             rows = self._append_batch(data, size, skipped, ledger_id, entry_id)
@@ -831,9 +821,7 @@ class EntryColumns:
             for index in range(count):
                 if words and index & 63 == 0:
                     word = ack_set[index >> 6] & 0xFFFFFFFFFFFFFFFF if index >> 6 < words else 0
-                skipped[index] = (
-                    index < first_index or index > last_index or (words and not (word >> (index & 63)) & 1)
-                )
+                skipped[index] = index < first_index or index > last_index or (words and not (word >> (index & 63)) & 1)
         except BaseException:
             free(skipped)
             raise
@@ -895,9 +883,7 @@ class EntryColumns:
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
-    def _walk(
-        self, data: cython.p_uchar, size: cython.Py_ssize_t, skipped: cython.p_uchar
-    ) -> cython.Py_ssize_t:
+    def _walk(self, data: cython.p_uchar, size: cython.Py_ssize_t, skipped: cython.p_uchar) -> cython.Py_ssize_t:
         """Write the rows of a batch; how many, or why not (and `error_index` where)."""
         single: _Single
         at: cython.Py_ssize_t = 0
@@ -1053,7 +1039,7 @@ class EntryColumns:
                 elif pair.tag == 0x12:
                     item.data = data + pair.start
                     item.size = pair.size
-            if key.data == cython.NULL or item.data == cython.NULL:
+            if not key.data or not item.data:
                 return -9
             self.error_byte = _find_no_utf8(key.data, key.size)
             if self.error_byte >= 0:
@@ -1379,7 +1365,7 @@ class EntryColumns:
         arrays: list = []
         rows: cython.Py_ssize_t = self.rows
         if not rows:
-            return [pa.array([], field.type) for field in self.schema]
+            return [pa.nulls(0, field.type) for field in self.schema]
         for field in self.schema:
             name = field.name
             if name in self.constant:
@@ -1421,10 +1407,7 @@ class EntryColumns:
         validity = _pack_validity(column.valid, rows) if column.nulls else None
         offsets = _hand_over(column.offsets, (rows + 1) * 4)
         column.offsets = cython.NULL
-        if column.data == cython.NULL:
-            data = pa.py_buffer(b"")
-        else:
-            data = _hand_over(column.data, column.used)
+        data = pa.py_buffer(b"") if column.data == cython.NULL else _hand_over(column.data, column.used)
         nulls = column.nulls
         column.data = cython.NULL
         column.hint = column.used + column.used // 8
@@ -1467,6 +1450,6 @@ class EntryColumns:
             items = self._take_bytes(cython.address(self.property_items), type_.item_type, count)
             self.property_capacity = 0
         else:
-            keys, items = pa.array([], type_.key_type), pa.array([], type_.item_type)
+            keys, items = pa.nulls(0, type_.key_type), pa.nulls(0, type_.item_type)
         self.num_properties = 0
         return map_array(type_, self.rows, offsets, keys, items)

@@ -27,8 +27,7 @@ import re
 import struct
 from binascii import a2b_base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -115,6 +114,11 @@ _U32: Final = struct.Struct(">I")
 # Java's decoder, which most consumers use, does without the padding and looks at no bit beyond the last byte.
 _BASE64: Final = re.compile(rb"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}(?:==)?|[A-Za-z0-9+/]{3}=?)?")
 
+# How the clients write nearly every message of a batch, after its key: payload_size, and a sequence_id or none.
+_USUAL_BYTES: Final = rb"\x18([\x80-\xff]{0,9}[\x00-\x7f])(?:\x40([\x80-\xff]{0,9}[\x00-\x7f]))?"
+_USUAL: Final = re.compile(_USUAL_BYTES)
+_USUAL_HEAD: Final = re.compile(rb"\x00{3}[\x00-\x7f]" + _USUAL_BYTES)
+
 
 class _Single(NamedTuple):
     """A SingleMessageMetadata; None where a field is absent."""
@@ -200,7 +204,7 @@ class EntryColumns:
         """The opened entry's payload, as it came: compressed, encrypted or a chunk of one."""
         return memoryview(self._payload)
 
-    def open_entry(self, body: bytes | bytearray | memoryview, verify_checksum: bool) -> int:  # noqa: FBT001 - hot call
+    def open_entry(self, body: bytes | bytearray | memoryview, verify_checksum: bool) -> int:
         """Parse an entry up to its payload.
 
         Args:
@@ -239,7 +243,7 @@ class EntryColumns:
             elif tag == 0x10:
                 self._broker_index = _signed(value)
 
-    def _parse_metadata(self, data: bytes, start: int, end: int) -> int:  # noqa: PLR0912, PLR0915 - one field a branch
+    def _parse_metadata(self, data: bytes, start: int, end: int) -> int:
         flags = 0
         properties: list[bytes] = []
         for tag, value, stop in _fields(data, start, end):
@@ -290,8 +294,9 @@ class EntryColumns:
                 case 0xF8:
                     self._compacted.add(_signed32(value))
                 case 0xFA:
-                    while value < stop:
-                        index, value = _varint(data, value, stop)
+                    at = value
+                    while at < stop:
+                        index, at = _varint(data, at, stop)
                         self._compacted.add(_signed32(index))
         if self._producer_name is None or self._sequence_id is None or self._publish_time is None:
             msg = "the message metadata lacks a required field"
@@ -306,9 +311,7 @@ class EntryColumns:
             flags |= COMPRESSED
         return flags
 
-    def append_single(
-        self, payload: bytes | bytearray | memoryview | None, ledger_id: int, entry_id: int
-    ) -> int:
+    def append_single(self, payload: bytes | bytearray | memoryview | None, ledger_id: int, entry_id: int) -> int:
         """Add the opened entry as one row, with batch index -1.
 
         Args:
@@ -336,7 +339,7 @@ class EntryColumns:
             sequence_id=self._sequence_id,
             properties=self._properties,
         )
-        return self._append(ledger_id, entry_id, [-1], [value], [single])
+        return self._append(ledger_id, entry_id, [-1], [value], [single], [single])
 
     def append_batch(
         self,
@@ -371,52 +374,64 @@ class EntryColumns:
         if count <= 0 or count > end // SMALLEST_SINGLE_BYTES:
             msg = f"{end} bytes cannot hold the batch of {count} messages that was announced"
             raise CorruptMessageError(msg)
-        indices: list[int] = []
+        indices: Sequence[int] = range(count)
+        if ack_set or self._compacted or first_index > 0 or last_index < count - 1:
+            indices = [index for index in indices if self._is_wanted(index, ack_set, first_index, last_index)]
+        values, singles, distinct = self._walk(data, count)
+        if len(indices) < count or any(single.compacted_out for single in distinct):
+            indices = [index for index in indices if not singles[index].compacted_out]
+            values = [values[index] for index in indices]
+            singles = [singles[index] for index in indices]
+        return self._append(ledger_id, entry_id, indices, values, singles, distinct)
+
+    def _walk(self, data: bytes, count: int) -> tuple[list[bytes | None], list[_Single], list[_Single]]:
+        """Every message of a batch: its payload and what is said about it; and the latter without repetitions.
+
+        Messages about which the columns asked for need to know nothing but their size, share one `_Single`.
+
+        Raises:
+            CorruptMessageError: see the module's rules.
+        """
+        end = len(data)
         values: list[bytes | None] = []
         singles: list[_Single] = []
-        is_plain = not (ack_set or self._compacted or first_index > 0 or last_index < count - 1)
-        parsed: dict[bytes, _Single] = {}
-        unpack = _U32.unpack_from
-        add_value, add_single = values.append, singles.append
-        at = 0
-        index = 0
+        distinct: list[_Single] = []
+        add_value, add_single, unpack, match_head = values.append, singles.append, _U32.unpack_from, _USUAL_HEAD.match
+        # By the bytes of payload_size, where nothing else is said that a column asked for would show.
+        shared: dict[bytes, _Single] = {}
+        shares = "sequence_id" not in self._cells
+        at = index = 0
         try:
-            for index in range(count):
-                if end - at < 4:
-                    _cut_off(index)
-                start = at + 4
-                at = start + unpack(data, at)[0]
-                if at > end:
-                    _cut_off(index)
-                metadata = data[start:at]
-                single = parsed.get(metadata)
+            for index in range(count):  # noqa: B007 - the error names it
+                head = match_head(data, at)
+                if head is not None and (stop := head.end()) - at - 4 == data[at + 3]:
+                    start = at + 4
+                    single = shared.get(head[1])
+                else:
+                    if end - at < 4:
+                        raise _cut_off()
+                    start = at + 4
+                    stop = start + unpack(data, at)[0]
+                    if stop > end:
+                        raise _cut_off()
+                    head = single = None
                 if single is None:
-                    single = parsed[metadata] = _parse_single(metadata)
-                start = at
-                at += single.payload_size
-                if at > end or single.payload_size < 0:
-                    _cut_off(index)
-                if is_plain and not single.compacted_out:
-                    add_value(data[start:at])
-                    add_single(single)
-                elif self._is_wanted(index, single, ack_set, first_index, last_index):
-                    indices.append(index)
-                    add_value(data[start:at])
-                    add_single(single)
-                elif is_plain:
-                    # The first row left out: from here on each row's index has to be told.
-                    is_plain = False
-                    indices = list(range(index))
+                    single = _parse_single(data, start, stop)
+                    distinct.append(single)
+                    if head is not None and shares:
+                        shared[head[1]] = single
+                size = single.payload_size
+                at = stop + size
+                if at > end or size < 0:
+                    raise _cut_off()
+                add_value(data[stop:at])
+                add_single(single)
         except CorruptMessageError as error:
-            if str(error).startswith("batch index"):
-                raise
             raise error.within(f"batch index {index}") from None
-        return self._append(ledger_id, entry_id, range(count) if is_plain else indices, values, singles)
+        return values, singles, distinct
 
-    def _is_wanted(
-        self, index: int, single: _Single, ack_set: Sequence[int], first_index: int, last_index: int
-    ) -> bool:
-        if single.compacted_out or index in self._compacted or not first_index <= index <= last_index:
+    def _is_wanted(self, index: int, ack_set: Sequence[int], first_index: int, last_index: int) -> bool:
+        if index in self._compacted or not first_index <= index <= last_index:
             return False
         return not ack_set or (index >> 6 < len(ack_set) and bool(ack_set[index >> 6] >> (index & 63) & 1))
 
@@ -427,8 +442,13 @@ class EntryColumns:
         indices: Sequence[int],
         values: list[bytes | None],
         singles: list[_Single],
+        distinct: list[_Single],
     ) -> int:
-        """Build every column's new cells first, then add them all."""
+        """Build every column's new cells first, then add them all.
+
+        Most batches say little about their messages: `distinct`, which has each of `singles`, tells quickly what no
+        message has.
+        """
         rows = len(values)
         if not rows:
             return 0
@@ -437,26 +457,31 @@ class EntryColumns:
         for name in self._cells:
             match name:
                 case "value":
-                    if any(s.null_value is not None for s in singles) or self._null_value:
+                    if self._null_value or any(s.null_value is not None for s in distinct):
                         values = [
                             None if (self._null_value if s.null_value is None else s.null_value) else value
                             for value, s in zip(values, singles, strict=True)
                         ]
                     added[name] = values
                 case "key":
-                    added[name] = self._keys(indices, singles)
+                    has_keys = any(s.partition_key is not None for s in distinct)
+                    added[name] = self._keys(indices, singles) if has_keys else [None] * rows
                 case "ordering_key":
                     added[name] = [s.ordering_key for s in singles]
                 case "properties":
-                    added[name], sizes[name] = _property_rows(indices, singles)
+                    if any(s.properties for s in distinct):
+                        added[name], sizes[name] = _property_rows(indices, singles)
+                    else:
+                        added[name], sizes[name] = [{}] * rows, 0
                 case "publish_time":
                     added[name] = [_time_us(self._publish_time, name)] * rows
                 case "event_time":
                     default = self._event_time
-                    added[name] = [
-                        _time_us(t, name) if t else None
-                        for t in [default if s.event_time is None else s.event_time for s in singles]
-                    ]
+                    if any(s.event_time is not None for s in distinct):
+                        times = [default if s.event_time is None else s.event_time for s in singles]
+                        added[name] = [_time_us(time_ms, name) if time_ms else None for time_ms in times]
+                    else:
+                        added[name] = [_time_us(default, name) if default else None] * rows
                 case "sequence_id":
                     default = self._sequence_id or 0
                     added[name] = [default if s.sequence_id is None else s.sequence_id for s in singles]
@@ -486,7 +511,7 @@ class EntryColumns:
                 _check_utf8(added[name], name, indices)
         for name in ("value", "key", "ordering_key", "producer_name", "schema_version", "replicated_from"):
             if name in added:
-                sizes[name] = sum(map(len, filter(None, added[name])))
+                sizes[name] = 0 if added[name][0] is None and added[name].count(None) == rows else _total(added[name])
         for name, size in sizes.items():
             if self._bytes[name] + size > MAX_COLUMN_BYTES:
                 raise column_overflow(name)
@@ -557,7 +582,9 @@ class EntryColumns:
 
 def checksum_mismatch(announced: int, computed: int) -> CorruptMessageError:
     """The error for an entry whose bytes are not those the producer sent."""
-    return CorruptMessageError(f"the checksum does not match: CRC32C announced {announced:#010x}, found {computed:#010x}")
+    return CorruptMessageError(
+        f"the checksum does not match: CRC32C {announced:#010x} announced, {computed:#010x} found"
+    )
 
 
 def column_overflow(name: str) -> UnsupportedFeatureError:
@@ -569,12 +596,17 @@ def column_overflow(name: str) -> UnsupportedFeatureError:
 
 def repeated_too_often(name: str, size: int, rows: int) -> CorruptMessageError:
     """The error for a batch made to explode: a huge producer name, say, that every row would repeat."""
-    return CorruptMessageError(f"a {name} of {size} bytes in a batch of {rows} messages is more than maxMessageBytes allows")
+    return CorruptMessageError(
+        f"a {name} of {size} bytes for each of {rows} messages is more than maxMessageBytes allows"
+    )
 
 
-def _cut_off(index: int) -> None:
-    msg = f"batch index {index}: the batch ends within this message"
-    raise CorruptMessageError(msg)
+def _total(cells: Sequence[bytes | None]) -> int:
+    return sum(map(len, filter(None, cells)))
+
+
+def _cut_off() -> CorruptMessageError:
+    return CorruptMessageError("the batch ends within this message")
 
 
 def _of_row(sentence: str, index: int) -> CorruptMessageError:
@@ -624,7 +656,51 @@ def _property_rows(indices: Sequence[int], singles: list[_Single]) -> tuple[list
     return rows, size
 
 
-def _parse_single(data: bytes) -> _Single:
+def _parse_single(data: bytes, start: int, end: int) -> _Single:
+    """The SingleMessageMetadata at `start`.
+
+    Raises:
+        CorruptMessageError: see the module's rules.
+    """
+    # Nearly every message has a short key or none, a size and a sequence id or none; the rest takes the long way.
+    key: bytes | None = None
+    at = start
+    if end - at > 2 and data[at] == 0x12 and (size := data[at + 1]) < 0x80:
+        at += 2 + size
+        key = data[start + 2 : at]
+    usual = _USUAL.fullmatch(data, at, end) if at < end else None
+    if usual is not None:
+        size_bytes, sequence_bytes = usual.groups()
+        return _new_single(
+            _Single,
+            (
+                _signed32(_small_varint(size_bytes)),
+                False,
+                None,
+                None,
+                key,
+                False,
+                None,
+                None,
+                None if sequence_bytes is None else _signed(_small_varint(sequence_bytes)),
+                (),
+            ),
+        )
+    return _parse_unusual_single(data, start, end)
+
+
+_new_single = cast("Callable[[type[_Single], tuple[Any, ...]], _Single]", tuple.__new__)
+
+
+def _small_varint(data: bytes) -> int:
+    if len(data) == 1:
+        return data[0]
+    if len(data) == 2:
+        return data[0] & 0x7F | data[1] << 7
+    return _varint(data, 0, len(data))[0]
+
+
+def _parse_unusual_single(data: bytes, start: int, end: int) -> _Single:
     payload_size: int | None = None
     compacted_out = is_base64 = False
     null_value: bool | None = None
@@ -634,7 +710,7 @@ def _parse_single(data: bytes) -> _Single:
     event_time: int | None = None
     sequence_id: int | None = None
     properties: list[bytes] = []
-    for tag, value, stop in _fields(data, 0, len(data)):
+    for tag, value, stop in _fields(data, start, end):
         if tag == 0x18:
             payload_size = _signed32(value)
         elif tag == 0x40:

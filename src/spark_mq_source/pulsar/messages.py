@@ -14,7 +14,8 @@ import os
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from types import ModuleType
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -36,11 +37,11 @@ _CHUNK_OVERHEAD_BYTES: Final = 512
 """What a message under assembly counts for beside its bytes, so that empty chunks cannot pile up for nothing."""
 
 
-def _load_native() -> Any:
+def _load_native() -> ModuleType:
     return import_module("spark_mq_source.pulsar._messages_native")
 
 
-def _choose(asked: str) -> tuple[str, Any, str]:
+def _choose(asked: str) -> tuple[str, ModuleType, str]:
     """The implementation's name, its module, and why it is not the compiled one ("" where it is, or was not wanted).
 
     Raises:
@@ -75,7 +76,7 @@ def implementation() -> str:
 
 def _warn_of_fallback() -> None:
     """Say once, when the first decoder is made and not when the package is imported, that it is the slow one."""
-    global _fallback_reason  # noqa: PLW0603 - once a process
+    global _fallback_reason
     if _fallback_reason:
         reason, _fallback_reason = _fallback_reason, ""
         warnings.warn(
@@ -271,7 +272,7 @@ class EntryDecoder:
         else:
             module = _choose(implementation)[1]
         # A column may repeat a producer's name in every row; this is what bounds a batch made to explode by that.
-        self._columns = module.EntryColumns(
+        self._columns: _messages_python.EntryColumns = module.EntryColumns(
             schema, topic=topic, partition=partition, max_repeated_bytes=16 * max_message_bytes
         )
         self._schema = schema
@@ -288,12 +289,12 @@ class EntryDecoder:
     @property
     def rows(self) -> int:
         """Rows decoded and not yet taken."""
-        return self._columns.rows  # type: ignore[no-any-return]
+        return self._columns.rows
 
     @property
     def nbytes(self) -> int:
         """What these rows take in Arrow's buffers, in bytes; columns that never change are not counted."""
-        return self._columns.nbytes  # type: ignore[no-any-return]
+        return self._columns.nbytes
 
     def decode(
         self,
@@ -303,7 +304,7 @@ class EntryDecoder:
         ack_set: Sequence[int] = (),
         first_index: int = 0,
         last_index: int = WHOLE_ENTRY,
-        emit: bool = True,  # noqa: FBT001, FBT002 - positional because this is called per entry
+        emit: bool = True,
     ) -> int:
         """Append an entry's rows.
 
@@ -334,25 +335,25 @@ class EntryDecoder:
             flags = columns.open_entry(body, self._verify_checksum)
             self.entry_messages = columns.num_messages
             if not flags and emit and first_index <= 0 <= last_index:
-                return columns.append_single(None, ledger_id, entry_id)  # type: ignore[no-any-return]
+                return columns.append_single(None, ledger_id, entry_id)
             if flags == BATCH and emit:
-                return columns.append_batch(None, ledger_id, entry_id, ack_set, first_index, last_index)  # type: ignore[no-any-return]
+                return columns.append_batch(None, ledger_id, entry_id, ack_set, first_index, last_index)
             return self._decode_special(flags, ledger_id, entry_id, ack_set, first_index, last_index, emit)
         except EncryptedMessageError as error:
             raise error.within(f"message {ledger_id}:{entry_id}") from error.__cause__
         except CorruptMessageError as error:
-            if not emit or not first_index <= 0 <= last_index and self.on_corrupt == "null":
+            if not emit or (self.on_corrupt == "null" and not first_index <= 0 <= last_index):
                 return 0
             if self.on_corrupt == "fail":
                 raise error.within(f"message {ledger_id}:{entry_id}") from error.__cause__
             self.corrupt_entries += 1
             if self.on_corrupt == "skip":
                 return 0
-            return columns.append_null(ledger_id, entry_id)  # type: ignore[no-any-return]
+            return columns.append_null(ledger_id, entry_id)
         except UnsupportedFeatureError as error:
             raise error.within(f"message {ledger_id}:{entry_id}") from error.__cause__
 
-    def _decode_special(
+    def _decode_special(  # noqa: PLR0911 - an entry is one of many things
         self,
         flags: int,
         ledger_id: int,
@@ -360,7 +361,7 @@ class EntryDecoder:
         ack_set: Sequence[int],
         first_index: int,
         last_index: int,
-        emit: bool,  # noqa: FBT001
+        emit: bool,
     ) -> int:
         """An entry that is marked, encrypted, chunked, compressed or not wanted.
 
@@ -377,13 +378,15 @@ class EntryDecoder:
             if not emit:
                 return 0
             if not self._is_raw:
-                msg = "the payload is encrypted, which only its owner can read; onEncrypted=raw passes the ciphertext on"
+                msg = (
+                    "the payload is encrypted, and there is no key to read it; onEncrypted=raw passes on the ciphertext"
+                )
                 raise EncryptedMessageError(msg)
             # The ciphertext of a batch is one row as well, so it is wanted as one.
             if not first_index <= 0 <= last_index:
                 return 0
-            return columns.append_single(None, ledger_id, entry_id)  # type: ignore[no-any-return]
-        payload = None
+            return columns.append_single(None, ledger_id, entry_id)
+        payload: bytes | bytearray | memoryview | None = None
         max_bytes = self._max_message_bytes
         if flags & CHUNKED:
             payload = self._add_chunk(ledger_id, entry_id)
@@ -402,8 +405,8 @@ class EntryDecoder:
                 raise CorruptMessageError(msg)
             payload = decompress(_COMPRESSION_TYPES[number], columns.payload() if payload is None else payload, size)
         if flags & BATCH:
-            return columns.append_batch(payload, ledger_id, entry_id, ack_set, first_index, last_index)  # type: ignore[no-any-return]
-        return columns.append_single(payload, ledger_id, entry_id)  # type: ignore[no-any-return]
+            return columns.append_batch(payload, ledger_id, entry_id, ack_set, first_index, last_index)
+        return columns.append_single(payload, ledger_id, entry_id)
 
     def _add_chunk(self, ledger_id: int, entry_id: int) -> bytearray | None:
         columns, chunks = self._columns, self._chunks
