@@ -23,7 +23,7 @@ from dev.processes import ManagedProcess, free_ports, log_tail
 from dev.pulsar_admin import TEST_NAMESPACE, AdminError, PulsarAdmin
 
 VERSION = "4.0.8"
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 180.0
 START_ATTEMPTS = 3
 MEMORY = "-Xms384m -Xmx1g -XX:MaxDirectMemorySize=1g"
 
