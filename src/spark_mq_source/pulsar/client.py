@@ -179,9 +179,21 @@ class PulsarClient:
     # -- consumers
 
     def open_consumer(self, topic_partition: TopicPartition, start: Position) -> Consumer:
-        """A non-durable, exclusive consumer whose first entry is the one of `start` itself: skip what is not after it.
+        """`open_consumers` for one.
 
-        Its name is used once only: a name that is in use joins the older cursor and ignores the start (seen on 4.0.8).
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        return self.open_consumers({topic_partition: start})[topic_partition]
+
+    def open_consumers(
+        self, starts: Mapping[TopicPartition, Position], *, durable_name: str | None = None
+    ) -> dict[TopicPartition, Consumer]:
+        """Exclusive consumers whose first entry is the one of their start itself: skip what is not after it.
+
+        Without `durable_name` they are gone when they are closed, and each has a name that is used once only: a name
+        in use joins the older cursor and ignores the start. With it the subscription stays; one that is made now
+        begins at the topic's first message, because a durable one ignores the start (both seen on 4.0.8).
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
@@ -189,9 +201,14 @@ class PulsarClient:
 
         def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[Consumer]]:
             sessions = self._lookup(names)
-            return {tp: self._subscribe(sessions[tp], tp, start, self._unique_name()) for tp in names}
+            return {
+                tp: self._subscribe(
+                    sessions[tp], tp, starts[tp], durable_name or self._unique_name(), durable=durable_name is not None
+                )
+                for tp in names
+            }
 
-        return self._gather([topic_partition], ask, "SUBSCRIBE")[topic_partition]
+        return self._gather(list(starts), ask, "SUBSCRIBE")
 
     def wait_for_bounds(self, consumer: Consumer) -> Bounds:
         """`Consumer.request_bounds`, waited for.
@@ -201,9 +218,17 @@ class PulsarClient:
         """
         return self._wait(consumer.request_bounds(), f"the last message of {consumer.topic_partition}")
 
+    def wait_for(self, answers: Mapping[TopicPartition, Future[T]], what: str) -> dict[TopicPartition, T]:
+        """The answers to what was asked of several consumers, within one `operationTimeout`.
+
+        Raises:
+            MQSourceError: no answer in time, a refusal, or a consumer has ended.
+        """
+        return self._wait_all(answers, what)
+
     def close_consumer(self, consumer: Consumer) -> None:
         """Closes a consumer without waiting for the broker's word."""
-        session = consumer._session
+        session = consumer.session
         if not session.closed:
             session.close_consumer(consumer)
 
@@ -300,9 +325,10 @@ class PulsarClient:
             raise error.within(hint) from error
 
     def _subscribe(
-        self, session: Session, topic_partition: TopicPartition, start: Position, name: str
+        self, session: Session, topic_partition: TopicPartition, start: Position, name: str, *, durable: bool = False
     ) -> Future[Consumer]:
-        # Latest always: with Earliest a start past the end would begin the topic again (seen on 4.0.8).
+        # With Earliest a start past the end would begin the topic again; a durable one has no start (seen on 4.0.8).
+        initial = commands.InitialPosition.Earliest if durable else commands.InitialPosition.Latest
         return session.open_consumer(
             topic_partition,
             lambda consumer_id, request_id: commands.Subscribe(
@@ -311,10 +337,10 @@ class PulsarClient:
                 sub_type=commands.SubType.Exclusive,
                 consumer_id=consumer_id,
                 request_id=request_id,
-                durable=False,
-                start_message_id=commands.MessageId(start.ledger, start.entry),
+                durable=durable,
+                start_message_id=None if durable else commands.MessageId(start.ledger, start.entry),
                 read_compacted=self._options.read_compacted,
-                initial_position=commands.InitialPosition.Latest,
+                initial_position=initial,
                 force_topic_creation=False,
             ),
             self._options.receive_queue_bytes,

@@ -17,7 +17,7 @@ from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.reader import PulsarRange
 from spark_mq_source.pulsar.session import Bounds
 
-__all__ = ["plan_batch"]
+__all__ = ["plan_batch", "resolve_positions", "split_ranges", "topics_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +59,12 @@ class _Planner:
 
     def ranges(self) -> list[PulsarRange]:
         options = self._options
-        partitions = self._client.fetch_partitions(self._topics())
+        partitions = self._client.fetch_partitions(topics_of(self._client, self._options))
         self._check_named(partitions)
         partitions = [tp for tp in partitions if self._may_match(tp)]
         bounds = self._client.fetch_bounds(partitions)
-        starts = self._resolve("starting", options.starting_at, partitions)
-        ends = self._resolve("ending", options.ending_at, partitions)
+        starts = resolve_positions(self._client, "starting", options.starting_at, partitions)
+        ends = resolve_positions(self._client, "ending", options.ending_at, partitions)
         after, until = self._publish_time_bounds(partitions)
         ranges = [
             PulsarRange(
@@ -75,11 +75,7 @@ class _Planner:
             for tp in partitions
         ]
         ranges = [r for r in ranges if r.start < r.end]
-        return self._split(ranges, options.min_partitions or 0)
-
-    def _topics(self) -> Sequence[str]:
-        pattern = self._options.topics_pattern
-        return self._options.topic_names if pattern is None else self._client.fetch_topics(pattern)
+        return split_ranges(self._client, options, ranges)
 
     def _may_match(self, tp: TopicPartition) -> bool:
         values = {"topic": tp.topic, "partition": tp.partition}
@@ -108,22 +104,6 @@ class _Planner:
         after = self._client.fetch_positions_at(dict.fromkeys(partitions, max(lower))) if lower else {}
         until = self._client.fetch_positions_at(dict.fromkeys(partitions, min(upper))) if upper else {}
         return after, until
-
-    def _resolve(
-        self,
-        which: str,
-        wanted_at: Callable[[str], Position | int | None],
-        partitions: Sequence[TopicPartition],
-    ) -> dict[TopicPartition, Position]:
-        """The position the user asked for in each partition; times are looked up."""
-        wanted = {tp: wanted_at(str(tp)) for tp in partitions}
-        missing = sorted(str(tp) for tp, value in wanted.items() if value is None)
-        if missing:
-            msg = f"{which}Offsets or {which}Timestamp must name every partition; missing: {', '.join(missing)}"
-            raise OptionError(msg)
-        positions = {tp: value for tp, value in wanted.items() if isinstance(value, Position)}
-        times = {tp: value for tp, value in wanted.items() if isinstance(value, int)}
-        return positions | self._client.fetch_positions_at(times)
 
     def _check_named(self, partitions: Sequence[TopicPartition]) -> None:
         """Refuses offsets and times for topic-partitions that are not read: most likely a name is misspelt."""
@@ -154,44 +134,83 @@ class _Planner:
         logger.warning("%s", msg)
         return bounds.first
 
-    def _split(self, ranges: list[PulsarRange], wanted: int) -> list[PulsarRange]:
-        """At least `wanted` ranges where they can be cut, larger ones into more pieces.
 
-        A cut is a position, which need not exist. Entries are counted within a ledger; how many a ledger has is known
-        from `adminUrl`, or where the range begins and ends in the same one.
-        """
-        if wanted <= len(ranges):
-            return ranges
-        sizes = {r: self._stretches(r) for r in ranges}
-        total = sum(entries for stretches in sizes.values() for _, _, entries in stretches) or 1
-        pieces: list[PulsarRange] = []
-        for r in ranges:
-            stretches = sizes[r]
-            entries = sum(n for _, _, n in stretches)
-            cuts = _cut(stretches, max(1, -(-wanted * entries // total)))
-            bounds = [r.start, *(c for c in cuts if r.start < c < r.end), r.end]
-            pieces += [
-                PulsarRange(r.topic_partition, start, end) for start, end in itertools.pairwise(bounds)
-            ]
-        return pieces
+def topics_of(client: PulsarClient, options: PulsarOptions) -> Sequence[str]:
+    """The full names of the topics a query reads, now.
 
-    def _stretches(self, r: PulsarRange) -> list[tuple[int, int, int]]:
-        """The parts of a range whose entries are countable: (ledger, entry before the first, number of entries)."""
-        start, end = r.start, r.end
-        if start.ledger == end.ledger:
-            return [(start.ledger, start.entry, end.entry - start.entry)]
-        stretches = [(end.ledger, -1, end.entry + 1)]
-        if self._options.admin_url is not None:
-            listed = self._client.fetch_ledgers(r.topic_partition)
-            stretches = [
-                (ledger.ledger_id, before, upto - before)
-                for ledger in listed
-                if start.ledger <= ledger.ledger_id <= end.ledger
-                for before in [start.entry if ledger.ledger_id == start.ledger else -1]
-                for upto in [end.entry if ledger.ledger_id == end.ledger else ledger.entries - 1]
-                if upto > before
-            ]
-        return stretches
+    Raises:
+        MQSourceError: `topicsPattern` has to be asked for, and the cluster cannot be reached in time, or refuses.
+    """
+    return options.topic_names if options.topics_pattern is None else client.fetch_topics(options.topics_pattern)
+
+
+def resolve_positions(
+    client: PulsarClient,
+    which: str,
+    wanted_at: Callable[[str], Position | int | None],
+    partitions: Sequence[TopicPartition],
+) -> dict[TopicPartition, Position]:
+    """The position that the user asked for in each partition; times are looked up.
+
+    Args:
+        client: looks up times.
+        which: `starting` or `ending`, as the options begin.
+        wanted_at: a position or a publish time (ms) by topic-partition; None where the user named others only.
+        partitions: all that are read.
+
+    Raises:
+        OptionError: a partition has no value.
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    wanted = {tp: wanted_at(str(tp)) for tp in partitions}
+    missing = sorted(str(tp) for tp, value in wanted.items() if value is None)
+    if missing:
+        msg = f"{which}Offsets or {which}Timestamp must name every partition; missing: {', '.join(missing)}"
+        raise OptionError(msg)
+    positions = {tp: value for tp, value in wanted.items() if isinstance(value, Position)}
+    times = {tp: value for tp, value in wanted.items() if isinstance(value, int)}
+    return positions | client.fetch_positions_at(times)
+
+
+def split_ranges(client: PulsarClient, options: PulsarOptions, ranges: list[PulsarRange]) -> list[PulsarRange]:
+    """At least `minPartitions` ranges where they can be cut, larger ones into more pieces.
+
+    A cut is a position, which need not exist. Entries are counted within a ledger; how many a ledger has is known from
+    `adminUrl`, or where the range begins and ends in the same one.
+
+    Raises:
+        MQSourceError: the admin interface has to be asked, and cannot be reached in time, or refuses.
+    """
+    wanted = options.min_partitions or 0
+    if wanted <= len(ranges):
+        return ranges
+    sizes = {r: _stretches(client, options, r) for r in ranges}
+    total = sum(entries for stretches in sizes.values() for _, _, entries in stretches) or 1
+    pieces: list[PulsarRange] = []
+    for r in ranges:
+        stretches = sizes[r]
+        entries = sum(n for _, _, n in stretches)
+        cuts = _cut(stretches, max(1, -(-wanted * entries // total)))
+        bounds = [r.start, *(c for c in cuts if r.start < c < r.end), r.end]
+        pieces += [PulsarRange(r.topic_partition, start, end) for start, end in itertools.pairwise(bounds)]
+    return pieces
+
+
+def _stretches(client: PulsarClient, options: PulsarOptions, r: PulsarRange) -> list[tuple[int, int, int]]:
+    """The parts of a range whose entries are countable: (ledger, entry before the first, number of entries)."""
+    start, end = r.start, r.end
+    if start.ledger == end.ledger:
+        return [(start.ledger, start.entry, end.entry - start.entry)]
+    if options.admin_url is None:
+        return [(end.ledger, -1, end.entry + 1)]
+    return [
+        (ledger.ledger_id, before, upto - before)
+        for ledger in client.fetch_ledgers(r.topic_partition)
+        if start.ledger <= ledger.ledger_id <= end.ledger
+        for before in [start.entry if ledger.ledger_id == start.ledger else -1]
+        for upto in [end.entry if ledger.ledger_id == end.ledger else ledger.entries - 1]
+        if upto > before
+    ]
 
 
 def _cut(stretches: Sequence[tuple[int, int, int]], pieces: int) -> list[Position]:

@@ -59,13 +59,14 @@ class Consumer:
 
     Attributes:
         topic_partition: what it reads.
+        session: the connection it is on.
         opened: where the broker had placed its cursor when it was opened, and the last message then.
     """
 
     def __init__(self, session: Session, consumer_id: int, topic_partition: TopicPartition, queue_bytes: int) -> None:
         self.topic_partition = topic_partition
         self.opened = Bounds(EARLIEST, EARLIEST)
-        self._session = session
+        self.session = session
         self._consumer_id = consumer_id
         self._queue_bytes = queue_bytes
         self._messages: deque[commands.Message] = deque()
@@ -78,7 +79,7 @@ class Consumer:
     @property
     def address(self) -> str:
         """The broker's address."""
-        return self._session.address
+        return self.session.address
 
     def grant(self, messages: int) -> None:
         """Lets the broker send `messages` more messages (FLOW); batches may overshoot it.
@@ -86,7 +87,7 @@ class Consumer:
         Raises:
             ConnectionLostError: the connection has ended.
         """
-        self._session.send(commands.Flow(self._consumer_id, messages))
+        self.session.send(commands.Flow(self._consumer_id, messages))
 
     def receive(self, *, max_bytes: int, timeout_seconds: float) -> list[commands.Message]:
         """Messages in the order they came, at least one and about `max_bytes` at most; none after `timeout_seconds`.
@@ -108,7 +109,7 @@ class Consumer:
             resume = self._paused and self._bytes <= self._queue_bytes // 2
             if resume:
                 self._paused = False
-                self._session.resume_reading()
+                self.session.resume_reading()
         return taken
 
     def request_bounds(self) -> Future[Bounds]:
@@ -123,11 +124,35 @@ class Consumer:
         with self._arrived:
             self._asking += 1
             self._resume()
-        asked = self._session.request(
+        asked = self.session.request(
             lambda request_id: commands.GetLastMessageId(self._consumer_id, request_id), _bounds_of
         )
         asked.add_done_callback(self._asked)
         return asked
+
+    def request_backlog(self) -> Future[int]:
+        """Asks how many entries the broker has from this consumer's cursor to the end, across ledgers.
+
+        Exact where nothing was received; markers and aborted messages count (seen on broker 4.0.8).
+        """
+        return self.session.request(
+            lambda request_id: commands.ConsumerStats(request_id, self._consumer_id), _backlog_of
+        )
+
+    def request_ack(self, position: Position) -> Future[object]:
+        """Acknowledges everything up to and with an entry. The answer says nothing: read the cursor back.
+
+        The broker answers acknowledgements past the end or backwards as it does good ones (seen on 4.0.8).
+        """
+        return self.session.request(
+            lambda request_id: commands.Ack(
+                self._consumer_id,
+                commands.AckType.Cumulative,
+                (commands.MessageId(position.ledger, position.entry),),
+                request_id,
+            ),
+            _acknowledged,
+        )
 
     def release(self) -> None:
         """Lets the connection be read again whatever is queued here: nobody will take it any more."""
@@ -138,7 +163,7 @@ class Consumer:
     def _resume(self) -> None:
         if self._paused:
             self._paused = False
-            self._session.resume_reading()
+            self.session.resume_reading()
 
     def _asked(self, _: object) -> None:
         with self._arrived:
@@ -153,7 +178,7 @@ class Consumer:
             self._arrived.notify()
             if self._bytes > self._queue_bytes and not self._paused and not self._asking:
                 self._paused = True
-                self._session.pause_reading()
+                self.session.pause_reading()
 
     def fail(self, error: MQSourceError) -> None:
         """Ends the queue with an error (the driver's thread); what is queued can still be taken."""
@@ -284,12 +309,16 @@ class Session:
             lambda request_id: commands.CloseConsumer(consumer._consumer_id, request_id), _success_of
         )
 
-    def seek(self, consumer: Consumer, timestamp_ms: int) -> Future[object]:
-        """SEEK by publish time. The broker closes the consumer before it answers (seen on 4.0.8)."""
-        return self.request(
-            lambda request_id: commands.Seek(consumer._consumer_id, request_id, message_publish_time=timestamp_ms),
-            _success_of,
-        )
+    def seek(self, consumer: Consumer, target: int | Position) -> Future[object]:
+        """SEEK to a publish time (ms) or an entry. The broker closes the consumer before it answers (seen on 4.0.8)."""
+
+        def command(request_id: int) -> commands.Seek:
+            if isinstance(target, int):
+                return commands.Seek(consumer._consumer_id, request_id, message_publish_time=target)
+            entry = commands.MessageId(target.ledger, target.entry)
+            return commands.Seek(consumer._consumer_id, request_id, message_id=entry)
+
+        return self.request(command, _success_of)
 
     def _on_events(self, events: Sequence[object]) -> None:
         index = 0
@@ -392,6 +421,20 @@ def _bounds_of(response: object) -> Bounds:
         EARLIEST if mark is None else Position(mark.ledger_id, mark.entry_id),
         Position(last.ledger_id, last.entry_id),
     )
+
+
+def _backlog_of(response: object) -> int:
+    answer = expect(response, commands.ConsumerStatsResponse)
+    if answer.error_code is not None:
+        raise error_for_code(answer.error_code, answer.error_message, "")
+    return answer.msg_backlog
+
+
+def _acknowledged(response: object) -> object:
+    answer = expect(response, commands.AckResponse)
+    if answer.error is not None:
+        raise error_for_code(answer.error, answer.message, "")
+    return answer
 
 
 def expect(response: object, kind: type[T]) -> T:

@@ -692,7 +692,7 @@ def test_closing_a_consumer_whose_queue_is_full_frees_its_connection(broker, cli
 def test_a_queue_emptied_while_it_is_being_paused_is_not_paused_for_ever(broker, client, monkeypatch):
     one = broker()
     consumer = client(one.url, receiveQueueBytes="1m").open_consumer(TP, EARLIEST)
-    session = consumer._session
+    session = consumer.session
     pausing, emptied = threading.Event(), threading.Event()
     inner = session.pause_reading
 

@@ -13,7 +13,7 @@ from spark_mq_source.core.ports import Predicate
 from spark_mq_source.pulsar.client import Ledger
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.planner import _cut, _Planner
+from spark_mq_source.pulsar.planner import _cut, _Planner, split_ranges
 from spark_mq_source.pulsar.reader import PulsarRange
 from spark_mq_source.pulsar.session import Bounds
 
@@ -46,6 +46,12 @@ class Cluster:
 def planner(cluster=None, predicates=(), **options):
     given = {"serviceurl": "pulsar://x", "topic": "t"} | {name.lower(): value for name, value in options.items()}
     return _Planner(cluster or Cluster(), PulsarOptions.from_spark(given, READ), predicates)  # type: ignore[arg-type]
+
+
+def split(ranges, wanted, cluster=None, **options):
+    given = {"serviceurl": "pulsar://x", "topic": "t", "minpartitions": str(wanted)}
+    given |= {name.lower(): value for name, value in options.items()}
+    return split_ranges(cluster or Cluster(), PulsarOptions.from_spark(given, READ), list(ranges))
 
 
 @st.composite
@@ -97,11 +103,11 @@ def ranges(draw):
     return found
 
 
-@given(ranges(), st.integers(0, 40), st.none() | st.lists(st.integers(0, 60), min_size=6, max_size=6))
+@given(ranges(), st.integers(1, 40), st.none() | st.lists(st.integers(0, 60), min_size=6, max_size=6))
 def test_pieces_are_exactly_the_ranges(whole, wanted, sizes):
     cluster = Cluster(ledgers=[Ledger(n, entries) for n, entries in enumerate(sizes or [])])
     options = {} if sizes is None else {"adminUrl": "http://x:8080"}
-    pieces = planner(cluster, **options)._split(list(whole), wanted)
+    pieces = split(whole, wanted, cluster, **options)
     for r in whole:
         mine = [p for p in pieces if p.topic_partition == r.topic_partition]
         assert mine[0].start == r.start
@@ -117,7 +123,7 @@ def test_pieces_are_exactly_the_ranges(whole, wanted, sizes):
 @given(st.integers(1, 60), st.integers(60, 500))
 def test_there_are_as_many_pieces_as_were_wanted_where_that_can_be(wanted, entries):
     r = PulsarRange(TopicPartition(TOPIC, 0), Position(7, -1), Position(7, entries - 1))
-    pieces = planner()._split([r], wanted)
+    pieces = split([r], wanted)
     assert len(pieces) == wanted
     assert {p.end.entry - p.start.entry for p in pieces} <= {entries // wanted, entries // wanted + 1}
 
@@ -125,7 +131,7 @@ def test_there_are_as_many_pieces_as_were_wanted_where_that_can_be(wanted, entri
 def test_larger_ranges_are_cut_into_more_pieces():
     small = PulsarRange(TopicPartition(TOPIC, 0), Position(7, 0), Position(7, 10))
     large = PulsarRange(TopicPartition(TOPIC, 1), Position(8, 0), Position(8, 90))
-    pieces = planner()._split([small, large], 10)
+    pieces = split([small, large], 10)
     assert [sum(p.topic_partition.partition == n for p in pieces) for n in (0, 1)] == [1, 9]
 
 
