@@ -1,0 +1,347 @@
+"""What a user of any format sees in Spark: the same suite for all of them, against real brokers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+import spark_mq_source
+from tests.fix_spark import ScriptResult, SparkCluster, run_script
+from tests.spark.formats import Feed, FormatCase, failure, load, numbers, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MakeFeed = Callable[[int], Feed]
+
+
+def values_of(df: DataFrame) -> list[bytes]:
+    return sorted(bytes(row.value) for row in df.select("value").collect())
+
+
+# -- finding the format, its schema, its columns
+
+
+def test_is_found_without_registration(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    topic = feed(1)
+    topic.publish(numbers(3))
+    assert values_of(load(spark.newSession(), case.name, topic.options)) == sorted(numbers(3))
+
+
+def test_is_found_when_registered(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    topic = feed(1)
+    topic.publish(numbers(3))
+    session = spark.newSession()
+    spark_mq_source.register(session)
+    assert values_of(load(session, case.name, topic.options)) == sorted(numbers(3))
+
+
+def test_default_columns_have_the_types_of_the_manual(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    df = load(spark, case.name, feed(1).options)
+    assert {field.name: field.dataType.simpleString() for field in df.schema} == case.schema
+    assert list(case.schema) == df.columns
+
+
+def test_named_columns_come_in_the_order_named(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    topic = feed(2)
+    topic.publish(numbers(20))
+    expected = load(spark, case.name, topic.options)
+    columns = list(reversed(case.schema))
+    projected = load(spark, case.name, topic.options, ", ".join(f"{name} {case.schema[name]}" for name in columns))
+    assert projected.columns == columns
+    sort_key = repr
+    assert sorted(projected.collect(), key=sort_key) == sorted(expected.select(*columns).collect(), key=sort_key)
+
+
+@pytest.mark.parametrize("columns", [["topic"], ["partition", "value"]])
+def test_some_columns_alone(spark: SparkSession, case: FormatCase, feed: MakeFeed, columns: list[str]) -> None:
+    topic = feed(1)
+    topic.publish(numbers(7))
+    df = load(spark, case.name, topic.options, ", ".join(f"{name} {case.schema[name]}" for name in columns))
+    assert df.columns == columns
+    assert df.count() == 7
+    assert len(df.collect()) == 7
+
+
+def test_value_as_string(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    topic = feed(1)
+    texts = ["plain", "", "na\u00efve \u2713 \U0001f680", "a\x00b"]
+    topic.publish([text.encode() for text in texts])
+    rows = load(spark, case.name, topic.options, "value string").collect()
+    assert [row.value for row in rows] == texts
+
+
+def test_null_and_empty_are_not_alike(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    topic = feed(1)
+    topic.publish([b"", b"x"])
+    df = load(spark, case.name, topic.options)
+    assert [bytes(row.value) for row in df.collect()] == [b"", b"x"]
+    assert df.where("value is null").count() == 0
+
+
+# -- contents
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_empty_topic_is_an_empty_dataframe(
+    spark: SparkSession, case: FormatCase, feed: MakeFeed, partitions: int
+) -> None:
+    df = load(spark, case.name, feed(partitions).options)
+    assert df.collect() == []
+    assert df.count() == 0
+    assert {field.name: field.dataType.simpleString() for field in df.schema} == case.schema
+
+
+def test_counts_twice_the_same(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    topic = feed(2)
+    topic.publish(numbers(1000))
+    df = load(spark, case.name, topic.options)
+    assert (df.count(), df.count()) == (1000, 1000)
+
+
+def test_queries_answer_what_was_published(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    topic = feed(3)
+    topic.publish(numbers(900))
+    df = load(spark, case.name, topic.options, "value string, partition int").withColumn(
+        "n", F.col("value").cast("int")
+    )
+    assert sorted(row.n for row in df.select("n").collect()) == list(range(900))
+    assert sorted(row.n for row in df.where("n % 100 = 7").collect()) == list(range(7, 900, 100))
+    grouped = df.groupBy(F.col("n") % 7).agg(F.count("*"), F.sum("n")).collect()
+    expected = {(k, len(range(k, 900, 7)), sum(range(k, 900, 7))) for k in range(7)}
+    assert {tuple(row) for row in grouped} == expected
+    joined = df.alias("a").join(df.alias("b"), "n").count()
+    assert joined == 900
+
+
+def test_cached_rows_stay_when_more_arrive(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    topic = feed(1)
+    topic.publish(numbers(10))
+    df = load(spark, case.name, topic.options, "value binary").cache()
+    assert df.count() == 10
+    topic.publish([b"later"])
+    assert df.count() == 10
+    df.unpersist()
+    assert load(spark, case.name, topic.options, "value binary").count() == 11
+
+
+def test_many_small_batches_are_the_same_rows(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    topic = feed(2)
+    topic.publish(numbers(500))
+    df = load(spark, case.name, topic.options | {case.batch_rows: "7"})
+    assert values_of(df) == sorted(numbers(500))
+
+
+def test_partitions_of_a_topic_are_tasks(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    topic = feed(4)
+    topic.publish(numbers(40))
+    df = load(spark, case.name, topic.options)
+    assert df.rdd.getNumPartitions() == 4
+    by_task = df.select(F.spark_partition_id().alias("task"), "partition", "value").collect()
+    assert len({(row.task, row.partition) for row in by_task}) == 4
+    for row in by_task:
+        assert int(row.value) % 4 == row.partition
+
+
+def test_sql_view(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    topic = feed(2)
+    topic.publish(numbers(30))
+    options = ", ".join(f"{name} '{value}'" for name, value in topic.options.items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW plain USING `{case.name}` OPTIONS ({options})")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW named (value STRING) USING `{case.name}` OPTIONS ({options})")
+    try:
+        assert spark.table("plain").columns == list(case.schema)
+        assert spark.sql("SELECT count(*) FROM plain").first()[0] == 30
+        assert spark.sql("SELECT sum(int(value)) FROM named WHERE value <> '29'").first()[0] == sum(range(29))
+    finally:
+        spark.catalog.dropTempView("plain")
+        spark.catalog.dropTempView("named")
+
+
+def test_limit_stops_reading_and_leaves_nothing_behind(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    topic = feed(1)
+    count = 400_000
+    topic.publish([b"%0100d" % n for n in range(count)])
+    before = topic.sent()
+    rows = load(spark, case.name, topic.options | {case.batch_rows: "1000"}, "value binary").limit(5).collect()
+    assert len(rows) == 5
+    wait_until(lambda: topic.readers() == 0, "the broker has no reader any more")
+    assert topic.sent() - before < count
+
+
+def test_a_finished_read_leaves_nothing_behind(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    topic = feed(2)
+    topic.publish(numbers(100))
+    assert load(spark, case.name, topic.options).count() == 100
+    wait_until(lambda: topic.readers() == 0, "the broker has no reader any more")
+
+
+# -- errors as the user sees them
+
+
+def test_misspelt_option(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    wrong, right = case.misspelt
+    text = failure(load(spark, case.name, feed(1).options | {wrong: "x"}))
+    assert f"format '{case.name}': {wrong.lower()}: unknown option (did you mean {right}?)" in text
+
+
+def test_all_problems_are_told_at_once(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    text = failure(load(spark, case.name, feed(1).options | {"failOnDataLoss": "ture", "nonsense": "x"}))
+    assert "failOnDataLoss='ture': expected true or false" in text
+    assert "nonsense: unknown option" in text
+
+
+def test_path_is_refused(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    df = spark.read.format(case.name).options(**feed(1).options).load("somewhere")
+    assert "path: load() and save() take no path here" in failure(df)
+
+
+def test_unknown_column_and_wrong_type(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    df = load(spark, case.name, feed(1).options, "valeu binary, value int")
+    text = failure(df)
+    assert "column valeu is unknown (known: " in text
+    assert "column value is int, expected binary or string" in text
+
+
+def test_secret_is_shown_nowhere(
+    spark: SparkSession, case: FormatCase, feed: MakeFeed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "do-not-show-me-anywhere"
+    options = feed(1).options | {case.secret: secret}
+    df = load(spark, case.name, options)
+    df.explain(True)
+    shown = capsys.readouterr().out
+    assert "Physical Plan" in shown
+    shown += df._jdf.queryExecution().toString() + repr(df) + str(df.schema)
+    shown += failure(load(spark, case.name, options | {"nonsense": "x"}))
+    shown += failure(load(spark, case.name, options, "valeu binary"))
+    assert secret not in shown
+
+
+# -- failures in the middle, in an application of its own
+
+RETRY_SCRIPT = """
+import json, os, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType
+
+name, options, folder = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
+spark = (
+    SparkSession.builder.master("local[2,3]")
+    .config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+    .config("spark.eventLog.enabled", "true").config("spark.eventLog.compress", "false")
+    .config("spark.eventLog.dir", str(folder)).config("spark.sql.shuffle.partitions", "2").getOrCreate()
+)
+died = folder / "died"
+
+@F.udf(IntegerType())
+def once(value):
+    if value == "250" and not died.exists():
+        died.touch()
+        os._exit(1)
+    return int(value)
+
+df = spark.read.format(name).options(**options).schema("value string").load()
+retried = sorted(row[0] for row in df.select(once("value")).collect())
+in_options = ", ".join(f"{key} '{value}'" for key, value in options.items())
+spark.sql(f"CREATE TEMPORARY VIEW v USING `{name}` OPTIONS ({in_options})")
+in_sql = spark.sql("SELECT count(*) FROM v").first()[0]
+spark.stop()
+print(json.dumps({"died": died.exists(), "retried": retried, "in_sql": in_sql}))
+"""
+
+
+def test_a_task_that_is_tried_again_repeats_nothing_and_the_event_log_has_no_secret(
+    case: FormatCase, feed: MakeFeed, tmp_path: Path
+) -> None:
+    topic = feed(2)
+    topic.publish(numbers(500))
+    secret = "do-not-log-me-anywhere"
+    options = topic.options | {case.secret: secret, case.batch_rows: "50"}
+    result = run_script(RETRY_SCRIPT, tmp_path, case.name, json.dumps(options), str(tmp_path))
+    assert result.code == 0, result.output[-3000:]
+    assert result.last_json() == {"died": True, "retried": list(range(500)), "in_sql": 500}
+    logs = [path for path in tmp_path.rglob("*local-*") if path.is_file()]
+    text = "".join(path.read_text() for path in logs)
+    assert "SparkListenerTaskEnd" in text
+    assert '"Failed":true' in text.replace(" ", "")
+    assert secret not in text
+    assert secret not in result.output
+    wait_until(lambda: topic.readers() == 0, "the broker has no reader any more, the failed task's neither")
+
+
+CONNECT_SCRIPT = """
+import json, sys
+import spark_mq_source
+
+name, options = sys.argv[1], json.loads(sys.argv[2])
+found = []
+for register in (False, True):
+    if register:
+        spark_mq_source.register(spark)
+    df = spark.read.format(name).options(**options).schema("value string, partition int").load()
+    found.append(sorted(int(row.value) for row in df.collect()))
+try:
+    spark.read.format(name).options(**options, nonsense="x").load().collect()
+except Exception as error:
+    found.append(str(error))
+spark.stop()
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.spark
+def test_spark_connect_reads_with_and_without_registration(
+    spark_connect: Callable[..., ScriptResult], case: FormatCase, feed: MakeFeed
+) -> None:
+    topic = feed(2)
+    topic.publish(numbers(50))
+    result = spark_connect(CONNECT_SCRIPT, case.name, json.dumps(dict(topic.options)))
+    assert result.code == 0, result.output[-3000:]
+    unregistered, registered, error = result.last_json()
+    assert unregistered == list(range(50))
+    assert registered == list(range(50))
+    assert "nonsense: unknown option" in error
+
+
+CLUSTER_SCRIPT = """
+import json, os, sys
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+
+name, options = sys.argv[1], json.loads(sys.argv[2])
+
+@F.udf(StringType())
+def executor(value):
+    return os.getcwd()
+
+df = spark.read.format(name).options(**options).schema("value string, partition int").load()
+rows = df.select("value", F.spark_partition_id().alias("task"), executor("value").alias("executor")).collect()
+print(json.dumps({
+    "values": sorted(int(row.value) for row in rows),
+    "tasks": len({row.task for row in rows}),
+    "executors": len({row.executor for row in rows}),
+}))
+spark.stop()
+"""
+
+
+def test_standalone_cluster_reads_four_partitions(
+    spark_cluster: SparkCluster, case: FormatCase, feed: MakeFeed
+) -> None:
+    topic = feed(4)
+    topic.publish(numbers(400))
+    result = spark_cluster.run(CLUSTER_SCRIPT, case.name, json.dumps(dict(topic.options)))
+    assert result.code == 0, result.output[-3000:]
+    found = result.last_json()
+    assert found["values"] == list(range(400))
+    assert found["tasks"] == 4
+    assert found["executors"] >= 1

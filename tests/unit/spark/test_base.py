@@ -1,0 +1,273 @@
+"""The Spark side without a Spark session: schemas, column checks, partitions, predicates, pickling."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyspark.sql.datasource as spark_datasource
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+from pyspark.sql.worker import plan_data_source_read
+
+import spark_mq_source
+from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
+from spark_mq_source.core.ports import Predicate
+from spark_mq_source.pulsar.columns import COLUMNS
+from spark_mq_source.pulsar.offsets import Position, TopicPartition
+from spark_mq_source.pulsar.reader import PulsarRange
+from spark_mq_source.spark import base
+from spark_mq_source.spark._compat import FILTER_OPERATORS, arrow_schema
+from spark_mq_source.spark.base import MQBatchReader, MQDataSource, MQPartition, MQPushdownReader, check_columns
+from spark_mq_source.spark.pulsar import PulsarFormat, PulsarNativeDataSource
+
+MESSAGE_ID = StructType(
+    [
+        StructField("ledger_id", LongType()),
+        StructField("entry_id", LongType()),
+        StructField("batch_index", IntegerType()),
+    ]
+)
+OPTIONS = {"serviceurl": "pulsar://127.0.0.1:6650", "topic": "t"}
+needs_filters = pytest.mark.skipif(not FILTER_OPERATORS, reason="this Spark hands data sources no conditions")
+
+
+def schema_of(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    rows: int
+
+
+class ListFormat:
+    """A format of numbers, one task for each: what the Spark side needs to be tried on, and no more."""
+
+    name = "list"
+    columns: Mapping[str, Sequence[str]] = {"n": ("bigint",)}
+    default_columns: Sequence[str] = ("n",)
+
+    def parse_options(self, options: Mapping[str, str]) -> ListOptions:
+        return ListOptions(int(options.get("rows", "2")))
+
+    def wants_pushdown(self, options: ListOptions) -> bool:
+        return options.rows > 100
+
+    def plan(self, options: ListOptions, predicates: Sequence[Predicate]) -> Sequence[Any]:
+        return [*range(options.rows), *predicates]
+
+    def read(self, options: ListOptions, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"n": [task]}, schema=schema)
+
+
+class ListDataSource(MQDataSource):
+    format = ListFormat()
+
+
+# -- columns
+
+
+def test_check_columns_accepts_each_column_in_each_of_its_types() -> None:
+    kinds = {
+        "binary": BinaryType(), "string": StringType(), "int": IntegerType(), "bigint": LongType(),
+        "timestamp": TimestampType(), "map<string,string>": MapType(StringType(), StringType()),
+        "struct<ledger_id:bigint,entry_id:bigint,batch_index:int>": MESSAGE_ID,
+    }  # fmt: skip
+    for column, types in COLUMNS.items():
+        for text in types:
+            assert kinds[text].simpleString() == text
+            check_columns(PulsarFormat(), schema_of(**{column: kinds[text]}))
+
+
+def test_check_columns_tells_all_problems_in_one_sentence() -> None:
+    wanted = StructType(
+        [*schema_of(valeu=BinaryType(), value=IntegerType()).fields, *schema_of(topic=StringType()).fields * 2]
+    )
+    with pytest.raises(OptionError) as caught:
+        check_columns(PulsarFormat(), wanted)
+    text = str(caught.value)
+    assert text.startswith("format 'pulsar-native': column valeu is unknown (known: key, value, topic, ")
+    assert "; column value is int, expected binary or string; a column is named twice" in text
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ("message_id", schema_of(ledger_id=LongType(), entry_id=LongType())),
+        ("partition", LongType()),
+        ("properties", MapType(StringType(), BinaryType())),
+        ("Value", BinaryType()),
+    ],
+)
+def test_check_columns_refuses_near_misses(column: str, kind: DataType) -> None:
+    with pytest.raises(OptionError, match=column):
+        check_columns(PulsarFormat(), schema_of(**{column: kind}))
+
+
+# -- schemas
+
+
+def test_default_schema_is_sql_of_the_default_columns() -> None:
+    assert PulsarNativeDataSource({}).schema() == (
+        "key binary, value binary, topic string, partition int, "
+        "message_id struct<ledger_id:bigint,entry_id:bigint,batch_index:int>, publish_time timestamp, "
+        "event_time timestamp, properties map<string,string>"
+    )
+
+
+def test_arrow_schema_is_what_the_worker_compares_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's own code makes its schema of ours: every batch is compared with that, where it is compared."""
+    made: list[pa.Schema] = []
+    original = plan_data_source_read.to_arrow_schema
+
+    def watched(*args: Any, **options: Any) -> pa.Schema:
+        made.append(original(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(plan_data_source_read, "to_arrow_schema", watched)
+    schema = schema_of(
+        value=BinaryType(), text=StringType(), at=TimestampType(), id=MESSAGE_ID, n=IntegerType(),
+        properties=MapType(StringType(), StringType()),
+    )  # fmt: skip
+    ours = arrow_schema(schema)
+    batch = pa.RecordBatch.from_pylist([], schema=ours)
+    source = ListDataSource({})
+    passed = list(plan_data_source_read.records_to_arrow_batches(iter([batch]), 10, schema, source))
+    assert passed == [batch]
+    assert made == [ours]
+    assert ours.field("at").type == pa.timestamp("us", tz="UTC")
+    assert str(made[0]) == str(ours)
+
+
+# -- partitions and readers
+
+
+def test_partition_survives_pickling_and_is_its_value() -> None:
+    one = MQPartition(
+        PulsarRange(TopicPartition("persistent://public/default/t", 3), Position(1, 2), Position(4, 5, 6))
+    )
+    again = pickle.loads(pickle.dumps(one))  # noqa: S301 - our own
+    assert again == one
+    assert hash(again) == hash(one)
+    assert again != MQPartition(None)
+    assert isinstance(again, InputPartition)
+
+
+def test_reader_plans_one_partition_a_range_and_reads_them() -> None:
+    source = ListDataSource({"rows": "3"})
+    reader = source.reader(schema_of(n=LongType()))
+    partitions = reader.partitions()
+    assert partitions == [MQPartition(n) for n in range(3)]
+    assert isinstance(partitions, list)  # Spark wants no other sequence
+    assert [batch.to_pydict() for partition in partitions for batch in reader.read(partition)] == [
+        {"n": [n]} for n in range(3)
+    ]
+
+
+def test_reader_reads_nothing_of_the_partition_that_spark_makes_up() -> None:
+    reader = ListDataSource({"rows": "0"}).reader(schema_of(n=LongType()))
+    assert list(reader.partitions()) == []
+    rows = reader.read(InputPartition(None))
+    assert isinstance(rows, Iterator)  # Spark refuses an Iterable
+    assert list(rows) == []
+
+
+def test_reader_checks_options_before_columns() -> None:
+    with pytest.raises(OptionError, match="did you mean topic"):
+        PulsarNativeDataSource(OPTIONS | {"tpic": "u"}).reader(schema_of(valeu=BinaryType()))
+    with pytest.raises(OptionError, match="column valeu is unknown"):
+        PulsarNativeDataSource(OPTIONS).reader(schema_of(valeu=BinaryType()))
+
+
+def test_source_and_reader_survive_cloudpickle() -> None:
+    source = cloudpickle.loads(cloudpickle.dumps(PulsarNativeDataSource(OPTIONS | {"authtoken": "secret"})))
+    assert source.options["authtoken"] == "secret"
+    reader = cloudpickle.loads(cloudpickle.dumps(source.reader(schema_of(value=StringType()))))
+    assert type(reader) is MQBatchReader
+    assert reader._options == PulsarFormat().parse_options(OPTIONS | {"authtoken": "secret"})
+    assert reader._schema == arrow_schema(schema_of(value=StringType()))
+    assert cloudpickle.loads(cloudpickle.dumps(PulsarNativeDataSource)).name() == "pulsar-native"
+
+
+# -- pushdown
+
+
+def test_only_a_reader_that_was_asked_for_it_takes_conditions() -> None:
+    # Spark looks whether the method is a class's own.
+    assert "pushFilters" not in vars(MQBatchReader)
+    assert "pushFilters" in vars(MQPushdownReader)
+    assert type(ListDataSource({"rows": "1"}).reader(schema_of(n=LongType()))) is MQBatchReader
+
+
+@needs_filters
+def test_conditions_become_predicates_and_stay_sparks_to_check() -> None:
+    reader = ListDataSource({"rows": "101"}).reader(schema_of(n=LongType()))
+    assert type(reader) is MQPushdownReader
+    at = datetime.datetime(2013, 1, 1, 5, 15, 0, 123456)  # without a zone on purpose
+    s = spark_datasource
+    filters = [
+        s.EqualTo(("n",), 1), s.LessThan(("n",), 2), s.LessThanOrEqual(("n",), 3), s.GreaterThan(("n",), 4),
+        s.GreaterThanOrEqual(("publish_time",), at), s.In(("n",), (5, 6)),
+        s.EqualTo(("message_id", "ledger_id"), 7), s.IsNotNull(("n",)), s.Not(s.EqualTo(("n",), 8)),
+        s.EqualNullSafe(("n",), 9), s.StringStartsWith(("topic",), "x"),
+    ]  # fmt: skip
+    assert list(reader.pushFilters(filters)) == filters
+    expected = [
+        Predicate("n", "=", 1), Predicate("n", "<", 2), Predicate("n", "<=", 3), Predicate("n", ">", 4),
+        Predicate("publish_time", ">=", at.replace(tzinfo=datetime.UTC)), Predicate("n", "in", (5, 6)),
+    ]  # fmt: skip
+    assert [partition.value for partition in reader.partitions()[101:]] == expected
+
+
+def test_pushdown_where_spark_has_none_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "FILTER_OPERATORS", {})
+    with pytest.raises(UnsupportedFeatureError, match=r"pushdown=true needs Spark 4\.1 or newer; leave it out"):
+        PulsarNativeDataSource(OPTIONS | {"pushdown": "true"}).reader(schema_of(value=BinaryType()))
+
+
+# -- the package
+
+
+def test_the_package_imports_pyspark_only_for_a_data_source() -> None:
+    program = (
+        "import sys, spark_mq_source\n"
+        "spark_mq_source.OptionError, spark_mq_source.implementation\n"
+        "assert not {'pyspark', 'py4j'} & set(sys.modules), 'pyspark was imported'\n"
+        "spark_mq_source.PulsarNativeDataSource\n"
+        "assert 'pyspark' in sys.modules and 'pandas' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    for name in spark_mq_source.__all__:
+        assert getattr(spark_mq_source, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):
+        spark_mq_source.Nonsense  # noqa: B018 - the look-up is the test
+
+
+def test_spark_finds_the_source_by_its_module() -> None:
+    import pyspark_pulsar_native
+
+    assert pyspark_pulsar_native.DefaultSource is PulsarNativeDataSource
+    assert PulsarNativeDataSource.name() == "pulsar-native"
