@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core import columns as c
+from spark_mq_source.core.errors import OptionError
+
+# What Spark makes of map<string,string>, and a map of other inner names and nullability.
+MAPS = [
+    pa.map_(pa.string(), pa.string()),
+    pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)),
+    pa.map_(pa.field("k", pa.string(), nullable=False), pa.field("v", pa.string())),
+]
+
+
+def buffer_of(typecode: str, *values: int) -> pa.Buffer:
+    return pa.py_buffer(array.array(typecode, values).tobytes())
+
+
+def test_arrays_over_buffers_copy_nothing() -> None:
+    data = buffer_of("q", 1, 2, 3)
+    numbers = c.fixed_width_array(pa.int64(), 3, data, pa.py_buffer(b"\x05"), 1)
+    numbers.validate(full=True)
+    assert numbers.to_pylist() == [1, None, 3]
+    assert numbers.buffers()[1].address == data.address
+    text = pa.py_buffer("añb".encode())
+    strings = c.variable_width_array(pa.string(), 3, buffer_of("i", 0, 3, 3, 4), text, pa.py_buffer(b"\x05"), 1)
+    strings.validate(full=True)
+    assert strings.to_pylist() == ["añ", None, "b"]
+    assert strings.buffers()[2].address == text.address
+
+
+@pytest.mark.parametrize("type_", MAPS, ids=str)
+def test_maps_have_exactly_the_type_asked_for(type_: pa.MapType) -> None:
+    rows = [{b"a": b"1", b"b": b"2"}, {}, {"é".encode(): b""}]
+    expected = [[("a", "1"), ("b", "2")], [], [("é", "")]]
+    from_lists = c.map_array_of(rows, type_)
+    keys, items = c.array_of([b"a", b"b", "é".encode()], type_.key_type), c.array_of([b"1", b"2", b""], type_.item_type)
+    from_buffers = c.map_array(type_, 3, buffer_of("i", 0, 2, 2, 3), keys, items)
+    for built in (from_lists, from_buffers):
+        built.validate(full=True)
+        assert built.to_pylist() == expected
+        schema = pa.schema([pa.field("m", type_, nullable=False)])
+        assert c.record_batch(schema, [built], 3).schema.equals(schema, check_metadata=True)
+
+
+def test_a_struct_of_its_parts() -> None:
+    type_ = pa.struct([pa.field("a", pa.int64()), pa.field("b", pa.int32(), nullable=False)])
+    built = c.struct_array(type_, [pa.array([1, 2]), pa.array([3, 4], pa.int32())])
+    built.validate(full=True)
+    assert built.type == type_
+    assert built.to_pylist() == [{"a": 1, "b": 3}, {"a": 2, "b": 4}]
+
+
+@pytest.mark.parametrize(("value", "type_"), [("topic", pa.string()), (-1, pa.int32())])
+def test_a_constant_column_is_built_once(value: Any, type_: pa.DataType) -> None:
+    column = c.ConstantColumn(value, type_)
+    assert column.take(0).to_pylist() == []
+    first = column.take(100)
+    assert first.to_pylist() == [value] * 100
+    assert first.type == type_
+    again = column.take(60)
+    assert again.to_pylist() == [value] * 60
+    assert [b.address for b in again.buffers() if b] == [b.address for b in first.buffers() if b]
+    assert column.take(101).to_pylist() == [value] * 101
+    assert column.take(190).buffers()[-1].address == column.take(200).buffers()[-1].address
+
+
+def test_a_batch_without_columns_still_has_rows() -> None:
+    batch = c.record_batch(pa.schema([]), [], 7)
+    assert batch.num_rows == 7
+    assert batch.schema.equals(pa.schema([]))
+
+
+@pytest.mark.parametrize(
+    ("type_", "expected"),
+    [
+        (pa.binary(), 4),
+        (pa.string(), 4),
+        (pa.int32(), 4),
+        (pa.timestamp("us", "UTC"), 8),
+        (MAPS[0], 4),
+        (pa.struct([("a", pa.int64()), ("b", pa.int32())]), 12),
+    ],
+    ids=str,
+)
+def test_fixed_row_bytes(type_: pa.DataType, expected: int) -> None:
+    assert c.fixed_row_bytes(type_) == expected
+
+
+def test_the_types_each_predicate_accepts() -> None:
+    accepted = {
+        c.is_int32: [pa.int32()],
+        c.is_int64: [pa.int64()],
+        c.is_text: [pa.string()],
+        c.is_text_or_binary: [pa.string(), pa.binary()],
+        c.is_timestamp_us: [pa.timestamp("us"), pa.timestamp("us", "UTC")],
+        c.is_string_map: MAPS,
+    }
+    types = [pa.timestamp("ms"), pa.large_string(), pa.map_(pa.string(), pa.binary()), pa.list_(pa.string())]
+    types += [type_ for types_ in accepted.values() for type_ in types_]
+    for predicate, expected in accepted.items():
+        assert {type_ for type_ in types if predicate(type_)} == set(expected)
+
+
+def test_every_problem_of_a_schema_is_told() -> None:
+    known = {"a": c.is_int64, "b": c.is_text}
+    c.check_columns(pa.schema([("b", pa.string()), ("a", pa.int64())]), known)
+    schema = pa.schema([("a", pa.int32()), ("z", pa.int64()), ("b", pa.string()), ("b", pa.string())])
+    with pytest.raises(OptionError) as caught:
+        c.check_columns(schema, known)
+    assert str(caught.value) == (
+        "column b is asked for twice; column a cannot be of type int32; column z is unknown (known are a, b)"
+    )
