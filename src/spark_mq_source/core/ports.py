@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchFormat", "Predicate", "SansIOConnection"]
+__all__ = ["BatchFormat", "Predicate", "SansIOConnection", "Stream", "StreamFormat"]
 
 CommandT_contra = TypeVar("CommandT_contra", contravariant=True)
 EventT_co = TypeVar("EventT_co", covariant=True)
 OptionsT = TypeVar("OptionsT")
 RangeT = TypeVar("RangeT")
+RangeT_co = TypeVar("RangeT_co", covariant=True)
 
 
 class SansIOConnection(Protocol[CommandT_contra, EventT_co]):
@@ -97,3 +98,38 @@ class BatchFormat(Protocol[OptionsT, RangeT]):
 
     def read(self, options: OptionsT, task: RangeT, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows of one range, in order, as batches of `schema` (executor)."""
+
+
+class Stream(Protocol[RangeT_co]):
+    """The driver's side of one streaming query. Offsets are JSON documents of the format's own making."""
+
+    newest: dict[str, object] | None
+    """The newest offset there was when `latest` was asked; None before."""
+
+    def initial(self) -> dict[str, object]:
+        """Where a query starts that has no checkpoint."""
+
+    def latest(self, start: Mapping[str, object] | None, *, limited: bool) -> dict[str, object]:
+        """Where the trigger ends that begins at `start` (None where Spark does not say); `start` if nothing is new."""
+
+    def aim_at_now(self) -> None:
+        """From now on `latest` never passes what there is now."""
+
+    def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[RangeT_co]:
+        """The work of one trigger, one range a task; the same for the same offsets."""
+
+    def commit(self, end: Mapping[str, object]) -> None:
+        """Spark will never ask again for what is before `end`."""
+
+    def close(self) -> None:
+        """The query has ended."""
+
+
+class StreamFormat(BatchFormat[OptionsT, RangeT], Protocol[OptionsT, RangeT]):
+    """What the Spark layer asks of a format to read it as a stream; tasks are read as those of a batch."""
+
+    def parse_stream_options(self, options: Mapping[str, str]) -> OptionsT:
+        """The format's options dataclass. Raises OptionError with all problems at once."""
+
+    def open_stream(self, options: OptionsT) -> Stream[RangeT]:
+        """The driver's side of a query with these options."""

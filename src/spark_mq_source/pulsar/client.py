@@ -226,6 +226,14 @@ class PulsarClient:
         """
         return self._wait_all(answers, what)
 
+    def seek(self, consumer: Consumer, target: Position) -> None:
+        """Puts a consumer's cursor before an entry. The consumer has ended then, its subscription keeps the cursor.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        self._wait(consumer.session.seek(consumer, target), f"SEEK of {consumer.topic_partition}")
+
     def close_consumer(self, consumer: Consumer) -> None:
         """Closes a consumer without waiting for the broker's word."""
         session = consumer.session

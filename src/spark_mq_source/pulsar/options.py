@@ -345,6 +345,14 @@ class PulsarOptions(Options):
     )
 
     # -- how
+    max_entries_per_trigger: int | None = option(
+        "Most entries (a batch of messages as its producer sent it, or a single message) of one trigger, shared out by "
+        "backlog. Exact.",
+        default=None,
+        default_text="all there is",
+        scope=STREAM,
+        check=at_least(1),
+    )
     min_partitions: int | None = option(
         "Split topic-partitions until there are at least this many tasks, where that is possible.",
         default=None,
@@ -477,6 +485,12 @@ class PulsarOptions(Options):
         if self.starting_timestamp is not None:
             return self.starting_timestamp.at(topic_partition)
         return EARLIEST if self.starting_offsets is None else self.starting_offsets.at(topic_partition)
+
+    def stream_starting_at(self, topic_partition: str) -> Position | int | None:
+        """Where a stream without a checkpoint starts; as `starting_at`, but LATEST where nothing was said."""
+        if self.starting_offsets is None and self.starting_timestamp is None:
+            return LATEST
+        return self.starting_at(topic_partition)
 
     def ending_at(self, topic_partition: str) -> Position | int | None:
         """Where a batch read of a topic-partition (full name) ends.

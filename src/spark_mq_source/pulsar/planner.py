@@ -79,9 +79,7 @@ class _Planner:
 
     def _may_match(self, tp: TopicPartition) -> bool:
         values = {"topic": tp.topic, "partition": tp.partition}
-        return all(
-            _COMPARISONS[p.operator](values[p.column], p.value) for p in self._predicates if p.column in values
-        )
+        return all(_COMPARISONS[p.operator](values[p.column], p.value) for p in self._predicates if p.column in values)
 
     def _publish_time_bounds(
         self, partitions: Sequence[TopicPartition]

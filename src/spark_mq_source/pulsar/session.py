@@ -305,9 +305,7 @@ class Session:
         """CLOSE_CONSUMER; a non-durable subscription is gone with it."""
         self._consumers.pop(consumer._consumer_id, None)
         consumer.release()
-        return self.request(
-            lambda request_id: commands.CloseConsumer(consumer._consumer_id, request_id), _success_of
-        )
+        return self.request(lambda request_id: commands.CloseConsumer(consumer._consumer_id, request_id), _success_of)
 
     def seek(self, consumer: Consumer, target: int | Position) -> Future[object]:
         """SEEK to a publish time (ms) or an entry. The broker closes the consumer before it answers (seen on 4.0.8)."""

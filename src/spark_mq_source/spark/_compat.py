@@ -6,7 +6,15 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.datasource
+from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.pandas.types import to_arrow_schema
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+except ImportError:  # before 4.2
+    HAS_ADMISSION_CONTROL = False
+else:
+    HAS_ADMISSION_CONTROL = True
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +22,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["FILTER_OPERATORS", "arrow_schema"]
+    from spark_mq_source.core.ports import Stream
+
+__all__ = ["FILTER_OPERATORS", "HAS_ADMISSION_CONTROL", "StreamReaderBase", "arrow_schema"]
 
 FILTER_OPERATORS: Mapping[type, str] = {
     getattr(pyspark.sql.datasource, name): operator
@@ -37,3 +47,56 @@ _UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema that Spark's worker compares a reader's batches with, to the letter."""
     return to_arrow_schema(schema, **_UTC)
+
+
+class _StreamReader(DataSourceStreamReader):
+    """What all releases ask of a stream reader, over the format's `stream`."""
+
+    @property
+    def stream(self) -> Stream[Any]:
+        """The format's side of the query."""
+        raise NotImplementedError
+
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
+        """Where a query starts that has no checkpoint."""
+        self._begins_at = self.stream.initial()
+        return self._begins_at
+
+    def commit(self, end: dict[str, object]) -> None:
+        """Spark will never ask again for what is before `end`."""
+        self.stream.commit(end)
+
+    # The end of the trigger planned last is the start of the next one. Releases before 4.2 do not say it, so after a
+    # restart it is unknown until the first trigger is planned.
+    _begins_at: dict[str, object] | None = None
+
+
+if HAS_ADMISSION_CONTROL:
+
+    class StreamReaderBase(_StreamReader, SupportsTriggerAvailableNow):
+        """Limits, lag and `Trigger.AvailableNow`, from Spark 4.2 on."""
+
+        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+            """Anything but "all available": the limits are options, and `latest` knows them."""
+            return ReadMaxRows(2**63 - 1)
+
+        def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
+            """Where the next trigger ends; `Trigger.Once` asks for all there is, whatever the options say."""
+            return self.stream.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+
+        def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802 - Spark's name
+            """The newest offset, so that progress shows the lag."""
+            return self.stream.newest
+
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+            """Nothing that comes from now on belongs to this query."""
+            self.stream.aim_at_now()
+
+else:
+
+    class StreamReaderBase(_StreamReader):  # type: ignore[no-redef]
+        """Limits where the start of a trigger is known; `Trigger.AvailableNow` is Spark's one batch."""
+
+        def latestOffset(self) -> dict[str, object]:  # type: ignore[override]  # noqa: N802
+            """Where the next trigger ends."""
+            return self.stream.latest(self._begins_at, limited=True)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
-from spark_mq_source.core.ports import BatchFormat, Predicate
-from spark_mq_source.spark._compat import FILTER_OPERATORS, arrow_schema
+from spark_mq_source.core.ports import BatchFormat, Predicate, Stream, StreamFormat
+from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
+    from pyspark.sql.datasource import DataSourceStreamReader, Filter
     from pyspark.sql.types import StructType
 
-__all__ = ["MQBatchReader", "MQDataSource", "MQPartition", "MQPushdownReader"]
+__all__ = ["MQBatchReader", "MQDataSource", "MQPartition", "MQPushdownReader", "MQStreamReader"]
 
 OptionsT = TypeVar("OptionsT")
 RangeT = TypeVar("RangeT")
@@ -38,7 +38,7 @@ class MQPartition(InputPartition):
 class MQDataSource(DataSource):
     """A format as Spark sees it. A subclass names its format and carries the manual."""
 
-    format: ClassVar[BatchFormat[Any, Any]]
+    format: ClassVar[StreamFormat[Any, Any]]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options
@@ -66,6 +66,16 @@ class MQDataSource(DataSource):
             raise UnsupportedFeatureError(msg)
         kind = MQPushdownReader if self.format.wants_pushdown(options) else MQBatchReader
         return kind(self.format, options, arrow_schema(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """The stream reader of the columns asked for.
+
+        Raises:
+            OptionError: options or columns that cannot be used; all problems in one sentence.
+        """
+        options = self.format.parse_stream_options(self.options)
+        check_columns(self.format, schema)
+        return MQStreamReader(self.format, options, arrow_schema(schema))
 
 
 class MQBatchReader(DataSourceReader, Generic[OptionsT, RangeT]):
@@ -112,6 +122,51 @@ class MQPushdownReader(MQBatchReader[OptionsT, RangeT]):
                 case object(attribute=(column,), value=value) if operator is not None:
                     self._predicates.append(Predicate(column, operator, _plain(value)))
         return filters
+
+
+class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
+    """A streaming query's reader: plans on the driver, where it lives as long as the query, reads on the executors.
+
+    Pickled copies go to the executors; they carry no connection.
+    """
+
+    def __init__(self, format_: StreamFormat[OptionsT, RangeT], options: OptionsT, schema: pa.Schema) -> None:
+        self._format = format_
+        self._options = options
+        self._schema = schema
+        self._stream: Stream[RangeT] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_stream": None}
+
+    @property
+    def stream(self) -> Stream[RangeT]:
+        """The format's side of the query, made when it is first asked for."""
+        if self._stream is None:
+            self._stream = self._format.open_stream(self._options)
+        return self._stream
+
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[MQPartition]:
+        """One partition a range of the trigger.
+
+        Raises:
+            MQSourceError: the broker cannot be reached, or refuses.
+        """
+        self._begins_at = end
+        return [MQPartition(task) for task in self.stream.ranges(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition, in the order of the topic.
+
+        Raises:
+            MQSourceError: see the format's reader.
+        """
+        return self._format.read(self._options, partition.value, self._schema)
+
+    def stop(self) -> None:
+        """Closes the connections of the driver."""
+        if self._stream is not None:
+            self._stream.close()
 
 
 def check_columns(format_: BatchFormat[Any, Any], schema: StructType) -> None:

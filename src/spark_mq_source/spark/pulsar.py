@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spark_mq_source.core.options import READ
+from spark_mq_source.core.options import READ, STREAM
 from spark_mq_source.pulsar.columns import COLUMNS, DEFAULT_COLUMNS
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.planner import plan_batch
 from spark_mq_source.pulsar.reader import PulsarRange, read_range
+from spark_mq_source.pulsar.stream import PulsarStream
 from spark_mq_source.spark.base import MQDataSource
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ __all__ = ["PulsarFormat", "PulsarNativeDataSource"]
 
 
 class PulsarFormat:
-    """Apache Pulsar, as `core.ports.BatchFormat` wants it."""
+    """Apache Pulsar, as `core.ports.StreamFormat` wants it."""
 
     name = "pulsar-native"
     columns: Mapping[str, Sequence[str]] = COLUMNS
@@ -30,6 +31,14 @@ class PulsarFormat:
     def parse_options(self, options: Mapping[str, str]) -> PulsarOptions:
         """See `PulsarOptions`."""
         return PulsarOptions.from_spark(options, READ)
+
+    def parse_stream_options(self, options: Mapping[str, str]) -> PulsarOptions:
+        """See `PulsarOptions`."""
+        return PulsarOptions.from_spark(options, STREAM)
+
+    def open_stream(self, options: PulsarOptions) -> PulsarStream:
+        """See `PulsarStream`."""
+        return PulsarStream(options)
 
     def wants_pushdown(self, options: PulsarOptions) -> bool:
         """The option `pushdown`."""

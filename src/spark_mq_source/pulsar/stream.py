@@ -1,0 +1,350 @@
+"""The driver's side of one streaming query: where its triggers begin and end, and what is pinned meanwhile.
+
+One `PulsarStream` lives as long as the query. It keeps a consumer without permits on every topic-partition, so that a
+trigger costs a round trip and no connection. The positions themselves live in Spark's checkpoint, never here: after a
+restart everything is found again from them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.pulsar.client import PulsarClient
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition, decode_offsets, encode_offsets
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.planner import resolve_positions, split_ranges, topics_of
+from spark_mq_source.pulsar.reader import PulsarRange
+from spark_mq_source.pulsar.session import Bounds, Consumer
+
+__all__ = ["Offsets", "PulsarStream", "offsets_from_json", "offsets_to_json"]
+
+Offsets = Mapping[TopicPartition, Position]
+"""The last message read of each topic-partition."""
+
+logger = logging.getLogger(__name__)
+
+END_OF_LEDGER = 2**62
+"""An entry past the end of any ledger: a consumer opened there tells how long its ledger is (seen on 4.0.8)."""
+
+
+class PulsarStream:
+    """Plans the triggers of one query.
+
+    Not for use by several threads at once. After any error the same call may be made again.
+
+    Offsets go in and out as the JSON documents that Spark keeps in its checkpoint, see `offsets_to_json`.
+
+    Args:
+        options: the query's options.
+
+    Attributes:
+        newest: the last messages there were when `latest` was asked, without any limit; None before.
+    """
+
+    def __init__(self, options: PulsarOptions) -> None:
+        self._options = options
+        self.newest: dict[str, object] | None = None
+        self._client = PulsarClient(options)
+        # CONSUMER_STATS for a consumer that was just unloaded costs the connection (seen on 4.0.8).
+        self._statistics = PulsarClient(options)
+        self._watchers: dict[TopicPartition, Consumer] = {}
+        self._pins: dict[TopicPartition, Consumer] = {}
+        self._target: Offsets | None = None
+        self._ledger_ends: dict[tuple[TopicPartition, int], int] = {}
+        self._turn = 0
+        if options.subscription is None:
+            logger.warning(
+                "pulsar-native: nothing keeps this query's data on the broker: with Pulsar's default retention, "
+                "messages that no subscription waits for are deleted, read or not; set subscription=NAME to keep them "
+                "until this query has read them, or a retention on the namespace"
+            )
+
+    def close(self) -> None:
+        """Closes the connections; a durable subscription stays."""
+        self._client.close()
+        self._statistics.close()
+
+    def initial(self) -> dict[str, object]:
+        """Where a query starts that has no checkpoint; a durable subscription is brought there.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
+        """
+        bounds = self._watch(self._partitions())
+        starts = resolve_positions(self._client, "starting", self._options.stream_starting_at, list(bounds))
+        initial = {
+            tp: min(max(start, bounds[tp].first), max(bounds[tp].last, bounds[tp].first))
+            for tp, start in starts.items()
+        }
+        if self._options.subscription is not None:
+            self._move_pins(initial, move_back=True)
+        return offsets_to_json(initial)
+
+    def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
+        """Where the next trigger ends.
+
+        Args:
+            start: where it begins; None where Spark does not say (before 4.2), and then nothing is limited.
+            limited: whether `maxEntriesPerTrigger` counts.
+
+        Raises:
+            DataLossError: a topic-partition has vanished or lost unread messages, and `failOnDataLoss` is true.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        bounds = self._watch(self._partitions())
+        begin = self._checked({} if start is None else offsets_from_json(start), bounds)
+        ends = {tp: max(begin.get(tp, EARLIEST), b.last) for tp, b in bounds.items() if tp in begin or b.last > b.first}
+        self.newest = offsets_to_json(ends)
+        if self._target is not None:
+            # What came after the query began is for the next one: of new partitions too.
+            target = self._target
+            ends = {
+                tp: max(begin.get(tp, EARLIEST), min(end, target.get(tp, EARLIEST)))
+                for tp, end in ends.items()
+                if tp in begin or tp in target
+            }
+        limit = self._options.max_entries_per_trigger
+        if limited and limit is not None and start is not None:
+            ends = self._limit({tp: begin.get(tp, bounds[tp].first) for tp in ends}, ends, limit)
+        return offsets_to_json(ends)
+
+    def aim_at_now(self) -> None:
+        """From now on `latest` never passes what there is now (`Trigger.AvailableNow`).
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        self._target = {tp: bounds.last for tp, bounds in self._watch(self._partitions()).items()}
+
+    def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[PulsarRange]:
+        """The tasks of one trigger; the same for the same positions, whenever it is asked.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time (only where `minPartitions` has something to split).
+        """
+        begin, finish = offsets_from_json(start), offsets_from_json(end)
+        ranges = [PulsarRange(tp, begin.get(tp, EARLIEST), finish[tp]) for tp in sorted(finish)]
+        return split_ranges(self._client, self._options, [r for r in ranges if r.start < r.end])
+
+    def commit(self, end: Mapping[str, object]) -> None:
+        """Spark has `end` for good: the durable subscription, if there is one, lets go of what is before it.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        if self._options.subscription is not None:
+            self._move_pins(offsets_from_json(end), move_back=False)
+
+    # -- inside
+
+    def _watch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """First and last position of each partition now: one round trip where all consumers are open still."""
+
+        def ask() -> dict[TopicPartition, Bounds]:
+            for gone in self._watchers.keys() - set(partitions):
+                self._client.close_consumer(self._watchers.pop(gone))
+            missing = [tp for tp in partitions if tp not in self._watchers]
+            self._watchers |= self._client.open_consumers(dict.fromkeys(missing, EARLIEST))
+            asked = {tp: self._watchers[tp].request_bounds() for tp in partitions}
+            try:
+                return self._client.wait_for(asked, "the last message")
+            except MQSourceError:
+                # Unloaded, or its connection is gone: whoever has no answer is opened again.
+                for tp, answer in asked.items():
+                    if not answer.done() or answer.exception() is not None:
+                        self._watchers.pop(tp, None)
+                raise
+
+        return retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
+
+    def _move_pins(self, positions: Offsets, *, move_back: bool) -> None:
+        """Lets go of what is before `positions`, and reads back that the broker has done so.
+
+        An acknowledgement is not on disk at once: after a crash of the broker the cursor can be back where it was, and
+        the next trigger's acknowledgement moves it again.
+        """
+        name = self._options.subscription
+
+        def move() -> None:
+            try:
+                missing = [tp for tp in positions if tp not in self._pins]
+                self._pins |= self._client.open_consumers(dict.fromkeys(missing, EARLIEST), durable_name=name)
+                cursors = self._client.wait_for({tp: self._pins[tp].request_bounds() for tp in positions}, "the cursor")
+                acks = {}
+                for tp, position in positions.items():
+                    # Part of a batch keeps its whole entry.
+                    target = Position(position.ledger, position.entry - (1 if position.batch >= 0 else 0))
+                    if target > cursors[tp].first and target.entry >= 0:
+                        acks[tp] = target
+                    elif target < cursors[tp].first and move_back:
+                        self._client.seek(self._pins.pop(tp), Position(target.ledger, target.entry + 1))
+                self._client.wait_for({tp: self._pins[tp].request_ack(at) for tp, at in acks.items()}, "ACK")
+                moved = self._client.wait_for({tp: self._pins[tp].request_bounds() for tp in acks}, "the cursor")
+            except MQSourceError:
+                self._pins.clear()
+                raise
+            for tp, at in acks.items():
+                if moved[tp].first < at:
+                    logger.warning("%s: subscription %s stays at %s, not %s", tp, name, moved[tp].first, at)
+
+        retrying(move, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
+
+    def _cursor_at(self, tp: TopicPartition, start: Position) -> Position:
+        consumer = self._client.open_consumer(tp, start)
+        self._client.close_consumer(consumer)
+        return consumer.opened.first
+
+    def _first_after(self, tp: TopicPartition, position: Position) -> Position | None:
+        """The first entry in the ledgers after the closed one of `position`; None where there is none yet."""
+        consumer = self._client.open_consumer(tp, Position(position.ledger, END_OF_LEDGER))
+        try:
+            consumer.grant(1)
+            entries = consumer.receive(max_bytes=1, timeout_seconds=self._options.operation_timeout_ms / 1000)
+        finally:
+            self._client.close_consumer(consumer)
+        return Position(entries[0].ledger_id, entries[0].entry_id) if entries else None
+
+    def _partitions(self) -> Sequence[TopicPartition]:
+        return self._client.fetch_partitions(topics_of(self._client, self._options))
+
+    def _checked(self, start: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Position]:
+        """`start` without what has vanished, after a word about what is lost."""
+        vanished = sorted(str(tp) for tp in start if tp not in bounds)
+        if vanished:
+            self._report(f"{', '.join(vanished)}: no longer there, with whatever was not read of it")
+        for tp, position in start.items():
+            if tp in bounds and EARLIEST < position < bounds[tp].first:
+                self._check_trimmed(tp, position)
+        return {tp: position for tp, position in start.items() if tp in bounds}
+
+    def _check_trimmed(self, tp: TopicPartition, position: Position) -> None:
+        # The watcher's cursor is moved by TTL too, which deletes nothing; a new consumer sees what is really there.
+        first = self._client.fetch_bounds([tp])[tp].first
+        if position >= first or self._ledger_ends.get((tp, position.ledger)) == position.entry:
+            return
+        self._report(f"{tp}: messages after {position} up to {first} are gone, or cannot be told from gone ones")
+
+    def _report(self, what: str) -> None:
+        msg = (
+            f"pulsar-native: {what}; retention, TTL, a backlog quota or somebody deleted it; set subscription=NAME to "
+            f"keep data until it is read, or failOnDataLoss=false to go on with what is left"
+        )
+        if self._options.fail_on_data_loss:
+            raise DataLossError(msg)
+        logger.warning("%s", msg)
+
+    def _limit(self, start: Offsets, ends: Offsets, limit: int) -> dict[TopicPartition, Position]:
+        """`ends`, moved back until at most `limit` entries are between: shares go by backlog, and none starves."""
+        behind = [tp for tp in sorted(ends) if start[tp] < ends[tp]]
+        backlogs = self._backlogs(behind, start, ends)
+        if sum(backlogs.values()) <= limit:
+            return dict(ends)
+        shares = share_out(backlogs, limit, self._turn)
+        self._turn += 1
+        limited = dict(ends)
+        for tp, entries in shares.items():
+            limited[tp] = min(ends[tp], self._advance(tp, start[tp], ends[tp], entries))
+        return limited
+
+    def _backlogs(self, behind: Sequence[TopicPartition], start: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
+        """Entries between start and end; across ledgers as the broker counts them, markers and all."""
+        near = {tp: ends[tp].entry - start[tp].entry for tp in behind if ends[tp].ledger == start[tp].ledger}
+        far = {tp: start[tp] for tp in behind if tp not in near}
+
+        def ask() -> dict[TopicPartition, int]:
+            consumers = self._statistics.open_consumers(far)
+            backlogs = self._statistics.wait_for({tp: c.request_backlog() for tp, c in consumers.items()}, "backlog")
+            for consumer in consumers.values():
+                self._statistics.close_consumer(consumer)
+            # The cursor begins before the entry of the start itself where that is still there.
+            return {tp: backlogs[tp] - (consumers[tp].opened.first < far[tp]) for tp in far}
+
+        counted = near | retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
+        return {tp: max(1, counted[tp]) for tp in behind}
+
+    def _advance(self, tp: TopicPartition, start: Position, end: Position, entries: int) -> Position:
+        """The position `entries` entries after `start`, across ledgers, or `end` if that comes first."""
+        ledger, entry, left = start.ledger, start.entry, entries
+        # A start within a batch has part of its entry still to be read.
+        if start.batch >= 0:
+            entry -= 1
+        while left > 0 and ledger < end.ledger:
+            last = self._last_entry(tp, ledger)
+            if entry + left <= last:
+                break
+            left -= max(0, last - entry)
+            following = self._first_after(tp, Position(ledger, last))
+            if following is None:
+                return end
+            if left == 0:
+                return Position(ledger, last)
+            ledger, entry = following.ledger, following.entry - 1
+        return Position(ledger, entry + left) if left > 0 else Position(ledger, entry)
+
+    def _last_entry(self, tp: TopicPartition, ledger: int) -> int:
+        """The last entry of a ledger that is closed. Such a ledger never changes, so it is asked for once."""
+        known = self._ledger_ends.get((tp, ledger))
+        if known is None:
+            cursor = self._cursor_at(tp, Position(ledger, END_OF_LEDGER))
+            known = cursor.entry if cursor.ledger == ledger else -1
+            self._ledger_ends[tp, ledger] = known
+        return known
+
+
+def offsets_to_json(offsets: Offsets) -> dict[str, object]:
+    """The form in Spark's checkpoint: readable, sorted, with a version.
+
+    Example:
+        >>> offsets_to_json({TopicPartition("persistent://public/default/t", 0): Position(7, 3)})["positions"]
+        {'persistent://public/default/t-partition-0': {'ledger': 7, 'entry': 3, 'batch': -1}}
+    """
+    return encode_offsets({str(tp): position for tp, position in offsets.items()})
+
+
+def offsets_from_json(document: Mapping[str, object]) -> Offsets:
+    """The inverse of `offsets_to_json`.
+
+    Raises:
+        OptionError: not written by this package, or by a release that writes another version.
+    """
+    try:
+        return {TopicPartition.parse(name): position for name, position in decode_offsets(document).items()}
+    except ValueError as error:
+        msg = f"pulsar-native: the checkpoint cannot be used: {error}"
+        raise OptionError(msg) from error
+
+
+def share_out(backlogs: Mapping[TopicPartition, int], budget: int, turn: int) -> dict[TopicPartition, int]:
+    """Divides `budget` entries by backlog; whoever has any gets at least one, in turns where there are too many.
+
+    The parts never add up to more than the budget, and none is more than its backlog.
+
+    Example:
+        >>> a, b = TopicPartition("a", -1), TopicPartition("b", -1)
+        >>> share_out({a: 90, b: 10}, 20, 0) == {a: 18, b: 2}
+        True
+        >>> share_out({a: 90, b: 10}, 1, 0), share_out({a: 90, b: 10}, 1, 1) == share_out({a: 90, b: 10}, 1, 3)
+        ({TopicPartition(topic='a', partition=-1): 1, TopicPartition(topic='b', partition=-1): 0}, True)
+    """
+    names = list(backlogs)
+    if budget < len(names):
+        first = turn * budget % len(names)
+        chosen = {names[(first + i) % len(names)] for i in range(budget)}
+        return {name: int(name in chosen) for name in names}
+    total = sum(backlogs.values())
+    shares = {name: min(backlogs[name], max(1, budget * backlogs[name] // total)) for name in names}
+    # Giving everybody one may have spent too much: the largest give it back.
+    spare = budget - sum(shares.values())
+    for name in sorted(names, key=lambda n: shares[n], reverse=True):
+        if spare >= 0:
+            more = min(spare, backlogs[name] - shares[name])
+            shares[name] += more
+            spare -= more
+        else:
+            less = min(-spare, shares[name] - 1)
+            shares[name] -= less
+            spare += less
+    return shares
