@@ -99,8 +99,9 @@ public class JavaClient {
                 .blockIfQueueFull(true)
                 .enableBatching(batching);
         if (batching) {
+            int delayMs = request.hasNonNull("transaction") ? 50 : 60_000;
             builder.batchingMaxMessages(request.path("batchMessages").asInt(1000))
-                    .batchingMaxPublishDelay(1, TimeUnit.HOURS);
+                    .batchingMaxPublishDelay(delayMs, TimeUnit.MILLISECONDS);
         }
         if (request.hasNonNull("chunkBytes")) {
             builder.enableChunking(true).chunkMaxMessageSize(request.get("chunkBytes").asInt());
@@ -109,6 +110,7 @@ public class JavaClient {
             builder.producerName(request.get("producer").asText());
         }
         List<CompletableFuture<MessageId>> sent = new ArrayList<>();
+        ArrayNode ids = JSON.createArrayNode();
         try (Producer<byte[]> producer = builder.create()) {
             for (JsonNode message : request.get("messages")) {
                 TypedMessageBuilder<byte[]> next = request.hasNonNull("transaction")
@@ -117,12 +119,12 @@ public class JavaClient {
                 sent.add(filled(next, message).sendAsync());
             }
             producer.flush();
-        }
-        ArrayNode ids = JSON.createArrayNode();
-        for (CompletableFuture<MessageId> future : sent) {
-            MessageIdAdv id = (MessageIdAdv) future.get(60, TimeUnit.SECONDS);
-            ids.add(JSON.createArrayNode().add(id.getLedgerId()).add(id.getEntryId()).add(id.getBatchIndex())
-                    .add(id.getPartitionIndex()));
+            // Messages of a transaction are sent once the partition has joined it, which flush() does not wait for.
+            for (CompletableFuture<MessageId> future : sent) {
+                MessageIdAdv id = (MessageIdAdv) future.get(60, TimeUnit.SECONDS);
+                ids.add(JSON.createArrayNode().add(id.getLedgerId()).add(id.getEntryId()).add(id.getBatchIndex())
+                        .add(id.getPartitionIndex()));
+            }
         }
         return ids;
     }

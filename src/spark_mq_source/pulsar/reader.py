@@ -143,6 +143,8 @@ class _RangeReader:
         """Where to resume instead of `done`, to find the first chunk of a message that began before it."""
         self._distrusted: Position | None = None
         """The `done` at which something undecodable came once: a second time it is not the network's fault."""
+        self._moved_at: Position | None = None
+        """The `done` at which the broker had moved the cursor once."""
         self._stuck_at: Position | None = None
         """The `done` at the last failure; `_patience` is renewed whenever there was progress since."""
         self._patience = Deadline.after_ms(options.operation_timeout_ms)
@@ -217,7 +219,7 @@ class _RangeReader:
                 gap = message.entry_id != (entry + 1 if message.ledger_id == ledger else 0)
                 if gap and not checked:
                     checked = True
-                    self._check_cursor(consumer)
+                    self._check_cursor(consumer, Position(ledger, entry))
                 ledger, entry = key = message.ledger_id, message.entry_id
                 if key > end_key:
                     self._finished = True
@@ -251,7 +253,7 @@ class _RangeReader:
 
     def _nothing_left(self, consumer: Consumer, received: Position, patience: Deadline) -> bool:
         """Whether the broker has nothing after `received`: then the end of the range is no entry it delivers."""
-        last = self._check_cursor(consumer)
+        last = self._check_cursor(consumer, received)
         if last <= received:
             return True
         if patience.expired:
@@ -262,15 +264,18 @@ class _RangeReader:
             raise RequestTimeoutError(msg)
         return False
 
-    def _check_cursor(self, consumer: Consumer) -> Position:
-        """The last message; raises where the broker has moved our cursor, which it does without a word.
+    def _check_cursor(self, consumer: Consumer, received: Position) -> Position:
+        """The last message; raises where the broker may have moved our cursor past messages we did not get.
 
         Gaps between entries are not loss: markers, aborted transactions and compaction leave them. But TTL, eviction
-        and trimming move the cursor of a connected reader too (seen on 4.0.8); then what was skipped may still be
-        there for a new subscription, and if it is not, opening it tells.
+        and trimming move the cursor of a connected reader too, without a word (seen on 4.0.8); then what was skipped
+        may still be there for a new subscription, and if it is not, opening it tells. The broker also acknowledges by
+        itself the markers and aborted messages that it does not deliver, which moves the cursor where they come first
+        (seen on 4.0.8). A cursor that moves again while nothing arrived in between moved for that reason.
         """
         bounds = self._client.wait_for_bounds(consumer)
-        if bounds.first != consumer.opened.first:
+        if bounds.first > max(consumer.opened.first, received) and self._moved_at != self._done:
+            self._moved_at = self._done
             msg = f"{consumer.address}: the broker moved the cursor from {consumer.opened.first} to {bounds.first}"
             raise _ResumeError(msg)
         return bounds.last

@@ -1,0 +1,209 @@
+"""Whatever happens to the topic, the broker or the link while a range is read: nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import threading
+import time
+
+import pytest
+
+from spark_mq_source.core.errors import CorruptMessageError, MQSourceError
+from spark_mq_source.pulsar.planner import plan_batch
+from spark_mq_source.pulsar.reader import read_range
+from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once, schema_of
+from tests.behaviours.pulsar.advertised import AdvertisedProxy
+from tests.behaviours.pulsar.java_client import JavaClient
+from tests.behaviours.pulsar.raw_producer import RawProducer, batch, metadata
+from tests.fix_brokers import PulsarUnderTest
+from tests.fix_net import Fault, FaultProxy
+
+ROW = f"value binary, {MESSAGE_ID}"
+SMALL = {"receiveQueueBytes": "1m", "maxBatchRows": 1, "receiverQueueSize": 200}
+"""So that much is still to come from the broker when the first batch is handed over."""
+
+
+def publish_batches(mq: PulsarFormat, topic: str, entries: int, *, size: int = 1000, messages: int = 10) -> list[bytes]:
+    """Publishes batches fast; the values."""
+    values = [n.to_bytes(4, "big") * (size // 4) for n in range(entries * messages)]
+    with RawProducer(mq.service, topic) as producer:
+        for at in range(0, len(values), messages):
+            head, payload = batch(*values[at : at + messages])
+            producer.send(head, payload, messages=messages)
+    return values
+
+
+@pytest.fixture
+def numbered(pulsar_format: PulsarFormat) -> tuple[str, list[bytes]]:
+    """A topic of 600 batches of ten messages of 1000 bytes, and its values."""
+    topic = pulsar_format.broker.topic()
+    return topic, publish_batches(pulsar_format, topic, 600)
+
+
+def collected(mq: PulsarFormat, batches, between) -> list[bytes]:
+    """The values of all batches; `between(n)` is called while the n-th is in the reader's consumer's hands."""
+    rows = []
+    for n, one in enumerate(batches):
+        rows += one.to_pylist()
+        between(n)
+    assert_each_once(rows, mq.position_of)
+    return [row["value"] for row in rows]
+
+
+def test_unloading_the_topic_while_it_is_read(pulsar_format: PulsarFormat, numbered):
+    topic, values = numbered
+    unloaded = []
+
+    def unload(n: int) -> None:
+        if n % 100 == 50 and len(unloaded) < 5:
+            pulsar_format.broker.admin.unload(topic)
+            unloaded.append(n)
+
+    assert collected(pulsar_format, pulsar_format.batches(topic, ROW, **SMALL), unload) == values
+    assert len(unloaded) == 5
+
+
+def test_unloading_between_the_chunks_of_messages(pulsar_format: PulsarFormat, java: JavaClient):
+    topic = pulsar_format.broker.topic()
+    values = [bytes([n]) * 20_000 for n in range(60)]
+    java.produce(pulsar_format.broker, topic, values, chunkBytes=500)
+
+    def unload(n: int) -> None:
+        if n in (5, 20):
+            pulsar_format.broker.admin.unload(topic)
+
+    batches = pulsar_format.batches(topic, ROW, maxBatchRows=1, receiverQueueSize=7)
+    assert collected(pulsar_format, batches, unload) == values
+
+
+def test_unloading_all_bundles_while_planning_and_reading(pulsar_format: PulsarFormat):
+    namespace = pulsar_format.broker.new_namespace()
+    topic = pulsar_format.broker.admin.create_topic(f"persistent://{namespace}/t", 4)
+    for partition in range(4):
+        pulsar_format.publish(topic, [bytes([n]) for n in range(50)], partition=partition)
+    stop = threading.Event()
+
+    def unload_always() -> None:
+        while not stop.is_set():
+            pulsar_format.broker.admin.unload_namespace(namespace)
+            stop.wait(0.3)
+
+    unloading = threading.Thread(target=unload_always)
+    unloading.start()
+    try:
+        for _ in range(5):
+            rows = pulsar_format.read(topic, f"partition int, {ROW}").to_pylist()
+            assert [row["value"] for row in rows] == [bytes([n]) for n in range(50)] * 4
+            assert_each_once(rows, pulsar_format.position_of)
+    finally:
+        stop.set()
+        unloading.join()
+
+
+@pytest.mark.slow
+def test_a_broker_that_restarts_or_crashes_while_a_range_is_read(pulsar_private: PulsarUnderTest):
+    mq = PulsarFormat(pulsar_private)
+    topic = mq.broker.topic()
+    values = publish_batches(mq, topic, 600)
+
+    def restart(n: int) -> None:
+        if n in (100, 300):
+            mq.broker.require_own().restart(crash=n == 300)
+
+    batches = mq.batches(topic, ROW, **SMALL, operationTimeout="60s")
+    assert collected(mq, batches, restart) == values
+
+
+def test_a_topic_deleted_while_it_is_read(pulsar_format: PulsarFormat, numbered):
+    topic, _ = numbered
+    batches = pulsar_format.batches(topic, ROW, **SMALL, operationTimeout="5s")
+    next(batches)
+    pulsar_format.broker.admin.delete_topic(topic)
+    started = time.monotonic()
+    with pytest.raises(MQSourceError) as caught:
+        list(batches)
+    assert time.monotonic() - started < 10
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert "pulsar-native" in sentence
+    assert topic in sentence
+    assert re.search(r"gone|does not exist|not found|deleted", sentence), sentence
+    assert topic not in pulsar_format.broker.admin.topics(pulsar_format.broker.namespace)
+
+
+def test_a_flipped_bit_is_read_again(pulsar_format: PulsarFormat, numbered, link: FaultProxy):
+    topic, values = numbered
+    options = pulsar_format.options(topic, service=("127.0.0.1", link.port))
+    (task,) = plan_batch(options)
+    rng = random.Random(seed := random.randrange(1000))
+    print("seed", seed)  # noqa: T201
+    for _ in range(4):
+        link.happened.clear()
+        # Past the answers to the requests, most bytes are payload; what is not breaks the framing or the protocol.
+        link.add(flip := Fault("flip", "b2c", at=rng.randrange(20_000, 3_000_000), connections=2))
+        rows = [row for one in read_range(options, task, schema_of(ROW)) for row in one.to_pylist()]
+        assert link.happened == [flip]
+        flip.connections = 0
+        assert [row["value"] for row in rows] == values
+        assert_each_once(rows, pulsar_format.position_of)
+
+
+def test_a_bit_that_is_always_flipped_is_reported(pulsar_format: PulsarFormat, link: FaultProxy):
+    topic = pulsar_format.broker.topic()
+    with RawProducer(pulsar_format.service, topic) as producer:
+        producer.send(metadata(), b"x" * 500_000)
+    options = pulsar_format.options(topic, service=("127.0.0.1", link.port))
+    (task,) = plan_batch(options)
+    for n in range(4):  # what is distrusted is read again over the same connection
+        link.add(Fault("flip", "b2c", at=200_000 + 500_000 * n, connections=100))
+    with pytest.raises(CorruptMessageError, match=rf"{re.escape(topic)}.*{task.end.ledger}:0.*checksum"):
+        list(read_range(options, task, schema_of(ROW)))
+
+
+def test_a_link_that_is_cut_at_many_places(pulsar_format: PulsarFormat, numbered, link: FaultProxy):
+    topic, values = numbered
+    cuts = itertools.count()
+    batches = pulsar_format.batches(topic, ROW, **SMALL, service=("127.0.0.1", link.port))
+    assert collected(pulsar_format, batches, lambda n: n % 40 or next(cuts) and link.cut_now()) == values
+    assert next(cuts) > 5
+
+
+def test_a_range_read_twice_at_once_is_read_by_both(pulsar_format: PulsarFormat, numbered):
+    topic, values = numbered
+    both = [pulsar_format.batches(topic, ROW, **SMALL) for _ in range(2)]
+    found: tuple[list[bytes], list[bytes]] = ([], [])
+    for pair in itertools.zip_longest(*both):
+        for one, values_found in zip(pair, found, strict=True):
+            if one is not None:
+                values_found += one.column("value").to_pylist()
+    assert found == (values, values)
+
+
+def test_a_reader_that_is_given_up_leaves_nothing_behind(pulsar_format: PulsarFormat, numbered):
+    topic, _ = numbered
+    batches = pulsar_format.batches(topic, ROW, **SMALL)
+    next(batches)
+    assert len(pulsar_format.broker.admin.subscriptions(topic)) == 1
+    batches.close()
+    names = {thread.name for thread in threading.enumerate()}
+    assert not any(name.startswith("spark-mq-source") for name in names)
+    deadline = time.monotonic() + 5
+    while pulsar_format.broker.admin.subscriptions(topic):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)  # the broker offers no event for it
+
+
+def test_a_broker_behind_a_proxy_that_advertises_an_unreachable_address(pulsar_format: PulsarFormat, numbered):
+    topic, _ = numbered
+    host, port = pulsar_format.service
+    with AdvertisedProxy(host, port) as elsewhere:
+        # Answers look as if the broker were where nobody listens any more.
+        elsewhere.stop()
+        with FaultProxy(host, port) as proxy:
+            proxy._pass_on = lambda link, direction, data, target, faults: FaultProxy._pass_on(  # type: ignore[method-assign]
+                proxy, link, direction, data.replace(elsewhere._theirs, elsewhere._ours), target, faults
+            )
+            with pytest.raises(MQSourceError, match=rf"advertises itself as 127\.0\.0\.1:{elsewhere.port}.*listenerName"):
+                pulsar_format.read(topic, service=("127.0.0.1", proxy.port), operationTimeout="2s")
