@@ -207,6 +207,7 @@ class Both:
         return native
 
 
+@settings(deadline=None)
 @given(entries, values, brokers, st.booleans())
 def test_single_messages(entry: dict[str, Any], value: bytes, broker: dict[str, int] | None, checked: bool) -> None:
     both = Both(ALL)
@@ -214,6 +215,7 @@ def test_single_messages(entry: dict[str, Any], value: bytes, broker: dict[str, 
     assert to_rows(both.take()) == [expected_row(entry, entry | {"value": value}, -1, broker, 1)]
 
 
+@settings(deadline=None)
 @given(
     entries,
     st.lists(singles, min_size=1, max_size=20),
@@ -306,7 +308,7 @@ def mutated_bodies(draw: st.DrawFn) -> bytes:
     return bytes(body)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(st.lists(mutated_bodies() | VALID, min_size=1, max_size=5), st.sampled_from([ALL, TEXT, VALUE]), st.booleans())
 def test_mutated_entries_have_the_same_outcome_in_both(bodies: list[bytes], schema: pa.Schema, verifies: bool) -> None:
     both = Both(schema, verify_checksum=verifies)
@@ -315,7 +317,7 @@ def test_mutated_entries_have_the_same_outcome_in_both(bodies: list[bytes], sche
     both.take()
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(mutated_bodies() | VALID, min_size=1, max_size=5),
     st.sampled_from(["skip", "null"]),
@@ -358,7 +360,7 @@ def garbage_bodies() -> st.SearchStrategy[bytes]:
     return st.binary(max_size=100) | st.builds(metadata_of, base, fields, payloads)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(garbage_bodies(), st.sampled_from([ALL, TEXT, VALUE]))
 @example(b"\x0e\x02\xff\xff\xff\xff", ALL)
 @example(b"\xff\xff\xff\xff" + bytes(20), ALL)
@@ -390,6 +392,7 @@ def test_no_input_makes_the_decoder_allocate_beyond_its_limit(body: bytes, imple
         tracemalloc.stop()
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_text_is_what_python_accepts(value: bytes) -> None:
     both = Both(TEXT)

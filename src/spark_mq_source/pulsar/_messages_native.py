@@ -1332,7 +1332,8 @@ class EntryColumns:
     def _reserve(self, column: cython.pointer(_Bytes), more: cython.Py_ssize_t, name):
         """Make room for `more` bytes in a column."""
         capacity: cython.Py_ssize_t
-        if not column.wanted or column.used + more <= column.capacity:
+        # Even nothing is only ever copied to somewhere: memcpy to NULL is undefined.
+        if not column.wanted or (column.data and column.used + more <= column.capacity):
             return
         if column.used + more > cython.cast(cython.Py_ssize_t, MAX_COLUMN_BYTES):
             raise column_overflow(name)
