@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from spark_mq_source.core.options import READ, Options
+from spark_mq_source.core.options import READ, STREAM, Options
 from spark_mq_source.pulsar.options import PulsarOptions
 
 README: Final = Path(__file__).parent.parent / "README.md"
@@ -35,7 +35,7 @@ def filled(text: str) -> str:
 
     def table(match: re.Match[str]) -> str:
         name = match["format"]
-        return f"<!-- options:{name} -->\n{FORMATS[name].markdown_table(READ)}<!-- end -->"
+        return f"<!-- options:{name} -->\n{FORMATS[name].markdown_table(READ | STREAM)}<!-- end -->"
 
     return _TABLE.sub(table, text)
 

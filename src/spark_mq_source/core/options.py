@@ -274,12 +274,17 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
 
     @classmethod
     def markdown_table(cls, scope: Scope = READ | STREAM | WRITE) -> str:
-        """The table for README of the options with a meaning in any of `scope`, in the order of the fields."""
+        """The table for README of the options with a meaning in any of `scope`, in the order of the fields.
+
+        An option that has a meaning in some of `scope` only says so.
+        """
         rows = ["| option | default | meaning | also accepted as |", "|---|---|---|---|"]
         for one in _known_options(cls):
             if one.declared.scope & scope:
                 aliases = ", ".join(f"`{alias}`" for alias in one.declared.aliases)
-                cells = (f"`{one.name}`", _default_text(one), one.declared.doc, aliases)
+                only = one.declared.scope & scope
+                where = "" if only == scope else f" Only {' and '.join(t for s, t in _DOING.items() if s & only)}."
+                cells = (f"`{one.name}`", _default_text(one), one.declared.doc + where, aliases)
                 rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         return "\n".join(rows) + "\n"
 

@@ -312,9 +312,10 @@ class PulsarOptions(Options):
     starting_offsets: PerTopic[Position] | None = option(
         "Read what is after this: `earliest`, or JSON per topic or partition: "
         '`{"flights": {"0": {"ledger": 12, "entry": 3}, "1": "earliest"}}`. A position is the last message already '
-        "read; `batch` in it is an index within the entry's batch, and without it the whole entry counts as read.",
+        "read; `batch` in it is an index within the entry's batch, and without it the whole entry counts as read. A "
+        "stream starts here only where it has no checkpoint.",
         default=None,
-        default_text="`earliest`",
+        default_text="`earliest`; `latest` in a stream",
         parse=parse_offsets,
     )
     ending_offsets: PerTopic[Position] | None = option(
@@ -377,8 +378,9 @@ class PulsarOptions(Options):
         scope=READ,
     )
     subscription: str | None = option(
-        "Name that reads show to the broker, as `NAME-<unique>`, for clusters that authorize subscriptions by prefix. "
-        "In a batch read it is not durable: it keeps no data and no backlog.",
+        "In a stream: a durable subscription of this name keeps the messages on the broker until the query has them, "
+        "and with them the backlog of a query that is stopped for good: unsubscribe it then. In a batch: the name that "
+        "the read shows to the broker, as `NAME-<unique>`; it keeps nothing.",
         default=None,
         aliases=("predefinedSubscription",),
         parse=_parse_subscription,

@@ -219,11 +219,12 @@ def test_markdown_table():
         "| `authToken` |  | Who. |  |\n"
         "| `topic` |  | To. |  |\n"
     )
-    table = BoatOptions.markdown_table()
+    table = BoatOptions.markdown_table(READ | STREAM)
     assert "| `failOnDataLoss` | `true` | Stop \\| go. |  |\n" in table
     assert "| `colour` | `red` | Hull. |  |\n" in table
     assert "| `patience` | `30s` |" in table
     assert "`paddles`, `boat.oars`" in table
+    assert "| `end` |  | Last. Only reading a batch. |  |\n" in table
 
 
 def test_names():
