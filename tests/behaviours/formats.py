@@ -26,7 +26,6 @@ from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.planner import plan_batch
 from spark_mq_source.pulsar.reader import PulsarRange, read_range
 from spark_mq_source.spark._compat import arrow_schema
-from tests.behaviours.pulsar.advertised import AdvertisedProxy
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import FaultProxy
 
@@ -151,7 +150,8 @@ class PulsarFormat:
             yield from read_range(made, task, schema_of(ddl))
 
     def proxy(self) -> FaultProxy:
-        return AdvertisedProxy(*self.service)
+        # A standalone broker answers lookups like a Pulsar proxy: connect again to the address that was asked.
+        return FaultProxy(*self.service)
 
     def position_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
         return tuple(row["message_id"].values())

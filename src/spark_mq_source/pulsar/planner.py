@@ -124,8 +124,8 @@ class _Planner:
         if start >= bounds.first or start == EARLIEST:
             return max(start, bounds.first)
         msg = (
-            f"{tp}: the messages after {start} up to {bounds.first} are gone from the broker; start at an existing "
-            f"position, or set failOnDataLoss=false to begin with what is left"
+            f"{tp}: the ledger of {start}, and whatever followed it up to {bounds.first}, is gone from the broker; "
+            f"start at an existing position, or set failOnDataLoss=false to begin with what is left"
         )
         if self._options.fail_on_data_loss:
             raise DataLossError(msg)

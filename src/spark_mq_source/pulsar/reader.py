@@ -312,8 +312,8 @@ class _RangeReader:
 
     def _report_loss(self, start: Position, cursor: Position) -> None:
         msg = (
-            f"the messages after {start} up to {cursor} are gone from the broker: retention, TTL or a backlog quota "
-            f"removed them; keep data longer, or set failOnDataLoss=false to go on with what is left"
+            f"the ledger of {start}, and whatever followed it up to {cursor}, is gone from the broker: retention or a "
+            f"backlog quota removed it; keep data longer, or set failOnDataLoss=false to go on with what is left"
         )
         if self._options.fail_on_data_loss:
             raise DataLossError(msg)

@@ -230,10 +230,12 @@ def trimmed(mq: PulsarFormat, java: JavaClient) -> tuple[str, list[Position], in
     """A topic whose first ledger is gone; all positions there were, and how many messages are left."""
     namespace = mq.broker.new_namespace(keep_data=False)
     topic = mq.broker.admin.create_topic(f"persistent://{namespace}/t")
-    consumer = mq.broker.client().subscribe(topic, "keeps the rest")
+    client = mq.broker.client()
+    client.subscribe(topic, "keeps the rest").close()
     ids = [Position(*i[:2]) for i in java.produce(mq.broker, topic, [str(n).encode() for n in range(5)])]
     mq.broker.admin.unload(topic)
     ids += [Position(*i[:2]) for i in java.produce(mq.broker, topic, [str(n).encode() for n in range(5, 12)])]
+    consumer = client.subscribe(topic, "keeps the rest")
     for _ in range(5):
         consumer.acknowledge(consumer.receive(20_000))
     consumer.close()  # sends the acknowledgements
@@ -259,12 +261,16 @@ def test_data_trimmed_before_the_start_may_be_accepted(pulsar_format: PulsarForm
     assert table.column("value").to_pylist() == [str(n).encode() for n in range(12 - left, 12)]
 
 
-def test_a_start_that_was_read_and_then_trimmed_is_no_loss(pulsar_format: PulsarFormat, java: JavaClient):
+def test_a_start_whose_ledger_is_gone_cannot_be_told_from_a_loss(pulsar_format: PulsarFormat, java: JavaClient):
     topic, ids, left = trimmed(pulsar_format, java)
-    expected = [str(n).encode() for n in range(12 - left, 12)]
-    # Everything up to the last message of the ledger that is gone had been read.
-    assert pulsar_format.read(topic, startingOffsets=json_of(topic, ids[4])).column("value").to_pylist() == expected
-    assert read_between(pulsar_format, topic, ids[4], ids[-1]) == expected
+    # ids[4] was the last message of its ledger, but nothing on the broker knows that any more.
+    with pytest.raises(DataLossError, match=r"whatever followed it.*failOnDataLoss=false"):
+        pulsar_format.read(topic, startingOffsets=json_of(topic, ids[4]))
+    table = pulsar_format.read(topic, startingOffsets=json_of(topic, ids[4]), failOnDataLoss=False)
+    assert table.column("value").to_pylist() == [str(n).encode() for n in range(12 - left, 12)]
+    # From where the kept ledgers begin, nothing is missing.
+    first = json_of(topic, Position(ids[5].ledger, -1))
+    assert pulsar_format.read(topic, startingOffsets=first).num_rows == left
 
 
 def test_earliest_begins_with_what_is_left(pulsar_format: PulsarFormat, java: JavaClient):

@@ -1,0 +1,150 @@
+"""Entries that no client publishes: corrupt, encrypted, contradicting themselves. Never skipped without a word."""
+
+from __future__ import annotations
+
+import logging
+
+import lz4.block
+import pulsar as official
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from spark_mq_source.core.errors import CorruptMessageError, EncryptedMessageError, UnsupportedFeatureError
+from tests.behaviours.formats import MESSAGE_ID, PulsarFormat
+from tests.behaviours.pulsar.raw_producer import RawProducer, batch, chunk, metadata, number, text
+
+LZ4, ZLIB, ZSTD, SNAPPY = 1, 2, 3, 4
+PACKED = lz4.block.compress(b"hello " * 100, store_size=False)
+
+
+def packed(codec: int, size: int) -> bytes:
+    return metadata(number(8, codec) + number(9, size))
+
+
+CORRUPT = {
+    "lying size, too small": (packed(LZ4, 599), PACKED),
+    "lying size, too large": (packed(LZ4, 601), PACKED),
+    "size beyond all bounds": (packed(LZ4, 2**32 - 1), PACKED),
+    "cut short": (packed(LZ4, 600), PACKED[:-3]),
+    "no LZ4": (packed(LZ4, 600), b"\xff" * 50),
+    "no ZLIB": (packed(ZLIB, 600), b"\xff" * 50),
+    "no ZSTD": (packed(ZSTD, 600), b"\xff" * 50),
+    "no SNAPPY": (packed(SNAPPY, 600), b"\xff" * 50),
+    "a batch of more than it holds": (metadata(number(11, 5)), batch(b"a", b"b")[1]),
+    "a batch of garbage": (metadata(number(11, 2)), b"\xff" * 30),
+    "chunk without its number": (metadata(text(26, "u") + number(27, 2) + number(28, 10) + number(29, 7)), b"12345"),
+}
+
+
+def publish(mq: PulsarFormat, head: bytes, payload: bytes) -> tuple[str, tuple[int, int]]:
+    """A topic of one odd entry between two good ones, and the odd one's id."""
+    topic = mq.broker.topic()
+    with RawProducer(mq.service, topic) as producer:
+        producer.send(metadata(), b"before")
+        odd = producer.send(head, payload)
+        producer.send(metadata(), b"after")
+    return topic, odd
+
+
+@pytest.mark.parametrize("what", CORRUPT)
+def test_a_corrupt_entry_fails_by_name(pulsar_format: PulsarFormat, what):
+    topic, (ledger, entry) = publish(pulsar_format, *CORRUPT[what])
+    with pytest.raises(CorruptMessageError, match=rf"pulsar-native.*{topic}.*{ledger}:{entry}"):
+        pulsar_format.read(topic)
+
+
+@pytest.mark.parametrize("what", CORRUPT)
+def test_a_corrupt_entry_is_skipped_only_where_asked_for(pulsar_format: PulsarFormat, caplog, what):
+    topic, (ledger, entry) = publish(pulsar_format, *CORRUPT[what])
+    with caplog.at_level(logging.WARNING):
+        assert pulsar_format.read(topic, onCorrupt="skip").column("value").to_pylist() == [b"before", b"after"]
+    assert f"{ledger}:{entry}" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["lying size, too small", "no ZSTD", "a batch of garbage"])
+def test_a_corrupt_entry_becomes_a_row_without_value_where_asked_for(pulsar_format: PulsarFormat, caplog, what):
+    topic, (ledger, entry) = publish(pulsar_format, *CORRUPT[what])
+    with caplog.at_level(logging.WARNING):
+        rows = pulsar_format.read(topic, f"value binary, topic string, {MESSAGE_ID}", onCorrupt="null").to_pylist()
+    assert [row["value"] for row in rows] == [b"before", None, b"after"]
+    assert (rows[1]["topic"], rows[1]["message_id"]["ledger_id"], rows[1]["message_id"]["entry_id"]) == (
+        topic,
+        ledger,
+        entry,
+    )
+    assert f"{ledger}:{entry}" in caplog.text
+
+
+def test_an_unknown_compression_is_unsupported(pulsar_format: PulsarFormat):
+    topic, _ = publish(pulsar_format, packed(9, 5), b"hello")
+    with pytest.raises((UnsupportedFeatureError, CorruptMessageError), match=r"compression"):
+        pulsar_format.read(topic)
+
+
+def test_an_entry_without_checksum_is_read(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.topic()
+    with RawProducer(pulsar_format.service, topic) as producer:
+        producer.send(metadata(), b"v", checksum=False)
+    assert pulsar_format.read(topic).column("value").to_pylist() == [b"v"]
+
+
+def test_a_batch_of_one_is_a_batch(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.topic()
+    with RawProducer(pulsar_format.service, topic) as producer:
+        producer.send(*batch(b"v"))
+    (row,) = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}").to_pylist()
+    assert row["value"] == b"v"
+    assert row["message_id"]["batch_index"] == 0
+
+
+def test_what_compaction_took_out_of_a_batch_is_left_out(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.topic()
+    with RawProducer(pulsar_format.service, topic) as producer:
+        producer.send(*batch(b"0", None, b"2", None), messages=4)
+    rows = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}").to_pylist()
+    assert [(row["value"], row["message_id"]["batch_index"]) for row in rows] == [(b"0", 0), (b"2", 2)]
+
+
+def test_a_chunked_message_larger_than_the_bound_is_refused(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.topic()
+    with RawProducer(pulsar_format.service, topic) as producer:
+        for n in range(3):
+            producer.send(metadata(chunk("u", n, 3, 3_000_000)), b"x" * 1_000_000)
+    with pytest.raises(UnsupportedFeatureError, match=r"maxPendingChunkBytes"):
+        pulsar_format.read(topic, maxPendingChunkBytes="2m", operationTimeout="5s")
+    assert pulsar_format.read(topic, maxPendingChunkBytes="4m").column("value").to_pylist() == [b"x" * 3_000_000]
+
+
+def test_a_value_that_is_no_text_names_its_message(pulsar_format: PulsarFormat):
+    topic, (ledger, entry) = publish(pulsar_format, metadata(), b"\xff\xfe")
+    with pytest.raises(CorruptMessageError, match=rf"{ledger}:{entry}.*UTF-8"):
+        pulsar_format.read(topic, "value string")
+
+
+@pytest.mark.parametrize("batching", [True, False], ids=["batched", "single"])
+def test_an_encrypted_message_fails_or_passes_as_it_is(pulsar_format: PulsarFormat, tmp_path, batching):
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
+    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
+    private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        )
+    )
+    public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    topic = pulsar_format.broker.topic()
+    producer = pulsar_format.broker.client().create_producer(
+        topic,
+        encryption_key="key",
+        crypto_key_reader=official.CryptoKeyReader(str(public), str(private)),
+        batching_enabled=batching,
+    )
+    producer.send(b"secret words")
+    producer.close()
+    with pytest.raises(EncryptedMessageError, match=r"pulsar-native.*onEncrypted=raw"):
+        pulsar_format.read(topic)
+    (value,) = pulsar_format.read(topic, onEncrypted="raw").column("value").to_pylist()
+    assert b"secret words" not in value
+    assert len(value) > 0

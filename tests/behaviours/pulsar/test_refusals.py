@@ -1,0 +1,224 @@
+"""What cannot be read ends in time, in one sentence that names format, topic, address and remedy; nothing is created."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+
+from dev.credentials import BASIC_PASSWORD, BASIC_USER
+from spark_mq_source.core.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    MQSourceError,
+    TopicNotFoundError,
+    TransportError,
+)
+from spark_mq_source.pulsar.planner import plan_batch
+from spark_mq_source.pulsar.reader import read_range
+from tests.behaviours.formats import PulsarFormat, pulsar_options, schema_of
+from tests.fix_net import free_port
+
+TIMEOUT_SECONDS = 5.0
+
+
+@contextmanager
+def refused(kind: type[MQSourceError], *words: str) -> Iterator[None]:
+    """The block ends in time with such an error, whose one sentence has all these words (regular expressions)."""
+    started = time.monotonic()
+    with pytest.raises(kind) as caught:
+        yield
+    assert time.monotonic() - started < TIMEOUT_SECONDS + 1
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    for word in ("pulsar-native", *words):
+        assert re.search(word, sentence), sentence
+
+
+def read(url: str, topic: str, **options) -> list[bytes]:
+    """The values of a topic, by options alone."""
+    made = pulsar_options(url, topic, **({"operationTimeout": f"{TIMEOUT_SECONDS:.0f}s"} | options))
+    batches = (batch for task in plan_batch(made) for batch in read_range(made, task, schema_of("value binary")))
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+@pytest.fixture
+def secured(featured: PulsarFormat) -> tuple[PulsarFormat, str]:
+    """A topic with one message on the broker that asks who one is."""
+    topic = featured.broker.topic()
+    featured.publish(topic, [b"v"])
+    return featured, topic
+
+
+# -- names
+
+
+@pytest.mark.parametrize("name", ["public/tests/absent", "public/absent/t", "absent/tests/t"])
+def test_a_topic_namespace_or_tenant_that_is_absent(pulsar_format: PulsarFormat, name):
+    admin = pulsar_format.broker.admin
+    before = admin.topics("public/tests"), admin.namespaces(), admin.request("GET", "tenants")
+    url = pulsar_format.broker.service_url
+    with refused(TopicNotFoundError, name, url.removeprefix("pulsar://"), "TopicNotFound", "check the names"):
+        read(url, name)
+    assert (admin.topics("public/tests"), admin.namespaces(), admin.request("GET", "tenants")) == before
+
+
+def test_a_partition_that_is_absent(pulsar_format: PulsarFormat):
+    topic = pulsar_format.new_topic(2)
+    with refused(TopicNotFoundError, f"{topic}-partition-2"):
+        read(pulsar_format.broker.service_url, f"{topic}-partition-2")
+    assert f"{topic}-partition-2" not in pulsar_format.broker.admin.topics(pulsar_format.broker.namespace)
+
+
+def test_a_pattern_in_a_namespace_that_is_absent(pulsar_format: PulsarFormat):
+    # The broker answers with no topics, as for a namespace that is empty (seen on 4.0.8).
+    assert pulsar_format.plan(None, topicsPattern="public/absent/t.*") == []
+    assert "public/absent" not in pulsar_format.broker.admin.namespaces()
+
+
+# -- addresses
+
+
+def test_the_admin_port(pulsar_format: PulsarFormat):
+    address = urlsplit(pulsar_format.broker.admin_url).netloc
+    with refused(MQSourceError, address, "binary port|HTTP|not a Pulsar|speaks"):
+        read(f"pulsar://{address}", "t")
+
+
+def test_several_addresses_of_which_one_serves(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.topic()
+    pulsar_format.publish(topic, [b"v"])
+    address = pulsar_format.broker.service_url.removeprefix("pulsar://")
+    assert read(f"pulsar://127.0.0.1:{free_port()},{address}", topic) == [b"v"]
+
+
+def test_tls_to_the_plain_port(secured):
+    mq, topic = secured
+    url = mq.broker.service_url.replace("pulsar://", "pulsar+ssl://")
+    with refused(TransportError, url.removeprefix("pulsar+ssl://"), "TLS"):
+        read(url, topic, trustCerts=mq.broker.require_own().credentials.ca_certificate)
+
+
+def test_plain_to_the_tls_port(secured):
+    mq, topic = secured
+    url = mq.broker.require_own().service_url_tls.replace("pulsar+ssl://", "pulsar://")
+    with refused(MQSourceError, url.removeprefix("pulsar://"), r"TLS|pulsar\+ssl"):
+        read(url, topic, authToken=mq.broker.require_own().admin_token)
+
+
+def test_a_host_that_has_no_address():
+    with refused(TransportError, r"no-such-host\.invalid"):
+        read("pulsar://no-such-host.invalid", "t")
+
+
+# -- TLS
+
+
+def test_tls_with_a_certificate_that_is_trusted(secured):
+    mq, topic = secured
+    broker = mq.broker.require_own()
+    certs = broker.credentials.ca_certificate
+    assert read(broker.service_url_tls, topic, trustCerts=certs, authToken=broker.admin_token) == [b"v"]
+
+
+@pytest.mark.parametrize("trusted", [None, "other"])
+def test_tls_with_a_certificate_that_is_not_trusted(secured, trusted):
+    mq, topic = secured
+    broker = mq.broker.require_own()
+    options = {"trustCerts": broker.credentials.other_ca_certificate} if trusted else {}
+    with refused(TransportError, broker.service_url_tls.removeprefix("pulsar+ssl://"), "trustCerts"):
+        read(broker.service_url_tls, topic, authToken=broker.admin_token, **options)
+
+
+def test_tls_with_a_certificate_for_another_host(secured):
+    mq, topic = secured
+    broker = mq.broker.require_own()
+    url = broker.service_url_tls.replace("127.0.0.1", "localhost")
+    options = {"trustCerts": broker.credentials.ca_certificate, "authToken": broker.admin_token}
+    with refused(TransportError, "localhost", "host ?name|certificate"):
+        read(url, topic, **options)
+    assert read(url, topic, tlsVerifyHostname=False, **options) == [b"v"]
+
+
+def test_a_client_certificate_says_who_we_are(secured):
+    mq, topic = secured
+    broker = mq.broker.require_own()
+    mtls = {
+        "trustCerts": broker.credentials.ca_certificate,
+        "clientCert": broker.credentials.certificate("client"),
+        "clientKey": broker.credentials.key("client"),
+    }
+    with refused(AuthorizationError, topic):
+        read(broker.service_url_tls, topic, **mtls)
+    mq.broker.admin.grant(mq.broker.namespace, "client", ["consume"])
+    try:
+        assert read(broker.service_url_tls, topic, **mtls) == [b"v"]
+    finally:
+        mq.broker.admin.revoke(mq.broker.namespace, "client")
+
+
+# -- who we are
+
+
+def test_no_token(secured):
+    mq, topic = secured
+    with refused(AuthenticationError, mq.broker.service_url.removeprefix("pulsar://"), "authToken|token"):
+        read(mq.broker.service_url, topic)
+
+
+@pytest.mark.parametrize("kind", ["garbage", "other key", "expired"])
+def test_a_token_that_is_refused_is_not_shown(secured, kind):
+    mq, topic = secured
+    credentials = mq.broker.require_own().credentials
+    token = {
+        "garbage": "not-a-token-at-all",
+        "other key": credentials.token("admin")[:-6] + "AAAAAA",
+        "expired": credentials.token("admin", expires_at_s=time.time() - 60),
+    }[kind]
+    with refused(AuthenticationError, mq.broker.service_url.removeprefix("pulsar://"), rf"^(?!.*{re.escape(token)})"):
+        read(mq.broker.service_url, topic, authToken=token)
+
+
+def test_a_token_of_somebody_who_may_not_read(secured):
+    mq, topic = secured
+    token = mq.broker.require_own().credentials.token("somebody")
+    with refused(AuthorizationError, topic, "consume|permission|authoriz"):
+        read(mq.broker.service_url, topic, authToken=token)
+    mq.broker.admin.grant(mq.broker.namespace, "somebody", ["consume"])
+    try:
+        assert read(mq.broker.service_url, topic, authToken=token) == [b"v"]
+    finally:
+        mq.broker.admin.revoke(mq.broker.namespace, "somebody")
+
+
+def test_a_token_in_a_file(secured, tmp_path):
+    mq, topic = secured
+    file = tmp_path / "token"
+    file.write_text(f"{mq.broker.require_own().admin_token}\n")
+    assert read(mq.broker.service_url, topic, authTokenFile=file) == [b"v"]
+    with refused(MQSourceError, "absent-file"):
+        read(mq.broker.service_url, topic, authTokenFile=tmp_path / "absent-file")
+
+
+def test_user_name_and_password(secured):
+    mq, topic = secured
+    mq.broker.admin.grant(mq.broker.namespace, BASIC_USER, ["consume"])
+    try:
+        options = {"authBasicUser": BASIC_USER, "authBasicPassword": BASIC_PASSWORD}
+        assert read(mq.broker.service_url, topic, **options) == [b"v"]
+        with refused(AuthenticationError, mq.broker.service_url.removeprefix("pulsar://"), "^(?!.*wrong-word)"):
+            read(mq.broker.service_url, topic, **(options | {"authBasicPassword": "wrong-word"}))
+    finally:
+        mq.broker.admin.revoke(mq.broker.namespace, BASIC_USER)
+
+
+def test_nothing_was_created_by_any_of_these(featured: PulsarFormat):
+    admin = featured.broker.admin
+    before = admin.topics(featured.broker.namespace)
+    with pytest.raises(MQSourceError):
+        featured.read(featured.broker.unused_topic())
+    assert admin.topics(featured.broker.namespace) == before
