@@ -1,0 +1,1 @@
+"""Side-by-side measurements: what is measured, and how, is in README.md beside this file."""

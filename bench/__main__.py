@@ -1,0 +1,168 @@
+"""`make bench`, `python -m bench`: starts a broker, fills topics, measures all contenders in turn, reports.
+
+    python -m bench                      everything; writes results.json and results.png beside this file
+    python -m bench --quick              one size, one codec, one partition: for tuning, writes nothing
+    python -m bench rates --sizes 100 --codecs none lz4 --partitions 1 --only ours null
+    python -m bench memory               only the 3 GiB partition
+    python -m bench planning             only the 1,000 partitions
+    python -m bench decode               the decoder alone, without broker and Spark
+
+With --service-url and --admin-url it uses a broker that runs (`make brokers` starts one), and what is published there
+is used again by the next run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import itertools
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bench.limits import LARGE_PARTITION, measure_memory, measure_planning
+from bench.publish import Workload, create_topic, publish, use_namespace
+from bench.readers import CONTENDERS, Case, spark_session, warm_up
+from bench.report import CaseResult, Results, describe_machine
+from dev.pulsar_broker import VERSION, PulsarStandalone
+
+HERE = Path(__file__).resolve().parent
+
+MESSAGES = {100: 8_000_000, 1024: 1_500_000}
+"""So many that a read takes seconds and the fixed costs of a Spark job weigh little."""
+
+
+BROKER_SETTINGS = {"readBufferSizeBytes": str(1 << 20)}
+"""The stock bookie fetches an entry of 100 KB in 26 reads of 4 KiB, which halves what any reader gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where the broker is."""
+
+    service_url: str
+    admin_url: str
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the binary protocol."""
+        parts = urlsplit(self.service_url)
+        return parts.hostname or "127.0.0.1", parts.port or 6650
+
+    def fill(self, workload: Workload) -> None:
+        """Publishes a workload, unless an earlier run has."""
+        if not create_topic(self.admin_url, workload.topic, workload.partitions):
+            say(f"{workload.topic} is there already")
+            return
+        rate = publish(self.address, workload)
+        say(
+            f"published {workload.topic} at {rate / 1e6:.2f} M messages/s, {rate * workload.value_bytes / 1e6:.0f} MB/s"
+        )
+
+
+def main() -> None:
+    """Parses the command line and runs what it asks for."""
+    if sys.argv[1:2] == ["decode"]:
+        # Imported by name: this part neither needs nor waits for anything else here.
+        importlib.import_module("bench.decode").main(sys.argv[2:])
+        return
+    arguments = _parse(sys.argv[1:])
+    parts = ("rates", "memory", "planning") if arguments.what == "all" else (arguments.what,)
+    workloads = [
+        Workload(size, codec, partitions, int(MESSAGES[size] * arguments.scale))
+        for partitions, size, codec in itertools.product(arguments.partitions, arguments.sizes, arguments.codecs)
+    ]
+    started = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="spark-mq-source-bench-") as temporary,
+        _broker(arguments, temporary) as broker,
+    ):
+        folder = Path(temporary)
+        results = Results(describe_machine(VERSION))
+        use_namespace(broker.admin_url)
+        if "rates" in parts:
+            for workload in workloads:
+                broker.fill(workload)
+            for workload in workloads:
+                case = Case(workload, broker.service_url, spark_session(workload.partitions, folder), folder)
+                results.cases.append(_measure(case, arguments.only, arguments.repeats))
+        if "memory" in parts:
+            broker.fill(LARGE_PARTITION)
+            results.memory = measure_memory(broker.service_url, spark_session(1, folder), folder)
+        if "planning" in parts:
+            results.planning = measure_planning(broker.service_url, broker.admin_url, broker.address)
+    print(results.terminal())
+    say(f"took {(time.monotonic() - started) / 60:.1f} minutes")
+    if arguments.output is not None:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        results.write_json(arguments.output / "results.json")
+        if results.cases:
+            results.write_chart(arguments.output / "results.png")
+    if arguments.update_readme:
+        results.update_readme(HERE.parent / "README.md")
+
+
+def _measure(case: Case, names: Sequence[str], repeats: int) -> CaseResult:
+    result = CaseResult(case.workload, {name: [] for name in names})
+    say(f"{case.workload.topic}: warming up")
+    warm_up(case, names)
+    for repeat in range(repeats):
+        # One of each in turn: what the machine does meanwhile happens to all alike.
+        for name in names:
+            result.rates[name].append(CONTENDERS[name](case))
+        found = ", ".join(f"{name} {rates[-1] / 1e6:.3f}" for name, rates in result.rates.items())
+        say(f"  {repeat + 1}/{repeats} M rows/s: {found}")
+    return result
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    print(f"[bench] {text}", flush=True)
+
+
+@contextlib.contextmanager
+def _broker(arguments: argparse.Namespace, folder: str) -> Iterator[Broker]:
+    if arguments.service_url is not None:
+        yield Broker(arguments.service_url, arguments.admin_url)
+        return
+    say(f"starting Pulsar {VERSION}")
+    with PulsarStandalone(Path(folder) / "broker", overrides=BROKER_SETTINGS) as standalone:
+        yield Broker(standalone.service_url, standalone.admin_url)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", nargs="?", default="all", choices=("all", "rates", "memory", "planning"))
+    parser.add_argument("--quick", action="store_true", help="rates of 100 B, uncompressed, one partition")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(MESSAGES), choices=list(MESSAGES), metavar="BYTES")
+    parser.add_argument("--codecs", nargs="+", default=["none", "lz4"], choices=("none", "lz4"))
+    parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--only", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS), metavar="CONTENDER",
+                        help=f"of {', '.join(CONTENDERS)}")  # fmt: skip
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of messages, e.g. 0.25 to be quick")
+    parser.add_argument("--service-url", help="use this running broker")
+    parser.add_argument("--admin-url", help="its admin interface")
+    parser.add_argument(
+        "--output", type=Path, help="folder of results.json and results.png (default: bench, if all is run)"
+    )
+    parser.add_argument("--update-readme", action="store_true", help="write the table into README.md")
+    parsed = parser.parse_args(arguments)
+    if (parsed.service_url is None) != (parsed.admin_url is None):
+        parser.error("--service-url and --admin-url belong together")
+    if parsed.quick:
+        parsed.what, parsed.sizes, parsed.codecs, parsed.partitions = "rates", [100], ["none"], [1]
+    elif parsed.what == "all" and parsed.output is None:
+        parsed.output = HERE
+    return parsed
+
+
+if __name__ == "__main__":
+    main()

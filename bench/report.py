@@ -1,0 +1,271 @@
+"""What a run found: a table for the terminal, JSON, a chart, and the table in README.md."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.publish import Workload
+from spark_mq_source import implementation
+
+__all__ = ["README_BEGIN", "README_END", "CaseResult", "Results", "describe_machine"]
+
+README_BEGIN = "<!-- bench:begin -->"
+README_END = "<!-- bench:end -->"
+
+LABELS = {
+    "ours": "pulsar-native",
+    "null": "null Arrow source",
+    "ours_value": "pulsar-native, value only",
+    "null_value": "null source, value only",
+    "pulsar_client": "pulsar-client (C++/Python)",
+    "pulsar_perf": "pulsar-perf (Java)",
+}
+COLOURS = {
+    "ours": "#1b6ca8",
+    "null": "#9fb8c8",
+    "ours_value": "#23a08d",
+    "null_value": "#a9d3cb",
+    "pulsar_client": "#d98032",
+    "pulsar_perf": "#b5533c",
+}
+
+RATIOS = (
+    ("ours", "null"),
+    ("ours", "pulsar_client"),
+    ("ours", "pulsar_perf"),
+    ("ours_value", "null_value"),
+    ("ours_value", "pulsar_client"),
+    ("ours_value", "pulsar_perf"),
+)
+
+
+@dataclass
+class CaseResult:
+    """The rates of one workload.
+
+    Attributes:
+        workload: what was read.
+        rates: rows a second of every repeat, by contender.
+    """
+
+    workload: Workload
+    rates: dict[str, list[float]] = field(default_factory=dict)
+
+    def median(self, name: str) -> float | None:
+        """The median rate; None for a contender that did not run."""
+        return median(self.rates[name]) if self.rates.get(name) else None
+
+    def ratio(self, ours: str, other: str) -> float | None:
+        """Median over median: the repeats are interleaved, so both saw the same machine.
+
+        Example:
+            >>> CaseResult(Workload(100, "none", 1, 1), {"a": [3.0, 1.0, 2.0], "b": [4.0]}).ratio("a", "b")
+            0.5
+        """
+        a, b = self.median(ours), self.median(other)
+        return a / b if a is not None and b is not None else None
+
+
+@dataclass
+class Results:
+    """Everything one run measured."""
+
+    machine: dict[str, Any]
+    cases: list[CaseResult] = field(default_factory=list)
+    memory: dict[str, dict[str, int]] | None = None
+    planning: dict[str, float] | None = None
+
+    def terminal(self) -> str:
+        """The tables of a terminal."""
+        lines: list[str] = []
+        for case in self.cases:
+            lines += [f"\n{_title(case.workload)}, {case.workload.messages:,} messages"]
+            for name, rates in case.rates.items():
+                spread = f"{min(rates) / 1e6:6.3f} .. {max(rates) / 1e6:.3f}"
+                lines.append(f"  {LABELS[name]:28} {median(rates) / 1e6:6.3f} M rows/s   ({spread})")
+            for ours, other in RATIOS:
+                ratio = case.ratio(ours, other)
+                if ratio is not None:
+                    lines.append(f"  {LABELS[ours] + ' / ' + LABELS[other]:58} {ratio:6.2f}")
+        return "\n".join([*lines, "", *self._bounds()])
+
+    def markdown(self) -> str:
+        """The table of README.md."""
+        head = ["messages", "pulsar-native", "of the null source", "value only", "of the null source"]
+        head += ["pulsar-client", "pulsar-perf (Java)"]
+        rows = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+        for case in self.cases:
+            cells = [
+                _title(case.workload),
+                _millions(case.median("ours")),
+                _decimal(case.ratio("ours", "null")),
+                _millions(case.median("ours_value")),
+                _decimal(case.ratio("ours_value", "null_value")),
+                _against(case.median("pulsar_client"), case.ratio("ours", "pulsar_client")),
+                _against(case.median("pulsar_perf"), case.ratio("ours", "pulsar_perf")),
+            ]
+            rows.append("| " + " | ".join(cells) + " |")
+        machine = self.machine
+        note = (
+            f"Million rows a second, medians of {self._repeats()} interleaved runs; in brackets, how many times as "
+            f"fast pulsar-native with its default columns is. {machine['date'][:10]}, {machine['cores']} cores "
+            f"({machine['cpu']}), broker and Spark on the same machine; Spark {machine['versions']['pyspark']}, "
+            f"Pulsar {machine['broker']}, pulsar-client {machine['versions']['pulsar-client']}."
+        )
+        return "\n".join([*rows, "", note, *self._bounds(), ""])
+
+    def _repeats(self) -> int:
+        return max((len(rates) for case in self.cases for rates in case.rates.values()), default=0)
+
+    def _bounds(self) -> list[str]:
+        lines = []
+        if self.memory is not None:
+            grown = {name: measured["growth_bytes"] / 2**20 for name, measured in self.memory.items()}
+            lines.append(
+                f"Reading a 3 GiB partition grows Spark's Python worker by {grown['spark_worker']:.0f} MiB "
+                f"(the reader alone: {grown['reader']:.0f} MiB)."
+            )
+        if self.planning is not None:
+            lines.append(
+                f"Planning a topic of 1,000 partitions takes {self.planning['topics_loaded']:.1f} s "
+                f"({self.planning['topics_not_loaded']:.1f} s where the broker has yet to load them)."
+            )
+        return lines
+
+    def write_json(self, path: Path) -> None:
+        """Everything, each repeat included."""
+        content = {
+            "machine": self.machine,
+            "cases": [
+                {
+                    **asdict(case.workload),
+                    "rows_per_second": case.rates,
+                    "median": {name: case.median(name) for name in case.rates},
+                    "ratios": {f"{a}/{b}": r for a, b in RATIOS if (r := case.ratio(a, b)) is not None},
+                }
+                for case in self.cases
+            ],
+            "memory": self.memory,
+            "planning_seconds": self.planning,
+        }
+        path.write_text(json.dumps(content, indent=2) + "\n")
+
+    def write_chart(self, path: Path) -> None:
+        """Bars of all medians with their ranges, a panel for each size and codec."""
+        import matplotlib as mpl
+
+        mpl.use("Agg")
+        from matplotlib import pyplot as plt
+
+        panels = sorted({(c.workload.value_bytes, c.workload.codec != "none", c.workload.codec) for c in self.cases})
+        figure, axes = plt.subplots(
+            len(panels), 1, figsize=(8, 1.2 + 2.3 * len(panels)), layout="constrained", squeeze=False
+        )
+        for axis, (value_bytes, _, codec) in zip(axes[:, 0], panels, strict=True):
+            cases = [c for c in self.cases if (c.workload.value_bytes, c.workload.codec) == (value_bytes, codec)]
+            names = [name for name in LABELS if any(c.rates.get(name) for c in cases)]
+            for position, name in enumerate(names):
+                found = [(n, [r / 1e6 for r in c.rates[name]]) for n, c in enumerate(cases) if c.rates.get(name)]
+                middles = [median(rates) for _, rates in found]
+                axis.barh(
+                    [n + (position - len(names) / 2 + 0.5) * 0.8 / len(names) for n, _ in found],
+                    middles,
+                    height=0.75 / len(names),
+                    color=COLOURS[name],
+                    label=LABELS[name],
+                    xerr=[
+                        [m - min(rates) for m, (_, rates) in zip(middles, found, strict=True)],
+                        [max(rates) - m for m, (_, rates) in zip(middles, found, strict=True)],
+                    ],
+                    error_kw={"elinewidth": 0.8, "ecolor": "#444444"},
+                )
+            axis.set_yticks(range(len(cases)), [_partitions(c.workload) for c in cases])
+            axis.invert_yaxis()
+            axis.set_title(f"{_size(value_bytes)}, {_codec(codec)}", fontsize=10, loc="left")
+            axis.spines[["top", "right"]].set_visible(False)
+        axes[-1, 0].set_xlabel("million rows a second (median; lines: slowest to fastest run)")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=8, frameon=False)
+        figure.savefig(path, dpi=130)
+        plt.close(figure)
+
+    def update_readme(self, path: Path) -> None:
+        """Replaces what stands between the markers.
+
+        Raises:
+            ValueError: the file has no markers.
+        """
+        text = path.read_text()
+        before, begin, rest = text.partition(README_BEGIN)
+        _, end, after = rest.partition(README_END)
+        if not begin or not end:
+            msg = f"{path} has no {README_BEGIN} ... {README_END}"
+            raise ValueError(msg)
+        path.write_text(f"{before}{begin}\n{self.markdown()}{end}{after}")
+
+
+def describe_machine(broker_version: str) -> dict[str, Any]:
+    """What the numbers were measured on and with."""
+    cpu = next(
+        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.processor(),
+    )
+    memory = next((int(line.split()[1]) // 2**20 for line in _lines("/proc/meminfo") if "MemTotal" in line), None)
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
+    packages = ("pyspark", "pyarrow", "pulsar-client", "lz4", "crc32c", "protobuf", "spark-mq-source")
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "cores": os.cpu_count(),
+        "cpu": cpu,
+        "memory_gib": memory,
+        "load_before": os.getloadavg()[0],
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "java": java[0] if java else None,
+        "broker": broker_version,
+        "decoder": implementation(),
+        "versions": {name: version(name) for name in packages},
+    }
+
+
+def _lines(path: str) -> Sequence[str]:
+    file = Path(path)
+    return file.read_text().splitlines() if file.exists() else ()
+
+
+def _size(value_bytes: int) -> str:
+    return f"{value_bytes} B" if value_bytes % 1024 else f"{value_bytes // 1024} KiB"
+
+
+def _codec(codec: str) -> str:
+    return {"none": "uncompressed", "lz4": "LZ4"}[codec]
+
+
+def _partitions(workload: Workload) -> str:
+    return "1 partition" if workload.partitions == 1 else f"{workload.partitions} partitions"
+
+
+def _title(workload: Workload) -> str:
+    return f"{_size(workload.value_bytes)}, {_codec(workload.codec)}, {_partitions(workload)}"
+
+
+def _millions(rate: float | None) -> str:
+    return "" if rate is None else f"{rate / 1e6:.2f}"
+
+
+def _decimal(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}"
+
+
+def _against(rate: float | None, ratio: float | None) -> str:
+    return _millions(rate) + ("" if ratio is None else f" ({ratio:.1f}x)")
