@@ -318,11 +318,6 @@ def test_conditions_on_publish_time_find_the_same(pushing: SparkSession, pulsar:
 
 
 @needs_filters
-@pytest.mark.xfail(
-    strict=True,
-    reason="plan_batch ends a range by publish_time where the broker, which compares its own later time, finds it: "
-    "messages that were stored a millisecond after they were published are lost",
-)
 def test_conditions_on_publish_time_find_the_same_where_the_broker_keeps_its_own_times(
     pushing: SparkSession, pulsar_featured: PulsarUnderTest
 ) -> None:
@@ -337,7 +332,7 @@ def test_conditions_on_publish_time_drop_partitions(pushing: SparkSession, pulsa
     publish_at_different_times(pulsar.client(), feed.topic_partitions)
 
     def pushed() -> DataFrame:
-        return load(pushing, NAME, feed.options | {"pushdown": "true"})
+        return load(pushing, NAME, feed.options | {"pushdown": "true", "publishTimeSlack": "0ms"})
 
     rows = pushed().select("partition", F.unix_micros("publish_time").alias("at")).collect()
     newest = EPOCH + datetime.timedelta(microseconds=min(row.at for row in rows if row.partition == 2))

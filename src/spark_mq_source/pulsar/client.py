@@ -147,7 +147,8 @@ class PulsarClient:
         Raises:
             MQSourceError: no answer in time, or a refusal.
         """
-        found = self._probe(list(timestamps_ms), timestamps_ms)
+        # Before 1970 there is nothing on the wire: the field has no sign.
+        found = self._probe(list(timestamps_ms), {tp: max(0, ms) for tp, ms in timestamps_ms.items()})
         return {topic_partition: bounds.first for topic_partition, bounds in found.items()}
 
     def fetch_ledgers(self, topic_partition: TopicPartition) -> list[Ledger]:

@@ -377,10 +377,21 @@ class PulsarOptions(Options):
         default=False,
         scope=READ,
     )
+    publish_time_slack_ms: int = option(
+        "With `pushdown`, how much a filter on publish_time reads on both sides: as far as a partition's publish times "
+        "may be out of order, or apart from the broker's clock, which it looks by where it keeps broker entry metadata.",
+        default=60_000,
+        default_text="`1m`",
+        scope=READ,
+        name="publishTimeSlack",
+        parse=parse_duration_ms,
+        check=between(0, _INT32_MAX, "from 0ms to 24 days"),
+    )
     subscription: str | None = option(
         "In a stream: a durable subscription of this name keeps the messages on the broker until the query has them, "
-        "and with them the backlog of a query that is stopped for good: unsubscribe it then. In a batch: the name that "
-        "the read shows to the broker, as `NAME-<unique>`; it keeps nothing.",
+        "and with them the backlog of a query that is stopped for good: unsubscribe it then. The last entry read stays "
+        "in the backlog until the next one is, as proof that nothing between them was deleted. In a batch: the name "
+        "that the read shows to the broker, as `NAME-<unique>`; it keeps nothing.",
         default=None,
         aliases=("predefinedSubscription",),
         parse=_parse_subscription,

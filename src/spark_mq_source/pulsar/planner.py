@@ -36,7 +36,7 @@ def plan_batch(options: PulsarOptions, predicates: Sequence[Predicate] = ()) -> 
     """The ranges of one batch read, fixed now: reading them twice gives the same rows.
 
     Predicates on `topic` and `partition` drop whole partitions; those on `publish_time` move start and end to where
-    the broker finds that time, which is right where a partition's publish times ascend. Others change nothing.
+    the broker finds that time, give or take `publishTimeSlack`. Others change nothing.
 
     Raises:
         OptionError: offsets that name unknown topic-partitions, or leave some out.
@@ -99,8 +99,10 @@ class _Planner:
                 upper.append(ms + 1)
             elif p.operator == "<":
                 upper.append(ms if is_whole else ms + 1)
-        after = self._client.fetch_positions_at(dict.fromkeys(partitions, max(lower))) if lower else {}
-        until = self._client.fetch_positions_at(dict.fromkeys(partitions, min(upper))) if upper else {}
+        # Times need not ascend, and where the broker keeps its own it looks among those, which are later.
+        slack = self._options.publish_time_slack_ms
+        after = self._client.fetch_positions_at(dict.fromkeys(partitions, max(lower) - slack)) if lower else {}
+        until = self._client.fetch_positions_at(dict.fromkeys(partitions, min(upper) + slack)) if upper else {}
         return after, until
 
     def _check_named(self, partitions: Sequence[TopicPartition]) -> None:

@@ -87,6 +87,10 @@ def read_range(options: PulsarOptions, task: PulsarRange, schema: pa.Schema) -> 
             raise error.within(f"pulsar-native: reading {task}") from error
 
 
+MOST_IN_ENTRY = 1 << 24
+"""More messages than any entry holds: a batch of empty ones within a frame has fewer."""
+
+
 class _Flow:
     """Permits: how many messages the broker may still send, repaid when half are used."""
 
@@ -99,7 +103,11 @@ class _Flow:
         self._received_bytes = 0
 
     def took(self, messages: int, received_bytes: int) -> None:
-        """Counts what came, as the broker does: in messages, whatever an entry holds."""
+        """Counts what came, as the broker does: in messages, whatever an entry holds.
+
+        The number is the producer's own, and in a corrupt entry anything.
+        """
+        messages = min(max(messages, 1), MOST_IN_ENTRY)
         self._outstanding -= messages
         self._messages += messages
         self._received_bytes += received_bytes
