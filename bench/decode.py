@@ -13,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -103,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for implementation in ("native", "python"):
                 decoder = EntryDecoder(schema, topic="persistent://public/default/t", partition=0,
                                        implementation=implementation)  # fmt: skip
-                runs[shape, columns, implementation] = lambda d=decoder, e=entries: measure(d, e, arguments.seconds)
+                runs[shape, columns, implementation] = partial(measure, decoder, entries, arguments.seconds)
     rates: dict[tuple[str, str, str], list[float]] = {name: [] for name in runs}
     for _ in range(arguments.repeats):
         for name, run in runs.items():

@@ -378,8 +378,8 @@ class PulsarOptions(Options):
         scope=READ,
     )
     publish_time_slack_ms: int = option(
-        "With `pushdown`, how much a filter on publish_time reads on both sides: as far as a partition's publish times "
-        "may be out of order, or apart from the broker's clock, which it looks by where it keeps broker entry metadata.",
+        "With `pushdown`, how much more a filter on publish_time reads on both sides: as far as a partition's publish "
+        "times may be out of order, or apart from the broker's clock, by which it looks where it keeps entry metadata.",
         default=60_000,
         default_text="`1m`",
         scope=READ,

@@ -144,7 +144,7 @@ IDS = [f"{state}-{command}"[:70] for state, command, _, _ in CONVERSATION]
 @pytest.mark.parametrize("trailing", [b"", encode_command(c.Pong())[:-1]], ids=["", "trailing bytes"])
 @pytest.mark.parametrize("step", [None, 1, 7], ids=["whole", "byte by byte", "by seven"])
 @pytest.mark.parametrize(("state", "command", "events", "answer"), CONVERSATION, ids=IDS)
-def test_conversation(  # noqa: PLR0917 - the columns of the table
+def test_conversation(
     state: str,
     command: Command,
     events: list[Command] | type[MQSourceError],
