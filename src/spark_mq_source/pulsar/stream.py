@@ -8,9 +8,9 @@ restart everything is found again from them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError
+from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, TopicNotFoundError
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.pulsar.client import PulsarClient
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition, decode_offsets, encode_offsets
@@ -50,11 +50,16 @@ class PulsarStream:
         self._client = PulsarClient(options)
         # CONSUMER_STATS for a consumer that was just unloaded costs the connection (seen on 4.0.8).
         self._statistics = PulsarClient(options)
+        # The subscription is exclusive: when anything fails, closing the connection is the one sure way to let go of
+        # every consumer that was opened.
+        self._pinning = PulsarClient(options)
         self._watchers: dict[TopicPartition, Consumer] = {}
         self._pins: dict[TopicPartition, Consumer] = {}
         self._target: Offsets | None = None
         self._ledger_ends: dict[tuple[TopicPartition, int], int] = {}
-        self._turn = 0
+        # Where a range begins whose start is the last entry of a ledger that was read and is gone now.
+        self._successors: dict[tuple[TopicPartition, Position], Position] = {}
+        self._served: TopicPartition | None = None
         if options.subscription is None:
             logger.warning(
                 "pulsar-native: nothing keeps this query's data on the broker: with Pulsar's default retention, "
@@ -66,19 +71,25 @@ class PulsarStream:
         """Closes the connections; a durable subscription stays."""
         self._client.close()
         self._statistics.close()
+        self._pinning.close()
 
     def initial(self) -> dict[str, object]:
         """Where a query starts that has no checkpoint; a durable subscription is brought there.
 
         Raises:
+            DataLossError: `startingOffsets` names a position that is gone, and `failOnDataLoss` is true.
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
-        bounds = self._watch(self._partitions())
+        bounds = self._watch(self._client.fetch_partitions(topics_of(self._client, self._options)))
         starts = resolve_positions(self._client, "starting", self._options.stream_starting_at, list(bounds))
-        initial = {
-            tp: min(max(start, bounds[tp].first), max(bounds[tp].last, bounds[tp].first))
-            for tp, start in starts.items()
-        }
+        initial = {}
+        for tp, start in starts.items():
+            first, last = bounds[tp].first, bounds[tp].last
+            if EARLIEST < start < first:
+                self._report(f"{tp}: the ledger of {start}, and whatever followed it up to {first}, is gone")
+            # Where there is nothing, all that comes is wanted. The current ledger is no start: as long as it is empty,
+            # an unload replaces it, and that would look like loss (seen on 4.0.8).
+            initial[tp] = min(max(start, first), last) if last > first else EARLIEST
         if self._options.subscription is not None:
             self._move_pins(initial, move_back=True)
         return offsets_to_json(initial)
@@ -94,9 +105,15 @@ class PulsarStream:
             DataLossError: a topic-partition has vanished or lost unread messages, and `failOnDataLoss` is true.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
-        bounds = self._watch(self._partitions())
-        begin = self._checked({} if start is None else offsets_from_json(start), bounds)
-        ends = {tp: max(begin.get(tp, EARLIEST), b.last) for tp, b in bounds.items() if tp in begin or b.last > b.first}
+        given = {} if start is None else offsets_from_json(start)
+        bounds = self._watch(self._partitions(None if start is None else given))
+        begin = self._checked(given, bounds)
+        if self._options.subscription is not None:
+            self._open_pins(bounds)
+        # TTL may have moved a watcher to the end, so `first` does not tell whether there is something to read.
+        ends = {
+            tp: max(begin.get(tp, EARLIEST), b.last) for tp, b in bounds.items() if tp in begin or b.last > EARLIEST
+        }
         self.newest = offsets_to_json(ends)
         if self._target is not None:
             # What came after the query began is for the next one: of new partitions too.
@@ -104,11 +121,13 @@ class PulsarStream:
             ends = {
                 tp: max(begin.get(tp, EARLIEST), min(end, target.get(tp, EARLIEST)))
                 for tp, end in ends.items()
-                if tp in begin or tp in target
+                if tp in begin or target.get(tp, EARLIEST) > EARLIEST
             }
         limit = self._options.max_entries_per_trigger
         if limited and limit is not None and start is not None:
-            ends = self._limit({tp: begin.get(tp, bounds[tp].first) for tp in ends}, ends, limit)
+            starts = {tp: begin.get(tp, EARLIEST) for tp in ends}
+            starts = {tp: bounds[tp].first if at == EARLIEST < ends[tp] else at for tp, at in starts.items()}
+            ends = self._limit(starts, ends, limit)
         return offsets_to_json(ends)
 
     def aim_at_now(self) -> None:
@@ -117,7 +136,7 @@ class PulsarStream:
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
-        self._target = {tp: bounds.last for tp, bounds in self._watch(self._partitions()).items()}
+        self._target = {tp: bounds.last for tp, bounds in self._watch(self._partitions({})).items()}
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[PulsarRange]:
         """The tasks of one trigger; the same for the same positions, whenever it is asked.
@@ -126,17 +145,29 @@ class PulsarStream:
             MQSourceError: the cluster cannot be reached in time (only where `minPartitions` has something to split).
         """
         begin, finish = offsets_from_json(start), offsets_from_json(end)
-        ranges = [PulsarRange(tp, begin.get(tp, EARLIEST), finish[tp]) for tp in sorted(finish)]
+        starts = {tp: begin.get(tp, EARLIEST) for tp in finish}
+        # The reader takes a start that is gone for loss; here it is known to have been the last of its ledger.
+        starts = {tp: min(self._successors.get((tp, at), at), finish[tp]) for tp, at in starts.items()}
+        ranges = [PulsarRange(tp, starts[tp], finish[tp]) for tp in sorted(finish)]
         return split_ranges(self._client, self._options, [r for r in ranges if r.start < r.end])
 
     def commit(self, end: Mapping[str, object]) -> None:
         """Spark has `end` for good: the durable subscription, if there is one, lets go of what is before it.
 
+        The entry of `end` itself is kept: without it the next trigger could not tell whether its ledger had more, once
+        the ledger is gone. So the backlog of a query that has everything is one entry a topic-partition.
+
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         if self._options.subscription is not None:
-            self._move_pins(offsets_from_json(end), move_back=False)
+            done = offsets_from_json(end)
+            try:
+                self._move_pins(done, move_back=False)
+            except TopicNotFoundError:
+                # What has vanished has no subscription either; the next trigger says what that means.
+                there = set(self._partitions(done))
+                self._move_pins({tp: position for tp, position in done.items() if tp in there}, move_back=False)
 
     # -- inside
 
@@ -160,37 +191,57 @@ class PulsarStream:
 
         return retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
 
+    def _open_pins(self, partitions: Iterable[TopicPartition]) -> None:
+        """Opens the durable subscription where it is not open; one that is new begins at the first message."""
+        missing = [tp for tp in partitions if tp not in self._pins]
+        if missing:
+            starts = dict.fromkeys(missing, EARLIEST)
+            try:
+                self._pins |= self._pinning.open_consumers(starts, durable_name=self._options.subscription)
+            except MQSourceError:
+                self._drop_pins()
+                raise
+
     def _move_pins(self, positions: Offsets, *, move_back: bool) -> None:
-        """Lets go of what is before `positions`, and reads back that the broker has done so.
+        """Lets go of what is before the entries of `positions`, and reads back that the broker has done so.
 
         An acknowledgement is not on disk at once: after a crash of the broker the cursor can be back where it was, and
         the next trigger's acknowledgement moves it again.
         """
-        name = self._options.subscription
+        targets = {tp: Position(at.ledger, max(at.entry - 1, -1)) for tp, at in positions.items() if at != EARLIEST}
+
+        def ask(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
+            asked = {tp: self._pins[tp].request_bounds() for tp in partitions}
+            return {tp: bounds.first for tp, bounds in self._pinning.wait_for(asked, "the cursor").items()}
 
         def move() -> None:
             try:
-                missing = [tp for tp in positions if tp not in self._pins]
-                self._pins |= self._client.open_consumers(dict.fromkeys(missing, EARLIEST), durable_name=name)
-                cursors = self._client.wait_for({tp: self._pins[tp].request_bounds() for tp in positions}, "the cursor")
-                acks = {}
-                for tp, position in positions.items():
-                    # Part of a batch keeps its whole entry.
-                    target = Position(position.ledger, position.entry - (1 if position.batch >= 0 else 0))
-                    if target > cursors[tp].first and target.entry >= 0:
-                        acks[tp] = target
-                    elif target < cursors[tp].first and move_back:
-                        self._client.seek(self._pins.pop(tp), Position(target.ledger, target.entry + 1))
-                self._client.wait_for({tp: self._pins[tp].request_ack(at) for tp, at in acks.items()}, "ACK")
-                moved = self._client.wait_for({tp: self._pins[tp].request_bounds() for tp in acks}, "the cursor")
+                self._open_pins(positions)
+                cursors = ask(targets)
+                if move_back:
+                    ahead = [tp for tp, at in targets.items() if at < cursors[tp]]
+                    for tp in ahead:
+                        self._pinning.seek(self._pins.pop(tp), Position(targets[tp].ledger, targets[tp].entry + 1))
+                    self._open_pins(ahead)
+                behind = [tp for tp, at in targets.items() if at > cursors[tp]]
+                acks = {tp: self._pins[tp].request_ack(targets[tp]) for tp in behind}
+                # To a consumer that has just been unloaded an acknowledgement has no answer, but this question has:
+                # whoever answers it, after the acknowledgement, was there for both.
+                ask(behind)
+                self._pinning.wait_for(acks, "ACK")
+                for tp, cursor in ask(targets).items():
+                    if cursor < targets[tp] or (move_back and cursor > targets[tp]):
+                        name = self._options.subscription
+                        logger.warning("%s: subscription %s stays at %s, not %s", tp, name, cursor, targets[tp])
             except MQSourceError:
-                self._pins.clear()
+                self._drop_pins()
                 raise
-            for tp, at in acks.items():
-                if moved[tp].first < at:
-                    logger.warning("%s: subscription %s stays at %s, not %s", tp, name, moved[tp].first, at)
 
         retrying(move, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
+
+    def _drop_pins(self) -> None:
+        self._pins.clear()
+        self._pinning.close()
 
     def _cursor_at(self, tp: TopicPartition, start: Position) -> Position:
         consumer = self._client.open_consumer(tp, start)
@@ -207,8 +258,28 @@ class PulsarStream:
             self._client.close_consumer(consumer)
         return Position(entries[0].ledger_id, entries[0].entry_id) if entries else None
 
-    def _partitions(self) -> Sequence[TopicPartition]:
-        return self._client.fetch_partitions(topics_of(self._client, self._options))
+    def _partitions(self, known: Offsets | None) -> Sequence[TopicPartition]:
+        """What there is to read now. Topics of `known` may have vanished; None: all must be there.
+
+        Raises:
+            TopicNotFoundError: a topic is not there, was not there before, and `failOnDataLoss` is true.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        names = topics_of(self._client, self._options)
+        try:
+            return self._client.fetch_partitions(names)
+        except TopicNotFoundError:
+            if known is None and self._options.fail_on_data_loss:
+                raise
+        found: list[TopicPartition] = []
+        before = {name for tp in known or () for name in (tp.topic, str(tp))}
+        for name in names:
+            try:
+                found += self._client.fetch_partitions([name])
+            except TopicNotFoundError:
+                if self._options.fail_on_data_loss and self._options.topics_pattern is None and name not in before:
+                    raise
+        return found
 
     def _checked(self, start: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Position]:
         """`start` without what has vanished, after a word about what is lost."""
@@ -223,7 +294,10 @@ class PulsarStream:
     def _check_trimmed(self, tp: TopicPartition, position: Position) -> None:
         # The watcher's cursor is moved by TTL too, which deletes nothing; a new consumer sees what is really there.
         first = self._client.fetch_bounds([tp])[tp].first
-        if position >= first or self._ledger_ends.get((tp, position.ledger)) == position.entry:
+        if position >= first:
+            return
+        if self._ledger_ends.get((tp, position.ledger)) == position.entry and position.batch < 0:
+            self._successors[tp, position] = first
             return
         self._report(f"{tp}: messages after {position} up to {first} are gone, or cannot be told from gone ones")
 
@@ -242,8 +316,9 @@ class PulsarStream:
         backlogs = self._backlogs(behind, start, ends)
         if sum(backlogs.values()) <= limit:
             return dict(ends)
-        shares = share_out(backlogs, limit, self._turn)
-        self._turn += 1
+        shares = share_out(backlogs, limit, self._served)
+        if limit < len(behind):
+            self._served = next(tp for tp in reversed(shares) if shares[tp])
         limited = dict(ends)
         for tp, entries in shares.items():
             limited[tp] = min(ends[tp], self._advance(tp, start[tp], ends[tp], entries))
@@ -251,7 +326,12 @@ class PulsarStream:
 
     def _backlogs(self, behind: Sequence[TopicPartition], start: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
         """Entries between start and end; across ledgers as the broker counts them, markers and all."""
-        near = {tp: ends[tp].entry - start[tp].entry for tp in behind if ends[tp].ledger == start[tp].ledger}
+        # A start within a batch has part of its entry still to be read.
+        near = {
+            tp: ends[tp].entry - start[tp].entry + (start[tp].batch >= 0)
+            for tp in behind
+            if ends[tp].ledger == start[tp].ledger
+        }
         far = {tp: start[tp] for tp in behind if tp not in near}
 
         def ask() -> dict[TopicPartition, int]:
@@ -260,13 +340,15 @@ class PulsarStream:
             for consumer in consumers.values():
                 self._statistics.close_consumer(consumer)
             # The cursor begins before the entry of the start itself where that is still there.
-            return {tp: backlogs[tp] - (consumers[tp].opened.first < far[tp]) for tp in far}
+            return {tp: backlogs[tp] - (consumers[tp].opened.first < far[tp] and far[tp].batch < 0) for tp in far}
 
         counted = near | retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
         return {tp: max(1, counted[tp]) for tp in behind}
 
     def _advance(self, tp: TopicPartition, start: Position, end: Position, entries: int) -> Position:
         """The position `entries` entries after `start`, across ledgers, or `end` if that comes first."""
+        if entries == 0:
+            return start
         ledger, entry, left = start.ledger, start.entry, entries
         # A start within a batch has part of its entry still to be read.
         if start.batch >= 0:
@@ -317,23 +399,34 @@ def offsets_from_json(document: Mapping[str, object]) -> Offsets:
         raise OptionError(msg) from error
 
 
-def share_out(backlogs: Mapping[TopicPartition, int], budget: int, turn: int) -> dict[TopicPartition, int]:
+def share_out(
+    backlogs: Mapping[TopicPartition, int], budget: int, served: TopicPartition | None
+) -> dict[TopicPartition, int]:
     """Divides `budget` entries by backlog; whoever has any gets at least one, in turns where there are too many.
 
     The parts never add up to more than the budget, and none is more than its backlog.
 
+    Args:
+        backlogs: entries that wait, at least 1 each.
+        budget: entries to share out.
+        served: who had the last turn; those after it come first, in the order of names.
+
+    Returns:
+        The parts, in the order in which they were given.
+
     Example:
         >>> a, b = TopicPartition("a", -1), TopicPartition("b", -1)
-        >>> share_out({a: 90, b: 10}, 20, 0) == {a: 18, b: 2}
+        >>> share_out({a: 90, b: 10}, 20, None) == {a: 18, b: 2}
         True
-        >>> share_out({a: 90, b: 10}, 1, 0), share_out({a: 90, b: 10}, 1, 1) == share_out({a: 90, b: 10}, 1, 3)
-        ({TopicPartition(topic='a', partition=-1): 1, TopicPartition(topic='b', partition=-1): 0}, True)
+        >>> [share_out({a: 90, b: 10}, 1, served)[a] for served in (None, a, b)]
+        [1, 0, 1]
     """
-    names = list(backlogs)
+    names = sorted(backlogs)
     if budget < len(names):
-        first = turn * budget % len(names)
-        chosen = {names[(first + i) % len(names)] for i in range(budget)}
-        return {name: int(name in chosen) for name in names}
+        # By name, not by number: whoever has caught up leaves the round, and must not make anybody miss a turn.
+        later = [name for name in names if served is not None and name > served]
+        turns = later + names[: len(names) - len(later)]
+        return {name: int(n < budget) for n, name in enumerate(turns)}
     total = sum(backlogs.values())
     shares = {name: min(backlogs[name], max(1, budget * backlogs[name] // total)) for name in names}
     # Giving everybody one may have spent too much: the largest give it back.

@@ -1,0 +1,702 @@
+"""The driver's side of a stream on a real broker, without Spark: triggers chain, limits hold, pins keep, loss shows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from spark_mq_source.core.errors import DataLossError, OptionError, ResourceBusyError, TopicNotFoundError
+from spark_mq_source.core.options import STREAM
+from spark_mq_source.pulsar.offsets import Position, TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.stream import PulsarStream
+from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, read_tasks
+from tests.behaviours.pulsar.java_client import JavaClient
+from tests.fix_brokers import PulsarUnderTest
+
+ROW = f"topic string, partition int, value string, {MESSAGE_ID}"
+PIN = "pin"
+
+Offset = dict[str, Any]
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def seed() -> int:
+    """Printed where a test fails."""
+    seed = random.randrange(1_000_000)
+    print("seed", seed)  # noqa: T201
+    return seed
+
+
+class Query:
+    """What Spark does with a stream: a checkpoint, triggers, and a sink that takes what the ranges hold."""
+
+    def __init__(self, options: PulsarOptions, checkpoint: Offset | None = None) -> None:
+        self.options = options
+        self.stream = PulsarStream(options)
+        self.at = checkpoint
+        self.rows: list[Row] = []
+        self.triggers: list[int] = []
+        """The entries that each trigger read."""
+
+    def trigger(self, *, limited: bool = True) -> list[str]:
+        """Plans, reads and commits; the values read. Nothing new: nothing is read, and the offset is the same."""
+        if self.at is None:
+            self.at = through_json(self.stream.initial())
+        end = through_json(self.stream.latest(self.at, limited=limited))
+        never_back(self.at, end)
+        if end == self.at:
+            return []
+        rows = read_tasks(self.options, self.stream.ranges(self.at, end), ROW).to_pylist()
+        self.stream.commit(end)
+        self.at = end
+        self.rows += rows
+        self.triggers.append(len({(row["topic"], row["partition"], *entry_of(row)) for row in rows}))
+        return [row["value"] for row in rows]
+
+    def drain(self) -> list[str]:
+        """Triggers until nothing is new."""
+        before = len(self.rows)
+        while True:
+            planned = self.at
+            self.trigger()
+            if self.at == planned:
+                break
+        return [row["value"] for row in self.rows[before:]]
+
+    def restart(self) -> None:
+        """The next run from the same checkpoint."""
+        self.stream.close()
+        self.stream = PulsarStream(self.options)
+
+    def close(self) -> None:
+        """Ends it."""
+        self.stream.close()
+
+
+def through_json(offset: object) -> Offset:
+    return json.loads(json.dumps(offset))
+
+
+def entry_of(row: Row) -> tuple[int, int]:
+    return row["message_id"]["ledger_id"], row["message_id"]["entry_id"]
+
+
+def position(offset: Offset, topic: str) -> Position:
+    return Position(**offset["positions"][topic])
+
+
+def never_back(start: Offset, end: Offset) -> None:
+    for name, at in start["positions"].items():
+        if name in end["positions"]:
+            assert Position(**at) <= Position(**end["positions"][name]), (name, start, end)
+
+
+@pytest.fixture
+def query(pulsar: PulsarUnderTest) -> Iterator[Callable[..., Query]]:
+    """Starts queries on the stock broker: `query(topic, option=value)`; closed when the test ends."""
+    with contextlib.ExitStack() as stack:
+        yield lambda topic=None, **options: started(stack, pulsar, topic, options)
+
+
+def started(stack: contextlib.ExitStack, broker: PulsarUnderTest, topic: str | None, options: dict[str, Any]) -> Query:
+    checkpoint = options.pop("checkpoint", None)
+    given = {"serviceUrl": broker.service_url, "operationTimeout": "20s"} | options
+    if topic is not None:
+        given["topic"] = topic
+    made = Query(PulsarOptions.from_spark({k.lower(): str(v) for k, v in given.items()}, STREAM), checkpoint)
+    stack.callback(made.close)
+    return made
+
+
+def publish(broker: PulsarUnderTest, topic: str, values: list[str], *, batch: int = 1) -> list[Position]:
+    """Publishes values, `batch` to an entry; the positions of the entries."""
+    producer = broker.client().create_producer(
+        topic,
+        batching_enabled=batch > 1,
+        batching_max_messages=max(batch, 2),
+        batching_max_publish_delay_ms=60_000,
+        block_if_queue_full=True,
+    )
+    ids: list[Any] = []
+    for n, value in enumerate(values, 1):
+        producer.send_async(value.encode(), lambda result, message_id: ids.append((result, message_id)))
+        if n % batch == 0:
+            producer.flush()
+    producer.flush()
+    producer.close()
+    assert len(ids) == len(values)
+    assert all(str(result).endswith("Ok") for result, _ in ids), ids
+    return sorted({Position(i.ledger_id(), i.entry_id()) for _, i in ids}, key=lambda p: (p.ledger, p.entry))
+
+
+def numbered(count: int, prefix: str = "") -> list[str]:
+    return [f"{prefix}{n}" for n in range(count)]
+
+
+def rolled(broker: PulsarUnderTest, topic: str, ledgers: int, entries: int) -> list[str]:
+    """Fills a topic with several ledgers; the values in order."""
+    values = []
+    for ledger in range(ledgers):
+        part = numbered(entries, f"{ledger}.")
+        publish(broker, topic, part)
+        broker.admin.unload(topic)
+        values += part
+    return values
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.05)  # the admin interface tells nobody by itself
+
+
+# -- where a query starts
+
+
+def test_starts_at_latest_unless_told_otherwise(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic(2)
+    for n in range(2):
+        publish(pulsar, f"{topic}-partition-{n}", numbered(3, "old"))
+    q = query(topic)
+    assert q.trigger() == []
+    publish(pulsar, f"{topic}-partition-1", numbered(3, "new"))
+    assert q.trigger() == numbered(3, "new")
+    assert q.trigger() == []
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_starts_in_an_empty_topic_that_is_unloaded_before_the_first_message(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], start: str
+):
+    topic = pulsar.topic()
+    q = query(topic, startingOffsets=start)
+    assert q.trigger() == []
+    pulsar.admin.unload(topic)
+    assert q.trigger() == []
+    publish(pulsar, topic, numbered(3))
+    assert q.trigger() == numbered(3)
+
+
+def test_starts_after_a_position(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    ids = publish(pulsar, topic, numbered(5))
+    q = query(topic, startingOffsets=json.dumps({topic: ids[1].to_json()}))
+    assert q.trigger() == ["2", "3", "4"]
+
+
+def test_starts_within_a_batch_and_counts_the_rest_of_it_as_an_entry(
+    pulsar: PulsarUnderTest, query: Callable[..., Query]
+):
+    topics = [pulsar.topic() for _ in range(3)]
+    start = {}
+    for topic in topics:
+        (first, *_) = publish(pulsar, topic, numbered(12), batch=4)
+        start[topic] = Position(first.ledger, first.entry, 1).to_json()
+    q = query(topics=",".join(topics), startingOffsets=json.dumps(start), maxEntriesPerTrigger=1)
+    values = q.drain()
+    assert sorted(values) == sorted(numbered(12)[2:] * 3)
+    assert q.triggers == [1] * 9
+    limited = query(topics[0], startingOffsets=json.dumps({topics[0]: start[topics[0]]}), maxEntriesPerTrigger=2)
+    assert limited.trigger() == numbered(12)[2:8]
+
+
+def test_starts_at_a_time(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(3, "before"))
+    between = time.time_ns() // 1_000_000 + 1
+    wait_until(lambda: time.time_ns() // 1_000_000 > between, "the next millisecond but one")
+    publish(pulsar, topic, numbered(3, "after"))
+    assert query(topic, startingTimestamp=between).trigger() == numbered(3, "after")
+    assert query(topic, startingTimestamp=between + 3_600_000).trigger() == []
+
+
+def test_a_topic_that_does_not_exist_is_refused_and_not_created(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.unused_topic()
+    with pytest.raises(TopicNotFoundError):
+        query(topic, failOnDataLoss=False).trigger()
+    assert topic not in pulsar.admin.topics(pulsar.namespace)
+
+
+def test_a_position_that_is_gone_is_no_start(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic, ids = trimmed(pulsar)
+    start = json.dumps({topic: ids[0].to_json()})
+    with pytest.raises(DataLossError, match=f"the ledger of {ids[0]}, and whatever followed it up to"):
+        query(topic, startingOffsets=start).trigger()
+    assert query(topic, startingOffsets=start, failOnDataLoss=False).trigger() == ["left"]
+
+
+# -- what is new
+
+
+def test_nothing_new_is_the_same_offset(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic(3)
+    publish(pulsar, f"{topic}-partition-1", numbered(3))
+    q = query(topic, startingOffsets="earliest")
+    q.trigger()
+    for _ in range(3):
+        assert json.dumps(q.stream.latest(q.at)) == json.dumps(q.at)
+    pulsar.admin.unload(topic)
+    assert json.dumps(q.stream.latest(q.at)) == json.dumps(q.at)
+
+
+def test_new_partitions_and_new_topics_start_at_earliest(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    namespace = pulsar.new_namespace()
+    topic = pulsar.topic(1, prefix="flights", namespace=namespace)
+    publish(pulsar, f"{topic}-partition-0", ["old"])
+    q = query(topicsPattern=f"{namespace}/flights.*", subscription=PIN)
+    assert q.trigger() == []
+    pulsar.admin.add_partitions(topic, 3)
+    other = pulsar.topic(prefix="flights", namespace=namespace)
+    ignored = pulsar.topic(prefix="weather", namespace=namespace)
+    publish(pulsar, f"{topic}-partition-2", ["grown"])
+    publish(pulsar, other, ["other"])
+    publish(pulsar, ignored, ["ignored"])
+    assert sorted(q.trigger()) == ["grown", "other"]
+    assert PIN in pulsar.admin.subscriptions(other)
+    assert q.trigger() == []
+    assert PIN in pulsar.admin.subscriptions(f"{topic}-partition-1")
+    q.restart()
+    publish(pulsar, f"{topic}-partition-1", ["late"])
+    assert q.trigger() == ["late"]
+
+
+def test_newest_is_not_limited(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    ids = publish(pulsar, topic, numbered(10))
+    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=3)
+    assert q.trigger() == numbered(3)
+    assert q.stream.newest is not None
+    assert position(q.stream.newest, topic) == ids[-1]
+
+
+# -- limits
+
+
+@pytest.mark.parametrize("limit", [1, 3, 4, 7])
+def test_a_limit_is_exact_across_ledgers(pulsar: PulsarUnderTest, query: Callable[..., Query], limit: int):
+    topic = pulsar.topic()
+    values = rolled(pulsar, topic, 3, 4)
+    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=limit)
+    assert q.drain() == values
+    full, rest = divmod(len(values), limit)
+    assert q.triggers == [limit] * full + [rest] * (rest > 0)
+
+
+def test_a_limit_counts_entries_not_messages(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(40), batch=10)
+    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=3)
+    assert q.trigger() == numbered(30)
+    assert q.trigger() == numbered(40)[30:]
+
+
+def test_no_limit_where_spark_asks_for_everything(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(10))
+    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=3)
+    assert q.trigger(limited=False) == numbered(10)
+
+
+def test_a_large_backlog_starves_nobody(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic(4)
+    for n, entries in enumerate((60, 3, 1, 12)):
+        publish(pulsar, f"{topic}-partition-{n}", numbered(entries, f"{n}."))
+    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=8)
+    q.trigger()
+    assert {row["partition"] for row in q.rows} == {0, 1, 2, 3}
+    q.drain()
+    assert max(q.triggers) <= 8
+    assert len(q.rows) == len({(row["partition"], row["value"]) for row in q.rows}) == 76
+    tight = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=1)
+    for _ in range(4):
+        tight.trigger()
+    assert {row["partition"] for row in tight.rows} == {0, 1, 2, 3}
+
+
+def test_random_triggers_read_each_entry_once(pulsar: PulsarUnderTest, query: Callable[..., Query], seed: int):
+    rng = random.Random(seed)
+    topic = pulsar.topic(2)
+    names = [f"{topic}-partition-{n}" for n in range(2)]
+    limit = rng.randrange(1, 9)
+    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=limit, subscription=PIN)
+    published: dict[str, list[str]] = {name: [] for name in names}
+    for step in range(15):
+        name = rng.choice(names)
+        action = rng.choice(["publish", "publish", "unload", "trigger", "trigger", "restart"])
+        print(step, action, name)  # noqa: T201
+        if action == "publish":
+            values = numbered(rng.randrange(1, 9), f"{step}.")
+            publish(pulsar, name, values, batch=rng.choice([1, 3]))
+            published[name] += values
+        elif action == "unload":
+            pulsar.admin.unload(name)
+        elif action == "trigger":
+            q.trigger()
+            assert max([0, *q.triggers]) <= limit
+        elif q.at is not None:
+            q.restart()
+    q.drain()
+    assert max([0, *q.triggers]) <= limit
+    for n, name in enumerate(names):
+        assert [row["value"] for row in q.rows if row["partition"] == n] == published[name]
+
+
+def test_limits_over_ten_entry_ledgers_with_aborted_transactions(featured: PulsarFormat, java: JavaClient):
+    broker = featured.broker
+    topic = broker.topic()
+    values = []
+    for n in range(4):
+        part = numbered(6, f"{n}.")
+        transaction = java.begin(broker, f"stream-{n}")
+        java.produce(broker, topic, [v.encode() for v in part], transaction=transaction)
+        (java.commit if n % 2 else java.abort)(broker, transaction)
+        plain = numbered(3, f"plain{n}.")
+        java.produce(broker, topic, [v.encode() for v in plain])
+        values += (part if n % 2 else []) + plain
+    assert len(broker.admin.ledgers(topic)) > 2
+    with contextlib.ExitStack() as stack:
+        options = featured.defaults | {"startingOffsets": "earliest", "maxEntriesPerTrigger": 4, "subscription": PIN}
+        q = started(stack, broker, topic, dict(options))
+        assert q.drain() == values
+        assert max(q.triggers) <= 4
+
+
+# -- AvailableNow
+
+
+def test_aiming_at_now_ends_and_leaves_the_rest(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic(2)
+    zero, one = (f"{topic}-partition-{n}" for n in range(2))
+    publish(pulsar, zero, numbered(7))
+    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=3)
+    q.stream.aim_at_now()
+    assert q.trigger() == numbered(3)
+    publish(pulsar, zero, ["later"])
+    publish(pulsar, one, ["later too"])
+    pulsar.admin.add_partitions(topic, 3)
+    publish(pulsar, f"{topic}-partition-2", ["grown"])
+    assert q.drain() == numbered(7)[3:]
+    assert q.trigger() == []
+    q.restart()
+    q.stream.aim_at_now()
+    assert sorted(q.drain()) == ["grown", "later", "later too"]
+
+
+def test_aiming_at_now_with_latest_reads_nothing(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(3))
+    q = query(topic)
+    q.stream.aim_at_now()
+    assert q.trigger() == []
+
+
+# -- unloads
+
+
+def test_unloads_between_and_during_triggers(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic(2)
+    names = [f"{topic}-partition-{n}" for n in range(2)]
+    for name in names:
+        publish(pulsar, name, numbered(30, name[-1]))
+    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=5, subscription=PIN)
+    stop = threading.Event()
+
+    def unload() -> int:
+        count = 0
+        while not stop.wait(0.2):
+            pulsar.admin.unload(names[count % 2])
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(1) as pool:
+        storm = pool.submit(unload)
+        try:
+            values = q.drain()
+        finally:
+            stop.set()
+        print("unloads", storm.result())  # noqa: T201
+    assert sorted(values) == sorted(numbered(30, "0") + numbered(30, "1"))
+    assert max(q.triggers) <= 5
+
+
+# -- the pin
+
+
+def backlog(broker: PulsarUnderTest, topic: str) -> int:
+    return int(broker.admin.stats(topic)["subscriptions"][PIN]["msgBacklog"])
+
+
+def cursor(broker: PulsarUnderTest, topic: str) -> str:
+    return str(broker.admin.internal_stats(topic)["cursors"][PIN]["markDeletePosition"])
+
+
+@pytest.mark.parametrize(("start", "waiting"), [("earliest", 10), ("latest", 1)])
+def test_a_pin_is_made_where_the_query_starts(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], start: str, waiting: int
+):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(10))
+    query(topic, startingOffsets=start, subscription=PIN).stream.initial()
+    assert backlog(pulsar, topic) == waiting
+
+
+def test_a_pin_that_exists_is_brought_to_the_start(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    ids = publish(pulsar, topic, numbered(10))
+    for at in (ids[6], ids[2], ids[8], ids[0]):
+        q = query(topic, startingOffsets=json.dumps({topic: at.to_json()}), subscription=PIN)
+        q.stream.initial()
+        assert cursor(pulsar, topic) == f"{at.ledger}:{at.entry - 1}"
+        q.stream.close()
+
+
+def test_the_backlog_falls_with_each_commit_and_stays_after_the_end(
+    pulsar: PulsarUnderTest, query: Callable[..., Query]
+):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(10))
+    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=4, subscription=PIN)
+    seen = []
+    for _ in range(3):
+        q.trigger()
+        seen.append(backlog(pulsar, topic))
+    # The last entry read stays: see `PulsarStream.commit`.
+    assert seen == [7, 3, 1]
+    q.stream.close()
+    wait_until(lambda: not pulsar.admin.stats(topic)["subscriptions"][PIN]["consumers"], "the consumer has gone")
+    publish(pulsar, topic, numbered(5))
+    assert backlog(pulsar, topic) == 6
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_restart_moves_no_cursor(pulsar: PulsarUnderTest, query: Callable[..., Query], start: str):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(10))
+    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=4, subscription=PIN)
+    q.trigger()
+    at = cursor(pulsar, topic)
+    q.stream.close()
+    again = query(topic, startingOffsets=start, subscription=PIN, checkpoint=q.at)
+    assert position(again.stream.latest(q.at), topic).entry == 9
+    assert cursor(pulsar, topic) == at
+    assert again.trigger() == numbered(10)[4:]
+
+
+def test_what_was_committed_but_not_acknowledged_is_acknowledged_later(
+    pulsar: PulsarUnderTest, query: Callable[..., Query]
+):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(10))
+    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=4, subscription=PIN)
+    q.trigger()
+    kept = cursor(pulsar, topic)
+    q.trigger()
+    # A broker that crashes forgets the last acknowledgements.
+    other = query(topic, startingOffsets="earliest", subscription=PIN)
+    q.stream.close()
+    other.stream.initial()
+    other.stream.close()
+    assert cursor(pulsar, topic) < kept
+    again = query(topic, subscription=PIN, checkpoint=q.at)
+    again.stream.commit(q.at)
+    assert backlog(pulsar, topic) == 3
+
+
+def test_a_subscription_that_is_held_is_waited_for(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(3))
+    holder = query(topic, startingOffsets="earliest", subscription=PIN)
+    holder.stream.initial()
+    impatient = query(topic, startingOffsets="earliest", subscription=PIN, operationTimeout="500ms")
+    with pytest.raises(ResourceBusyError, match="another consumer holds this subscription"):
+        impatient.stream.initial()
+    patient = query(topic, startingOffsets="earliest", subscription=PIN)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(patient.trigger)
+        with pytest.raises(TimeoutError):
+            waiting.result(1)
+        holder.stream.close()
+        assert waiting.result(20) == numbered(3)
+
+
+def test_a_pin_keeps_what_is_not_read_yet(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
+    q = query(topic, subscription=PIN, maxEntriesPerTrigger=4)
+    q.trigger()
+    values = rolled(pulsar, topic, 3, 4)
+    pulsar.admin.trim(topic)
+    q.stream.close()
+    again = query(topic, subscription=PIN, maxEntriesPerTrigger=4, checkpoint=q.at)
+    assert again.drain() == values
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_read_and_deleted_is_no_loss_where_there_is_a_pin(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], restart: bool
+):
+    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
+    q = query(topic, startingOffsets="earliest", subscription=PIN)
+    q.trigger()
+    for round_ in range(3):
+        values = rolled(pulsar, topic, 2, 3)
+        assert q.trigger() == values
+        first = position(q.at or {}, topic).ledger
+        # Each ledger that was read goes, but for the one that the next trigger starts in.
+        pulsar.admin.trim(topic)
+        wait_until(lambda first=first: pulsar.admin.ledgers(topic)[0][0] == first, f"round {round_}: trimmed")
+        assert q.trigger() == []
+        if restart:
+            q.restart()
+
+
+def test_single_entry_ledgers_are_let_go(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
+    q = query(topic, startingOffsets="earliest", subscription=PIN)
+    q.trigger()
+    for n in range(4):
+        publish(pulsar, topic, [str(n)])
+        assert q.trigger() == [str(n)]
+        pulsar.admin.unload(topic)
+    assert backlog(pulsar, topic) == 1
+    pulsar.admin.trim(topic)
+    wait_until(lambda: len(pulsar.admin.ledgers(topic)) <= 2, "the ledgers are gone")
+
+
+# -- loss
+
+
+def trimmed(broker: PulsarUnderTest) -> tuple[str, list[Position]]:
+    """A topic of which the first ledger, with these entries, is gone; one message is left."""
+    topic = broker.topic(namespace=broker.new_namespace(keep_data=False))
+    ids = publish(broker, topic, numbered(5))
+    trim_all(broker, topic)
+    publish(broker, topic, ["left"])
+    return topic, ids
+
+
+def trim_all(broker: PulsarUnderTest, topic: str) -> None:
+    """Deletes all closed ledgers that no subscription waits for."""
+    last = broker.admin.ledgers(topic)[-1][0]
+    broker.admin.unload(topic)
+    broker.client().create_producer(topic).close()  # loads it again
+    broker.admin.trim(topic)
+    wait_until(lambda: broker.admin.ledgers(topic)[0][0] > last, "the ledger is gone")
+
+
+def test_unread_and_trimmed_is_loss(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
+):
+    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
+    publish(pulsar, topic, numbered(5))
+    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=3)
+    assert q.trigger() == numbered(3)
+    trim_all(pulsar, topic)
+    publish(pulsar, topic, ["left"])
+    at = position(q.at or {}, topic)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=f"{topic}: messages after {at} up to .* are gone"):
+            q.trigger()
+    tolerant = query(topic, failOnDataLoss=False, checkpoint=q.at)
+    with caplog.at_level(logging.WARNING, "spark_mq_source"):
+        assert tolerant.trigger() == ["left"]
+    assert f"{topic}: messages after {at} up to" in caplog.text
+    assert tolerant.trigger() == []
+
+
+def test_somebody_else_who_empties_the_pin_loses_data_and_it_is_said(
+    pulsar: PulsarUnderTest, query: Callable[..., Query]
+):
+    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
+    q = query(topic, startingOffsets="earliest", subscription=PIN, maxEntriesPerTrigger=2)
+    q.trigger()
+    publish(pulsar, topic, numbered(5))
+    assert q.trigger() == numbered(2)
+    pulsar.admin.skip_all(topic, PIN)
+    trim_all(pulsar, topic)
+    with pytest.raises(DataLossError, match="are gone"):
+        q.trigger()
+
+
+def test_cursors_that_expiry_moves_lose_nothing_that_is_kept(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    q = query(topic, startingOffsets="earliest", subscription=PIN, maxEntriesPerTrigger=2)
+    publish(pulsar, topic, numbered(6))
+    assert q.trigger() == numbered(2)
+    before = time.time()
+    wait_until(lambda: time.time() > before + 2, "messages older than a second")
+    path = topic.replace("://", "/")
+    pulsar.admin.request("POST", f"{path}/all_subscription/expireMessages/1")
+    wait_until(lambda: backlog(pulsar, topic) == 0, "expired")
+    assert q.drain() == numbered(6)[2:]
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+def test_a_topic_that_vanished(pulsar: PulsarUnderTest, query: Callable[..., Query], pattern: bool):
+    namespace = pulsar.new_namespace()
+    stays, goes = (pulsar.topic(namespace=namespace, prefix=prefix) for prefix in ("stays", "goes"))
+    which = {"topicsPattern": f"{namespace}/.*"} if pattern else {"topics": f"{stays},{goes}"}
+    for topic in (stays, goes):
+        publish(pulsar, topic, ["1"])
+    q = query(startingOffsets="earliest", subscription=PIN, **which)
+    assert q.trigger() == ["1", "1"]
+    pulsar.admin.delete_topic(goes)
+    publish(pulsar, stays, ["2"])
+    with pytest.raises(DataLossError, match=f"{goes}: no longer there"):
+        q.trigger()
+    q.stream.close()
+    tolerant = query(failOnDataLoss=False, subscription=PIN, checkpoint=q.at, **which)
+    # What Spark says before the next trigger is planned: the previous one is done.
+    tolerant.stream.commit(q.at)
+    assert tolerant.trigger() == ["2"]
+    assert tolerant.trigger() == []
+    pulsar.admin.create_topic(goes)
+    publish(pulsar, goes, ["again"])
+    assert tolerant.trigger() == ["again"]
+
+
+# -- the checkpoint
+
+
+def test_a_checkpoint_of_another_version_is_refused(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, ["x"])
+    q = query(topic, startingOffsets="earliest")
+    at = through_json(q.stream.initial())
+    pinned = query(topic, subscription=PIN)
+    for wrong in ({**at, "version": 2}, at["positions"], {**at, "more": 1}):
+        for ask in (q.stream.latest, lambda offset: q.stream.ranges(offset, at), pinned.stream.commit):
+            with pytest.raises(OptionError, match="the checkpoint cannot be used"):
+                ask(wrong)
+
+
+def test_a_checkpoint_can_be_the_start_of_another_query(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(5))
+    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=2)
+    q.trigger()
+    assert query(topic, startingOffsets=json.dumps(q.at)).trigger() == numbered(5)[2:]
+
+
+def test_ranges_are_the_same_whenever_they_are_asked(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic(2)
+    publish(pulsar, f"{topic}-partition-0", numbered(10))
+    q = query(topic, startingOffsets="earliest", minPartitions=4)
+    start = through_json(q.stream.initial())
+    end = through_json(q.stream.latest(start))
+    ranges = q.stream.ranges(start, end)
+    publish(pulsar, f"{topic}-partition-0", ["later"])
+    assert ranges == query(topic, minPartitions=4).stream.ranges(start, end)
+    assert len(ranges) == 4
+    assert {r.topic_partition for r in ranges} == {TopicPartition(topic, 0)}
