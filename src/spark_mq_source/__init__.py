@@ -99,5 +99,6 @@ def register(spark: SparkSession) -> None:
             spark = SparkSession.builder.remote("sc://localhost").getOrCreate()
             spark_mq_source.register(spark)
     """
+    compat = import_module("spark_mq_source.spark._compat")
     for name in _DATA_SOURCES:
-        spark.dataSource.register(__getattr__(name))
+        compat.register(spark, __getattr__(name))

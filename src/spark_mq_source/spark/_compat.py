@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.datasource
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
     from pyspark.sql.types import StructType
 
     from spark_mq_source.core.ports import Stream
 
-__all__ = ["FILTER_OPERATORS", "HAS_ADMISSION_CONTROL", "StreamReaderBase", "arrow_schema"]
+__all__ = ["FILTER_OPERATORS", "HAS_ADMISSION_CONTROL", "StreamReaderBase", "arrow_schema", "register"]
 
 FILTER_OPERATORS: Mapping[type, str] = {
     getattr(pyspark.sql.datasource, name): operator
@@ -100,3 +103,13 @@ else:
         def latestOffset(self) -> dict[str, object]:  # type: ignore[override]  # noqa: N802
             """Where the next trigger ends."""
             return self.stream.latest(self._begins_at, limited=True)
+
+
+def register(spark: SparkSession, source: type[DataSource]) -> None:
+    """Registers a data source with a session, also where Spark has found it by itself."""
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as error:
+        # 4.0 refuses the name of an installed data source, which is this one; later releases take it (seen on 4.0.0).
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise

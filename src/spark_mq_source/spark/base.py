@@ -112,6 +112,10 @@ class MQPushdownReader(MQBatchReader[OptionsT, RangeT]):
 
     A class of its own, because Spark refuses a reader that has `pushFilters` unless
     `spark.sql.python.filterPushdown.enabled` is true.
+
+    Spark keeps one plan for each `load()`: the partitions planned for the condition it pushed last serve every other
+    query over the same DataFrame too, which then lack rows (seen on 4.3.0). Nothing here is asked again, so nothing
+    here can prevent it: with pushdown, each query needs a `load()` of its own.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
