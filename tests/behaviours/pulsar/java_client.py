@@ -21,7 +21,15 @@ class JavaClient:
     def __init__(self, log: Path) -> None:
         self._log = log.open("wb")
         self._process = subprocess.Popen(
-            ["java", "-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{distribution()}/lib/*", SOURCE],
+            [
+                "java",
+                "-Xmx768m",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                "-cp",
+                f"{distribution()}/lib/*",
+                SOURCE,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -81,10 +81,9 @@ def test_messages_of_the_java_client(pulsar_format: PulsarFormat, java: JavaClie
     assert {i[2] for i in ids} == (set(range(60)) if batching else {-1})
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_many_messages_of_the_java_client_by_its_own_benchmark(pulsar_format: PulsarFormat, codec):
+def test_many_messages_of_the_java_client_by_its_own_benchmark(pulsar_format: PulsarFormat):
     topic = pulsar_format.broker.topic()
-    pulsar_format.broker.require_own().perf_produce(topic, messages=20_000, size_bytes=100, compression=codec)
+    pulsar_format.broker.require_own().perf_produce(topic, messages=20_000, size_bytes=100, compression="LZ4")
     table = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}")
     # pulsar-perf sends a few more than it is asked for.
     assert table.num_rows == producer_count(pulsar_format.broker, topic) >= 20_000

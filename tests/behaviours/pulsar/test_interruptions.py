@@ -151,7 +151,7 @@ def test_a_link_that_is_cut_at_many_places(pulsar_format: PulsarFormat, numbered
     topic, values = numbered
     cuts = itertools.count()
     batches = pulsar_format.batches(topic, ROW, **SMALL, service=("127.0.0.1", link.port))
-    assert collected(pulsar_format, batches, lambda n: n % 40 or next(cuts) and link.cut_now()) == values
+    assert collected(pulsar_format, batches, lambda n: n % 40 or (next(cuts) and link.cut_now())) == values
     assert next(cuts) > 5
 
 
@@ -160,9 +160,9 @@ def test_a_range_read_twice_at_once_is_read_by_both(pulsar_format: PulsarFormat,
     both = [pulsar_format.batches(topic, ROW, **SMALL) for _ in range(2)]
     found: tuple[list[bytes], list[bytes]] = ([], [])
     for pair in itertools.zip_longest(*both):
-        for one, values_found in zip(pair, found, strict=True):
+        for n, one in enumerate(pair):
             if one is not None:
-                values_found += one.column("value").to_pylist()
+                found[n].extend(one.column("value").to_pylist())
     assert found == (values, values)
 
 

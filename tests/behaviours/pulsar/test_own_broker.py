@@ -41,9 +41,7 @@ def filled(mq: PulsarFormat, entries: int = 600) -> tuple[str, list[bytes]]:
 def test_a_consumer_of_batches_that_pauses_keeps_its_connection(impatient: PulsarFormat):
     topic, values = filled(impatient)
     with impatient.proxy() as link:
-        batches = impatient.batches(
-            topic, ROW, **SMALL, keepAliveInterval="300ms", service=("127.0.0.1", link.port)
-        )
+        batches = impatient.batches(topic, ROW, **SMALL, keepAliveInterval="300ms", service=("127.0.0.1", link.port))
         rows = next(batches).to_pylist()
         opened = link.connections
         # Silence is the point: longer than the broker waits for a sign of life, with the receive queue full.

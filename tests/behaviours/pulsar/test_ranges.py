@@ -6,6 +6,7 @@ import datetime
 import json
 import random
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_random_ranges_chain_whether_their_ends_exist_or_not(pulsar_format: Puls
         bounds = [EARLIEST, *sorted(cuts), ids[-1]]
         tasks = [
             PulsarRange(TopicPartition(topic, -1), min(start, ids[-1]), min(end, ids[-1]))
-            for start, end in zip(bounds, bounds[1:], strict=False)
+            for start, end in pairwise(bounds)
         ]
         table = read_tasks(pulsar_format.options(topic, failOnDataLoss=False), tasks, ROW)
         assert table.column("value").to_pylist() == values, [str(task) for task in tasks]
@@ -128,9 +129,7 @@ def test_an_end_inside_an_incomplete_chunked_message(pulsar_format: PulsarFormat
     assert pulsar_format.read(topic).column("value").to_pylist() == [b"whole"]
 
 
-def test_an_end_between_the_chunks_leaves_the_message_to_the_next_range(
-    pulsar_format: PulsarFormat, java: JavaClient
-):
+def test_an_end_between_the_chunks_leaves_the_message_to_the_next_range(pulsar_format: PulsarFormat, java: JavaClient):
     topic = pulsar_format.broker.topic()
     (before,) = java.produce(pulsar_format.broker, topic, [b"before"])
     (big,) = java.produce(pulsar_format.broker, topic, [b"0123456789" * 500], chunkBytes=1000)

@@ -1,4 +1,4 @@
-"""What cannot be read ends in time, in one sentence that names format, topic, address and remedy; nothing is created."""
+"""What cannot be read ends in time, in one sentence that names format, topic, address, remedy; nothing is created."""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ def test_consumer_stats_of_an_unknown_consumer_are_refused_before_they_are_sent(
 
 def test_the_cluster_counts_the_entries_of_a_consumer_that_was_not_granted_any(client, consumer):
     asked = consumer.session.request(
-        partial(_stats, consumer), lambda answer: answer.msg_backlog  # type: ignore[attr-defined]
+        partial(_stats, consumer),
+        lambda answer: answer.msg_backlog,  # type: ignore[attr-defined]
     )
     last = consumer.opened.last
     assert asked.result(10) == last.entry + 1
