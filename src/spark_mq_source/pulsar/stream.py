@@ -106,7 +106,7 @@ class PulsarStream:
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         given = {} if start is None else offsets_from_json(start)
-        bounds = self._watch(self._partitions(None if start is None else given))
+        bounds = self._watch(self._partitions(given))
         begin = self._checked(given, bounds)
         if self._options.subscription is not None:
             self._open_pins(bounds)
@@ -136,7 +136,7 @@ class PulsarStream:
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
-        self._target = {tp: bounds.last for tp, bounds in self._watch(self._partitions({})).items()}
+        self._target = {tp: bounds.last for tp, bounds in self._watch(self._present()[0]).items()}
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[PulsarRange]:
         """The tasks of one trigger; the same for the same positions, whenever it is asked.
@@ -258,27 +258,36 @@ class PulsarStream:
             self._client.close_consumer(consumer)
         return Position(entries[0].ledger_id, entries[0].entry_id) if entries else None
 
-    def _partitions(self, known: Offsets | None) -> Sequence[TopicPartition]:
-        """What there is to read now. Topics of `known` may have vanished; None: all must be there.
-
-        Raises:
-            TopicNotFoundError: a topic is not there, was not there before, and `failOnDataLoss` is true.
-            MQSourceError: the cluster cannot be reached in time, or refuses.
-        """
+    def _present(self) -> tuple[Sequence[TopicPartition], Mapping[str, TopicNotFoundError]]:
+        """The topic-partitions there are to read now, and the topics that are not there."""
         names = topics_of(self._client, self._options)
         try:
-            return self._client.fetch_partitions(names)
+            return self._client.fetch_partitions(names), {}
         except TopicNotFoundError:
-            if known is None and self._options.fail_on_data_loss:
-                raise
+            pass  # all are asked for at once, and the first that is not there ends that
         found: list[TopicPartition] = []
-        before = {name for tp in known or () for name in (tp.topic, str(tp))}
+        missing: dict[str, TopicNotFoundError] = {}
         for name in names:
             try:
                 found += self._client.fetch_partitions([name])
-            except TopicNotFoundError:
-                if self._options.fail_on_data_loss and self._options.topics_pattern is None and name not in before:
-                    raise
+            except TopicNotFoundError as error:
+                missing[name] = error
+        return found, missing
+
+    def _partitions(self, known: Offsets) -> Sequence[TopicPartition]:
+        """What there is to read now.
+
+        Raises:
+            TopicNotFoundError: a topic is not there, is not known either, and `failOnDataLoss` is true.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        found, missing = self._present()
+        before = {name for tp in known for name in (tp.topic, str(tp))}
+        # A topic that only matched a pattern is forgotten; of one that was read, `_checked` says what that means.
+        if self._options.fail_on_data_loss and self._options.topics_pattern is None:
+            for name, error in missing.items():
+                if name not in before:
+                    raise error
         return found
 
     def _checked(self, start: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Position]:
@@ -318,7 +327,7 @@ class PulsarStream:
             return dict(ends)
         shares = share_out(backlogs, limit, self._served)
         if limit < len(behind):
-            self._served = next(tp for tp in reversed(shares) if shares[tp])
+            self._served = [tp for tp in shares if shares[tp]][-1]
         limited = dict(ends)
         for tp, entries in shares.items():
             limited[tp] = min(ends[tp], self._advance(tp, start[tp], ends[tp], entries))
@@ -412,7 +421,7 @@ def share_out(
         served: who had the last turn; those after it come first, in the order of names.
 
     Returns:
-        The parts, in the order in which they were given.
+        The parts; where there are too many for the budget, in the order of turns.
 
     Example:
         >>> a, b = TopicPartition("a", -1), TopicPartition("b", -1)
@@ -428,16 +437,14 @@ def share_out(
         turns = later + names[: len(names) - len(later)]
         return {name: int(n < budget) for n, name in enumerate(turns)}
     total = sum(backlogs.values())
-    shares = {name: min(backlogs[name], max(1, budget * backlogs[name] // total)) for name in names}
-    # Giving everybody one may have spent too much: the largest give it back.
+    if total <= budget:
+        return dict(backlogs)
+    rest, waiting = budget - len(names), total - len(names)
+    shares = {name: 1 + rest * (backlogs[name] - 1) // waiting for name in names}
+    # What rounding leaves, less than one for each, goes to the longest.
     spare = budget - sum(shares.values())
-    for name in sorted(names, key=lambda n: shares[n], reverse=True):
-        if spare >= 0:
-            more = min(spare, backlogs[name] - shares[name])
-            shares[name] += more
-            spare -= more
-        else:
-            less = min(-spare, shares[name] - 1)
-            shares[name] -= less
-            spare += less
+    for name in sorted(names, key=backlogs.__getitem__, reverse=True):
+        more = min(spare, backlogs[name] - shares[name])
+        shares[name] += more
+        spare -= more
     return shares
