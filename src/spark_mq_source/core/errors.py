@@ -121,9 +121,7 @@ class BrokerError(MQSourceError):
         broker_message: the broker's own words.
     """
 
-    def __init__(
-        self, message: str, *, code: int | None = None, code_name: str = "", broker_message: str = ""
-    ) -> None:
+    def __init__(self, message: str, *, code: int | None = None, code_name: str = "", broker_message: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.code_name = code_name
