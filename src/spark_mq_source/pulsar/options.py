@@ -373,9 +373,9 @@ class PulsarOptions(Options):
     )
     pushdown: bool = option(
         "Take filters on topic, partition and publish_time from Spark. Needs Spark 4.1 or newer and "
-        "`spark.sql.python.filterPushdown.enabled=true`. **One filter a `load()`**: Spark plans a loaded DataFrame once, "
-        "so a second query over it, filtered otherwise, silently gets the first one's partitions (seen on 4.3.0, with "
-        "any data source).",
+        "`spark.sql.python.filterPushdown.enabled=true`. **One filter a `load()`**: Spark plans a loaded DataFrame "
+        "once, so a second query over it, filtered otherwise, silently gets the first one's partitions (seen on "
+        "4.3.0, with any data source).",
         default=False,
         scope=READ,
     )

@@ -822,8 +822,8 @@ def test_columns_that_cannot_be_built_are_refused(impl: str) -> None:
     for name, type_ in [("value", pa.large_binary()), ("partition", pa.int64()), ("publish_time", pa.timestamp("ms"))]:
         with pytest.raises(OptionError, match=f"column {name} cannot be of type"):
             decoder(impl, pa.schema([(name, type_)]))
-    with pytest.raises(OptionError, match=r"column vlaue is unknown \(known are key, value"):
-        decoder(impl, pa.schema([("vlaue", pa.binary())]))
+    with pytest.raises(OptionError, match=r"column colour is unknown \(known are key, value"):
+        decoder(impl, pa.schema([("colour", pa.binary())]))
     with pytest.raises(OptionError, match="column message_id cannot be of type struct"):
         decoder(impl, pa.schema([("message_id", pa.struct([("ledger_id", pa.int64())]))]))
 
