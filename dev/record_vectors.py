@@ -213,7 +213,7 @@ class Recorder:
                 producer.send(b"value", partition_key=str(partition))
                 consumer.receive(20_000)
 
-    def topics_of_namespace(self, case: Case) -> None:
+    def topics_by_mode(self, case: Case) -> None:
         """A consumer of topics by pattern asks for persistent ones, others, and all."""
         self.broker.admin.create_topic("persistent://public/default/one")
         for mode in ("PersistentOnly", "NonPersistentOnly", "AllTopics"):
@@ -443,8 +443,9 @@ def cluster_of_two(folder: Path, overrides: Mapping[str, str]) -> Iterator[Clust
             "advertisedAddress": "",
             "advertisedListeners": f"internal:pulsar://{HOST}:{port},recorded:pulsar://{HOST}:{proxy}",
             "internalListenerName": "internal",
-            # A standalone broker has no load manager, and knows of no other broker, unless it is told to.
+            # A standalone broker has none, and so knows of no other broker, unless it is told to.
             "loadBalancerEnabled": "true",
+            "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
         }
         for port, proxy in zip(broker_ports, proxy_ports, strict=True)
     ]
@@ -491,7 +492,7 @@ def is_member(*admins: PulsarAdmin) -> bool:
 
 # -- all of it
 
-CONSUMERS = ("failover", "seek_by_time", "batch_index", "partitions", "topics_of_namespace", "migrated")
+CONSUMERS = ("failover", "seek_by_time", "batch_index", "partitions", "topics_by_mode", "migrated")
 MESSAGES = ("java_messages", "java_chunks", "cpp_chunks", "compacted")
 GROUPS = ("messages", "proxy", "consumers", "redirect", "assigned_broker")
 """`consumers` ends with the migration of the cluster, so nothing can come after it on the same broker."""

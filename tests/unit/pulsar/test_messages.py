@@ -179,11 +179,65 @@ def test_recorded_messages(impl: str) -> None:
 
 def test_recorded_messages_without_broker_metadata(impl: str) -> None:
     d = decoder(impl)
-    for frame in RECORDED[12:]:
-        d.decode(141, 0, body_of(frame))
+    for frame in RECORDED:
+        if frame.case == "messages without supports_broker_entry_metadata flag":
+            d.decode(141, 0, body_of(frame))
     rows = taken(d)
     assert [r["value"] for r in rows[:2]] == [b"hello", b"a"]
     assert {(r["broker_index"], r["broker_publish_time"]) for r in rows} == {(None, None)}
+
+
+def recorded_rows(impl: str, case: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    """What the messages of a case hold, in the order of their recording."""
+    d = decoder(impl)
+    for n, frame in enumerate(frame for frame in RECORDED if frame.case == case):
+        d.decode(7, n, body_of(frame))
+    return [tuple(row[column] for column in columns) for row in taken(d)]
+
+
+def test_what_the_java_client_puts_into_a_message_and_a_batch(impl: str) -> None:
+    columns = ("key", "value", "ordering_key", "event_time", "properties")
+    sent = [
+        (b"text key", b"value", None, ms(1_700_000_000_000), {"a": "1", "b": "2"}),
+        (b"\x00\xffkey", None, None, None, {}),
+        (None, b"", b"order\x00", None, {}),
+    ]
+    assert recorded_rows(impl, "java messages", columns) == sent + sent
+
+
+def test_the_ids_and_indexes_of_java_messages(impl: str) -> None:
+    rows = recorded_rows(impl, "java messages", ("message_id", "sequence_id", "broker_index"))
+    assert [(i["entry_id"], i["batch_index"], sequence, index) for i, sequence, index in rows] == [
+        (0, -1, 0, 0),
+        (1, -1, 1, 1),
+        (2, -1, 2, 2),
+        (3, 0, 0, 3),
+        (3, 1, 1, 4),
+        (3, 2, 2, 5),
+    ]
+
+
+def test_chunks_of_the_official_clients(impl: str) -> None:
+    columns = ("key", "value", "message_id")
+    assert recorded_rows(impl, "java chunks", columns) == [
+        (None, b"0123456789" * 12, {"ledger_id": 7, "entry_id": 2, "batch_index": -1}),
+        (None, bytes(range(120)), {"ledger_id": 7, "entry_id": 5, "batch_index": -1}),
+    ]
+    assert recorded_rows(impl, "cpp chunks", columns) == [
+        (b"k", b"0123456789" * 220, {"ledger_id": 7, "entry_id": 2, "batch_index": -1})
+    ]
+
+
+def test_batches_that_the_broker_compacted(impl: str) -> None:
+    rows = recorded_rows(impl, "compacted", ("key", "value", "message_id"))
+    assert [(key, value, i["entry_id"], i["batch_index"]) for key, value, i in rows] == [
+        # Of each key the last value, and neither a tombstone nor a message without a key.
+        (b"a", b"a2", 0, 2),
+        (b"b", b"b2", 1, 0),
+        (b"e", b"e1", 2, 1),
+        (b"d", b"d2", 2, 2),
+        (b"f", b"f1", 3, -1),
+    ]
 
 
 @pytest.mark.parametrize("frame", RECORDED, ids=[str(n) for n in range(len(RECORDED))])
