@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, TopicNotFoundError
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.pulsar.client import PulsarClient
-from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition, decode_offsets, encode_offsets
+from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition, decode_offsets, encode_offsets
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.planner import resolve_positions, split_ranges, topics_of
 from spark_mq_source.pulsar.reader import PulsarRange
@@ -60,6 +60,8 @@ class PulsarStream:
         # Where a range begins whose start is the last entry of a ledger that was read and is gone now.
         self._successors: dict[tuple[TopicPartition, Position], Position] = {}
         self._served: TopicPartition | None = None
+        # The start of a query that has planned no trigger since it was started.
+        self._unplanned: dict[str, object] | None = None
         if options.subscription is None:
             logger.warning(
                 "pulsar-native: nothing keeps this query's data on the broker: with Pulsar's default retention, "
@@ -92,7 +94,8 @@ class PulsarStream:
             initial[tp] = min(max(start, first), last) if last > first else EARLIEST
         if self._options.subscription is not None:
             self._move_pins(initial, move_back=True)
-        return offsets_to_json(initial)
+        self._unplanned = offsets_to_json(initial)
+        return self._unplanned
 
     def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
         """Where the next trigger ends.
@@ -105,6 +108,7 @@ class PulsarStream:
             DataLossError: a topic-partition has vanished or lost unread messages, and `failOnDataLoss` is true.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
+        self._unplanned = None
         given = {} if start is None else offsets_from_json(start)
         bounds = self._watch(self._partitions(given))
         begin = self._checked(given, bounds)
@@ -142,9 +146,12 @@ class PulsarStream:
         """The tasks of one trigger; the same for the same positions, whenever it is asked.
 
         Raises:
+            DataLossError: the first trigger is done again, its start is not known, and `failOnDataLoss` is true.
             MQSourceError: the cluster cannot be reached in time (only where `minPartitions` has something to split).
         """
         begin, finish = offsets_from_json(start), offsets_from_json(end)
+        if start == self._unplanned and finish:
+            self._check_repeatable(begin)
         starts = {tp: begin.get(tp, EARLIEST) for tp in finish}
         # The reader takes a start that is gone for loss; here it is known to have been the last of its ledger.
         starts = {tp: min(self._successors.get((tp, at), at), finish[tp]) for tp, at in starts.items()}
@@ -299,6 +306,15 @@ class PulsarStream:
             if tp in bounds and EARLIEST < position < bounds[tp].first:
                 self._check_trimmed(tp, position)
         return {tp: position for tp, position in start.items() if tp in bounds}
+
+    def _check_repeatable(self, begin: Offsets) -> None:
+        """The first trigger of a query that was interrupted in it: its end is in the checkpoint, its start is not."""
+        moving = [tp for tp in sorted(begin) if self._options.stream_starting_at(str(tp)) == LATEST]
+        if moving:
+            self._report(
+                f"{', '.join(map(str, moving))}: the query was interrupted in its first batch, and where that began, "
+                f"at the latest message then, was not written down: delete the checkpoint to start anew"
+            )
 
     def _check_trimmed(self, tp: TopicPartition, position: Position) -> None:
         # The watcher's cursor is moved by TTL too, which deletes nothing; a new consumer sees what is really there.

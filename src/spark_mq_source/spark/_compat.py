@@ -61,16 +61,21 @@ class _StreamReader(DataSourceStreamReader):
         raise NotImplementedError
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
-        """Where a query starts that has no checkpoint."""
-        self._begins_at = self.stream.initial()
-        return self._begins_at
+        """Where a query starts that has no checkpoint.
+
+        Spark asks for it again where a restarted query has to do its first batch over.
+        """
+        if self._initial is None:
+            self._initial = self.stream.initial()
+        return self._initial
 
     def commit(self, end: dict[str, object]) -> None:
         """Spark will never ask again for what is before `end`."""
         self.stream.commit(end)
 
-    # The end of the trigger planned last is the start of the next one. Releases before 4.2 do not say it, so after a
-    # restart it is unknown until the first trigger is planned.
+    _initial: dict[str, object] | None = None
+    # The end of the trigger planned last is the start of the next one, which releases before 4.2 do not say. After a
+    # restart they ask for the partitions of what the checkpoint has before anything else (seen on 4.0.0).
     _begins_at: dict[str, object] | None = None
 
 
@@ -101,8 +106,9 @@ else:
         """Limits where the start of a trigger is known; `Trigger.AvailableNow` is Spark's one batch."""
 
         def latestOffset(self) -> dict[str, object]:  # type: ignore[override]  # noqa: N802
-            """Where the next trigger ends."""
-            return self.stream.latest(self._begins_at, limited=True)
+            """Where the next trigger ends. Of a new query Spark asks this first, and where it starts afterwards."""
+            start = self.initialOffset() if self._begins_at is None else self._begins_at
+            return self.stream.latest(start, limited=True)
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:

@@ -373,6 +373,35 @@ def test_limits_over_ten_entry_ledgers_with_aborted_transactions(featured: Pulsa
         assert max(q.triggers) <= 4
 
 
+# -- a first batch that is done again
+
+
+def test_a_first_batch_is_repeated_from_the_same_start(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(3))
+    q = query(topic, startingOffsets="earliest")
+    end = through_json(q.stream.latest(q.stream.initial()))
+    publish(pulsar, topic, ["later"])
+    q.restart()
+    # As Spark does where the checkpoint has the end of the first batch, and no commit.
+    ranges = q.stream.ranges(through_json(q.stream.initial()), end)
+    assert read_tasks(q.options, ranges).column("value").to_pylist() == [b"0", b"1", b"2"]
+
+
+def test_a_first_batch_that_began_at_latest_cannot_be_repeated_and_it_is_said(
+    pulsar: PulsarUnderTest, query: Callable[..., Query]
+):
+    topic = pulsar.topic()
+    q = query(topic, startingOffsets="latest")
+    start = through_json(q.stream.initial())
+    publish(pulsar, topic, numbered(3))
+    end = through_json(q.stream.latest(start))
+    assert len(q.stream.ranges(start, end)) == 1
+    q.restart()
+    with pytest.raises(DataLossError, match="interrupted in its first batch"):
+        q.stream.ranges(through_json(q.stream.initial()), end)
+
+
 # -- AvailableNow
 
 
