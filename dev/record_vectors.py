@@ -5,7 +5,7 @@
     python -m dev.record_vectors [group ...]
 
 Writes `tests/vectors/pulsar/recorded-*.jsonl`, one file a group of cases, with the brokers and clients of the README
-there. Takes three minutes: brokers are started and stopped for it. Ids, times and ports differ from one recording to
+there. Takes some six minutes: brokers are started and stopped for it. Ids, times and ports differ from one recording to
 the next.
 """
 
@@ -43,6 +43,8 @@ NAMESPACE = "persistent://public/tests"
 PATIENCE_S = 60.0
 MAX_MESSAGE_BYTES = 1024
 """So small that the C++ client, which cannot be told a size, cuts small messages into chunks."""
+MIN_HOST_NAME = 5
+"""A shorter one stands somewhere in any bytes."""
 
 ENTRY_METADATA = {
     "brokerEntryMetadataInterceptors": (
@@ -58,7 +60,7 @@ STANDALONE = ENTRY_METADATA | {
 }
 EXTENSIBLE = {
     "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl",
-    "loadBalancerTransferEnabled": "true",
+    "loadBalancerLoadSheddingStrategy": "org.apache.pulsar.broker.loadbalance.extensions.scheduler.TransferShedder",
 }
 
 
@@ -97,12 +99,13 @@ class Case(RecordingProxy):
             RuntimeError: one of them names this machine.
         """
         seen = set()
+        host = socket.gethostname().encode()
         for frame in self.frames():
             if frame["hex"] in seen:
                 continue
             seen.add(frame["hex"])
             data = bytes.fromhex(frame["hex"])
-            if re.search(rb"/home/|/root/|/tmp/|" + re.escape(socket.gethostname().encode()), data):
+            if re.search(rb"/home/|/root/|/tmp/", data) or (len(host) >= MIN_HOST_NAME and host in data):
                 msg = f"{self.name}: a frame that names this machine: {frame['text']}"
                 raise RuntimeError(msg)
             # The package's own definitions have numbers for names.
@@ -423,12 +426,12 @@ class Cluster:
         ):
             client.subscribe("persistent://public/fresh/topic", "s")
             owner = 0 if any(frame["type"] == "SUBSCRIBE" for frame in cases[0].frames()) else 1
-            target = self.admins[1 - owner].url.removeprefix("http://")
+            # Brokers know each other by this name, whatever they advertise to clients.
+            target = self.admins[1 - owner].url.replace(f"http://{HOST}", "localhost")
             bundle = "namespaces/public/fresh/0x00000000_0xffffffff"
             self.admins[owner].request("PUT", f"{bundle}/unload?destinationBroker={target}")
-            cases[owner].wait_for_frames("CLOSE_CONSUMER")
-            cases[1 - owner].wait_for_frames("SUBSCRIBE")
-            cases[1 - owner].wait_for_frames("SUCCESS")
+            # It names the internal listener, so the client goes on past the other proxy (seen on broker 4.0.8).
+            cases[owner].wait_for_frames("CLOSE_CONSUMER", words="assigned_broker_service_url")
         return list(cases)
 
 

@@ -334,6 +334,13 @@ def test_a_redirect_is_followed_with_what_it_says() -> None:
     assert (connect.response, connect.authoritative) == (LookupType.Connect, True)
 
 
+def test_a_broker_that_gives_a_topic_away_names_the_next_one() -> None:
+    (close,) = [decode(f.data) for f in FRAMES if f.case.startswith("topic moves") and f.kind == "CLOSE_CONSUMER"]
+    assert isinstance(close, CloseConsumer)
+    assert (close.consumer_id, close.request_id, close.assigned_broker_service_url_tls) == (0, -1, None)
+    assert str(close.assigned_broker_service_url).startswith("pulsar://127.0.0.1:")
+
+
 def test_every_command_has_been_recorded_but_those_listed() -> None:
     assert KNOWN - {frame.kind for frame in FRAMES} == NOT_RECORDED
 
