@@ -76,8 +76,9 @@ __all__ = ["PROTOCOL_VERSION", "ConnectionState", "Event", "PulsarConnection", "
 
 logger = logging.getLogger(__name__)
 
-PROTOCOL_VERSION: Final = 19
-"""What we speak. From 18 on a broker may send broker entry metadata, from 19 on it reads partition metadata's flag."""
+PROTOCOL_VERSION: Final = 20
+"""What we speak. A broker sends broker entry metadata from 18 on, reads partition metadata's flag from 19 on, and says
+that a topic has migrated from 20 on (recorded from broker 4.0.8 with a client that speaks 20)."""
 
 MAX_FRAME_BYTES: Final = 256 << 20
 """The largest frame taken, whatever message size a broker allows: a bound of memory, not of the protocol."""

@@ -165,7 +165,7 @@ def test_what_connect_says(broker, client):
     (connect,) = one.of(c.Connect)
     assert (connect.auth_method_name, connect.auth_data) == ("token", b"secret")
     assert connect.client_version.startswith("spark-mq-source")
-    assert connect.protocol_version == 19
+    assert connect.protocol_version == 20
     assert connect.proxy_to_broker_url is None
 
 

@@ -91,7 +91,7 @@ def _drained(made: PulsarConnection) -> PulsarConnection:
 
 
 CHALLENGE = c.AuthChallenge(challenge=c.AuthData("token", b"PulsarAuthRefresh"), protocol_version=19)
-AUTH_RESPONSE = c.AuthResponse("test", c.AuthData("token", b"t0k"), 19)
+AUTH_RESPONSE = c.AuthResponse("test", c.AuthData("token", b"t0k"), 20)
 CONVERSATION: list[tuple[str, Command, list[Command] | type[MQSourceError], list[Command]]] = [
     # state, what the peer sends, the events or the error, what is answered
     ("CONNECTING", CONNECTED, [CONNECTED], []),
@@ -198,7 +198,7 @@ def test_connect_says_who_we_are_and_what_we_can_do() -> None:
         c.Connect(
             "test",
             "alice:pässword".encode(),
-            19,
+            20,
             "basic",
             "broker-1:6650",
             c.FeatureFlags(
@@ -239,7 +239,7 @@ def test_a_token_file_is_read_again_at_each_challenge(tmp_path: Path) -> None:
     assert connect.auth_data == b"first"
     file.write_text("second\n")
     made.receive_data(encode_command(CONNECTED) + encode_command(CHALLENGE))
-    assert sent(made) == [c.AuthResponse("test", c.AuthData("token", b"second"), 19)]
+    assert sent(made) == [c.AuthResponse("test", c.AuthData("token", b"second"), 20)]
     file.unlink()
     with pytest.raises(AuthenticationError, match="cannot be read"):
         made.receive_data(encode_command(CHALLENGE))
