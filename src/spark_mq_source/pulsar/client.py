@@ -220,12 +220,13 @@ class PulsarClient:
         return self._wait(consumer.request_bounds(), f"the last message of {consumer.topic_partition}")
 
     def wait_for(self, answers: Mapping[TopicPartition, Future[T]], what: str) -> dict[TopicPartition, T]:
-        """The answers to what was asked of several consumers, within one `operationTimeout`.
+        """The answers to what was asked of several topic-partitions, within one `operationTimeout`.
 
         Raises:
             MQSourceError: no answer in time, a refusal, or a consumer has ended.
         """
-        return self._wait_all(answers, what)
+        deadline = self._deadline()
+        return {tp: self._wait(answer, f"{what} of {tp}", deadline) for tp, answer in answers.items()}
 
     def seek(self, consumer: Consumer, target: Position) -> None:
         """Puts a consumer's cursor before an entry. The consumer has ended then, its subscription keeps the cursor.
@@ -296,8 +297,7 @@ class PulsarClient:
                 for tp, (session, authoritative) in asking.items()
             }
             asked, asking = asking, {}
-            for tp, answer in answers.items():
-                response = self._wait(answer, f"LOOKUP of {tp}")
+            for tp, response in self.wait_for(answers, "LOOKUP").items():
                 session = self._session_of(response, asked[tp][0])
                 if response.response is commands.LookupType.Redirect:
                     asking[tp] = (session, response.authoritative)
@@ -318,12 +318,8 @@ class PulsarClient:
         if response.proxy_through_service_url:
             # A proxy forwards the connection to the broker it is told; a broker that answers so (standalone does)
             # is that broker itself, and the connection in hand serves.
-            service_host, service_port = next(
-                ((h, p) for h, p in self._addresses if f"{h}:{p}" == asked.address.split(" ")[0]), self._addresses[0]
-            )
-            if (service_host, service_port) == (host, port):
-                return self._session(host, port, None)
-            return self._session(service_host, service_port, f"{host}:{port}")
+            service = asked.host_port if asked.host_port in self._addresses else self._addresses[0]
+            return self._session(*service, None if service == (host, port) else f"{host}:{port}")
         try:
             return self._session(host, port, None)
         except TransportError as error:
@@ -363,17 +359,17 @@ class PulsarClient:
         def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[Bounds]]:
             sessions = self._lookup(names)
             subscriptions = {tp: self._unique_name() for tp in names}
-            consumers = self._wait_all(
+            consumers = self.wait_for(
                 {tp: self._subscribe(sessions[tp], tp, EARLIEST, subscriptions[tp]) for tp in names}, "SUBSCRIBE"
             )
             sought = {tp: sessions[tp].seek(consumers[tp], timestamps_ms[tp]) for tp in names if tp in timestamps_ms}
-            self._wait_all(sought, "SEEK")
+            self.wait_for(sought, "SEEK")
             # The broker has closed the consumers that were sought; under the same name the cursor is kept.
-            consumers |= self._wait_all(
+            consumers |= self.wait_for(
                 {tp: self._subscribe(sessions[tp], tp, EARLIEST, subscriptions[tp]) for tp in sought}, "SUBSCRIBE"
             )
             closed = {tp: sessions[tp].close_consumer(consumers[tp]) for tp in names}
-            self._wait_all(closed, "CLOSE_CONSUMER")
+            self.wait_for(closed, "CLOSE_CONSUMER")
             return {tp: _already(consumers[tp].opened) for tp in names}
 
         return self._gather(topic_partitions, ask, "positions")
@@ -400,10 +396,6 @@ class PulsarClient:
 
             retrying(attempt, deadline=self._deadline())
         return results
-
-    def _wait_all(self, answers: Mapping[TopicPartition, Future[T]], what: str) -> dict[TopicPartition, T]:
-        deadline = self._deadline()
-        return {tp: self._wait(answer, f"{what} of {tp}", deadline) for tp, answer in answers.items()}
 
     def _wait(self, answer: Future[T], what: str, deadline: Deadline | None = None) -> T:
         try:

@@ -192,6 +192,7 @@ class Session:
     """One connection: answers are routed to the futures that wait, messages to their consumers."""
 
     def __init__(self, options: PulsarOptions, host: str, port: int, *, proxy_to: str | None) -> None:
+        self.host_port = (host, port)
         self.address = f"{host}:{port}" if proxy_to is None else f"{host}:{port} (proxy to {proxy_to})"
         self._request_ids = itertools.count(1)
         self._consumer_ids = itertools.count(1)
