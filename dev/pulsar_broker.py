@@ -41,6 +41,7 @@ FEATURED = {
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
     "retentionCheckIntervalInSeconds": "10",
     "messageExpiryCheckIntervalInMinutes": "1",
+    "authenticationRefreshCheckSeconds": "1",
     "brokerDeduplicationSnapshotIntervalSeconds": "5",
 }
 
