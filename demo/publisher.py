@@ -1,0 +1,91 @@
+"""Publishes flights with the official pulsar-client, and knows that each was stored."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+from demo.data import Flight
+from dev.pulsar_broker import PulsarStandalone
+
+__all__ = ["Publisher"]
+
+
+class Publisher:
+    """A producer of one topic: key is the carrier, event time the hour of departure.
+
+    Args:
+        broker: where the topic is.
+        topic: it exists.
+    """
+
+    def __init__(self, broker: PulsarStandalone, topic: str) -> None:
+        import pulsar
+
+        self._receipts = _Receipts()
+        self._sent = 0
+        self._client = broker.client()
+        self._producer = self._client.create_producer(
+            topic,
+            batching_enabled=True,
+            batching_max_messages=2000,
+            batching_max_allowed_size_in_bytes=256 * 1024,
+            batching_max_publish_delay_ms=20,
+            block_if_queue_full=True,
+            max_pending_messages=20_000,
+            max_pending_messages_across_partitions=80_000,
+            compression_type=pulsar.CompressionType.LZ4,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._client.close()
+
+    def send(self, flight: Flight) -> None:
+        """Sends one flight without waiting for its receipt."""
+        self._sent += 1
+        self._producer.send_async(
+            flight.line.encode(), self._receipts.take, partition_key=flight.carrier, event_timestamp=flight.hour_ms
+        )
+
+    def flush(self) -> None:
+        """Waits until the broker has stored everything that was sent.
+
+        Raises:
+            RuntimeError: it did not acknowledge every message.
+        """
+        self._producer.flush()
+        self._receipts.wait_for(self._sent, timeout_s=60)
+
+
+class _Receipts:
+    """Counts the broker's receipts, which arrive on the client's own threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._stored = 0
+        self._refusal: object = None
+
+    def take(self, result: Any, _message_id: object) -> None:  # noqa: ANN401 - the client's enumeration is not annotated
+        """The client's callback: one message was stored or refused."""
+        with self._changed:
+            if str(result).rpartition(".")[2] == "Ok":
+                self._stored += 1
+            else:
+                self._refusal = result
+            self._changed.notify()
+
+    def wait_for(self, count: int, timeout_s: float) -> None:
+        """Waits for this many receipts.
+
+        Raises:
+            RuntimeError: a message was refused, or receipts are missing after the timeout.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._stored >= count or self._refusal is not None, timeout_s)
+            if self._refusal is not None or self._stored != count:
+                msg = f"{self._stored:,} of {count:,} messages were stored; last refusal: {self._refusal}"
+                raise RuntimeError(msg)
