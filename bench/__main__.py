@@ -5,6 +5,7 @@
     python -m bench rates --sizes 100 --codecs none lz4 --partitions 1 --only ours null
     python -m bench memory               only the 3 GiB partition
     python -m bench planning             only the 1,000 partitions
+    python -m bench stream               streaming queries; with --quick one partition, once
     python -m bench decode               the decoder alone, without broker and Spark
 
 With --service-url and --admin-url it uses a broker that runs (`make brokers` starts one), and what is published there
@@ -27,8 +28,9 @@ from urllib.parse import urlsplit
 
 from bench.limits import LARGE_PARTITION, measure_memory, measure_planning
 from bench.publish import Workload, create_topic, publish, use_namespace
-from bench.readers import CONTENDERS, Case, spark_session, warm_up
-from bench.report import CaseResult, Results, describe_machine
+from bench.readers import CONTENDERS, JVM, Case, spark_session, warm_broker, warm_up
+from bench.report import CaseResult, Results, StreamResult, describe_machine
+from bench.stream import CATCH_UP_MESSAGES, TRIGGERS, measure_stream
 from dev.pulsar_broker import VERSION, PulsarStandalone
 
 HERE = Path(__file__).resolve().parent
@@ -72,7 +74,7 @@ def main() -> None:
         importlib.import_module("bench.decode").main(sys.argv[2:])
         return
     arguments = _parse(sys.argv[1:])
-    parts = ("rates", "memory", "planning") if arguments.what == "all" else (arguments.what,)
+    parts = ("rates", "memory", "planning", "stream") if arguments.what == "all" else (arguments.what,)
     workloads = [
         Workload(size, codec, partitions, int(MESSAGES[size] * arguments.scale))
         for partitions, size, codec in itertools.product(arguments.partitions, arguments.sizes, arguments.codecs)
@@ -88,23 +90,42 @@ def main() -> None:
         if "rates" in parts:
             for workload in workloads:
                 broker.fill(workload)
-            for workload in workloads:
+            for number, workload in enumerate(workloads):
                 case = Case(workload, broker.service_url, spark_session(workload.partitions, folder), folder)
+                if number == 0:
+                    say("reading until the broker's code is compiled")
+                    warm_broker(case)
                 results.cases.append(_measure(case, arguments.only, arguments.repeats))
         if "memory" in parts:
             broker.fill(LARGE_PARTITION)
             results.memory = measure_memory(broker.service_url, spark_session(1, folder), folder)
         if "planning" in parts:
             results.planning = measure_planning(broker.service_url, broker.admin_url, broker.address)
+        if "stream" in parts:
+            results.streams += _streams(arguments, broker, folder)
     print(results.terminal())
     say(f"took {(time.monotonic() - started) / 60:.1f} minutes")
     if arguments.output is not None:
         arguments.output.mkdir(parents=True, exist_ok=True)
-        results.write_json(arguments.output / "results.json")
+        if parts != ("stream",):
+            results.write_json(arguments.output / "results.json")
         if results.cases:
             results.write_chart(arguments.output / "results.png")
+        if results.streams:
+            results.write_stream_json(arguments.output / "stream.json")
     if arguments.update_readme:
         results.update_readme(HERE.parent / "README.md")
+
+
+def _streams(arguments: argparse.Namespace, broker: Broker, folder: Path) -> Iterator[StreamResult]:
+    for partitions in arguments.partitions:
+        workload = Workload(100, "none", partitions, int(CATCH_UP_MESSAGES * arguments.scale))
+        broker.fill(workload)
+        case = Case(workload, broker.service_url, spark_session(partitions, folder), folder)
+        say(f"streams of {workload.topic}")
+        yield measure_stream(
+            case, broker.address, broker.admin_url, repeats=arguments.repeats, triggers=arguments.triggers, say=say
+        )
 
 
 def _measure(case: Case, names: Sequence[str], repeats: int) -> CaseResult:
@@ -131,7 +152,7 @@ def _broker(arguments: argparse.Namespace, folder: str) -> Iterator[Broker]:
         yield Broker(arguments.service_url, arguments.admin_url)
         return
     say(f"starting Pulsar {VERSION}")
-    with PulsarStandalone(Path(folder) / "broker", overrides=BROKER_SETTINGS) as standalone:
+    with PulsarStandalone(Path(folder) / "broker", overrides=BROKER_SETTINGS, jvm=JVM) as standalone:
         yield Broker(standalone.service_url, standalone.admin_url)
 
 
@@ -139,7 +160,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="?", default="all", choices=("all", "rates", "memory", "planning"))
+    parser.add_argument("what", nargs="?", default="all", choices=("all", "rates", "memory", "planning", "stream"))
     parser.add_argument("--quick", action="store_true", help="rates of 100 B, uncompressed, one partition")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(MESSAGES), choices=list(MESSAGES), metavar="BYTES")
     parser.add_argument("--codecs", nargs="+", default=["none", "lz4"], choices=("none", "lz4"))
@@ -147,17 +168,22 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS), metavar="CONTENDER",
                         help=f"of {', '.join(CONTENDERS)}")  # fmt: skip
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--triggers", type=int, default=TRIGGERS, help="of each measurement of triggers")
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of messages, e.g. 0.25 to be quick")
     parser.add_argument("--service-url", help="use this running broker")
     parser.add_argument("--admin-url", help="its admin interface")
     parser.add_argument(
-        "--output", type=Path, help="folder of results.json and results.png (default: bench, if all is run)"
+        "--output",
+        type=Path,
+        help="folder of results.json, results.png and stream.json (default: bench, if all is run)",
     )
     parser.add_argument("--update-readme", action="store_true", help="write the table into README.md")
     parsed = parser.parse_args(arguments)
     if (parsed.service_url is None) != (parsed.admin_url is None):
         parser.error("--service-url and --admin-url belong together")
-    if parsed.quick:
+    if parsed.quick and parsed.what == "stream":
+        parsed.partitions, parsed.repeats, parsed.scale = [1], 1, parsed.scale / 3
+    elif parsed.quick:
         parsed.what, parsed.sizes, parsed.codecs, parsed.partitions = "rates", [100], ["none"], [1]
     elif parsed.what == "all" and parsed.output is None:
         parsed.output = HERE

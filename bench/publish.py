@@ -8,21 +8,25 @@ of the code under test takes part in making its input.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import random
 import socket
 import struct
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import crc32c
 import lz4.block
 
-__all__ = ["NAMESPACE", "Workload", "create_topic", "publish", "publish_one_each", "use_namespace"]
+__all__ = ["NAMESPACE", "Workload", "create_topic", "publish", "publish_one_each", "trickle", "use_namespace"]
 
 NAMESPACE = "public/bench"
 
@@ -34,6 +38,12 @@ IN_FLIGHT_BYTES = 16_000_000
 
 VARIANTS = 64
 """Different batches sent in turn: 6.4 MB, beyond what a compressor or a processor's inner caches could remember."""
+
+TRICKLE_MESSAGES = 10
+"""Messages of a batch of `trickle`: what a producer gathers in 10 ms at 1,000 messages a second."""
+
+TRICKLE_BATCHES_DUE = 10
+"""Batches of `trickle` that wait for their receipts, so that the broker's disk does not set the pace."""
 
 CODEC_NUMBERS = {"none": 0, "lz4": 1}
 SEED = 20_260
@@ -138,6 +148,45 @@ def publish_one_each(address: tuple[str, int], topic: str, partitions: int) -> N
             publisher.send(n, 1, body)
 
 
+@contextlib.contextmanager
+def trickle(address: tuple[str, int], topic: str, partitions: int, rate: int) -> Iterator[None]:
+    """Publishes 100 B messages in the background, evenly and a batch to each partition in turn, until it is left.
+
+    Publish times are this machine's clock at the moment a batch is sent.
+
+    Args:
+        address: the broker's host and port; it must serve the topic itself, as a standalone broker does.
+        topic: it exists, with this many partitions.
+        partitions: how many.
+        rate: messages a second, all partitions together.
+
+    Raises:
+        RuntimeError: the broker refused something.
+    """
+    payloads = list(itertools.islice(_payloads(Workload(100, "none", partitions, 0), TRICKLE_MESSAGES), 16))
+    left = threading.Event()
+
+    def publish_until_left(publisher: _Publisher) -> None:
+        began = time.monotonic()
+        for turn in itertools.count():
+            if left.wait(max(0.0, began + turn * TRICKLE_MESSAGES / rate - time.monotonic())):
+                return
+            body = _entry(payloads[turn % len(payloads)], TRICKLE_MESSAGES, "none", int(time.time() * 1000))
+            publisher.send(turn % partitions, TRICKLE_MESSAGES, body)
+            publisher.settle(TRICKLE_BATCHES_DUE)
+
+    with (
+        _Publisher(address, [f"{topic}-partition-{n}" for n in range(partitions)]) as publisher,
+        ThreadPoolExecutor(max_workers=1) as pool,
+    ):
+        publishing = pool.submit(publish_until_left, publisher)
+        try:
+            yield
+        finally:
+            left.set()
+        publishing.result()
+
+
 class _Publisher:
     """Producers on one connection. Leaving the `with` block waits for the receipts that are due."""
 
@@ -166,8 +215,8 @@ class _Publisher:
 
     def __exit__(self, kind: object, *_: object) -> None:
         try:
-            while self._due and kind is None:
-                self._take_receipt()
+            if kind is None:
+                self.settle(0)
         finally:
             self._socket.close()
 
@@ -186,6 +235,11 @@ class _Publisher:
         self._socket.sendall(body)
         self._due.append(len(body))
         self._in_flight_bytes += len(body)
+
+    def settle(self, most_due: int) -> None:
+        """Waits until no more than this many entries are without receipt."""
+        while len(self._due) > most_due:
+            self._take_receipt()
 
     def _take_receipt(self) -> None:
         self._expect(7)
@@ -220,24 +274,34 @@ class _Publisher:
 
 
 def _batches(workload: Workload, messages: int | None = None) -> Iterator[bytes]:
-    """Ready-made entries: magic, checksum, metadata, payload (Pulsar binary protocol, Payload commands)."""
-    rng = random.Random(SEED)
+    """Ready-made entries, all of them published now."""
     count = messages or workload.batch_messages
+    for payload in _payloads(workload, count):
+        yield _entry(payload, count, workload.codec, int(time.time() * 1000))
+
+
+def _payloads(workload: Workload, count: int) -> Iterator[bytes]:
+    """Payloads of batches of `count` messages, before compression."""
+    rng = random.Random(SEED)
     for variant in range(VARIANTS):
         payload = bytearray()
         for n in range(count):
             single = _text(2, f"k{rng.randrange(10_000):04d}") + _number(3, workload.value_bytes)
             single += _number(5, 1_700_000_000_000 + 1000 * variant + n)
             payload += struct.pack(">I", len(single)) + single + _value(rng, workload.value_bytes)
-        metadata = _text(1, "bench") + _number(2, 0) + _number(3, int(time.time() * 1000))
-        uncompressed_bytes = len(payload)
-        packed = bytes(payload)
-        if workload.codec == "lz4":
-            packed = lz4.block.compress(packed, store_size=False)
-            metadata += _number(8, CODEC_NUMBERS["lz4"])
-        metadata += _number(9, uncompressed_bytes) + _number(11, count)
-        checked = struct.pack(">I", len(metadata)) + metadata + packed
-        yield b"\x0e\x01" + struct.pack(">I", crc32c.crc32c(checked)) + checked
+        yield bytes(payload)
+
+
+def _entry(payload: bytes, count: int, codec: str, publish_time_ms: int) -> bytes:
+    """An entry: magic, checksum, metadata, payload (Pulsar binary protocol, Payload commands)."""
+    metadata = _text(1, "bench") + _number(2, 0) + _number(3, publish_time_ms)
+    packed = payload
+    if codec == "lz4":
+        packed = lz4.block.compress(payload, store_size=False)
+        metadata += _number(8, CODEC_NUMBERS["lz4"])
+    metadata += _number(9, len(payload)) + _number(11, count)
+    checked = struct.pack(">I", len(metadata)) + metadata + packed
+    return b"\x0e\x01" + struct.pack(">I", crc32c.crc32c(checked)) + checked
 
 
 def _value(rng: random.Random, size: int) -> bytes:

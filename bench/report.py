@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -17,10 +17,7 @@ from typing import Any
 from bench.publish import Workload
 from spark_mq_source import implementation
 
-__all__ = ["README_BEGIN", "README_END", "CaseResult", "Results", "describe_machine"]
-
-README_BEGIN = "<!-- bench:begin -->"
-README_END = "<!-- bench:end -->"
+__all__ = ["CaseResult", "Results", "StreamResult", "describe_machine"]
 
 LABELS = {
     "ours": "pulsar-native",
@@ -77,11 +74,72 @@ class CaseResult:
 
 
 @dataclass
+class StreamResult:
+    """How queries over one number of partitions run; `ours` and `null` in each mapping.
+
+    Attributes:
+        partitions: topic-partitions, and the null source's partitions.
+        messages: how many there were to catch up with.
+        rate: messages a second that were published while triggers were measured.
+        rows_per_second: of catching up, every repeat.
+        triggers_ms: of every repeat, the medians of a trigger and of its parts, by Spark's names.
+        latencies_ms: percentiles from publish to foreachBatch; ours alone.
+    """
+
+    partitions: int
+    messages: int
+    rate: int
+    rows_per_second: dict[str, list[float]] = field(default_factory=dict)
+    triggers_ms: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    latencies_ms: dict[str, float] = field(default_factory=dict)
+
+    def add_rates(self, rates: Mapping[str, float]) -> None:
+        """One repeat of catching up."""
+        for name, rate in rates.items():
+            self.rows_per_second.setdefault(name, []).append(rate)
+
+    def add_triggers(self, parts: Mapping[str, dict[str, float]]) -> None:
+        """One repeat of triggers."""
+        for name, medians in parts.items():
+            self.triggers_ms.setdefault(name, []).append(medians)
+
+    def trigger_ms(self, name: str, part: str = "triggerExecution") -> float:
+        """The median of the repeats."""
+        return median(medians.get(part, 0) for medians in self.triggers_ms[name])
+
+    @property
+    def catch_up_ratio(self) -> float:
+        """Our rate over the null source's."""
+        return median(self.rows_per_second["ours"]) / median(self.rows_per_second["null"])
+
+    @property
+    def trigger_ratio(self) -> float:
+        """Our trigger time over the null source's."""
+        return self.trigger_ms("ours") / self.trigger_ms("null")
+
+    def terminal(self) -> list[str]:
+        """The lines of a terminal."""
+        lines = [f"\nstream, {_count(self.partitions)}, caught up with {self.messages:,} messages"]
+        for name, rates in self.rows_per_second.items():
+            spread = f"{min(rates) / 1e6:6.3f} .. {max(rates) / 1e6:.3f}"
+            lines.append(f"  {LABELS[name]:28} {median(rates) / 1e6:6.3f} M rows/s   ({spread})")
+        lines.append(f"  {'rate / null Arrow source':58} {self.catch_up_ratio:6.2f}")
+        for name, repeats in self.triggers_ms.items():
+            parts = {part: self.trigger_ms(name, part) for part in repeats[0] if part != "triggerExecution"}
+            shown = ", ".join(f"{part} {ms:.0f}" for part, ms in parts.items())
+            lines.append(f"  {LABELS[name]:28} {self.trigger_ms(name):6.0f} ms a trigger ({shown})")
+        lines.append(f"  {'trigger time / null Arrow source':58} {self.trigger_ratio:6.2f}")
+        shown = ", ".join(f"{name} {ms:.0f} ms" for name, ms in self.latencies_ms.items())
+        return [*lines, f"  publish to foreachBatch at {self.rate:,} messages/s: {shown}"]
+
+
+@dataclass
 class Results:
     """Everything one run measured."""
 
     machine: dict[str, Any]
     cases: list[CaseResult] = field(default_factory=list)
+    streams: list[StreamResult] = field(default_factory=list)
     memory: dict[str, dict[str, int]] | None = None
     planning: dict[str, float] | None = None
 
@@ -97,6 +155,8 @@ class Results:
                 ratio = case.ratio(ours, other)
                 if ratio is not None:
                     lines.append(f"  {LABELS[ours] + ' / ' + LABELS[other]:58} {ratio:6.2f}")
+        for stream in self.streams:
+            lines += stream.terminal()
         return "\n".join([*lines, "", *self._bounds()])
 
     def markdown(self) -> str:
@@ -118,11 +178,40 @@ class Results:
         machine = self.machine
         note = (
             f"Million rows a second, medians of {self._repeats()} interleaved runs; in brackets, how many times as "
-            f"fast pulsar-native with its default columns is. {machine['date'][:10]}, {machine['cores']} cores "
-            f"({machine['cpu']}), broker and Spark on the same machine; Spark {machine['versions']['pyspark']}, "
-            f"Pulsar {machine['broker']}, pulsar-client {machine['versions']['pulsar-client']}."
+            f"fast pulsar-native with its default columns is. {self._where()}, "
+            f"pulsar-client {machine['versions']['pulsar-client']}."
         )
         return "\n".join([*rows, "", note, *self._bounds(), ""])
+
+    def stream_markdown(self) -> str:
+        """The table of README.md about streaming."""
+        head = ["stream", "catching up", "of the null source", "a trigger", "of the null source"]
+        head += ["publish to foreachBatch, median", "99 %"]
+        rows = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+        for stream in self.streams:
+            cells = [
+                _count(stream.partitions),
+                f"{_millions(median(stream.rows_per_second['ours']))} M rows/s",
+                _decimal(stream.catch_up_ratio),
+                f"{stream.trigger_ms('ours'):.0f} ms",
+                _decimal(stream.trigger_ratio),
+                *(f"{ms:.0f} ms" for ms in stream.latencies_ms.values()),
+            ]
+            rows.append("| " + " | ".join(cells) + " |")
+        first = self.streams[0]
+        note = (
+            f"Catching up with {first.messages:,} messages of 100 B (`availableNow`); triggers every 200 ms at "
+            f"{first.rate:,} messages a second. Medians of {len(first.triggers_ms['ours'])} interleaved runs. "
+            f"{self._where()}."
+        )
+        return "\n".join([*rows, "", note, ""])
+
+    def _where(self) -> str:
+        machine = self.machine
+        return (
+            f"{machine['date'][:10]}, {machine['cores']} cores ({machine['cpu']}), broker and Spark on the same "
+            f"machine; Spark {machine['versions']['pyspark']}, Pulsar {machine['broker']}"
+        )
 
     def _repeats(self) -> int:
         return max((len(rates) for case in self.cases for rates in case.rates.values()), default=0)
@@ -141,6 +230,14 @@ class Results:
                 f"({self.planning['topics_not_loaded']:.1f} s where the broker has yet to load them)."
             )
         return lines
+
+    def write_stream_json(self, path: Path) -> None:
+        """What was measured of streams, each repeat included."""
+        streams = [
+            asdict(stream) | {"ratios": {"catch_up": stream.catch_up_ratio, "trigger": stream.trigger_ratio}}
+            for stream in self.streams
+        ]
+        path.write_text(json.dumps({"machine": self.machine, "streams": streams}, indent=2) + "\n")
 
     def write_json(self, path: Path) -> None:
         """Everything, each repeat included."""
@@ -189,7 +286,7 @@ class Results:
                     ],
                     error_kw={"elinewidth": 0.8, "ecolor": "#444444"},
                 )
-            axis.set_yticks(range(len(cases)), [_partitions(c.workload) for c in cases])
+            axis.set_yticks(range(len(cases)), [_count(c.workload.partitions) for c in cases])
             axis.invert_yaxis()
             axis.set_title(f"{_size(value_bytes)}, {_codec(codec)}", fontsize=10, loc="left")
             axis.spines[["top", "right"]].set_visible(False)
@@ -200,18 +297,17 @@ class Results:
         plt.close(figure)
 
     def update_readme(self, path: Path) -> None:
-        """Replaces what stands between the markers.
+        """Replaces what stands between the markers of what was measured.
 
         Raises:
-            ValueError: the file has no markers.
+            ValueError: the file has no such markers.
         """
         text = path.read_text()
-        before, begin, rest = text.partition(README_BEGIN)
-        _, end, after = rest.partition(README_END)
-        if not begin or not end:
-            msg = f"{path} has no {README_BEGIN} ... {README_END}"
-            raise ValueError(msg)
-        path.write_text(f"{before}{begin}\n{self.markdown()}{end}{after}")
+        if self.cases:
+            text = _replaced(text, "bench", self.markdown())
+        if self.streams:
+            text = _replaced(text, "bench-stream", self.stream_markdown())
+        path.write_text(text)
 
 
 def describe_machine(broker_version: str) -> dict[str, Any]:
@@ -243,6 +339,16 @@ def _lines(path: str) -> Sequence[str]:
     return file.read_text().splitlines() if file.exists() else ()
 
 
+def _replaced(text: str, part: str, table: str) -> str:
+    begin, end = f"<!-- {part}:begin -->", f"<!-- {part}:end -->"
+    before, found_begin, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found_begin or not found_end:
+        msg = f"README.md has no {begin} ... {end}"
+        raise ValueError(msg)
+    return f"{before}{begin}\n{table}{end}{after}"
+
+
 def _size(value_bytes: int) -> str:
     return f"{value_bytes} B" if value_bytes % 1024 else f"{value_bytes // 1024} KiB"
 
@@ -251,12 +357,12 @@ def _codec(codec: str) -> str:
     return {"none": "uncompressed", "lz4": "LZ4"}[codec]
 
 
-def _partitions(workload: Workload) -> str:
-    return "1 partition" if workload.partitions == 1 else f"{workload.partitions} partitions"
+def _count(partitions: int) -> str:
+    return "1 partition" if partitions == 1 else f"{partitions} partitions"
 
 
 def _title(workload: Workload) -> str:
-    return f"{_size(workload.value_bytes)}, {_codec(workload.codec)}, {_partitions(workload)}"
+    return f"{_size(workload.value_bytes)}, {_codec(workload.codec)}, {_count(workload.partitions)}"
 
 
 def _millions(rate: float | None) -> str:

@@ -5,15 +5,18 @@ Spark's workers import this module, so it holds nothing else.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
+import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from spark_mq_source.spark.base import MQPartition
@@ -35,6 +38,7 @@ class NullSource(DataSource):
             types, row sizes and batch sizes are the same.
         rows: how many rows each partition yields.
         partitions: how many partitions.
+        rowsPerSecond: only of a stream: it never ends, and brings this many rows a second, all partitions together.
     """
 
     @classmethod
@@ -51,6 +55,18 @@ class NullSource(DataSource):
         options = self.options
         return _NullReader(options["batches"], int(options["rows"]), int(options["partitions"]))
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """The stream's reader; the file must be of this schema, which Spark checks."""
+        options = self.options
+        partitions = int(options["partitions"])
+        rate = options.get("rowsPerSecond")
+        return _NullStreamReader(
+            options["batches"],
+            partitions,
+            int(options.get("rows", 0)) * partitions,
+            None if rate is None else int(rate),
+        )
+
 
 class _NullReader(DataSourceReader):
     def __init__(self, batches: str, rows: int, partitions: int) -> None:
@@ -62,16 +78,65 @@ class _NullReader(DataSourceReader):
         return [_Rows(self._rows)] * self._partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Read, not mapped: page faults are none of Spark's doing.
-        with pa.ipc.open_file(pa.BufferReader(Path(self._batches).read_bytes())) as file:
-            batches = [file.get_batch(n) for n in range(file.num_record_batches)]
-        left = partition.value
-        for batch in itertools.cycle(batches):
-            if left <= batch.num_rows:
-                yield batch.slice(0, left)
-                return
-            yield batch
-            left -= batch.num_rows
+        return _take(_load(self._batches), partition.value)
+
+
+class _NullStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """All rows at once, or by the clock; whatever of the stream a trigger has, it is dealt out to all partitions."""
+
+    def __init__(self, batches: str, partitions: int, rows: int, rows_per_second: int | None) -> None:
+        self._batches = batches
+        self._partitions = partitions
+        self._rows = rows
+        self._rows_per_second = rows_per_second
+        self._first: dict[str, int] | None = None
+
+    def _now(self) -> dict[str, int]:
+        if self._rows_per_second is None:
+            return {"rows": self._rows}
+        return {"rows": int(time.time() * self._rows_per_second)}
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        # Spark asks twice, and not for another answer.
+        if self._first is None:
+            self._first = {"rows": 0} if self._rows_per_second is None else self._now()
+        return self._first
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        return ReadMaxRows(2**63 - 1)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        return self._now()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        pass
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        each, more = divmod(end["rows"] - start["rows"], self._partitions)
+        return [_Rows(each + (n < more)) for n in range(self._partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _take(_load_once(self._batches), partition.value)
+
+
+def _load(path: str) -> Sequence[pa.RecordBatch]:
+    # Read, not mapped: page faults are none of Spark's doing.
+    with pa.ipc.open_file(pa.BufferReader(Path(path).read_bytes())) as file:
+        return [file.get_batch(n) for n in range(file.num_record_batches)]
+
+
+# A trigger of a few rows must not wait for the whole file; Spark keeps its workers.
+_load_once = functools.lru_cache(maxsize=1)(_load)
+
+
+def _take(batches: Sequence[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    left = rows
+    for batch in itertools.cycle(batches):
+        if left <= batch.num_rows:
+            yield batch.slice(0, left)
+            return
+        yield batch
+        left -= batch.num_rows
 
 
 class PeakMemory:
