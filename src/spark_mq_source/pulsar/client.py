@@ -45,6 +45,9 @@ MAX_REDIRECTS = 20
 MAX_REQUESTS_IN_FLIGHT = 500
 """Requests sent before the first is waited for; a broker allows 5,000 topic loads and 50,000 lookups at once."""
 
+MAX_ENTRIES_AT_ONCE = 16
+"""Entries looked at together: each is as large as a broker accepts, 5 MiB unless configured."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
@@ -52,6 +55,7 @@ class Ledger:
 
     ledger_id: int
     entries: int
+    stored_bytes: int
 
 
 class PulsarClient:
@@ -167,14 +171,14 @@ class PulsarClient:
             timeout_seconds=self._options.operation_timeout_ms / 1000,
         )
         try:
-            ledgers = [Ledger(int(x["ledgerId"]), int(x["entries"])) for x in answer["ledgers"]]  # type: ignore[index]
-            current = int(answer["currentLedgerEntries"])  # type: ignore[index]
+            ledgers = [Ledger(int(x["ledgerId"]), int(x["entries"]), int(x["size"])) for x in answer["ledgers"]]  # type: ignore[index]
+            current = int(answer["currentLedgerEntries"]), int(answer["currentLedgerSize"])  # type: ignore[index]
         except (KeyError, TypeError, ValueError) as error:
             msg = f"{url}: not the answer of a Pulsar admin interface ({type(error).__name__}: {error})"
             raise RemoteProtocolError(msg) from error
         # The list has 0 for the ledger that is being written; its size stands beside it.
         if ledgers and ledgers[-1].entries == 0:
-            ledgers[-1] = Ledger(ledgers[-1].ledger_id, current)
+            ledgers[-1] = Ledger(ledgers[-1].ledger_id, *current)
         return ledgers
 
     # -- consumers
@@ -188,28 +192,84 @@ class PulsarClient:
         return self.open_consumers({topic_partition: start})[topic_partition]
 
     def open_consumers(
-        self, starts: Mapping[TopicPartition, Position], *, durable_name: str | None = None
+        self,
+        starts: Mapping[TopicPartition, Position],
+        *,
+        durable_name: str | None = None,
+        new_at_end: bool = False,
     ) -> dict[TopicPartition, Consumer]:
         """Exclusive consumers whose first entry is the one of their start itself: skip what is not after it.
 
         Without `durable_name` they are gone when they are closed, and each has a name that is used once only: a name
         in use joins the older cursor and ignores the start. With it the subscription stays; one that is made now
-        begins at the topic's first message, because a durable one ignores the start (both seen on 4.0.8).
+        begins at the topic's first message, or with `new_at_end` at its end, because a durable one ignores the start
+        (both seen on 4.0.8).
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
         """
+        # With Earliest a start past the end would begin the topic again; a durable one has no start (seen on 4.0.8).
+        is_durable = durable_name is not None
+        at_first = is_durable and not new_at_end
+        initial = commands.InitialPosition.Earliest if at_first else commands.InitialPosition.Latest
+        opening: list[Future[Consumer]] = []
+        consumers: dict[TopicPartition, Consumer] = {}
 
         def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[Consumer]]:
             sessions = self._lookup(names)
-            return {
+            asked = {
                 tp: self._subscribe(
-                    sessions[tp], tp, starts[tp], durable_name or self._unique_name(), durable=durable_name is not None
+                    sessions[tp],
+                    tp,
+                    None if is_durable else starts[tp],
+                    durable_name or self._unique_name(),
+                    initial,
                 )
                 for tp in names
             }
+            opening.extend(asked.values())
+            return asked
 
-        return self._gather(list(starts), ask, "SUBSCRIBE")
+        def close_unless_kept(opened: Future[Consumer]) -> None:
+            if opened.exception() is None and opened.result() not in kept:
+                self.close_consumer(opened.result())
+
+        try:
+            consumers = self._gather(list(starts), ask, "SUBSCRIBE")
+        finally:
+            # Whoever comes too late, or for nothing because another one has failed for good, is not left behind.
+            kept = set(consumers.values())
+            for opened in opening:
+                opened.add_done_callback(close_unless_kept)
+        return consumers
+
+    def fetch_first_entries(self, starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, commands.Message]:
+        """The first entry at or after each position, of those where one comes within `operationTimeout`.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        found: dict[TopicPartition, commands.Message] = {}
+
+        def look(window: Mapping[TopicPartition, Position]) -> None:
+            consumers = self.open_consumers(window)
+            try:
+                for consumer in consumers.values():
+                    consumer.grant(1)
+                deadline = self._deadline()
+                for tp, consumer in consumers.items():
+                    messages = consumer.receive(max_bytes=1, timeout_seconds=deadline.remaining_seconds())
+                    if messages:
+                        found[tp] = messages[0]
+            finally:
+                for consumer in consumers.values():
+                    self.close_consumer(consumer)
+
+        names = list(starts)
+        for n in range(0, len(names), MAX_ENTRIES_AT_ONCE):
+            window = {tp: starts[tp] for tp in names[n : n + MAX_ENTRIES_AT_ONCE]}
+            retrying(partial(look, window), deadline=self._deadline())
+        return found
 
     def wait_for_bounds(self, consumer: Consumer) -> Bounds:
         """`Consumer.request_bounds`, waited for.
@@ -330,10 +390,14 @@ class PulsarClient:
             raise error.within(hint) from error
 
     def _subscribe(
-        self, session: Session, topic_partition: TopicPartition, start: Position, name: str, *, durable: bool = False
+        self,
+        session: Session,
+        topic_partition: TopicPartition,
+        start: Position | None,
+        name: str,
+        initial: commands.InitialPosition = commands.InitialPosition.Latest,
     ) -> Future[Consumer]:
-        # With Earliest a start past the end would begin the topic again; a durable one has no start (seen on 4.0.8).
-        initial = commands.InitialPosition.Earliest if durable else commands.InitialPosition.Latest
+        """SUBSCRIBE; without a `start` the subscription is durable."""
         return session.open_consumer(
             topic_partition,
             lambda consumer_id, request_id: commands.Subscribe(
@@ -342,8 +406,8 @@ class PulsarClient:
                 sub_type=commands.SubType.Exclusive,
                 consumer_id=consumer_id,
                 request_id=request_id,
-                durable=durable,
-                start_message_id=None if durable else commands.MessageId(start.ledger, start.entry),
+                durable=start is None,
+                start_message_id=None if start is None else commands.MessageId(start.ledger, start.entry),
                 read_compacted=self._options.read_compacted,
                 initial_position=initial,
                 force_topic_creation=False,

@@ -251,7 +251,8 @@ class PulsarOptions(Options):
         aliases=("pulsar.client.listenerName",),
     )
     admin_url: str | None = option(
-        "Address of the admin API (`http://host:8080`). Only `minPartitions` uses it, to split across ledgers.",
+        "Address of the admin API (`http://host:8080`). Only `minPartitions` uses it, to split across ledgers, and "
+        "`maxBytesPerTrigger`, to know their sizes.",
         default=None,
         scope=_READING,
         aliases=("admin.url",),
@@ -352,6 +353,27 @@ class PulsarOptions(Options):
         default=None,
         default_text="all there is",
         scope=STREAM,
+        check=at_least(1),
+    )
+    max_rows_per_trigger: int | None = option(
+        "Most messages of one trigger, shared out the same way. As exact as the broker allows, to the entry, and at "
+        "least one entry: by its index where it keeps one and shows it to clients (broker entry metadata); else by the "
+        "messages per entry of the first and the last entry of each trigger and of those before, which is exact where "
+        "the entries of a partition are alike, and can be passed where they are not. Several limits: the smallest "
+        "counts.",
+        default=None,
+        default_text="all there is",
+        scope=STREAM,
+        check=at_least(1),
+    )
+    max_bytes_per_trigger: int | None = option(
+        "Most bytes of one trigger (`64m`), as the broker stores them: compressed, with what belongs to the messages. "
+        "With `adminUrl` by the average entry of each ledger, which costs a request for each partition that is behind; "
+        "else as exact as `maxRowsPerTrigger` is without an index.",
+        default=None,
+        default_text="all there is",
+        scope=STREAM,
+        parse=parse_size_bytes,
         check=at_least(1),
     )
     min_partitions: int | None = option(

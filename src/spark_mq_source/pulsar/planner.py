@@ -17,7 +17,7 @@ from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.reader import PulsarRange
 from spark_mq_source.pulsar.session import Bounds
 
-__all__ = ["plan_batch", "resolve_positions", "split_ranges", "topics_of"]
+__all__ = ["check_named", "plan_batch", "resolve_positions", "split_ranges", "topics_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class _Planner:
     def ranges(self) -> list[PulsarRange]:
         options = self._options
         partitions = self._client.fetch_partitions(topics_of(self._client, self._options))
-        self._check_named(partitions)
+        check_named(options, partitions)
         partitions = [tp for tp in partitions if self._may_match(tp)]
         bounds = self._client.fetch_bounds(partitions)
         starts = resolve_positions(self._client, "starting", options.starting_at, partitions)
@@ -105,22 +105,6 @@ class _Planner:
         until = self._client.fetch_positions_at(dict.fromkeys(partitions, min(upper) + slack)) if upper else {}
         return after, until
 
-    def _check_named(self, partitions: Sequence[TopicPartition]) -> None:
-        """Refuses offsets and times for topic-partitions that are not read: most likely a name is misspelt."""
-        options = self._options
-        known = {str(tp) for tp in partitions} | {tp.topic for tp in partitions}
-        given = {
-            "startingOffsets": options.starting_offsets,
-            "endingOffsets": options.ending_offsets,
-            "startingTimestamp": options.starting_timestamp,
-            "endingTimestamp": options.ending_timestamp,
-        }
-        for option, value in given.items():
-            unknown = sorted(set(value.named) - known) if value is not None else []
-            if unknown:
-                msg = f"{option} names {', '.join(unknown)}, which this query does not read"
-                raise OptionError(msg)
-
     def _checked_start(self, tp: TopicPartition, start: Position, bounds: Bounds) -> Position:
         # EARLIEST asks for what there is; a position asks for all that follows it.
         if start >= bounds.first or start == EARLIEST:
@@ -133,6 +117,26 @@ class _Planner:
             raise DataLossError(msg)
         logger.warning("%s", msg)
         return bounds.first
+
+
+def check_named(options: PulsarOptions, partitions: Sequence[TopicPartition]) -> None:
+    """Refuses offsets and times for topic-partitions that are not read: most likely a name is misspelt.
+
+    Raises:
+        OptionError: an option names such topic-partitions.
+    """
+    known = {str(tp) for tp in partitions} | {tp.topic for tp in partitions}
+    given = {
+        "startingOffsets": options.starting_offsets,
+        "endingOffsets": options.ending_offsets,
+        "startingTimestamp": options.starting_timestamp,
+        "endingTimestamp": options.ending_timestamp,
+    }
+    for option, value in given.items():
+        unknown = sorted(set(value.named) - known) if value is not None else []
+        if unknown:
+            msg = f"{option} names {', '.join(unknown)}, which this query does not read"
+            raise OptionError(msg)
 
 
 def topics_of(client: PulsarClient, options: PulsarOptions) -> Sequence[str]:

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, TopicNotFoundError
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.pulsar.client import PulsarClient
+from spark_mq_source.pulsar.limits import Limiter
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition, decode_offsets, encode_offsets
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.planner import resolve_positions, split_ranges, topics_of
+from spark_mq_source.pulsar.planner import check_named, resolve_positions, split_ranges, topics_of
 from spark_mq_source.pulsar.reader import PulsarRange
 from spark_mq_source.pulsar.session import Bounds, Consumer
 
@@ -25,9 +26,6 @@ Offsets = Mapping[TopicPartition, Position]
 """The last message read of each topic-partition."""
 
 logger = logging.getLogger(__name__)
-
-END_OF_LEDGER = 2**62
-"""An entry past the end of any ledger: a consumer opened there tells how long its ledger is (seen on 4.0.8)."""
 
 
 class PulsarStream:
@@ -48,18 +46,15 @@ class PulsarStream:
         self._options = options
         self.newest: dict[str, object] | None = None
         self._client = PulsarClient(options)
-        # CONSUMER_STATS for a consumer that was just unloaded costs the connection (seen on 4.0.8).
-        self._statistics = PulsarClient(options)
+        self._limiter = Limiter(self._client, options)
         # The subscription is exclusive: when anything fails, closing the connection is the one sure way to let go of
         # every consumer that was opened.
         self._pinning = PulsarClient(options)
         self._watchers: dict[TopicPartition, Consumer] = {}
         self._pins: dict[TopicPartition, Consumer] = {}
         self._target: Offsets | None = None
-        self._ledger_ends: dict[tuple[TopicPartition, int], int] = {}
         # Where a range begins whose start is the last entry of a ledger that was read and is gone now.
         self._successors: dict[tuple[TopicPartition, Position], Position] = {}
-        self._served: TopicPartition | None = None
         # The start of a query that has planned no trigger since it was started.
         self._unplanned: dict[str, object] | None = None
         if options.subscription is None:
@@ -72,17 +67,20 @@ class PulsarStream:
     def close(self) -> None:
         """Closes the connections; a durable subscription stays."""
         self._client.close()
-        self._statistics.close()
+        self._limiter.close()
         self._pinning.close()
 
     def initial(self) -> dict[str, object]:
-        """Where a query starts that has no checkpoint; a durable subscription is brought there.
+        """Where a query starts that has no checkpoint.
 
         Raises:
+            OptionError: `startingOffsets` or `startingTimestamp` names what is not read, or leaves a partition out.
             DataLossError: `startingOffsets` names a position that is gone, and `failOnDataLoss` is true.
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
-        bounds = self._watch(self._client.fetch_partitions(topics_of(self._client, self._options)))
+        partitions = self._client.fetch_partitions(topics_of(self._client, self._options))
+        check_named(self._options, partitions)
+        bounds = self._watch(partitions)
         starts = resolve_positions(self._client, "starting", self._options.stream_starting_at, list(bounds))
         initial = {}
         for tp, start in starts.items():
@@ -92,28 +90,32 @@ class PulsarStream:
             # Where there is nothing, all that comes is wanted. The current ledger is no start: as long as it is empty,
             # an unload replaces it, and that would look like loss (seen on 4.0.8).
             initial[tp] = min(max(start, first), last) if last > first else EARLIEST
-        if self._options.subscription is not None:
-            self._move_pins(initial, move_back=True)
+        # A durable subscription is brought there with the first trigger that is planned, not before: a query that was
+        # interrupted in its first batch asks this too, and the subscription alone knows where that batch began.
         self._unplanned = offsets_to_json(initial)
         return self._unplanned
 
     def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
-        """Where the next trigger ends.
+        """Where the next trigger ends. The first one of a new query brings the durable subscription to its start.
 
         Args:
             start: where it begins; None where Spark does not say (before 4.2), and then nothing is limited.
-            limited: whether `maxEntriesPerTrigger` counts.
+            limited: whether the limits of the options count.
 
         Raises:
             DataLossError: a topic-partition has vanished or lost unread messages, and `failOnDataLoss` is true.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
-        self._unplanned = None
         given = {} if start is None else offsets_from_json(start)
+        self._limiter.forget_before(given)
+        self._successors = {key: first for key, first in self._successors.items() if given.get(key[0]) == key[1]}
         bounds = self._watch(self._partitions(given))
         begin = self._checked(given, bounds)
         if self._options.subscription is not None:
+            if start == self._unplanned:
+                self._move_pins(begin, move_back=True)
             self._open_pins(bounds)
+        self._unplanned = None
         # TTL may have moved a watcher to the end, so `first` does not tell whether there is something to read.
         ends = {
             tp: max(begin.get(tp, EARLIEST), b.last) for tp, b in bounds.items() if tp in begin or b.last > EARLIEST
@@ -127,11 +129,10 @@ class PulsarStream:
                 for tp, end in ends.items()
                 if tp in begin or target.get(tp, EARLIEST) > EARLIEST
             }
-        limit = self._options.max_entries_per_trigger
-        if limited and limit is not None and start is not None:
+        if limited and start is not None:
             starts = {tp: begin.get(tp, EARLIEST) for tp in ends}
             starts = {tp: bounds[tp].first if at == EARLIEST < ends[tp] else at for tp, at in starts.items()}
-            ends = self._limit(starts, ends, limit)
+            ends = self._limiter.limit(starts, ends)
         return offsets_to_json(ends)
 
     def aim_at_now(self) -> None:
@@ -147,11 +148,12 @@ class PulsarStream:
 
         Raises:
             DataLossError: the first trigger is done again, its start is not known, and `failOnDataLoss` is true.
-            MQSourceError: the cluster cannot be reached in time (only where `minPartitions` has something to split).
+            MQSourceError: the cluster cannot be reached in time (only where the first trigger is done again, or where
+                `minPartitions` has something to split).
         """
         begin, finish = offsets_from_json(start), offsets_from_json(end)
-        if start == self._unplanned and finish:
-            self._check_repeatable(begin)
+        if start == self._unplanned:
+            begin = self._repeated(begin, finish)
         starts = {tp: begin.get(tp, EARLIEST) for tp in finish}
         # The reader takes a start that is gone for loss; here it is known to have been the last of its ledger.
         starts = {tp: min(self._successors.get((tp, at), at), finish[tp]) for tp, at in starts.items()}
@@ -198,13 +200,15 @@ class PulsarStream:
 
         return retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
 
-    def _open_pins(self, partitions: Iterable[TopicPartition]) -> None:
+    def _open_pins(self, partitions: Iterable[TopicPartition], *, new_at_end: bool = False) -> None:
         """Opens the durable subscription where it is not open; one that is new begins at the first message."""
         missing = [tp for tp in partitions if tp not in self._pins]
         if missing:
             starts = dict.fromkeys(missing, EARLIEST)
             try:
-                self._pins |= self._pinning.open_consumers(starts, durable_name=self._options.subscription)
+                self._pins |= self._pinning.open_consumers(
+                    starts, durable_name=self._options.subscription, new_at_end=new_at_end
+                )
             except MQSourceError:
                 self._drop_pins()
                 raise
@@ -250,21 +254,6 @@ class PulsarStream:
         self._pins.clear()
         self._pinning.close()
 
-    def _cursor_at(self, tp: TopicPartition, start: Position) -> Position:
-        consumer = self._client.open_consumer(tp, start)
-        self._client.close_consumer(consumer)
-        return consumer.opened.first
-
-    def _first_after(self, tp: TopicPartition, position: Position) -> Position | None:
-        """The first entry in the ledgers after the closed one of `position`; None where there is none yet."""
-        consumer = self._client.open_consumer(tp, Position(position.ledger, END_OF_LEDGER))
-        try:
-            consumer.grant(1)
-            entries = consumer.receive(max_bytes=1, timeout_seconds=self._options.operation_timeout_ms / 1000)
-        finally:
-            self._client.close_consumer(consumer)
-        return Position(entries[0].ledger_id, entries[0].entry_id) if entries else None
-
     def _present(self) -> tuple[Sequence[TopicPartition], Mapping[str, TopicNotFoundError]]:
         """The topic-partitions there are to read now, and the topics that are not there."""
         names = topics_of(self._client, self._options)
@@ -307,21 +296,52 @@ class PulsarStream:
                 self._check_trimmed(tp, position)
         return {tp: position for tp, position in start.items() if tp in bounds}
 
-    def _check_repeatable(self, begin: Offsets) -> None:
-        """The first trigger of a query that was interrupted in it: its end is in the checkpoint, its start is not."""
-        moving = [tp for tp in sorted(begin) if self._options.stream_starting_at(str(tp)) == LATEST]
-        if moving:
+    def _repeated(self, begin: Offsets, finish: Offsets) -> Offsets:
+        """Where the first trigger began that a query was interrupted in: only its end is in the checkpoint.
+
+        `latest` has moved since. The durable subscription has not: it was brought before the start's own entry, and
+        nothing was committed. Where it is before the first entry there is, the start was that or nothing (a topic
+        that was empty), which it does not tell: the entry is read.
+        """
+        moving = [tp for tp in sorted(begin.keys() & finish.keys()) if finish[tp] > EARLIEST]
+        moving = [tp for tp in moving if self._options.stream_starting_at(str(tp)) == LATEST]
+        found = {} if self._options.subscription is None else self._pinned_starts({tp: finish[tp] for tp in moving})
+        unknown = [str(tp) for tp in moving if tp not in found]
+        if unknown:
             self._report(
-                f"{', '.join(map(str, moving))}: the query was interrupted in its first batch, and where that began, "
-                f"at the latest message then, was not written down: delete the checkpoint to start anew"
+                f"{', '.join(unknown)}: the query was interrupted in its first batch, and where that began, at the "
+                f"latest message then, was not written down and is not kept by a subscription: delete the checkpoint "
+                f"to start anew"
             )
+        return {**begin, **found}
+
+    def _pinned_starts(self, finish: Offsets) -> dict[TopicPartition, Position]:
+        """Where the durable subscription says that a trigger with these ends began, for those where it does."""
+
+        def ask() -> dict[TopicPartition, Position]:
+            try:
+                # One that is made only now knows nothing: at the end, it is seen to.
+                self._open_pins(finish, new_at_end=True)
+                asked = {tp: self._pins[tp].request_bounds() for tp in finish}
+                return {tp: bounds.first for tp, bounds in self._pinning.wait_for(asked, "the cursor").items()}
+            except MQSourceError:
+                self._drop_pins()
+                raise
+
+        cursors = retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
+        held = self._client.fetch_bounds(list(finish))
+        cursors = {tp: cursor for tp, cursor in cursors.items() if cursor < min(finish[tp], held[tp].last)}
+        after = {tp: Position(at.ledger, at.entry + 1) for tp, at in cursors.items() if at > held[tp].first}
+        entries = self._client.fetch_first_entries(after)
+        starts = {tp: Position(entry.ledger_id, entry.entry_id) for tp, entry in entries.items()}
+        return {tp: starts.get(tp, EARLIEST) for tp in cursors if tp in starts or tp not in after}
 
     def _check_trimmed(self, tp: TopicPartition, position: Position) -> None:
         # The watcher's cursor is moved by TTL too, which deletes nothing; a new consumer sees what is really there.
         first = self._client.fetch_bounds([tp])[tp].first
         if position >= first:
             return
-        if self._ledger_ends.get((tp, position.ledger)) == position.entry and position.batch < 0:
+        if self._limiter.is_end_of_ledger(tp, position):
             self._successors[tp, position] = first
             return
         self._report(f"{tp}: messages after {position} up to {first} are gone, or cannot be told from gone ones")
@@ -334,71 +354,6 @@ class PulsarStream:
         if self._options.fail_on_data_loss:
             raise DataLossError(msg)
         logger.warning("%s", msg)
-
-    def _limit(self, start: Offsets, ends: Offsets, limit: int) -> dict[TopicPartition, Position]:
-        """`ends`, moved back until at most `limit` entries are between: shares go by backlog, and none starves."""
-        behind = [tp for tp in sorted(ends) if start[tp] < ends[tp]]
-        backlogs = self._backlogs(behind, start, ends)
-        if sum(backlogs.values()) <= limit:
-            return dict(ends)
-        shares = share_out(backlogs, limit, self._served)
-        if limit < len(behind):
-            self._served = [tp for tp in shares if shares[tp]][-1]
-        limited = dict(ends)
-        for tp, entries in shares.items():
-            limited[tp] = min(ends[tp], self._advance(tp, start[tp], ends[tp], entries))
-        return limited
-
-    def _backlogs(self, behind: Sequence[TopicPartition], start: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
-        """Entries between start and end; across ledgers as the broker counts them, markers and all."""
-        # A start within a batch has part of its entry still to be read.
-        near = {
-            tp: ends[tp].entry - start[tp].entry + (start[tp].batch >= 0)
-            for tp in behind
-            if ends[tp].ledger == start[tp].ledger
-        }
-        far = {tp: start[tp] for tp in behind if tp not in near}
-
-        def ask() -> dict[TopicPartition, int]:
-            consumers = self._statistics.open_consumers(far)
-            backlogs = self._statistics.wait_for({tp: c.request_backlog() for tp, c in consumers.items()}, "backlog")
-            for consumer in consumers.values():
-                self._statistics.close_consumer(consumer)
-            # The cursor begins before the entry of the start itself where that is still there.
-            return {tp: backlogs[tp] - (consumers[tp].opened.first < far[tp] and far[tp].batch < 0) for tp in far}
-
-        counted = near | retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
-        return {tp: max(1, counted[tp]) for tp in behind}
-
-    def _advance(self, tp: TopicPartition, start: Position, end: Position, entries: int) -> Position:
-        """The position `entries` entries after `start`, across ledgers, or `end` if that comes first."""
-        if entries == 0:
-            return start
-        ledger, entry, left = start.ledger, start.entry, entries
-        # A start within a batch has part of its entry still to be read.
-        if start.batch >= 0:
-            entry -= 1
-        while left > 0 and ledger < end.ledger:
-            last = self._last_entry(tp, ledger)
-            if entry + left <= last:
-                break
-            left -= max(0, last - entry)
-            following = self._first_after(tp, Position(ledger, last))
-            if following is None:
-                return end
-            if left == 0:
-                return Position(ledger, last)
-            ledger, entry = following.ledger, following.entry - 1
-        return Position(ledger, entry + left) if left > 0 else Position(ledger, entry)
-
-    def _last_entry(self, tp: TopicPartition, ledger: int) -> int:
-        """The last entry of a ledger that is closed. Such a ledger never changes, so it is asked for once."""
-        known = self._ledger_ends.get((tp, ledger))
-        if known is None:
-            cursor = self._cursor_at(tp, Position(ledger, END_OF_LEDGER))
-            known = cursor.entry if cursor.ledger == ledger else -1
-            self._ledger_ends[tp, ledger] = known
-        return known
 
 
 def offsets_to_json(offsets: Offsets) -> dict[str, object]:
@@ -422,45 +377,3 @@ def offsets_from_json(document: Mapping[str, object]) -> Offsets:
     except ValueError as error:
         msg = f"pulsar-native: the checkpoint cannot be used: {error}"
         raise OptionError(msg) from error
-
-
-def share_out(
-    backlogs: Mapping[TopicPartition, int], budget: int, served: TopicPartition | None
-) -> dict[TopicPartition, int]:
-    """Divides `budget` entries by backlog; whoever has any gets at least one, in turns where there are too many.
-
-    The parts never add up to more than the budget, and none is more than its backlog.
-
-    Args:
-        backlogs: entries that wait, at least 1 each.
-        budget: entries to share out.
-        served: who had the last turn; those after it come first, in the order of names.
-
-    Returns:
-        The parts; where there are too many for the budget, in the order of turns.
-
-    Example:
-        >>> a, b = TopicPartition("a", -1), TopicPartition("b", -1)
-        >>> share_out({a: 90, b: 10}, 20, None) == {a: 18, b: 2}
-        True
-        >>> [share_out({a: 90, b: 10}, 1, served)[a] for served in (None, a, b)]
-        [1, 0, 1]
-    """
-    names = sorted(backlogs)
-    if budget < len(names):
-        # By name, not by number: whoever has caught up leaves the round, and must not make anybody miss a turn.
-        later = [name for name in names if served is not None and name > served]
-        turns = later + names[: len(names) - len(later)]
-        return {name: int(n < budget) for n, name in enumerate(turns)}
-    total = sum(backlogs.values())
-    if total <= budget:
-        return dict(backlogs)
-    rest, waiting = budget - len(names), total - len(names)
-    shares = {name: 1 + rest * (backlogs[name] - 1) // waiting for name in names}
-    # What rounding leaves, less than one for each, goes to the longest.
-    spare = budget - sum(shares.values())
-    for name in sorted(names, key=backlogs.__getitem__, reverse=True):
-        more = min(spare, backlogs[name] - shares[name])
-        shares[name] += more
-        spare -= more
-    return shares

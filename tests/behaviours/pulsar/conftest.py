@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import random
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.behaviours.formats import PulsarFormat
 from tests.behaviours.pulsar.java_client import JavaClient
+from tests.behaviours.pulsar.streams import Query, started
 from tests.fix_brokers import PulsarUnderTest
 
 
@@ -23,3 +26,18 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
 def featured(pulsar_featured: PulsarUnderTest) -> PulsarFormat:
     """`pulsar-native` on the broker with transactions, small ledgers, broker entry metadata and authentication."""
     return PulsarFormat(pulsar_featured, defaults={"authToken": pulsar_featured.require_own().admin_token or ""})
+
+
+@pytest.fixture
+def seed() -> int:
+    """Printed where a test fails."""
+    seed = random.randrange(1_000_000)
+    print("seed", seed)  # noqa: T201
+    return seed
+
+
+@pytest.fixture
+def query(pulsar: PulsarUnderTest) -> Iterator[Callable[..., Query]]:
+    """Starts queries on the stock broker: `query(topic, option=value)`; closed when the test ends."""
+    with contextlib.ExitStack() as stack:
+        yield lambda topic=None, **options: started(stack, pulsar, topic, options)

@@ -8,159 +8,32 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from spark_mq_source.core.errors import DataLossError, OptionError, ResourceBusyError, TopicNotFoundError
-from spark_mq_source.core.options import STREAM
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
-from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.stream import PulsarStream
-from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, read_tasks
+from tests.behaviours.formats import PulsarFormat, read_tasks
 from tests.behaviours.pulsar.java_client import JavaClient
+from tests.behaviours.pulsar.streams import (
+    PIN,
+    ROW,
+    Query,
+    backlog,
+    cursor,
+    numbered,
+    position,
+    publish,
+    rolled,
+    started,
+    through_json,
+    trim_all,
+    trimmed,
+    wait_until,
+)
 from tests.fix_brokers import PulsarUnderTest
-
-ROW = f"topic string, partition int, value string, {MESSAGE_ID}"
-PIN = "pin"
-
-Offset = dict[str, Any]
-Row = dict[str, Any]
-
-
-@pytest.fixture
-def seed() -> int:
-    """Printed where a test fails."""
-    seed = random.randrange(1_000_000)
-    print("seed", seed)  # noqa: T201
-    return seed
-
-
-class Query:
-    """What Spark does with a stream: a checkpoint, triggers, and a sink that takes what the ranges hold."""
-
-    def __init__(self, options: PulsarOptions, checkpoint: Offset | None = None) -> None:
-        self.options = options
-        self.stream = PulsarStream(options)
-        self.at = checkpoint
-        self.rows: list[Row] = []
-        self.triggers: list[int] = []
-        """The entries that each trigger read."""
-
-    def trigger(self, *, limited: bool = True) -> list[str]:
-        """Plans, reads and commits; the values read. Nothing new: nothing is read, and the offset is the same."""
-        if self.at is None:
-            self.at = through_json(self.stream.initial())
-        end = through_json(self.stream.latest(self.at, limited=limited))
-        never_back(self.at, end)
-        if end == self.at:
-            return []
-        rows = read_tasks(self.options, self.stream.ranges(self.at, end), ROW).to_pylist()
-        self.stream.commit(end)
-        self.at = end
-        self.rows += rows
-        self.triggers.append(len({(row["topic"], row["partition"], *entry_of(row)) for row in rows}))
-        return [row["value"] for row in rows]
-
-    def drain(self) -> list[str]:
-        """Triggers until nothing is new."""
-        before = len(self.rows)
-        while True:
-            planned = self.at
-            self.trigger()
-            if self.at == planned:
-                break
-        return [row["value"] for row in self.rows[before:]]
-
-    def restart(self) -> None:
-        """The next run from the same checkpoint."""
-        self.stream.close()
-        self.stream = PulsarStream(self.options)
-
-    def close(self) -> None:
-        """Ends it."""
-        self.stream.close()
-
-
-def through_json(offset: object) -> Offset:
-    return json.loads(json.dumps(offset))
-
-
-def entry_of(row: Row) -> tuple[int, int]:
-    return row["message_id"]["ledger_id"], row["message_id"]["entry_id"]
-
-
-def position(offset: Offset, topic: str) -> Position:
-    return Position(**offset["positions"][topic])
-
-
-def never_back(start: Offset, end: Offset) -> None:
-    for name, at in start["positions"].items():
-        if name in end["positions"]:
-            assert Position(**at) <= Position(**end["positions"][name]), (name, start, end)
-
-
-@pytest.fixture
-def query(pulsar: PulsarUnderTest) -> Iterator[Callable[..., Query]]:
-    """Starts queries on the stock broker: `query(topic, option=value)`; closed when the test ends."""
-    with contextlib.ExitStack() as stack:
-        yield lambda topic=None, **options: started(stack, pulsar, topic, options)
-
-
-def started(stack: contextlib.ExitStack, broker: PulsarUnderTest, topic: str | None, options: dict[str, Any]) -> Query:
-    checkpoint = options.pop("checkpoint", None)
-    given = {"serviceUrl": broker.service_url, "operationTimeout": "20s"} | options
-    if topic is not None:
-        given["topic"] = topic
-    made = Query(PulsarOptions.from_spark({k.lower(): str(v) for k, v in given.items()}, STREAM), checkpoint)
-    stack.callback(made.close)
-    return made
-
-
-def publish(broker: PulsarUnderTest, topic: str, values: list[str], *, batch: int = 1) -> list[Position]:
-    """Publishes values, `batch` to an entry; the positions of the entries."""
-    producer = broker.client().create_producer(
-        topic,
-        batching_enabled=batch > 1,
-        batching_max_messages=max(batch, 2),
-        batching_max_publish_delay_ms=60_000,
-        block_if_queue_full=True,
-    )
-    ids: list[Any] = []
-    for n, value in enumerate(values, 1):
-        producer.send_async(value.encode(), lambda result, message_id: ids.append((result, message_id)))
-        if n % batch == 0:
-            producer.flush()
-    producer.flush()
-    producer.close()
-    assert len(ids) == len(values)
-    assert all(str(result).endswith("Ok") for result, _ in ids), ids
-    return sorted({Position(i.ledger_id(), i.entry_id()) for _, i in ids}, key=lambda p: (p.ledger, p.entry))
-
-
-def numbered(count: int, prefix: str = "") -> list[str]:
-    return [f"{prefix}{n}" for n in range(count)]
-
-
-def rolled(broker: PulsarUnderTest, topic: str, ledgers: int, entries: int) -> list[str]:
-    """Fills a topic with several ledgers; the values in order."""
-    values = []
-    for ledger in range(ledgers):
-        part = numbered(entries, f"{ledger}.")
-        publish(broker, topic, part)
-        broker.admin.unload(topic)
-        values += part
-    return values
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.05)  # the admin interface tells nobody by itself
-
 
 # -- where a query starts
 
@@ -227,6 +100,31 @@ def test_a_topic_that_does_not_exist_is_refused_and_not_created(pulsar: PulsarUn
     with pytest.raises(TopicNotFoundError):
         query(topic, failOnDataLoss=False).trigger()
     assert topic not in pulsar.admin.topics(pulsar.namespace)
+
+
+@pytest.mark.parametrize(
+    ("option", "what", "named"),
+    [
+        ("startingOffsets", '"earliest"', "nowhere"),
+        ("startingOffsets", '{"7": "earliest"}', "topic"),
+        ("startingTimestamp", "0", "nowhere"),
+    ],
+)
+def test_a_start_that_names_what_is_not_read_is_refused(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], option: str, what: str, named: str
+):
+    topic = pulsar.topic(2)
+    others = f'"{topic}": "earliest", ' if option == "startingOffsets" else f'"{topic}": 0, '
+    name = topic if named == "topic" else "nowhere"
+    given = f'{{"{topic}": {what}}}' if named == "topic" else f'{{{others}"{name}": {what}}}'
+    with pytest.raises(OptionError, match=rf"{option} names persistent://.*{named[:1]}.*, which this query does not"):
+        query(topic, **{option: given}).stream.initial()
+    # Where a query goes on, its options of the start have no meaning any more.
+    publish(pulsar, f"{topic}-partition-1", ["1"])
+    begun = query(topic, startingOffsets="earliest")
+    begun.trigger()
+    again = query(topic, checkpoint=begun.at, **{option: given})
+    assert again.trigger() == []
 
 
 def test_a_position_that_is_gone_is_no_start(pulsar: PulsarUnderTest, query: Callable[..., Query]):
@@ -400,6 +298,61 @@ def test_a_first_batch_that_began_at_latest_cannot_be_repeated_and_it_is_said(
     q.restart()
     with pytest.raises(DataLossError, match="interrupted in its first batch"):
         q.stream.ranges(through_json(q.stream.initial()), end)
+    # A subscription that is made only now does not know it either, and says so each time.
+    pinned = query(topic, startingOffsets="latest", subscription=PIN)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="interrupted in its first batch"):
+            pinned.stream.ranges(through_json(pinned.stream.initial()), end)
+        pinned.restart()
+
+
+@pytest.mark.parametrize("before", [0, 2, 5])
+@pytest.mark.parametrize("ledgers", [1, 2])
+def test_a_first_batch_that_began_at_latest_is_repeated_from_where_the_pin_is(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], before: int, ledgers: int
+):
+    topic = pulsar.topic(2, namespace=pulsar.new_namespace(keep_data=False))
+    zero, one = (f"{topic}-partition-{n}" for n in range(2))
+    for ledger in range(ledgers):
+        publish(pulsar, zero, numbered(before, f"{ledger}.old"))
+        pulsar.admin.unload(zero)
+    q = query(topic, subscription=PIN)
+    # The first trigger finds nothing, and is none.
+    start, end = q.plan()
+    assert start == end
+    pulsar.admin.unload(zero)
+    publish(pulsar, zero, numbered(3, "first"))
+    publish(pulsar, one, numbered(3, "first"))
+    pulsar.admin.add_partitions(topic, 3)
+    publish(pulsar, f"{topic}-partition-2", numbered(3, "first"))
+    end = through_json(q.stream.latest(start))
+    for _ in range(2):
+        publish(pulsar, zero, numbered(3, "later"))
+        publish(pulsar, one, numbered(3, "later"))
+        q.restart()
+        # As Spark does where the checkpoint has the end of the first batch, and no commit; twice interrupted.
+        again = through_json(q.stream.initial())
+        for _ in range(2):
+            rows = read_tasks(q.options, q.stream.ranges(again, end), ROW).to_pylist()
+            assert [row["value"] for row in rows] == numbered(3, "first") * 3
+    q.at = end
+    assert q.trigger() == numbered(3, "later") * 4
+    q.stream.commit(q.at)
+    assert [backlog(pulsar, f"{topic}-partition-{n}") for n in range(3)] == [1, 1, 1]
+
+
+def test_a_pin_that_somebody_moved_is_no_start(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(3, "old"))
+    q = query(topic, subscription=PIN)
+    start, _ = q.plan()
+    publish(pulsar, topic, numbered(3))
+    end = through_json(q.stream.latest(start))
+    q.stream.close()
+    pulsar.admin.skip_all(topic, PIN)
+    q.restart()
+    with pytest.raises(DataLossError, match="interrupted in its first batch"):
+        q.stream.ranges(through_json(q.stream.initial()), end)
 
 
 # -- AvailableNow
@@ -463,21 +416,13 @@ def test_unloads_between_and_during_triggers(pulsar: PulsarUnderTest, query: Cal
 # -- the pin
 
 
-def backlog(broker: PulsarUnderTest, topic: str) -> int:
-    return int(broker.admin.stats(topic)["subscriptions"][PIN]["msgBacklog"])
-
-
-def cursor(broker: PulsarUnderTest, topic: str) -> str:
-    return str(broker.admin.internal_stats(topic)["cursors"][PIN]["markDeletePosition"])
-
-
 @pytest.mark.parametrize(("start", "waiting"), [("earliest", 10), ("latest", 1)])
 def test_a_pin_is_made_where_the_query_starts(
     pulsar: PulsarUnderTest, query: Callable[..., Query], start: str, waiting: int
 ):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(10))
-    query(topic, startingOffsets=start, subscription=PIN).stream.initial()
+    query(topic, startingOffsets=start, subscription=PIN).plan()
     assert backlog(pulsar, topic) == waiting
 
 
@@ -486,7 +431,7 @@ def test_a_pin_that_exists_is_brought_to_the_start(pulsar: PulsarUnderTest, quer
     ids = publish(pulsar, topic, numbered(10))
     for at in (ids[6], ids[2], ids[8], ids[0]):
         q = query(topic, startingOffsets=json.dumps({topic: at.to_json()}), subscription=PIN)
-        q.stream.initial()
+        q.plan()
         assert cursor(pulsar, topic) == f"{at.ledger}:{at.entry - 1}"
         q.stream.close()
 
@@ -535,7 +480,7 @@ def test_what_was_committed_but_not_acknowledged_is_acknowledged_later(
     # A broker that crashes forgets the last acknowledgements.
     other = query(topic, startingOffsets="earliest", subscription=PIN)
     q.stream.close()
-    other.stream.initial()
+    other.plan()
     other.stream.close()
     assert cursor(pulsar, topic) < kept
     again = query(topic, subscription=PIN, checkpoint=q.at)
@@ -547,10 +492,10 @@ def test_a_subscription_that_is_held_is_waited_for(pulsar: PulsarUnderTest, quer
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(3))
     holder = query(topic, startingOffsets="earliest", subscription=PIN)
-    holder.stream.initial()
+    holder.plan()
     impatient = query(topic, startingOffsets="earliest", subscription=PIN, operationTimeout="500ms")
     with pytest.raises(ResourceBusyError, match="another consumer holds this subscription"):
-        impatient.stream.initial()
+        impatient.plan()
     patient = query(topic, startingOffsets="earliest", subscription=PIN)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(patient.trigger)
@@ -604,24 +549,6 @@ def test_single_entry_ledgers_are_let_go(pulsar: PulsarUnderTest, query: Callabl
 
 
 # -- loss
-
-
-def trimmed(broker: PulsarUnderTest) -> tuple[str, list[Position]]:
-    """A topic of which the first ledger, with these entries, is gone; one message is left."""
-    topic = broker.topic(namespace=broker.new_namespace(keep_data=False))
-    ids = publish(broker, topic, numbered(5))
-    trim_all(broker, topic)
-    publish(broker, topic, ["left"])
-    return topic, ids
-
-
-def trim_all(broker: PulsarUnderTest, topic: str) -> None:
-    """Deletes all closed ledgers that no subscription waits for."""
-    last = broker.admin.ledgers(topic)[-1][0]
-    broker.admin.unload(topic)
-    broker.client().create_producer(topic).close()  # loads it again
-    broker.admin.trim(topic)
-    wait_until(lambda: broker.admin.ledgers(topic)[0][0] > last, "the ledger is gone")
 
 
 def test_unread_and_trimmed_is_loss(

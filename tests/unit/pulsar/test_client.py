@@ -747,3 +747,48 @@ def test_a_recording_of_what_is_said(broker, client):
     frame = take_frame(memoryview(bytes.fromhex(lines[3]["hex"])), 0, 1000)
     assert frame is not None
     assert c.decode_command(frame) == c.PartitionedMetadataResponse(1, 2)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_consumers_opened_in_vain_are_closed(broker, client, late):
+    one = broker()
+    missing, held = f"{TOPIC}-partition-1", []
+
+    def subscribe(link, x):
+        if x.topic == missing:
+            return c.Error(x.request_id, 11, "Topic not found")
+        if late:
+            held.append((link, x))
+            return None
+        return c.Success(x.request_id)
+
+    one.answers[c.Subscribe] = subscribe
+    partitions = [TopicPartition(TOPIC, n) for n in range(4)]
+    opening = client(one.url)
+    with pytest.raises(TopicNotFoundError):
+        opening.open_consumers(dict.fromkeys([*partitions[1:2], *partitions] if late else partitions, EARLIEST))
+    for link, x in held:
+        link.send(c.Success(x.request_id))
+    one.wait_for(lambda: len(one.of(c.CloseConsumer)) == 3)
+    opened = {x.consumer_id for x in one.of(c.Subscribe) if x.topic != missing}
+    assert {x.consumer_id for x in one.of(c.CloseConsumer)} == opened
+
+
+def test_a_consumer_that_opens_after_it_was_opened_again_is_closed(broker, client):
+    one, held = broker(), []
+
+    def subscribe(link, x):
+        if held:
+            return c.Success(x.request_id)
+        held.append((link, x))
+        return None
+
+    one.answers[c.Subscribe] = subscribe
+    opening = client(one.url, operationTimeout="300ms")
+    with pytest.raises(RequestTimeoutError):
+        opening.open_consumer(TP, EARLIEST)
+    opening.open_consumer(TP, EARLIEST)
+    ((link, late),) = held
+    link.send(c.Success(late.request_id))
+    one.wait_for(lambda: one.of(c.CloseConsumer))
+    assert [x.consumer_id for x in one.of(c.CloseConsumer)] == [late.consumer_id]

@@ -106,7 +106,7 @@ def ranges(draw):
 
 @given(ranges(), st.integers(1, 40), st.none() | st.lists(st.integers(0, 60), min_size=6, max_size=6))
 def test_pieces_are_exactly_the_ranges(whole, wanted, sizes):
-    cluster = Cluster(ledgers=[Ledger(n, entries) for n, entries in enumerate(sizes or [])])
+    cluster = Cluster(ledgers=[Ledger(n, entries, 0) for n, entries in enumerate(sizes or [])])
     options = {} if sizes is None else {"adminUrl": "http://x:8080"}
     pieces = split(whole, wanted, cluster, **options)
     for r in whole:

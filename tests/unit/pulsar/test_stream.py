@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import STREAM
+from spark_mq_source.pulsar.limits import share_out
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.stream import PulsarStream, offsets_from_json, offsets_to_json, share_out
+from spark_mq_source.pulsar.stream import PulsarStream, offsets_from_json, offsets_to_json
 from spark_mq_source.spark.base import MQStreamReader
 from spark_mq_source.spark.pulsar import PulsarFormat
 
@@ -60,6 +61,38 @@ def test_turns_reach_everybody_whoever_comes_and_goes(data, names, budget):
         else:
             waited += 1
         assert waited < len(names)
+
+
+prices = st.integers(1, 5000) | st.floats(1, 5000)
+
+
+@given(st.data(), waiting, st.integers(1, 2**41), st.none() | partitions)
+def test_shares_cost_no_more_than_the_budget_but_for_one_entry(data, backlogs, budget, served):
+    costs = {tp: data.draw(prices) for tp in backlogs}
+    shares = share_out(backlogs, budget, served, costs)
+    assert shares.keys() == backlogs.keys()
+    assert all(0 <= shares[tp] <= backlogs[tp] for tp in backlogs)
+    spent = sum(costs[tp] * n for tp, n in shares.items())
+    assert sum(shares.values()) >= 1
+    assert spent <= budget * (1 + 1e-9) or sum(shares.values()) == 1
+    # Nothing is left over that would pay for another entry of whoever takes part.
+    left = budget * (1 - 1e-9) - spent
+    assert all(costs[tp] > left for tp in backlogs if 0 < shares[tp] < backlogs[tp])
+    if sum(costs.values()) <= budget * (1 - 1e-9):
+        assert min(shares.values()) >= 1
+
+
+@given(st.data(), st.sets(partitions, min_size=2, max_size=12), st.integers(1, 400))
+def test_turns_reach_everybody_whatever_entries_cost(data, names, budget):
+    costs = {tp: data.draw(st.integers(1, 500)) for tp in sorted(names)}
+    served, waited = None, dict.fromkeys(names, 0)
+    for _ in range(3 * len(names)):
+        shares = share_out(dict.fromkeys(names, 5), budget, served, costs)
+        if not all(shares.values()):
+            served = [tp for tp in shares if shares[tp]][-1]
+        for tp in names:
+            waited[tp] = 0 if shares[tp] else waited[tp] + 1
+        assert max(waited.values()) < len(names)
 
 
 @given(st.dictionaries(partitions, positions, max_size=10))

@@ -1,0 +1,391 @@
+"""How much of what waits one trigger takes: limits in entries, rows and bytes become the positions where it ends.
+
+A broker delivers entries and positions count entries, so a limit in entries is exact. How many rows and bytes entries
+hold no position tells: it is measured, at each trigger that has such a limit, from
+
+- the broker's index of messages, where the broker keeps one and shows it to clients: the rows between two entries;
+- the sizes of ledgers, where there is `adminUrl`: the bytes per entry of the ledgers that are read;
+- else the entries themselves: the first one, the one that the trigger would end with, and those of earlier triggers.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import pyarrow as pa
+
+from spark_mq_source.core.errors import MQSourceError
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.pulsar import commands
+from spark_mq_source.pulsar.client import Ledger, PulsarClient
+from spark_mq_source.pulsar.messages import EntryDecoder
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.reader import MOST_IN_ENTRY
+
+__all__ = ["Limiter", "share_out"]
+
+logger = logging.getLogger(__name__)
+
+END_OF_LEDGER = 2**62
+"""An entry past the end of any ledger: a consumer opened there tells how long its ledger is (seen on 4.0.8)."""
+
+ROUNDS = 4
+"""How often the entry at an end is looked at, and the end moved by what it tells, before it is taken as it is."""
+
+REMEMBERED_ENTRIES = 16
+"""How many entries the average of what was seen follows, about: few enough to keep up with a producer that changes."""
+
+_INDEX = pa.schema([("broker_index", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """An entry that was looked at.
+
+    Attributes:
+        asked: the position that it is the first entry at or after.
+        messages: how many it holds.
+        stored_bytes: what it takes on the broker: compressed, with its metadata.
+        index: the broker's number of its last message; None where the broker shows none.
+    """
+
+    asked: Position
+    messages: int
+    stored_bytes: int
+    index: int | None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What waits in one topic-partition, how much of it the trigger would take, and what is known of its size.
+
+    Attributes:
+        start: the last position read.
+        end: the last one that could be read now.
+        entries: how many are between the two.
+        share: how many of them to take.
+        cut: where those end.
+        samples: entries that were looked at.
+        ledgers: the topic-partition's, where the admin interface told.
+    """
+
+    start: Position
+    end: Position
+    entries: int
+    share: int = 0
+    cut: Position = EARLIEST
+    samples: list[_Sample] = field(default_factory=list)
+    ledgers: Sequence[Ledger] = ()
+
+    @property
+    def first(self) -> Position:
+        """Where the first entry is, or after that; a start within a batch has part of its entry still to be read."""
+        return self.start if self.start.batch >= 0 else Position(self.start.ledger, self.start.entry + 1)
+
+    @property
+    def inside(self) -> list[_Sample]:
+        """The samples of what the trigger would take, in order."""
+        taken = (sample for sample in self.samples if sample.asked <= self.cut)
+        return sorted(taken, key=operator.attrgetter("asked"))
+
+
+class Limiter:
+    """Moves the ends of a trigger back until it is within the limits of the options. Used by one thread.
+
+    Args:
+        client: looks at entries and ledgers; its owner closes it.
+        options: the query's options.
+    """
+
+    def __init__(self, client: PulsarClient, options: PulsarOptions) -> None:
+        self._client = client
+        self._options = options
+        # CONSUMER_STATS for a consumer that was just unloaded costs the connection (seen on 4.0.8).
+        self._statistics = PulsarClient(options)
+        self._ledger_ends: dict[tuple[TopicPartition, int], int] = {}
+        # Messages and bytes of an entry, on average.
+        self._seen: dict[TopicPartition, tuple[float, float]] = {}
+        self._served: TopicPartition | None = None
+        self._asks_admin = options.admin_url is not None
+
+    def close(self) -> None:
+        """Closes the connection of its own."""
+        self._statistics.close()
+
+    def is_end_of_ledger(self, tp: TopicPartition, position: Position) -> bool:
+        """Whether a position is known to be the last one of a ledger that is closed."""
+        return self._ledger_ends.get((tp, position.ledger)) == position.entry and position.batch < 0
+
+    def forget_before(self, starts: Mapping[TopicPartition, Position]) -> None:
+        """Drops what is known of earlier ledgers, and of other topic-partitions."""
+        ends = self._ledger_ends.items()
+        self._ledger_ends = {at: last for at, last in ends if at[0] in starts and at[1] >= starts[at[0]].ledger}
+        self._seen = {tp: seen for tp, seen in self._seen.items() if tp in starts}
+
+    def limit(
+        self, starts: Mapping[TopicPartition, Position], ends: Mapping[TopicPartition, Position]
+    ) -> dict[TopicPartition, Position]:
+        """`ends`, moved back as far as the limits ask for: shares go by backlog, and none starves.
+
+        At least one entry is let through, however much it holds.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        options = self._options
+        by_size = options.max_rows_per_trigger is not None or options.max_bytes_per_trigger is not None
+        behind = [tp for tp in sorted(ends) if starts[tp] < ends[tp]]
+        if not behind or not (by_size or options.max_entries_per_trigger is not None):
+            return dict(ends)
+        backlogs = self._backlogs(behind, starts, ends)
+        waiting = {tp: _Waiting(starts[tp], ends[tp], backlogs[tp]) for tp in behind}
+        turns = self._settle(waiting) if by_size else self._take(waiting, self._allowed(waiting))
+        if not all(waiting[tp].share for tp in turns):
+            self._served = [tp for tp in turns if waiting[tp].share][-1]
+        return {**ends, **{tp: w.cut for tp, w in waiting.items()}}
+
+    def _settle(self, waiting: Mapping[TopicPartition, _Waiting]) -> Sequence[TopicPartition]:
+        """Tries shares, each time with what the entries at their ends told, until they are within the limits.
+
+        Returns:
+            The topic-partitions in the order of turns.
+        """
+        self._look(waiting, {tp: w.first for tp, w in waiting.items() if tp not in self._seen})
+        turns = self._take(waiting, self._allowed(waiting))
+        good: dict[TopicPartition, int] = {}
+        bad = {tp: w.entries + 1 for tp, w in waiting.items()}
+        for _ in range(ROUNDS):
+            tried = {tp: w.share for tp, w in waiting.items()}
+            self._look(waiting, {tp: w.first for tp, w in waiting.items() if w.share})
+            self._look(waiting, {tp: w.cut for tp, w in waiting.items() if w.share > 1})
+            allowed = self._allowed(waiting)
+            if all(abs(allowed[tp] - share) * 10 <= share for tp, share in tried.items()):
+                return self._take(waiting, {tp: min(share, tried[tp]) for tp, share in allowed.items()})
+            for tp, share in tried.items():
+                if allowed[tp] * 10 < share * 9:
+                    bad[tp] = min(bad[tp], share)
+                elif share:
+                    good[tp] = max(good.get(tp, 1), share)
+            # What was too much stays too much, though fewer entries, being smaller, seem to allow for more.
+            turns = self._take(
+                waiting,
+                {tp: n if n < bad[tp] else (good.get(tp, 1) + bad[tp]) // 2 for tp, n in allowed.items()},
+            )
+        self._take(waiting, {tp: good.get(tp, 1) if w.share else 0 for tp, w in waiting.items()})
+        return turns
+
+    def _allowed(self, waiting: Mapping[TopicPartition, _Waiting]) -> dict[TopicPartition, int]:
+        """The entries of each that are within all limits, by the sizes known; in the order of turns."""
+        options = self._options
+        backlogs = {tp: w.entries for tp, w in waiting.items()}
+        parts = []
+        if options.max_entries_per_trigger is not None:
+            parts.append(share_out(backlogs, options.max_entries_per_trigger, self._served))
+        if options.max_rows_per_trigger is not None:
+            rows = {tp: self._rows_per_entry(tp, w) for tp, w in waiting.items()}
+            parts.append(share_out(backlogs, options.max_rows_per_trigger, self._served, rows))
+        if options.max_bytes_per_trigger is not None:
+            sizes = {tp: self._bytes_per_entry(tp, w) for tp, w in waiting.items()}
+            parts.append(share_out(backlogs, options.max_bytes_per_trigger, self._served, sizes))
+        return {tp: min(part[tp] for part in parts) for tp in parts[0]}
+
+    def _take(
+        self, waiting: Mapping[TopicPartition, _Waiting], shares: Mapping[TopicPartition, int]
+    ) -> Sequence[TopicPartition]:
+        """Plans to take these shares; returns their order."""
+        for tp, w in waiting.items():
+            w.share = shares[tp]
+            w.cut = w.end if w.share == w.entries else min(w.end, self._advance(tp, w.start, w.end, w.share))
+        return list(shares)
+
+    # -- how much entries hold
+
+    def _rows_per_entry(self, tp: TopicPartition, w: _Waiting) -> float:
+        seen, inside = self._seen.get(tp, (1.0, 1.0))[0], w.inside
+        if not inside:
+            return seen
+        first, last = inside[0], inside[-1]
+        if first.asked == w.first and last.asked == w.cut and first.index is not None and last.index is not None:
+            # A transaction's batch counts as one message there (seen on 4.0.8).
+            rows = last.index - first.index + first.messages
+            return max(rows / w.share, min(sample.messages for sample in inside))
+        return max(seen, fmean(sample.messages for sample in inside))
+
+    def _bytes_per_entry(self, tp: TopicPartition, w: _Waiting) -> float:
+        taken, stored = 0, 0.0
+        for ledger in w.ledgers:
+            if w.first.ledger <= ledger.ledger_id <= w.cut.ledger:
+                first = max(w.first.entry, 0) if ledger.ledger_id == w.first.ledger else 0
+                last = w.cut.entry if ledger.ledger_id == w.cut.ledger else ledger.entries - 1
+                entries = min(last, ledger.entries - 1) - first + 1
+                if entries > 0:
+                    taken += entries
+                    stored += entries * ledger.stored_bytes / ledger.entries
+        if taken:
+            return max(1.0, stored / taken)
+        seen, inside = self._seen.get(tp, (1.0, 1.0))[1], w.inside
+        return max(seen, fmean(sample.stored_bytes for sample in inside)) if inside else seen
+
+    def _look(self, waiting: Mapping[TopicPartition, _Waiting], places: Mapping[TopicPartition, Position]) -> None:
+        """Adds the first entry at or after each place to the samples, unless it was looked at already."""
+        new = {tp: at for tp, at in places.items() if all(sample.asked != at for sample in waiting[tp].samples)}
+        for tp, message in self._client.fetch_first_entries(new).items():
+            sample = self._sample(tp, new[tp], message)
+            waiting[tp].samples.append(sample)
+            held = (sample.messages, sample.stored_bytes)
+            old = self._seen.get(tp, held)
+            messages, stored = (was + (now - was) / REMEMBERED_ENTRIES for was, now in zip(old, held, strict=True))
+            self._seen[tp] = messages, stored
+        if self._asks_admin and self._options.max_bytes_per_trigger is not None:
+            for tp in new:
+                waiting[tp].ledgers = waiting[tp].ledgers or self._ledgers(tp)
+
+    def _sample(self, tp: TopicPartition, asked: Position, message: commands.Message) -> _Sample:
+        decoder = EntryDecoder(
+            _INDEX,
+            topic=tp.topic,
+            partition=tp.partition,
+            on_encrypted="raw",
+            on_corrupt="null",
+            max_message_bytes=self._options.max_message_bytes,
+        )
+        try:
+            decoder.decode(message.ledger_id, message.entry_id, message.body)
+        except MQSourceError as error:
+            logger.debug("%s: looking at %d:%d: %s", tp, message.ledger_id, message.entry_id, error)
+        rows = decoder.take_batch().column(0)
+        index = rows[-1].as_py() if len(rows) else None
+        return _Sample(asked, min(max(decoder.entry_messages, 1), MOST_IN_ENTRY), len(message.body), index)
+
+    def _ledgers(self, tp: TopicPartition) -> Sequence[Ledger]:
+        if not self._asks_admin:
+            return ()
+        try:
+            return self._client.fetch_ledgers(tp)
+        except MQSourceError as error:
+            # A query that can go on does not end for the sake of an estimate.
+            self._asks_admin = False
+            logger.warning("%s: maxBytesPerTrigger goes by entries seen from now on: %s", tp, error)
+            return ()
+
+    # -- entries
+
+    def _backlogs(
+        self,
+        behind: Sequence[TopicPartition],
+        start: Mapping[TopicPartition, Position],
+        ends: Mapping[TopicPartition, Position],
+    ) -> dict[TopicPartition, int]:
+        """Entries between start and end; across ledgers as the broker counts them, markers and all."""
+        # A start within a batch has part of its entry still to be read.
+        near = {
+            tp: ends[tp].entry - start[tp].entry + (start[tp].batch >= 0)
+            for tp in behind
+            if ends[tp].ledger == start[tp].ledger
+        }
+        far = {tp: start[tp] for tp in behind if tp not in near}
+
+        def ask() -> dict[TopicPartition, int]:
+            consumers = self._statistics.open_consumers(far)
+            try:
+                asked = {tp: consumer.request_backlog() for tp, consumer in consumers.items()}
+                backlogs = self._statistics.wait_for(asked, "backlog")
+            finally:
+                for consumer in consumers.values():
+                    self._statistics.close_consumer(consumer)
+            # The cursor begins before the entry of the start itself where that is still there.
+            return {tp: backlogs[tp] - (consumers[tp].opened.first < far[tp] and far[tp].batch < 0) for tp in far}
+
+        counted = near | retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
+        return {tp: max(1, counted[tp]) for tp in behind}
+
+    def _advance(self, tp: TopicPartition, start: Position, end: Position, entries: int) -> Position:
+        """The position `entries` entries after `start`, across ledgers, or `end` if that comes first."""
+        if entries == 0:
+            return start
+        ledger, entry, left = start.ledger, start.entry, entries
+        # A start within a batch has part of its entry still to be read.
+        if start.batch >= 0:
+            entry -= 1
+        while left > 0 and ledger < end.ledger:
+            last = self._last_entry(tp, ledger)
+            if entry + left <= last:
+                break
+            left -= max(0, last - entry)
+            beyond = self._client.fetch_first_entries({tp: Position(ledger, END_OF_LEDGER)}).get(tp)
+            if beyond is None:
+                return end
+            if left == 0:
+                return Position(ledger, last)
+            ledger, entry = beyond.ledger_id, beyond.entry_id - 1
+        return Position(ledger, entry + left) if left > 0 else Position(ledger, entry)
+
+    def _last_entry(self, tp: TopicPartition, ledger: int) -> int:
+        """The last entry of a ledger that is closed. Such a ledger never changes, so it is asked for once."""
+        known = self._ledger_ends.get((tp, ledger))
+        if known is None:
+            consumer = self._client.open_consumer(tp, Position(ledger, END_OF_LEDGER))
+            self._client.close_consumer(consumer)
+            cursor = consumer.opened.first
+            known = cursor.entry if cursor.ledger == ledger else -1
+            self._ledger_ends[tp, ledger] = known
+        return known
+
+
+def share_out(
+    backlogs: Mapping[TopicPartition, int],
+    budget: int,
+    served: TopicPartition | None,
+    costs: Mapping[TopicPartition, float] | None = None,
+) -> dict[TopicPartition, int]:
+    """Divides `budget` by backlog; whoever has any gets at least one entry, in turns where they cost too much.
+
+    The parts never cost more than the budget, unless the first entry of whose turn it is does by itself; and none is
+    more than its backlog.
+
+    Args:
+        backlogs: entries that wait, at least 1 each.
+        budget: what to share out.
+        served: who had the last turn; those after it come first, in the order of names.
+        costs: what an entry takes of the budget; 1 where it is the entries that are limited.
+
+    Returns:
+        The parts, in entries and in the order of turns.
+
+    Example:
+        >>> a, b = TopicPartition("a", -1), TopicPartition("b", -1)
+        >>> share_out({a: 90, b: 10}, 20, None) == {a: 18, b: 2}
+        True
+        >>> [share_out({a: 90, b: 10}, 1, served)[a] for served in (None, a, b)]
+        [1, 0, 1]
+        >>> share_out({a: 90, b: 10}, 2000, None, {a: 100, b: 10.0}) == {a: 18, b: 4}
+        True
+    """
+    cost = dict.fromkeys(backlogs, 1) if costs is None else costs
+    # By name, not by number: whoever has caught up leaves the round, and must not make anybody miss a turn.
+    names = sorted(backlogs, key=lambda name: (served is not None and name <= served, name))
+    shares = dict.fromkeys(names, 0)
+    left: float = budget
+    for name in names:
+        if cost[name] > left and left < budget:
+            break
+        shares[name] = 1
+        left -= cost[name]
+    taking = [name for name in names if shares[name]]
+    waiting = sum(cost[name] * (backlogs[name] - 1) for name in taking)
+    if waiting <= max(left, 0):
+        return shares | {name: backlogs[name] for name in taking}
+    for name in taking:
+        shares[name] += int(max(left, 0) * (backlogs[name] - 1) // waiting)
+    # What rounding leaves, less than one entry's worth for each, goes to the longest.
+    spare = budget - sum(cost[name] * shares[name] for name in taking)
+    for name in sorted(sorted(taking), key=backlogs.__getitem__, reverse=True):
+        more = min(int(max(spare, 0) // cost[name]), backlogs[name] - shares[name])
+        shares[name] += more
+        spare -= more * cost[name]
+    return shares

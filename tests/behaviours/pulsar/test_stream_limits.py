@@ -1,0 +1,211 @@
+"""Limits in rows and bytes on a real broker: to the entry where it tells, close where entries have to be looked at."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_mq_source.core.options import STREAM
+from spark_mq_source.pulsar.client import PulsarClient
+from spark_mq_source.pulsar.offsets import Position, TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions
+from tests.behaviours.formats import PulsarFormat
+from tests.behaviours.pulsar.java_client import JavaClient
+from tests.behaviours.pulsar.streams import PIN, Query, numbered, publish, started
+from tests.fix_brokers import PulsarUnderTest
+
+
+@pytest.fixture
+def indexed(featured: PulsarFormat) -> Iterator[Callable[..., Query]]:
+    """Starts queries on the broker that numbers messages."""
+    with contextlib.ExitStack() as stack:
+        yield lambda topic=None, **options: started(
+            stack, featured.broker, topic, {**featured.defaults, "startingOffsets": "earliest", **options}
+        )
+
+
+def mixed(broker: PulsarUnderTest, topic: str, batches: list[int]) -> list[str]:
+    """Publishes entries of these numbers of messages; the values in order."""
+    values: list[str] = []
+    for n, size in enumerate(batches):
+        part = numbered(size, f"{n}.")
+        publish(broker, topic, part, batch=size)
+        values += part
+    return values
+
+
+def most_beyond(query: Query, limit: int) -> int:
+    """By how much the largest trigger of more than one entry is past the limit."""
+    return max(
+        (rows - limit for rows, entries in zip(query.sizes, query.triggers, strict=True) if entries > 1), default=0
+    )
+
+
+# -- entries that are alike: exact everywhere
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(35, [30, 30, 30, 10]), (10, [10] * 10), (7, [10] * 10), (1000, [100])]
+)
+def test_rows_are_whole_entries_within_the_limit(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], limit: int, expected: list[int]
+):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(100), batch=10)
+    q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=limit)
+    assert q.drain() == numbered(100)
+    assert q.sizes == expected
+
+
+@pytest.mark.parametrize("admin", [False, True])
+def test_bytes_are_those_that_are_stored(pulsar: PulsarUnderTest, query: Callable[..., Query], admin: bool):
+    topic = pulsar.topic()
+    values = [f"{n:01000}" for n in range(20)]
+    publish(pulsar, topic, values)
+    options = {"adminUrl": pulsar.admin_url} if admin else {}
+    with_overhead = 1100
+    q = query(topic, startingOffsets="earliest", maxBytesPerTrigger=6 * with_overhead, **options)
+    assert q.drain() == values
+    assert q.sizes == [6, 6, 6, 2]
+    tight = query(topic, startingOffsets="earliest", maxBytesPerTrigger="1k", **options)
+    tight.trigger()
+    assert tight.sizes == [1]
+
+
+def test_the_smallest_limit_counts(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(60), batch=6)
+    most = {"maxEntriesPerTrigger": 4, "maxRowsPerTrigger": 24, "maxBytesPerTrigger": "10m"}
+    for fewer in ({"maxEntriesPerTrigger": 2}, {"maxRowsPerTrigger": 12}, {"maxBytesPerTrigger": 100}):
+        q = query(topic, startingOffsets="earliest", **(most | fewer))
+        q.trigger()
+        assert q.triggers in ([2], [1]), fewer
+        assert (q.triggers == [1]) == ("maxBytesPerTrigger" in fewer)
+    q = query(topic, startingOffsets="earliest", **most)
+    q.trigger()
+    assert q.triggers == [4]
+
+
+def test_no_limit_where_spark_asks_for_everything(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(10))
+    q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=3, maxBytesPerTrigger=300)
+    assert q.trigger(limited=False) == numbered(10)
+
+
+# -- several partitions
+
+
+def test_nobody_starves_though_one_has_large_entries(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic(3)
+    for n, (rows, batch) in enumerate(((600, 200), (40, 1), (20, 10))):
+        publish(pulsar, f"{topic}-partition-{n}", numbered(rows, f"{n}."), batch=batch)
+    q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=30)
+    for _ in range(3):
+        q.trigger()
+    assert {row["partition"] for row in q.rows} == {0, 1, 2}
+    q.drain()
+    assert most_beyond(q, 30) <= 0
+    assert len(q.rows) == len({(row["partition"], row["value"]) for row in q.rows}) == 660
+
+
+# -- the broker's index
+
+
+def test_rows_by_the_index_are_exact_however_entries_differ(
+    featured: PulsarFormat, indexed: Callable[..., Query], seed: int
+):
+    rng = random.Random(seed)
+    topic = featured.broker.topic()
+    values = mixed(featured.broker, topic, [1] * 12 + [40] * 3 + [1] * 12 + [rng.choice([1, 5, 30]) for _ in range(20)])
+    assert len(featured.broker.admin.ledgers(topic)) > 3
+    q = indexed(topic, maxRowsPerTrigger=20)
+    assert q.drain() == values
+    print(q.sizes)  # noqa: T201
+    assert most_beyond(q, 20) <= 0
+    # The first ones come as many as there may be.
+    assert q.sizes[0] >= 8
+
+
+def test_a_transaction_that_the_index_counts_as_one_is_seen_all_the_same(
+    featured: PulsarFormat, indexed: Callable[..., Query], java: JavaClient
+):
+    broker = featured.broker
+    topic = broker.topic()
+    values = []
+    for n in range(12):
+        part = numbered(10, f"{n}.")
+        transaction = java.begin(broker, f"limit-{n}")
+        java.produce(
+            broker, topic, [v.encode() for v in part], transaction=transaction, batching=True, batchMessages=10
+        )
+        java.commit(broker, transaction)
+        values += part
+    q = indexed(topic, maxRowsPerTrigger=30)
+    assert q.drain() == values
+    assert most_beyond(q, 30) <= 0
+
+
+# -- what has to be looked at
+
+
+def test_entries_that_differ_are_followed(pulsar: PulsarUnderTest, query: Callable[..., Query], seed: int):
+    rng = random.Random(seed)
+    topic = pulsar.topic(2)
+    expected = {n: mixed(pulsar, f"{topic}-partition-{n}", [rng.choice([1, 10]) for _ in range(40)]) for n in range(2)}
+    q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=25, subscription=PIN)
+    q.drain()
+    for n, values in expected.items():
+        assert [row["value"] for row in q.rows if row["partition"] == n] == values
+    print(q.sizes)  # noqa: T201
+    # However wrong what was looked at, no entry has more than ten.
+    assert max(q.sizes) <= 10 * 25
+    assert len(q.sizes) > sum(map(len, expected.values())) // 250
+
+
+def test_ledgers_of_different_sizes_with_the_admin_interface(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    small, large = [f"{n:0100}" for n in range(30)], [f"{n:010000}" for n in range(30)]
+    publish(pulsar, topic, small)
+    pulsar.admin.unload(topic)
+    publish(pulsar, topic, large)
+    q = query(topic, startingOffsets="earliest", maxBytesPerTrigger="22k", adminUrl=pulsar.admin_url)
+    assert q.drain() == small + large
+    rows = iter(q.rows)
+    assert max(sum(len(next(rows)["value"]) for _ in range(size)) for size in q.sizes) <= 22 << 10
+    assert len(q.sizes) <= 1 + 15 + 1
+
+
+def test_an_admin_interface_that_is_not_there_ends_no_query(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
+):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(9))
+    q = query(topic, startingOffsets="earliest", maxBytesPerTrigger=200, adminUrl=f"{pulsar.admin_url}/nowhere")
+    assert q.drain() == numbered(9)
+    assert caplog.text.count("maxBytesPerTrigger goes by entries seen from now on") == 1
+
+
+def test_looking_leaves_nothing_behind(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(30))
+    q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=7)
+    q.drain()
+    assert len(pulsar.admin.stats(topic)["subscriptions"]) == 1
+
+
+def test_the_first_entries_after_positions(pulsar: PulsarUnderTest):
+    topic, empty = pulsar.topic(), pulsar.topic()
+    first = publish(pulsar, topic, numbered(3))
+    pulsar.admin.unload(topic)
+    second = publish(pulsar, topic, numbered(3))
+    given = {"serviceurl": pulsar.service_url, "topic": topic, "operationtimeout": "2s"}
+    tp, nothing = TopicPartition(topic, -1), TopicPartition(empty, -1)
+    with PulsarClient(PulsarOptions.from_spark(given, STREAM)) as client:
+        for at, expected in ((first[1], first[1]), (Position(first[2].ledger, first[2].entry + 1), second[0])):
+            found = client.fetch_first_entries({tp: at, nothing: Position(0, 0)})
+            assert found.keys() == {tp}
+            assert Position(found[tp].ledger_id, found[tp].entry_id) == expected
