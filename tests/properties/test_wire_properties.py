@@ -92,6 +92,50 @@ commands = st.one_of(
     st.builds(c.Ack, ids, st.sampled_from(c.AckType), st.lists(message_ids, max_size=3).map(tuple), st.none() | ids),
     st.builds(c.AckResponse, ids, codes, text, st.none() | ids),
     st.builds(
+        c.Producer,
+        text,
+        ids,
+        ids,
+        maybe_text,
+        st.none() | st.booleans(),
+        st.none()
+        | st.builds(
+            c.Schema,
+            text,
+            st.binary(max_size=9),
+            st.integers(0, 21),
+            st.lists(st.builds(c.KeyValue, text, text), max_size=2).map(tuple),
+        ),
+        st.none() | ids,
+        st.none() | st.booleans(),
+        st.none() | st.sampled_from(c.ProducerAccessMode),
+        st.none() | ids,
+        st.none() | st.booleans(),
+    ),
+    st.builds(c.ProducerSuccess, ids, text, ids, st.binary(max_size=9), st.none() | ids, st.booleans()),
+    st.builds(
+        c.Send,
+        st.integers(0, 2**63 - 1),
+        ids,
+        st.binary(min_size=1, max_size=50).map(memoryview),
+        st.integers(0, 2**31 - 1),
+        st.none() | uint64,
+        st.none() | uint64,
+        st.none() | uint64,
+        st.booleans(),
+    ),
+    st.builds(c.SendReceipt, ids, ids, st.none() | message_ids, ids),
+    st.builds(c.SendError, ids, ids, st.integers(0, 30), text),
+    st.builds(c.CloseProducer, ids, ids, maybe_text, maybe_text),
+    st.builds(c.TcClientConnectRequest, ids, ids),
+    st.builds(c.TcClientConnectResponse, ids, codes, text),
+    st.builds(c.NewTxn, ids, ids, ids),
+    st.builds(c.NewTxnResponse, ids, ids, ids, codes, text),
+    st.builds(c.AddPartitionToTxn, ids, ids, ids, st.lists(text, max_size=3).map(tuple)),
+    st.builds(c.AddPartitionToTxnResponse, ids, ids, ids, codes, text),
+    st.builds(c.EndTxn, ids, ids, ids, st.sampled_from(c.TxnAction)),
+    st.builds(c.EndTxnResponse, ids, ids, ids, codes, text),
+    st.builds(
         c.Message,
         st.integers(0, 2**63 - 1),
         ids,
@@ -103,13 +147,14 @@ commands = st.one_of(
 )
 
 
-def subscribed() -> PulsarConnection:
+def connected() -> PulsarConnection:
     connection = PulsarConnection(
         client_version="test", authentication=TokenAuthentication("t"), max_frame_bytes=MAX_FRAME_BYTES, now=0.0
     )
     connection.receive_data(encode_command(c.Connected("x", 19, MAX_FRAME_BYTES)))
     connection.send(SUBSCRIBE)
-    connection.receive_data(encode_command(c.Success(100)))
+    connection.send(c.Producer("t", producer_id=1, request_id=101))
+    connection.receive_data(encode_command(c.Success(100)) + encode_command(c.ProducerSuccess(101, "p")))
     connection.events_received()
     connection.data_to_send()
     return connection
@@ -117,7 +162,7 @@ def subscribed() -> PulsarConnection:
 
 def converse(pieces: list[bytes]) -> tuple[list[object], bytes, str]:
     """What comes of these bytes: events, answers, and the error that ended it."""
-    connection = subscribed()
+    connection = connected()
     events: list[object] = []
     answers = b""
     error = ""
@@ -168,7 +213,7 @@ def test_a_damaged_frame_is_an_error_of_the_peer_or_another_command(data: st.Dat
     frame = bytearray(data.draw(st.sampled_from(FROM_BROKER)))
     for _ in range(data.draw(st.integers(1, 4))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
-    connection = subscribed()
+    connection = connected()
     try:
         connection.receive_data(bytes(frame))
     except (RemoteProtocolError, BrokerError):
@@ -250,7 +295,7 @@ def test_the_buffer_gives_back_what_it_got_and_views_stay(block_bytes: int, step
 
 @pytest.mark.parametrize("total", [0x7FFFFFFF, 0xFFFFFFFF, MAX_FRAME_BYTES + 1, MAX_FRAME_BYTES])
 def test_a_promise_of_many_bytes_costs_no_memory_beyond_the_limit(total: int) -> None:
-    connection = subscribed()
+    connection = connected()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]

@@ -21,23 +21,34 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
 from spark_mq_source.pulsar import _pb
-from spark_mq_source.pulsar.wire import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC, Frame, encode_frame
+from spark_mq_source.pulsar.wire import (
+    BROKER_METADATA_MAGIC,
+    CHECKSUM_MAGIC,
+    Frame,
+    encode_frame,
+    encode_frame_head,
+)
 
 __all__ = [
     "Ack",
     "AckResponse",
     "AckType",
     "ActiveConsumerChange",
+    "AddPartitionToTxn",
+    "AddPartitionToTxnResponse",
     "AuthChallenge",
     "AuthData",
     "AuthResponse",
     "CloseConsumer",
+    "CloseProducer",
     "Command",
     "CommandType",
     "Connect",
     "Connected",
     "ConsumerStats",
     "ConsumerStatsResponse",
+    "EndTxn",
+    "EndTxnResponse",
     "Error",
     "FeatureFlags",
     "Flow",
@@ -46,28 +57,43 @@ __all__ = [
     "GetTopicsOfNamespace",
     "GetTopicsOfNamespaceResponse",
     "InitialPosition",
+    "KeyValue",
     "Lookup",
     "LookupResponse",
     "LookupType",
     "Message",
     "MessageId",
     "Mode",
+    "NewTxn",
+    "NewTxnResponse",
     "PartitionedMetadata",
     "PartitionedMetadataResponse",
     "PartitionedMetadataType",
     "Ping",
     "Pong",
+    "Producer",
+    "ProducerAccessMode",
+    "ProducerSuccess",
     "ReachedEndOfTopic",
     "ResourceType",
+    "Schema",
+    "SchemaType",
     "Seek",
+    "Send",
+    "SendError",
+    "SendReceipt",
     "SubType",
     "Subscribe",
     "Success",
+    "TcClientConnectRequest",
+    "TcClientConnectResponse",
     "TopicMigrated",
+    "TxnAction",
     "UnknownCommand",
     "count_messages",
     "decode_command",
     "encode_command",
+    "encode_send",
 ]
 
 NO_ID: Final = -1
@@ -84,12 +110,18 @@ class CommandType(IntEnum):
     CONNECT = 2
     CONNECTED = 3
     SUBSCRIBE = 4
+    PRODUCER = 5
+    SEND = 6
+    SEND_RECEIPT = 7
+    SEND_ERROR = 8
     MESSAGE = 9
     ACK = 10
     FLOW = 11
     SUCCESS = 13
     ERROR = 14
+    CLOSE_PRODUCER = 15
     CLOSE_CONSUMER = 16
+    PRODUCER_SUCCESS = 17
     PING = 18
     PONG = 19
     PARTITIONED_METADATA = 21
@@ -108,6 +140,14 @@ class CommandType(IntEnum):
     AUTH_CHALLENGE = 36
     AUTH_RESPONSE = 37
     ACK_RESPONSE = 38
+    NEW_TXN = 50
+    NEW_TXN_RESPONSE = 51
+    ADD_PARTITION_TO_TXN = 52
+    ADD_PARTITION_TO_TXN_RESPONSE = 53
+    END_TXN = 56
+    END_TXN_RESPONSE = 57
+    TC_CLIENT_CONNECT_REQUEST = 62
+    TC_CLIENT_CONNECT_RESPONSE = 63
     TOPIC_MIGRATED = 68
 
 
@@ -147,6 +187,31 @@ class AckType(IntEnum):
 
     Individual = 0
     Cumulative = 1
+
+
+class ProducerAccessMode(IntEnum):
+    """Whether a topic takes messages of other producers at the same time."""
+
+    Shared = 0
+    Exclusive = 1
+    WaitForExclusive = 2
+    ExclusiveWithFencing = 3
+
+
+class SchemaType(IntEnum):
+    """What the values of a topic are, as far as this package writes it."""
+
+    NONE = 0
+    STRING = 1
+    JSON = 2
+    AVRO = 4
+
+
+class TxnAction(IntEnum):
+    """How a transaction ends."""
+
+    COMMIT = 0
+    ABORT = 1
 
 
 class ResourceType(IntEnum):
@@ -507,6 +572,218 @@ class AckResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyValue:
+    """One of a schema's properties."""
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What the values of a topic are.
+
+    Attributes:
+        name: for people; the broker replaces it by the topic's.
+        schema_data: the definition: empty for a STRING, Avro's JSON for JSON and AVRO.
+        type: `SchemaType`; a number, because a broker may know more.
+    """
+
+    name: str
+    schema_data: bytes
+    type: int
+    properties: tuple[KeyValue, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """Opens a producer; a topic that does not exist is created where the broker may (seen on broker 4.0.8).
+
+    Attributes:
+        producer_name: None for one that the broker makes up, and answers; it is to be used again after a reconnect.
+        epoch: counts the reconnects of a producer whose name the broker made up.
+        topic_epoch: what PRODUCER_SUCCESS said, of an exclusive producer that reconnects.
+    """
+
+    topic: str
+    producer_id: int
+    request_id: int
+    producer_name: str | None = None
+    encrypted: bool | None = None
+    schema: Schema | None = None
+    epoch: int | None = None
+    user_provided_producer_name: bool | None = None
+    producer_access_mode: ProducerAccessMode | None = None
+    topic_epoch: int | None = None
+    txn_enabled: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSuccess:
+    """The answer to PRODUCER.
+
+    Attributes:
+        last_sequence_id: the highest that the broker has stored from a producer of this name, where it deduplicates;
+            -1 for none.
+        schema_version: what messages of the producer's schema are to carry; empty where the topic has none.
+        producer_ready: False while an exclusive producer waits for its turn; the same answer comes again then.
+    """
+
+    request_id: int
+    producer_name: str
+    last_sequence_id: int = -1
+    schema_version: bytes = b""
+    topic_epoch: int | None = None
+    producer_ready: bool = True
+
+
+class Send(NamedTuple):
+    """Publishes one entry: a message, a batch of them, or a chunk of one.
+
+    Seen on broker 4.0.8: on a producer that it has closed a SEND is ignored without a word; on one that the client has
+    closed the connection is dropped.
+
+    Attributes:
+        sequence_id: of the message, or the first one of the batch.
+        num_messages: of the batch; 1 for a message.
+        highest_sequence_id: of the batch: its last one; without it a batch counts as its first message only.
+        body: checksum, metadata and payload.
+    """
+
+    producer_id: int
+    sequence_id: int
+    body: bytes | bytearray | memoryview
+    num_messages: int = 1
+    highest_sequence_id: int | None = None
+    txnid_least_bits: int | None = None
+    txnid_most_bits: int | None = None
+    is_chunk: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """The broker has stored an entry.
+
+    Attributes:
+        message_id: where; (-1, -1) for a duplicate, which was dropped.
+        highest_sequence_id: of a batch; -1 or 0 where SEND had none.
+    """
+
+    producer_id: int
+    sequence_id: int
+    message_id: MessageId | None = None
+    highest_sequence_id: int = 0
+
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether the broker dropped the entry, whole: it had stored one with this or a higher sequence id."""
+        return self.message_id is not None and self.message_id.ledger_id == NO_ID
+
+
+@dataclass(frozen=True, slots=True)
+class SendError:
+    """The broker has not stored an entry."""
+
+    producer_id: int
+    sequence_id: int
+    error: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseProducer:
+    """Closes a producer; from the broker (`request_id` -1) it means: look the topic up again.
+
+    Attributes:
+        assigned_broker_service_url: where the topic has gone, if the broker knows.
+    """
+
+    producer_id: int
+    request_id: int
+    assigned_broker_service_url: str | None = None
+    assigned_broker_service_url_tls: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TcClientConnectRequest:
+    """Has a broker load the transaction coordinator whose assignment topic it serves; needed once a load."""
+
+    request_id: int
+    tc_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TcClientConnectResponse:
+    """The answer to TC_CLIENT_CONNECT_REQUEST."""
+
+    request_id: int
+    error: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTxn:
+    """Begins a transaction; a time to live that is 0 or unset has passed at once (seen on broker 4.0.8)."""
+
+    request_id: int
+    txn_ttl_millis: int
+    tc_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewTxnResponse:
+    """The answer to NEW_TXN: the transaction's id, in two halves, the coordinator's being the most significant."""
+
+    request_id: int
+    txnid_least_bits: int = 0
+    txnid_most_bits: int = 0
+    error: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionToTxn:
+    """Tells the coordinator which topic-partitions a transaction writes to; the broker does not check it (4.0.8)."""
+
+    request_id: int
+    txnid_least_bits: int
+    txnid_most_bits: int
+    partitions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionToTxnResponse:
+    """The answer to ADD_PARTITION_TO_TXN."""
+
+    request_id: int
+    txnid_least_bits: int = 0
+    txnid_most_bits: int = 0
+    error: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxn:
+    """Commits or aborts a transaction; one that has ended before is TransactionNotFound, however it ended."""
+
+    request_id: int
+    txnid_least_bits: int
+    txnid_most_bits: int
+    txn_action: TxnAction
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxnResponse:
+    """The answer to END_TXN."""
+
+    request_id: int
+    txnid_least_bits: int = 0
+    txnid_most_bits: int = 0
+    error: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownCommand:
     """A command we do not use or that a newer broker invented."""
 
@@ -542,6 +819,20 @@ Command: TypeAlias = (
     | ActiveConsumerChange
     | Ack
     | AckResponse
+    | Producer
+    | ProducerSuccess
+    | Send
+    | SendReceipt
+    | SendError
+    | CloseProducer
+    | TcClientConnectRequest
+    | TcClientConnectResponse
+    | NewTxn
+    | NewTxnResponse
+    | AddPartitionToTxn
+    | AddPartitionToTxnResponse
+    | EndTxn
+    | EndTxnResponse
     | UnknownCommand
 )
 
@@ -549,11 +840,16 @@ _COMMANDS: Final[dict[CommandType, type]] = {
     CommandType.CONNECT: Connect,
     CommandType.CONNECTED: Connected,
     CommandType.SUBSCRIBE: Subscribe,
+    CommandType.PRODUCER: Producer,
+    CommandType.SEND_RECEIPT: SendReceipt,
+    CommandType.SEND_ERROR: SendError,
     CommandType.ACK: Ack,
     CommandType.FLOW: Flow,
     CommandType.SUCCESS: Success,
     CommandType.ERROR: Error,
+    CommandType.CLOSE_PRODUCER: CloseProducer,
     CommandType.CLOSE_CONSUMER: CloseConsumer,
+    CommandType.PRODUCER_SUCCESS: ProducerSuccess,
     CommandType.PING: Ping,
     CommandType.PONG: Pong,
     CommandType.PARTITIONED_METADATA: PartitionedMetadata,
@@ -572,6 +868,14 @@ _COMMANDS: Final[dict[CommandType, type]] = {
     CommandType.AUTH_CHALLENGE: AuthChallenge,
     CommandType.AUTH_RESPONSE: AuthResponse,
     CommandType.ACK_RESPONSE: AckResponse,
+    CommandType.NEW_TXN: NewTxn,
+    CommandType.NEW_TXN_RESPONSE: NewTxnResponse,
+    CommandType.ADD_PARTITION_TO_TXN: AddPartitionToTxn,
+    CommandType.ADD_PARTITION_TO_TXN_RESPONSE: AddPartitionToTxnResponse,
+    CommandType.END_TXN: EndTxn,
+    CommandType.END_TXN_RESPONSE: EndTxnResponse,
+    CommandType.TC_CLIENT_CONNECT_REQUEST: TcClientConnectRequest,
+    CommandType.TC_CLIENT_CONNECT_RESPONSE: TcClientConnectResponse,
     CommandType.TOPIC_MIGRATED: TopicMigrated,
 }
 _TYPES: Final = {command: command_type for command_type, command in _COMMANDS.items()}
@@ -594,6 +898,8 @@ def encode_command(command: Command) -> bytes:
             base.type = CommandType.MESSAGE
             _fill_message(base.message, command)
             body = command.body
+        elif isinstance(command, Send):
+            return encode_send(command) + command.body
         elif isinstance(command, UnknownCommand):
             base.type = command.command_type
         else:
@@ -605,6 +911,37 @@ def encode_command(command: Command) -> bytes:
         return encode_frame(base.SerializeToString(), body)
     except (EncodeError, TypeError, ValueError) as error:
         msg = f"{type(command).__name__} cannot be sent: {error}"
+        raise LocalProtocolError(msg) from error
+
+
+def encode_send(send: Send) -> bytes:
+    """The beginning of a SEND's frame, which its body follows: so that a large one need not be copied for it.
+
+    Raises:
+        LocalProtocolError: a field does not fit the protocol, or the body is larger than a frame can say.
+
+    Example:
+        >>> encode_send(Send(producer_id=1, sequence_id=7, body=b"body")).hex(" ", -4)
+        '00000010 00000008 08063204 08011007'
+    """
+    base = _pb.BaseCommand(type=CommandType.SEND)
+    message = base.send
+    try:
+        message.producer_id = send.producer_id
+        message.sequence_id = send.sequence_id % _UINT64
+        if send.num_messages != 1:
+            message.num_messages = send.num_messages
+        if send.txnid_least_bits is not None:
+            message.txnid_least_bits = send.txnid_least_bits
+        if send.txnid_most_bits is not None:
+            message.txnid_most_bits = send.txnid_most_bits
+        if send.highest_sequence_id is not None:
+            message.highest_sequence_id = send.highest_sequence_id
+        if send.is_chunk:
+            message.is_chunk = True
+        return encode_frame_head(base.SerializeToString(), len(send.body))
+    except (TypeError, ValueError) as error:
+        msg = f"Send cannot be sent: {error}"
         raise LocalProtocolError(msg) from error
 
 
@@ -761,11 +1098,11 @@ def _decode_any(data: bytes, body: memoryview | None) -> Command:
     if not base.HasField(name):
         msg = f"a command of type {command_type.name} without its content"
         raise RemoteProtocolError(msg)
-    if command_type is CommandType.MESSAGE:
+    if command_type in {CommandType.MESSAGE, CommandType.SEND}:
         if body is None:
-            msg = "a MESSAGE without a message"
+            msg = f"a {command_type.name} without a message"
             raise RemoteProtocolError(msg)
-        return _message_of(base.message, body)
+        return _message_of(base.message, body) if command_type is CommandType.MESSAGE else _send_of(base.send, body)
     if body is not None:
         msg = f"{len(body)} bytes after a command of type {command_type.name}, which has no payload"
         raise RemoteProtocolError(msg)
@@ -786,6 +1123,19 @@ def _message_of(message: _pb.CommandMessage, body: memoryview) -> Message:
         message.redelivery_count,
         tuple(message.ack_set),
         body,
+    )
+
+
+def _send_of(send: _pb.CommandSend, body: memoryview) -> Send:
+    return Send(
+        send.producer_id,
+        _signed(send.sequence_id),
+        body,
+        send.num_messages,
+        send.highest_sequence_id if send.HasField("highest_sequence_id") else None,
+        send.txnid_least_bits if send.HasField("txnid_least_bits") else None,
+        send.txnid_most_bits if send.HasField("txnid_most_bits") else None,
+        send.is_chunk,
     )
 
 

@@ -1,8 +1,8 @@
 """The state machine of one connection to a Pulsar broker or proxy: bytes and times in, events and bytes out.
 
 Everything that is true of the connection as a whole is decided here: the handshake, keep-alive both ways, renewed
-authentication, which consumers and requests are open, and what must not be sent because the broker would drop the
-connection for it. What a topic is and where it lives is not.
+authentication, which consumers, producers and requests are open, and what must not be sent because the broker would
+drop the connection for it. What a topic is and where it lives is not.
 
 ::
 
@@ -36,15 +36,20 @@ from spark_mq_source.pulsar.commands import (
     Ack,
     AckResponse,
     ActiveConsumerChange,
+    AddPartitionToTxn,
+    AddPartitionToTxnResponse,
     AuthChallenge,
     AuthData,
     AuthResponse,
     CloseConsumer,
+    CloseProducer,
     Command,
     Connect,
     Connected,
     ConsumerStats,
     ConsumerStatsResponse,
+    EndTxn,
+    EndTxnResponse,
     Error,
     FeatureFlags,
     Flow,
@@ -55,19 +60,29 @@ from spark_mq_source.pulsar.commands import (
     Lookup,
     LookupResponse,
     Message,
+    NewTxn,
+    NewTxnResponse,
     PartitionedMetadata,
     PartitionedMetadataResponse,
     Ping,
     Pong,
+    Producer,
+    ProducerSuccess,
     ReachedEndOfTopic,
     Seek,
+    Send,
+    SendError,
+    SendReceipt,
     Subscribe,
     Success,
+    TcClientConnectRequest,
+    TcClientConnectResponse,
     TopicMigrated,
     UnknownCommand,
     count_messages,
     decode_command,
     encode_command,
+    encode_send,
 )
 from spark_mq_source.pulsar.error_codes import error_for_code
 from spark_mq_source.pulsar.wire import DEFAULT_MAX_MESSAGE_BYTES, FRAME_OVERHEAD_BYTES, missing_bytes, take_frame
@@ -100,6 +115,13 @@ Request: TypeAlias = (
     | Seek
     | ConsumerStats
     | Ack
+    | Producer
+    | Send
+    | CloseProducer
+    | TcClientConnectRequest
+    | NewTxn
+    | AddPartitionToTxn
+    | EndTxn
 )
 """What `PulsarConnection.send` lets pass."""
 
@@ -112,11 +134,18 @@ Response: TypeAlias = (
     | Success
     | Error
     | AckResponse
+    | ProducerSuccess
+    | TcClientConnectResponse
+    | NewTxnResponse
+    | AddPartitionToTxnResponse
+    | EndTxnResponse
 )
 
-Event: TypeAlias = (
-    Connected | Message | CloseConsumer | ReachedEndOfTopic | TopicMigrated | ActiveConsumerChange | Response
+Notice: TypeAlias = (
+    CloseConsumer | ReachedEndOfTopic | TopicMigrated | ActiveConsumerChange | SendReceipt | SendError | CloseProducer
 )
+
+Event: TypeAlias = Connected | Message | Notice | Response
 """What `PulsarConnection.events_received` gives."""
 
 _REQUESTS: Final = (
@@ -130,6 +159,13 @@ _REQUESTS: Final = (
     Seek,
     ConsumerStats,
     Ack,
+    Producer,
+    Send,
+    CloseProducer,
+    TcClientConnectRequest,
+    NewTxn,
+    AddPartitionToTxn,
+    EndTxn,
 )
 _RESPONSES: Final = (
     PartitionedMetadataResponse,
@@ -140,8 +176,21 @@ _RESPONSES: Final = (
     Success,
     Error,
     AckResponse,
+    ProducerSuccess,
+    TcClientConnectResponse,
+    NewTxnResponse,
+    AddPartitionToTxnResponse,
+    EndTxnResponse,
 )
-_NOTICES: Final = (ReachedEndOfTopic, TopicMigrated, ActiveConsumerChange)
+_NOTICES: Final = (
+    CloseConsumer,
+    ReachedEndOfTopic,
+    TopicMigrated,
+    ActiveConsumerChange,
+    SendReceipt,
+    SendError,
+    CloseProducer,
+)
 
 
 class ConnectionState(Enum):
@@ -169,6 +218,16 @@ class _Consumer:
 
     def took(self, message: Message) -> None:
         self.permits -= 1 if self.permits < COUNT_ABOVE_PERMITS else count_messages(message.body)
+
+
+class _Producer:
+    """A producer that is open, or asked for."""
+
+    __slots__ = ("created_by", "opened")
+
+    def __init__(self, created_by: int) -> None:
+        self.created_by = created_by
+        self.opened = False
 
 
 class PulsarConnection:
@@ -236,6 +295,8 @@ class PulsarConnection:
         self._requests: dict[int, Request] = {}
         self._consumers: dict[int, _Consumer] = {}
         self._closed_by_broker: set[int] = set()
+        self._producers: dict[int, _Producer] = {}
+        self._producers_closed_by_broker: set[int] = set()
         self._closed_by: str = ""
         self._unsent += encode_command(
             Connect(
@@ -267,17 +328,22 @@ class PulsarConnection:
         Raises:
             LocalProtocolError: not connected, not a command of clients, or one for which the broker would drop the
                 connection or never answer: a request id in use, FLOW of 0 or beyond 2^31-1 permits, an id of a consumer
-                that is in use (SUBSCRIBE) or unknown (FLOW, ACK, CONSUMER_STATS).
-            ServiceNotReadyError: ACK or CONSUMER_STATS for a consumer that the broker has closed: subscribe again.
+                that is in use (SUBSCRIBE) or unknown (FLOW, ACK, CONSUMER_STATS), or of a producer that is in use
+                (PRODUCER) or not open (SEND), a SEND larger than the broker takes.
+            ServiceNotReadyError: ACK or CONSUMER_STATS for a consumer, or SEND on a producer, that the broker has
+                closed: open it again.
         """
         if self.state is not ConnectionState.CONNECTED:
             why = "before CONNECTED" if self.state is ConnectionState.CONNECTING else f"after {self._closed_by}"
             msg = f"{type(command).__name__} sent {why}"
             raise LocalProtocolError(msg)
+        if type(command) is Send:
+            self._send_entry(command)
+            return
         if not isinstance(command, _REQUESTS):
             msg = f"{type(command).__name__} is not for users of a connection to send"
             raise LocalProtocolError(msg)
-        request_id = None if isinstance(command, Flow) else command.request_id
+        request_id = None if isinstance(command, Flow | Send) else command.request_id
         if request_id in self._requests:
             msg = f"{command} has the request id of {self._requests[request_id]}, which is not answered yet"
             raise LocalProtocolError(msg)
@@ -291,6 +357,9 @@ class PulsarConnection:
         self._unsent += data
         if request_id is not None:
             self._requests[request_id] = command
+        self._note_sent(command, consumer)
+
+    def _note_sent(self, command: Request, consumer: _Consumer | None) -> None:
         match command:
             case Subscribe():
                 self._consumers[command.consumer_id] = _Consumer(command.request_id)
@@ -299,6 +368,29 @@ class PulsarConnection:
                 self._consumers.pop(command.consumer_id, None)
             case Flow() if consumer is not None:
                 consumer.permits += command.message_permits
+            case Producer():
+                self._producers[command.producer_id] = _Producer(command.request_id)
+                self._producers_closed_by_broker.discard(command.producer_id)
+            case CloseProducer():
+                self._producers.pop(command.producer_id, None)
+
+    def _send_entry(self, send: Send) -> None:
+        producer = self._producers.get(send.producer_id)
+        if producer is None and send.producer_id in self._producers_closed_by_broker:
+            # Sent all the same it would be ignored, without a word (seen on broker 4.0.8).
+            msg = f"SEND {send.sequence_id}: the broker has closed producer {send.producer_id} meanwhile; open it again"
+            raise ServiceNotReadyError(msg)
+        if producer is None or not producer.opened:
+            msg = f"SEND {send.sequence_id} is on producer {send.producer_id}, which is not open on this connection"
+            raise LocalProtocolError(msg)
+        if len(send.body) > self.max_message_bytes:
+            msg = (
+                f"SEND {send.sequence_id} has {len(send.body)} bytes: a broker drops the connection for more than its "
+                f"{self.max_message_bytes}"
+            )
+            raise LocalProtocolError(msg)
+        self._unsent += encode_send(send)
+        self._unsent += send.body
 
     def data_to_send(self) -> bytes:
         """What is to be sent now; each byte is handed out once."""
@@ -465,14 +557,10 @@ class PulsarConnection:
             case _ if self._connecting:
                 msg = f"the broker sent {type(command).__name__} before CONNECTED"
                 raise RemoteProtocolError(msg)
-            case CloseConsumer():
-                if self._consumers.pop(command.consumer_id, None) is not None:
-                    self._closed_by_broker.add(command.consumer_id)
-                self._events.append(command)
             case _ if isinstance(command, _RESPONSES):
                 self._take_response(command)
             case _ if isinstance(command, _NOTICES):
-                self._events.append(command)
+                self._take_notice(command)
             case _:
                 msg = f"the broker sent {type(command).__name__}, which only clients send"
                 raise RemoteProtocolError(msg)
@@ -496,7 +584,18 @@ class PulsarConnection:
             self._limit = min(self._max_frame_bytes, connected.max_message_size + FRAME_OVERHEAD_BYTES)
         self._events.append(connected)
 
+    def _take_notice(self, notice: Notice) -> None:
+        if isinstance(notice, CloseConsumer) and self._consumers.pop(notice.consumer_id, None) is not None:
+            self._closed_by_broker.add(notice.consumer_id)
+        if isinstance(notice, CloseProducer) and self._producers.pop(notice.producer_id, None) is not None:
+            self._producers_closed_by_broker.add(notice.producer_id)
+        self._events.append(notice)
+
     def _take_response(self, response: Response) -> None:
+        if isinstance(response, ProducerSuccess) and not response.producer_ready:
+            # It waits for its turn, and so does the request: this same answer comes again.
+            logger.debug("producer %s waits until it may be exclusive", response.producer_name)
+            return
         request = None if response.request_id is None else self._requests.pop(response.request_id, None)
         if isinstance(request, Subscribe):
             consumer = self._consumers.get(request.consumer_id)
@@ -506,6 +605,13 @@ class PulsarConnection:
                     consumer.opened = True
                 else:
                     del self._consumers[request.consumer_id]
+        elif isinstance(request, Producer):
+            producer = self._producers.get(request.producer_id)
+            if producer is not None and producer.created_by == request.request_id:
+                if isinstance(response, ProducerSuccess):
+                    producer.opened = True
+                else:
+                    del self._producers[request.producer_id]
         self._events.append(response)
 
     def _answer_challenge(self, challenge: AuthChallenge) -> None:
@@ -531,6 +637,9 @@ class PulsarConnection:
                     msg = f"{command} has the id of a consumer that is open"
                     raise LocalProtocolError(msg)
                 return None
+            case Producer() if command.producer_id in self._producers:
+                msg = f"{command} has the id of a producer that is open"
+                raise LocalProtocolError(msg)
             case Flow() | Ack() | ConsumerStats():
                 consumer = self._consumers.get(command.consumer_id)
             case _:
@@ -560,8 +669,9 @@ class PulsarConnection:
         kinds = Counter(type(request).__name__ for request in self._requests.values())
         parts = [f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items()]
         text = f" while {', '.join(parts)} waited for an answer" if parts else ""
-        if self._consumers:
-            text += f"{' and' if text else ' while'} {len(self._consumers)} consumers were open"
+        for count, what in ((len(self._consumers), "consumers"), (len(self._producers), "producers")):
+            if count:
+                text += f"{' and' if text else ' while'} {count} {what} were open"
         if len(self._buffer):
             text += f" ({len(self._buffer)} bytes of an unfinished frame received)"
         return text

@@ -6,8 +6,8 @@
     total_size     = u32     ; bytes after this field: 4 + len(command) + len(body)
     command_size   = u32
     command        = protobuf BaseCommand
-    body           = [broker_metadata] [checksum] metadata_size metadata payload     ; of MESSAGE, see messages.py
-    broker_metadata = %x0e02 u32 BrokerEntryMetadata       ; the u32 is its size
+    body           = [broker_metadata] [checksum] metadata_size metadata payload     ; of MESSAGE and SEND, see messages.py
+    broker_metadata = %x0e02 u32 BrokerEntryMetadata       ; of MESSAGE only; the u32 is its size
     checksum       = %x0e01 u32                            ; CRC32-C of everything after it
     metadata_size  = u32
     metadata       = protobuf MessageMetadata
@@ -34,6 +34,7 @@ __all__ = [
     "FRAME_OVERHEAD_BYTES",
     "Frame",
     "encode_frame",
+    "encode_frame_head",
     "missing_bytes",
     "take_frame",
 ]
@@ -80,12 +81,20 @@ def encode_frame(command: bytes, body: bytes | memoryview | None = None) -> byte
         >>> encode_frame(b"cmd", b"body").hex(" ", -4)
         '0000000b 00000003 636d6462 6f6479'
     """
-    total = SIZE_BYTES + len(command) + (0 if body is None else len(body))
+    return encode_frame_head(command, 0) if body is None else encode_frame_head(command, len(body)) + body
+
+
+def encode_frame_head(command: bytes, body_bytes: int) -> bytes:
+    """The bytes of a frame up to its body.
+
+    Raises:
+        LocalProtocolError: the frame is larger than its own size field can say.
+    """
+    total = SIZE_BYTES + len(command) + body_bytes
     if total >= 1 << 32:
         msg = f"a frame of {total} bytes cannot be sent: its size must fit 32 bits"
         raise LocalProtocolError(msg)
-    sizes = SIZES.pack(total, len(command))
-    return sizes + command if body is None else b"".join((sizes, command, body))
+    return SIZES.pack(total, len(command)) + command
 
 
 def take_frame(data: memoryview, offset: int, max_frame_bytes: int) -> Frame | None:

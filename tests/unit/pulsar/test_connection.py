@@ -35,6 +35,8 @@ CONNECTED = c.Connected("Pulsar Server4.0.8", 19, 5 << 20)
 SUBSCRIBE = c.Subscribe("t", "s", c.SubType.Exclusive, consumer_id=1, request_id=100, durable=False)
 BODY = bytes.fromhex("00000008 0a0170 1000 1801 00") + b"payload"
 MESSAGE = c.Message(1, 141, 0, 0, (), memoryview(BODY))
+PRODUCER = c.Producer("t", producer_id=3, request_id=200)
+SEND = c.Send(3, 0, memoryview(BODY))
 
 
 def connection(authentication: Authentication | None = None, **options: object) -> PulsarConnection:
@@ -53,6 +55,15 @@ def subscribed(**options: object) -> PulsarConnection:
     made = connected(**options)
     made.send(SUBSCRIBE)
     made.receive_data(encode_command(c.Success(100)))
+    made.events_received()
+    made.data_to_send()
+    return made
+
+
+def producing(**options: object) -> PulsarConnection:
+    made = connected(**options)
+    made.send(PRODUCER)
+    made.receive_data(encode_command(c.ProducerSuccess(200, "p")))
     made.events_received()
     made.data_to_send()
     return made
@@ -82,6 +93,7 @@ STATES: dict[str, Callable[[], PulsarConnection]] = {
     "CONNECTING": lambda: _drained(connection(TokenAuthentication("t0k"))),
     "CONNECTED": lambda: connected(authentication=TokenAuthentication("t0k")),
     "SUBSCRIBED": lambda: subscribed(authentication=TokenAuthentication("t0k")),
+    "PRODUCING": lambda: producing(authentication=TokenAuthentication("t0k")),
 }
 
 
@@ -134,6 +146,20 @@ CONVERSATION: list[tuple[str, Command, list[Command] | type[MQSourceError], list
     ("CONNECTED", SUBSCRIBE, RemoteProtocolError, []),
     ("CONNECTED", c.Flow(1, 1), RemoteProtocolError, []),
     ("CONNECTED", c.Connect("another client"), RemoteProtocolError, []),
+    ("CONNECTING", c.SendReceipt(3, 0), RemoteProtocolError, []),
+    ("CONNECTING", c.CloseProducer(3, -1), RemoteProtocolError, []),
+    ("CONNECTED", PRODUCER, RemoteProtocolError, []),
+    ("CONNECTED", SEND, RemoteProtocolError, []),
+    ("CONNECTED", c.ProducerSuccess(8, "p"), [c.ProducerSuccess(8, "p")], []),
+    ("CONNECTED", c.ProducerSuccess(8, "p", producer_ready=False), [], []),
+    ("CONNECTED", c.TcClientConnectResponse(8), [c.TcClientConnectResponse(8)], []),
+    ("CONNECTED", c.NewTxnResponse(8, 33, 0), [c.NewTxnResponse(8, 33, 0)], []),
+    ("CONNECTED", c.AddPartitionToTxnResponse(8, 33, 0), [c.AddPartitionToTxnResponse(8, 33, 0)], []),
+    ("CONNECTED", c.EndTxnResponse(8, 33, 0, 24, "gone"), [c.EndTxnResponse(8, 33, 0, 24, "gone")], []),
+    ("PRODUCING", c.SendReceipt(3, 0, c.MessageId(7, 5)), [c.SendReceipt(3, 0, c.MessageId(7, 5))], []),
+    ("PRODUCING", c.SendReceipt(9, 0, c.MessageId(7, 5)), [c.SendReceipt(9, 0, c.MessageId(7, 5))], []),
+    ("PRODUCING", c.SendError(3, 0, 9, "damaged"), [c.SendError(3, 0, 9, "damaged")], []),
+    ("PRODUCING", c.CloseProducer(3, -1, "pulsar://b:1"), [c.CloseProducer(3, -1, "pulsar://b:1")], []),
     ("SUBSCRIBED", MESSAGE, [MESSAGE], []),
     ("SUBSCRIBED", MESSAGE._replace(consumer_id=2), [], []),
     ("SUBSCRIBED", c.CloseConsumer(1, -1, "pulsar://b:1"), [c.CloseConsumer(1, -1, "pulsar://b:1")], []),
@@ -494,6 +520,96 @@ def test_commands_that_cross_the_broker_s_close() -> None:
     made.send(c.Subscribe("t", "s", c.SubType.Exclusive, 1, 101))
     made.receive_data(encode_command(c.Success(101)))
     made.send(c.ConsumerStats(7, 1))
+
+
+def test_a_send_goes_out_as_it_is() -> None:
+    made = producing()
+    made.send(SEND)
+    batch = c.Send(3, 1, memoryview(BODY), num_messages=3, highest_sequence_id=3)
+    made.send(batch)
+    assert made.data_to_send() == encode_command(SEND) + encode_command(batch)
+
+
+def test_what_cannot_be_encoded_of_a_send_leaves_no_trace() -> None:
+    made = producing()
+    with pytest.raises(LocalProtocolError, match="cannot be sent"):
+        made.send(SEND._replace(num_messages=2**31))
+    assert made.data_to_send() == b""
+
+
+@pytest.mark.parametrize("made", [connected, subscribed], ids=["never asked for", "with consumers"])
+def test_a_send_needs_its_producer(made: Callable[[], PulsarConnection]) -> None:
+    with pytest.raises(LocalProtocolError, match="producer 3, which is not open"):
+        made().send(SEND)
+
+
+def test_a_send_waits_for_its_producer_to_be_open() -> None:
+    made = connected()
+    made.send(PRODUCER)
+    with pytest.raises(LocalProtocolError, match="not open"):
+        made.send(SEND)
+    made.receive_data(encode_command(c.ProducerSuccess(200, "p", producer_ready=False)))
+    assert made.events_received() == []
+    with pytest.raises(LocalProtocolError, match="not open"):
+        made.send(SEND)
+    made.receive_data(encode_command(c.ProducerSuccess(200, "p")))
+    assert made.events_received() == [c.ProducerSuccess(200, "p")]
+    made.send(SEND)
+
+
+def test_a_producer_id_in_use_cannot_be_opened() -> None:
+    made = producing()
+    with pytest.raises(LocalProtocolError, match="id of a producer that is open"):
+        made.send(c.Producer("t", 3, 201))
+    made.send(c.CloseProducer(3, 202))
+    with pytest.raises(LocalProtocolError, match="not open"):
+        made.send(SEND)
+    made.send(c.Producer("t", 3, 203))
+
+
+def test_a_refused_producer_frees_its_id() -> None:
+    made = connected()
+    made.send(PRODUCER)
+    made.receive_data(encode_command(c.Error(200, 16, "busy")))
+    assert made.events_received() == [c.Error(200, 16, "busy")]
+    made.send(c.Producer("t", 3, 201))
+
+
+def test_a_late_answer_does_not_open_the_producer_that_has_the_id_now() -> None:
+    made = connected()
+    made.send(PRODUCER)
+    made.send(c.CloseProducer(3, 201))
+    made.send(c.Producer("t", 3, 202))
+    made.receive_data(encode_command(c.ProducerSuccess(200, "p")))
+    with pytest.raises(LocalProtocolError, match="not open"):
+        made.send(SEND)
+    made.receive_data(encode_command(c.Success(201)) + encode_command(c.ProducerSuccess(202, "p")))
+    made.send(SEND)
+
+
+def test_a_send_that_crosses_the_broker_s_close() -> None:
+    made = producing()
+    made.receive_data(encode_command(c.CloseProducer(3, -1)))
+    with pytest.raises(ServiceNotReadyError, match="SEND 0: the broker has closed producer 3 meanwhile"):
+        made.send(SEND)
+    assert made.data_to_send() == b""
+    made.send(c.Producer("t", 3, 201))
+    made.receive_data(encode_command(c.ProducerSuccess(201, "p")))
+    made.send(SEND)
+
+
+def test_a_send_is_no_larger_than_the_broker_takes() -> None:
+    made = producing()
+    most = made.max_message_bytes
+    made.send(SEND._replace(body=bytes(most)))
+    with pytest.raises(LocalProtocolError, match=f"SEND 1 has {most + 1} bytes.*its {most}"):
+        made.send(SEND._replace(sequence_id=1, body=bytes(most + 1)))
+    assert made.state is ConnectionState.CONNECTED
+
+
+def test_eof_says_how_many_producers_were_open() -> None:
+    with pytest.raises(ConnectionLostError, match="closed the connection while 1 producers were open"):
+        producing().receive_eof()
 
 
 def test_a_request_id_is_used_by_one_request_at_a_time() -> None:
