@@ -472,8 +472,8 @@ class PulsarOptions(Options):
     max_batch_rows: int = option("Most rows of one Arrow batch.", default=100_000, check=between(1, _INT32_MAX))
     max_batch_bytes: int = option(
         "An Arrow batch is handed over when it holds this much.",
-        default=8 << 20,
-        default_text="`8m`",
+        default=2 << 20,
+        default_text="`2m`",
         parse=parse_size_bytes,
         check=between(1, 1 << 30, "from 1 to 1g"),
     )
