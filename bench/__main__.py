@@ -88,14 +88,7 @@ def main() -> None:
         results = Results(describe_machine(VERSION))
         use_namespace(broker.admin_url)
         if "rates" in parts:
-            for workload in workloads:
-                broker.fill(workload)
-            for number, workload in enumerate(workloads):
-                case = Case(workload, broker.service_url, spark_session(workload.partitions, folder), folder)
-                if number == 0:
-                    say("reading until the broker's code is compiled")
-                    warm_broker(case)
-                results.cases.append(_measure(case, arguments.only, arguments.repeats))
+            results.cases += _rates(workloads, arguments, broker, folder)
         if "memory" in parts:
             broker.fill(LARGE_PARTITION)
             results.memory = measure_memory(broker.service_url, spark_session(1, folder), folder)
@@ -115,6 +108,19 @@ def main() -> None:
             results.write_stream_json(arguments.output / "stream.json")
     if arguments.update_readme:
         results.update_readme(HERE.parent / "README.md")
+
+
+def _rates(
+    workloads: Sequence[Workload], arguments: argparse.Namespace, broker: Broker, folder: Path
+) -> Iterator[CaseResult]:
+    for workload in workloads:
+        broker.fill(workload)
+    for number, workload in enumerate(workloads):
+        case = Case(workload, broker.service_url, spark_session(workload.partitions, folder), folder)
+        if number == 0:
+            say("reading until the broker's code is compiled")
+            warm_broker(case)
+        yield _measure(case, arguments.only, arguments.repeats)
 
 
 def _streams(arguments: argparse.Namespace, broker: Broker, folder: Path) -> Iterator[StreamResult]:

@@ -44,9 +44,9 @@ JVM = {"PULSAR_MEM": "-Xms2g -Xmx2g -XX:MaxDirectMemorySize=4g", "PULSAR_GC": "-
 least of the processor from the others on two cores."""
 
 WARM_UP_READS = 8
-"""In the first ones the broker takes three times the processor time it takes later, when its JVM has compiled itself."""
+"""In the first ones a broker takes three times the processor time that it takes once its JVM has compiled itself."""
 
-NULL_BATCHES = 4
+NULL_BATCHES = 16
 """Batches that the null source takes turns with: some 32 MB, so that it does not read from the processor's cache."""
 
 CLIENT_MESSAGES = {100: 1_000_000, 1024: 500_000}

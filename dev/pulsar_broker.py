@@ -25,7 +25,8 @@ from dev.pulsar_admin import TEST_NAMESPACE, AdminError, PulsarAdmin
 VERSION = "4.0.8"
 START_TIMEOUT_S = 180.0
 START_ATTEMPTS = 3
-MEMORY = "-Xms384m -Xmx1g -XX:MaxDirectMemorySize=1g"
+SMALL_JVM = {"PULSAR_MEM": "-Xms384m -Xmx1g -XX:MaxDirectMemorySize=1g", "PULSAR_GC": "-XX:+UseSerialGC"}
+"""Enough for tests, beside which a build and a Spark run."""
 
 # What the featured broker adds to the stock configuration. Small ledgers make every test cross ledger boundaries; the
 # scans that trim and expire run often enough to be waited for.
@@ -55,11 +56,10 @@ def distribution() -> Path:
     )
 
 
-def program_environment(log_folder: Path) -> dict[str, str]:
-    """The environment in which Pulsar's shell scripts run small, quietly and write only into the folder."""
+def program_environment(log_folder: Path, jvm: Mapping[str, str] = SMALL_JVM) -> dict[str, str]:
+    """The environment in which Pulsar's shell scripts run quietly and write only into the folder."""
     return {
-        "PULSAR_MEM": MEMORY,
-        "PULSAR_GC": "-XX:+UseSerialGC",
+        **jvm,
         "PULSAR_GC_LOG": " ",  # the stock setting writes GC logs beside the distribution
         "PULSAR_LOG_DIR": str(log_folder),
         "PULSAR_LOG_LEVEL": "info",
@@ -88,6 +88,7 @@ class PulsarStandalone:
             and password, and client certificate, with authorization; role `admin` may do all.
         overrides: settings of standalone.conf on top.
         ports: None finds free ones.
+        jvm: the memory and the garbage collector of its JVM, as variables of Pulsar's own scripts.
     """
 
     folder: Path
@@ -95,6 +96,7 @@ class PulsarStandalone:
     overrides: Mapping[str, str] = field(default_factory=dict)
     ports: Ports | None = None
     credentials: Credentials | None = None
+    jvm: Mapping[str, str] = field(default_factory=lambda: SMALL_JVM)
     _process: ManagedProcess | None = None
     _admin: PulsarAdmin | None = None
 
@@ -211,7 +213,7 @@ class PulsarStandalone:
             "--bookkeeper-dir", str(self.folder / "bookkeeper"),
             "--bookkeeper-port", str(self._ports.bookie or 3181),
         ]  # fmt: skip
-        environment = program_environment(self.folder)
+        environment = program_environment(self.folder, self.jvm)
         environment["PULSAR_STANDALONE_CONF"] = str(configuration)
         if self.featured:
             environment["PULSAR_EXTRA_OPTS"] = f"-Dpulsar.auth.basic.conf={self.credentials.password_file}"  # type: ignore[union-attr] # set above
