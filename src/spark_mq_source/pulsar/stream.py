@@ -55,6 +55,8 @@ class PulsarStream:
         self._target: Offsets | None = None
         # Where a range begins whose start is the last entry of a ledger that was read and is gone now.
         self._successors: dict[tuple[TopicPartition, Position], Position] = {}
+        # Where the current trigger begins in topic-partitions of which nothing was read yet.
+        self._firsts: dict[TopicPartition, Position] = {}
         # The start of a query that has planned no trigger since it was started.
         self._unplanned: dict[str, object] | None = None
         if options.subscription is None:
@@ -129,9 +131,9 @@ class PulsarStream:
                 for tp, end in ends.items()
                 if tp in begin or target.get(tp, EARLIEST) > EARLIEST
             }
+        self._firsts = self._before_first([tp for tp, end in ends.items() if begin.get(tp, EARLIEST) == EARLIEST < end])
         if limited and start is not None:
-            starts = {tp: begin.get(tp, EARLIEST) for tp in ends}
-            starts = {tp: bounds[tp].first if at == EARLIEST < ends[tp] else at for tp, at in starts.items()}
+            starts = {tp: self._firsts.get(tp, begin.get(tp, EARLIEST)) for tp in ends}
             ends = self._limiter.limit(starts, ends)
         return offsets_to_json(ends)
 
@@ -155,6 +157,8 @@ class PulsarStream:
         if start == self._unplanned:
             begin = self._repeated(begin, finish)
         starts = {tp: begin.get(tp, EARLIEST) for tp in finish}
+        # With a position instead of the word, the reader notices where a ledger has gone since.
+        starts = {tp: self._firsts.get(tp, at) if at == EARLIEST else at for tp, at in starts.items()}
         # The reader takes a start that is gone for loss; here it is known to have been the last of its ledger.
         starts = {tp: min(self._successors.get((tp, at), at), finish[tp]) for tp, at in starts.items()}
         ranges = [PulsarRange(tp, starts[tp], finish[tp]) for tp in sorted(finish)]
@@ -195,7 +199,7 @@ class PulsarStream:
                 # Unloaded, or its connection is gone: whoever has no answer is opened again.
                 for tp, answer in asked.items():
                     if not answer.done() or answer.exception() is not None:
-                        self._watchers.pop(tp, None)
+                        self._client.close_consumer(self._watchers.pop(tp))
                 raise
 
         return retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
@@ -253,6 +257,11 @@ class PulsarStream:
     def _drop_pins(self) -> None:
         self._pins.clear()
         self._pinning.close()
+
+    def _before_first(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Just before the first entry of each; not the broker's cursor, which may be in an empty ledger."""
+        found = self._client.fetch_first_entries(dict.fromkeys(partitions, EARLIEST))
+        return {tp: Position(entry.ledger_id, entry.entry_id - 1) for tp, entry in found.items()}
 
     def _present(self) -> tuple[Sequence[TopicPartition], Mapping[str, TopicNotFoundError]]:
         """The topic-partitions there are to read now, and the topics that are not there."""

@@ -103,28 +103,26 @@ def test_a_topic_that_does_not_exist_is_refused_and_not_created(pulsar: PulsarUn
 
 
 @pytest.mark.parametrize(
-    ("option", "what", "named"),
+    ("option", "start", "unknown"),
     [
-        ("startingOffsets", '"earliest"', "nowhere"),
-        ("startingOffsets", '{"7": "earliest"}', "topic"),
-        ("startingTimestamp", "0", "nowhere"),
+        ("startingOffsets", {"TOPIC": "earliest", "nowhere": "earliest"}, "persistent://public/default/nowhere"),
+        ("startingOffsets", {"TOPIC": {"0": "earliest", "7": "earliest"}}, "TOPIC-partition-7"),
+        ("startingTimestamp", {"TOPIC": 0, "nowhere": 0}, "persistent://public/default/nowhere"),
     ],
 )
 def test_a_start_that_names_what_is_not_read_is_refused(
-    pulsar: PulsarUnderTest, query: Callable[..., Query], option: str, what: str, named: str
+    pulsar: PulsarUnderTest, query: Callable[..., Query], option: str, start: dict[str, object], unknown: str
 ):
     topic = pulsar.topic(2)
-    others = f'"{topic}": "earliest", ' if option == "startingOffsets" else f'"{topic}": 0, '
-    name = topic if named == "topic" else "nowhere"
-    given = f'{{"{topic}": {what}}}' if named == "topic" else f'{{{others}"{name}": {what}}}'
-    with pytest.raises(OptionError, match=rf"{option} names persistent://.*{named[:1]}.*, which this query does not"):
-        query(topic, **{option: given}).stream.initial()
+    given = {option: json.dumps(start).replace("TOPIC", topic)}
+    refused = f"{option} names {unknown.replace('TOPIC', topic)}, which this query does not read"
+    with pytest.raises(OptionError, match=refused):
+        query(topic, **given).stream.initial()
     # Where a query goes on, its options of the start have no meaning any more.
     publish(pulsar, f"{topic}-partition-1", ["1"])
     begun = query(topic, startingOffsets="earliest")
     begun.trigger()
-    again = query(topic, checkpoint=begun.at, **{option: given})
-    assert again.trigger() == []
+    assert query(topic, checkpoint=begun.at, **given).trigger() == []
 
 
 def test_a_position_that_is_gone_is_no_start(pulsar: PulsarUnderTest, query: Callable[..., Query]):
