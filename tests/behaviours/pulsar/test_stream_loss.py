@@ -1,0 +1,203 @@
+"""What is loss to a stream and what is not, and pins that a crash, a hung client or a busy driver puts to the test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from dev.pulsar_broker import PulsarStandalone
+from spark_mq_source.core.errors import DataLossError
+from spark_mq_source.pulsar.offsets import Position
+from tests.behaviours.formats import PulsarFormat, read_tasks
+from tests.behaviours.pulsar.java_client import JavaClient
+from tests.behaviours.pulsar.streams import (
+    PIN,
+    Query,
+    backlog,
+    cursor,
+    numbered,
+    position,
+    publish,
+    started,
+    trim_all,
+    wait_until,
+)
+from tests.fix_brokers import PulsarUnderTest, _start, _under_test
+from tests.fix_net import FaultProxy
+
+KEEP_ALIVE_SECONDS = 1
+
+
+@pytest.fixture(scope="module")
+def _hasty(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarUnderTest]:
+    overrides = {
+        "keepAliveIntervalSeconds": str(KEEP_ALIVE_SECONDS),
+    }
+    broker = PulsarStandalone(tmp_path_factory.mktemp("pulsar-hasty"), overrides=overrides)
+    yield _under_test(_start(pytestconfig, broker))
+    broker.remove()
+
+
+@pytest.fixture
+def hasty(_hasty: PulsarUnderTest) -> Iterator[PulsarUnderTest]:
+    """A broker that drops silent clients after two seconds, and that a test may crash."""
+    yield _hasty
+    _hasty.close_clients()
+
+
+@pytest.fixture
+def hasty_query(hasty: PulsarUnderTest) -> Iterator[Callable[..., Query]]:
+    """Starts queries there, from the first message on."""
+    with contextlib.ExitStack() as stack:
+        yield lambda topic, **options: started(stack, hasty, topic, {"startingOffsets": "earliest", **options})
+
+
+# -- unread and gone
+
+
+def test_deleted_before_the_first_task_of_a_new_partition_is_loss(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic(1, namespace=pulsar.new_namespace(keep_data=False))
+    q = query(topic)
+    q.trigger()
+    pulsar.admin.add_partitions(topic, 2)
+    new = f"{topic}-partition-1"
+    publish(pulsar, new, numbered(3))
+    end = q.stream.latest(q.at)
+    ranges = q.stream.ranges(q.at or {}, end)
+    assert read_tasks(q.options, ranges).num_rows == 3
+    trim_all(pulsar, new)
+    publish(pulsar, new, ["left"])
+    with pytest.raises(DataLossError, match="is gone from the broker"):
+        read_tasks(q.options, ranges)
+
+
+# -- gaps that are none
+
+
+@pytest.mark.parametrize("read_compacted", [False, True])
+def test_what_compaction_leaves_out_is_no_loss(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], java: JavaClient, read_compacted: bool
+):
+    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
+    options = {"startingOffsets": "earliest", "readCompacted": read_compacted, "maxEntriesPerTrigger": 5}
+    q = query(topic, subscription=PIN, **options)
+    q.trigger()
+    java.produce(pulsar, topic, [{"key": f"k{n % 3}", "value": f"{n}".encode()} for n in range(12)])
+    assert q.trigger() == numbered(5)
+    pulsar.admin.compact(topic)
+    java.produce(pulsar, topic, [{"key": f"k{n % 3}", "value": f"{n}".encode()} for n in range(12, 15)])
+    # 9, 10 and 11 are the last of their keys as far as compaction has come.
+    expected = ["9", "10", "11", "12", "13", "14"] if read_compacted else numbered(15)[5:]
+    assert q.drain() == expected
+    q.restart()
+    assert q.trigger() == []
+
+
+def test_aborted_messages_at_the_end_are_no_loss_and_no_trigger(featured: PulsarFormat, java: JavaClient):
+    broker = featured.broker
+    topic = broker.topic()
+    options = {**featured.defaults, "startingOffsets": "earliest", "subscription": PIN, "maxEntriesPerTrigger": 3}
+    with contextlib.ExitStack() as stack:
+        q = started(stack, broker, topic, dict(options))
+        java.produce(broker, topic, [b"0", b"1"])
+        assert q.drain() == ["0", "1"]
+        # Enough to fill ledgers of ten entries with nothing but what nobody gets.
+        for n in range(3):
+            transaction = java.begin(broker, f"end-{n}")
+            java.produce(broker, topic, [b"never"] * 8, transaction=transaction)
+            assert q.trigger() == []
+            java.abort(broker, transaction)
+            assert q.trigger() == []
+        assert len(broker.admin.ledgers(topic)) > 2
+        q.restart()
+        assert q.trigger() == []
+        java.produce(broker, topic, [b"2"])
+        # The limit counts what is not delivered, too: it is entries.
+        assert q.drain() == ["2"]
+        q.restart()
+        assert q.trigger() == []
+
+
+# -- pins
+
+
+def test_a_pin_that_a_crash_took_back_is_moved_again_and_nothing_comes_twice(
+    hasty: PulsarUnderTest, hasty_query: Callable[..., Query]
+):
+    topic = hasty.topic(namespace=hasty.new_namespace(keep_data=False))
+    values = numbered(60)
+    q = hasty_query(topic, subscription=PIN, maxEntriesPerTrigger=6, operationTimeout="100s")
+    q.trigger()
+    publish(hasty, topic, values)
+    for _ in range(5):
+        q.trigger()
+    before = cursor(hasty, topic)
+    at = position(q.at or {}, topic)
+    assert Position(*map(int, before.split(":"))) < at
+    hasty.require_own().restart(crash=True)
+    # Acknowledgements are written to disk ten seconds apart: the last ones are forgotten.
+    hasty.client().get_topic_partitions(topic)
+    wait_until(lambda: PIN in hasty.admin.subscriptions(topic), "the topic is back", 60)
+    rolled_back = Position(*map(int, cursor(hasty, topic).split(":")))
+    assert rolled_back < Position(*map(int, before.split(":")))
+    assert [row["value"] for row in q.rows] + q.drain() == values
+    assert backlog(hasty, topic) == 1
+
+
+HOLDER = """
+import sys
+from spark_mq_source.core.options import STREAM
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.stream import PulsarStream
+
+given = {"serviceurl": sys.argv[1], "topic": sys.argv[2], "subscription": sys.argv[3], "startingoffsets": "earliest"}
+stream = PulsarStream(PulsarOptions.from_spark(given, STREAM))
+stream.latest(stream.initial())
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_hung_driver_that_holds_the_pin_is_waited_for(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(3))
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, pulsar.service_url, topic, PIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
+            os.kill(holder.pid, signal.SIGSTOP)
+            # The broker asks it for a sign of life when somebody else comes, and lets go of it after five seconds.
+            assert query(topic, startingOffsets="earliest", subscription=PIN).trigger() == numbered(3)
+        finally:
+            os.kill(holder.pid, signal.SIGKILL)
+
+
+def test_connections_outlive_a_driver_that_computes(hasty: PulsarUnderTest, hasty_query: Callable[..., Query]):
+    topic = hasty.topic(2)
+    address = urlsplit(hasty.service_url)
+    with FaultProxy(address.hostname or "", address.port or 0) as proxy:
+        options = {"serviceUrl": f"pulsar://{proxy.address}", "keepAliveInterval": "500ms"}
+        q = hasty_query(topic, subscription=PIN, maxEntriesPerTrigger=2, **options)
+        for n in range(2):
+            publish(hasty, f"{topic}-partition-{n}", numbered(4, f"{n}."))
+        q.trigger()
+        opened = proxy.connections
+        # In Python, so that whoever answers the broker has to get its turn beside this.
+        until = time.monotonic() + 6 * KEEP_ALIVE_SECONDS
+        while time.monotonic() < until:
+            pass
+        q.stream.latest(q.at)
+        q.stream.commit(q.at)
+        assert proxy.connections == opened
+        assert len(q.drain()) == 6
+        q.close()
