@@ -24,7 +24,7 @@ CommandT = TypeVar("CommandT")
 EventT = TypeVar("EventT")
 
 RECEIVE_BYTES = 1 << 20
-"""How much is received at once: enough to hold several batches of messages, small enough to stay in the cache."""
+"""How much room there is at least to receive into at once: enough for several batches of messages."""
 
 
 class ConnectionDriver(Generic[CommandT, EventT]):

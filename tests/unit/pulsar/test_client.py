@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from spark_mq_source.core.buffer import BLOCK_BYTES
 from spark_mq_source.core.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -23,7 +24,6 @@ from spark_mq_source.core.errors import (
     TransportError,
 )
 from spark_mq_source.core.options import READ
-from spark_mq_source.net.driver import RECEIVE_BYTES
 from spark_mq_source.pulsar import commands as c
 from spark_mq_source.pulsar.client import PulsarClient, split_broker_url
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
@@ -625,7 +625,7 @@ def test_a_full_queue_holds_the_broker_back_and_an_empty_one_lets_it_go_on(broke
     held = flood.wait_until_held()
     assert held < count - 10, "the broker was not held back"
     # What the queue may hold, and what one receive may bring on top; the rest is the system's, in the sockets.
-    assert consumer._bytes <= (1 << 20) + RECEIVE_BYTES
+    assert consumer._bytes <= (1 << 20) + BLOCK_BYTES
     got: list[c.Message] = []
     while len(got) < count:
         burst = consumer.receive(max_bytes=1 << 18, timeout_seconds=PATIENCE)
