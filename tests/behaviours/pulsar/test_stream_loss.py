@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from tests.behaviours.pulsar.streams import (
     numbered,
     position,
     publish,
+    rolled,
     started,
     trim_all,
     wait_until,
@@ -40,6 +42,7 @@ KEEP_ALIVE_SECONDS = 1
 def _hasty(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarUnderTest]:
     overrides = {
         "keepAliveIntervalSeconds": str(KEEP_ALIVE_SECONDS),
+        "backlogQuotaCheckIntervalInSeconds": "1",
     }
     broker = PulsarStandalone(tmp_path_factory.mktemp("pulsar-hasty"), overrides=overrides)
     yield _under_test(_start(pytestconfig, broker))
@@ -48,7 +51,7 @@ def _hasty(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def hasty(_hasty: PulsarUnderTest) -> Iterator[PulsarUnderTest]:
-    """A broker that drops silent clients after two seconds, and that a test may crash."""
+    """A broker that drops silent clients after two seconds, evicts backlogs at once, and that a test may crash."""
     yield _hasty
     _hasty.close_clients()
 
@@ -60,7 +63,73 @@ def hasty_query(hasty: PulsarUnderTest) -> Iterator[Callable[..., Query]]:
         yield lambda topic, **options: started(stack, hasty, topic, {"startingOffsets": "earliest", **options})
 
 
+def assert_lost(
+    query: Callable[..., Query], q: Query, topic: str, left: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The query stops with the range that is gone, each time; another one, that was told so, goes on with the rest."""
+    at = position(q.at or {}, topic)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=rf"{topic}: messages after {at} up to \d+:-?\d+ are gone"):
+            q.trigger()
+    q.close()
+    caplog.clear()
+    tolerant = query(topic, subscription=PIN, failOnDataLoss=False, checkpoint=q.at)
+    with caplog.at_level(logging.WARNING, "spark_mq_source"):
+        assert tolerant.drain() == left
+    assert f"{topic}: messages after {at} up to" in caplog.text
+    assert tolerant.trigger() == []
+
+
 # -- unread and gone
+
+
+def delete_ledgers(broker: PulsarUnderTest, topic: str, last: int) -> None:
+    """Has the ledgers up to `last` deleted, once no cursor is there."""
+    # A cursor that is moved lets go of nothing as long as the topic stays loaded (seen on 4.0.8).
+    broker.admin.unload(topic)
+    broker.client().create_producer(topic).close()
+
+    def gone() -> bool:
+        broker.admin.trim(topic)
+        return broker.admin.ledgers(topic)[0][0] > last
+
+    wait_until(gone, "the ledgers are gone")
+
+
+def test_expired_and_deleted_is_loss(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
+):
+    topic = pulsar.topic(namespace=pulsar.new_namespace(keep_data=False))
+    q = query(topic, startingOffsets="earliest", subscription=PIN, maxEntriesPerTrigger=2)
+    q.trigger()
+    rolled(pulsar, topic, 2, 3)
+    assert q.trigger() == ["0.0", "0.1"]
+    before = time.time()
+    wait_until(lambda: time.time() > before + 2, "messages older than a second")
+    pulsar.admin.request("POST", f"{topic.replace('://', '/')}/all_subscription/expireMessages/1")
+    wait_until(lambda: backlog(pulsar, topic) == 0, "expired")
+    delete_ledgers(pulsar, topic, pulsar.admin.ledgers(topic)[-1][0])
+    publish(pulsar, topic, ["left"])
+    assert_lost(query, q, topic, ["left"], caplog)
+
+
+def test_evicted_is_loss(hasty: PulsarUnderTest, hasty_query: Callable[..., Query], caplog: pytest.LogCaptureFixture):
+    namespace = hasty.new_namespace(keep_data=False)
+    quota = {"limitSize": 20_000, "policy": "consumer_backlog_eviction"}
+    topic = hasty.topic(namespace=namespace)
+    q = hasty_query(topic, subscription=PIN, maxEntriesPerTrigger=2)
+    values = [f"{n:01000}" for n in range(40)]
+    q.trigger()
+    for n in range(0, 40, 10):
+        publish(hasty, topic, values[n : n + 10])
+        hasty.admin.unload(topic)
+    assert q.trigger() == values[:2]
+    hasty.admin.request("POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=destination_storage", quota)
+    wait_until(lambda: backlog(hasty, topic) < 25, "evicted")
+    delete_ledgers(hasty, topic, position(q.at or {}, topic).ledger)
+    left = sum(entries for _, entries in hasty.admin.ledgers(topic))
+    assert 0 < left < 38
+    assert_lost(hasty_query, q, topic, values[-left:], caplog)
 
 
 def test_deleted_before_the_first_task_of_a_new_partition_is_loss(pulsar: PulsarUnderTest, query: Callable[..., Query]):
