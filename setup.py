@@ -1,24 +1,24 @@
-"""Adds the compiled hot module to what pyproject.toml says; everything else is declared there."""
+"""Adds the compiled hot modules to what pyproject.toml says; everything else is declared there."""
 
 from pathlib import Path
 
 from setuptools import Extension, setup
 
-HOT_MODULE = "spark_mq_source.pulsar._messages_native"
-SOURCE = Path("src", *HOT_MODULE.split(".")).with_suffix(".py")
+HOT_MODULES = ("spark_mq_source.pulsar._messages_native", "spark_mq_source.pulsar._encode_native")
 
 
 def extensions() -> list[Extension]:
-    """The extension modules to build: none where Cython or the source is missing, which installs the Python twin."""
-    if not SOURCE.exists():
+    """The extension modules to build: none where Cython or the sources are missing, which installs the Python twins."""
+    sources = {name: Path("src", *name.split(".")).with_suffix(".py") for name in HOT_MODULES}
+    if not all(source.exists() for source in sources.values()):
         return []
     try:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    extension = Extension(HOT_MODULE, [SOURCE.as_posix()], extra_compile_args=["-O3"])
+    wanted = [Extension(name, [source.as_posix()], extra_compile_args=["-O3"]) for name, source in sources.items()]
     modules: list[Extension] = cythonize(  # type: ignore[no-untyped-call] # Cython is partly annotated
-        [extension],
+        wanted,
         build_dir="build/cython",
         compiler_directives={"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True},
     )

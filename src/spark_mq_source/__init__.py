@@ -34,6 +34,7 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
     UnsupportedFeatureError,
+    UnwritableRowError,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ __all__ = [
     "TopicNotFoundError",
     "TransportError",
     "UnsupportedFeatureError",
+    "UnwritableRowError",
     "implementation",
     "register",
 ]

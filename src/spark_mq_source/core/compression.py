@@ -1,11 +1,11 @@
-"""Decompression by codec name, never writing more than the size the message announced.
+"""Compression and decompression by codec name; the latter never writes more than the size the message announced.
 
 The announced size comes from the wire, so it is the caller's duty to bound it before calling; here it bounds the
 output: no codec allocates more than that many bytes of output, and anything but exactly that many is a corrupt message.
 (ZSTD may need a window beside its output where a frame does not state its own size: at most 128 MiB, the library's
 limit.)
 
-A codec's package is imported when its first message arrives, so that a reader of uncompressed topics needs none.
+A codec's package is imported when its first message arrives or leaves, so that uncompressed topics need none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import ModuleType
 
 from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
 
-__all__ = ["CODECS", "decompress"]
+__all__ = ["CODECS", "compress", "decompress"]
 
 ByteString = bytes | bytearray | memoryview
 
@@ -31,7 +31,7 @@ _PACKAGES: dict[str, tuple[str, str] | None] = {
 }
 
 CODECS: tuple[str, ...] = tuple(_PACKAGES)
-"""The names `decompress` knows, as Pulsar's CompressionType spells them."""
+"""The names known, as Pulsar's CompressionType spells them."""
 
 
 def decompress(codec: str, data: ByteString, uncompressed_size: int) -> bytes | memoryview:
@@ -65,8 +65,39 @@ def decompress(codec: str, data: ByteString, uncompressed_size: int) -> bytes | 
     return out
 
 
+def compress(codec: str, data: ByteString) -> bytes | memoryview:
+    """`data`, compressed: what `decompress` takes, and Pulsar's clients.
+
+    Args:
+        codec: one of `CODECS`.
+        data: not copied.
+
+    Raises:
+        UnsupportedFeatureError: the codec is unknown, or its package is not installed; names the extra to install.
+
+    Example:
+        >>> bytes(decompress("LZ4", compress("LZ4", b"hello" * 9), 45)) == b"hello" * 9
+        True
+    """
+    compressor = _compressors.get(codec)
+    if compressor is None:
+        package = _import(codec)
+        compressor = _compressors[codec] = _COMPRESSORS[codec](package)
+    return compressor(data)
+
+
 def _load(codec: str) -> Callable[[ByteString, int], bytes | memoryview]:
     """The decompressor of `codec`, with its package imported.
+
+    Raises:
+        UnsupportedFeatureError: the codec is unknown, or its package is not installed.
+    """
+    package = _import(codec)
+    return _LOADERS[codec](package)
+
+
+def _import(codec: str) -> ModuleType:
+    """The package of `codec`.
 
     Raises:
         UnsupportedFeatureError: the codec is unknown, or its package is not installed.
@@ -76,7 +107,7 @@ def _load(codec: str) -> Callable[[ByteString, int], bytes | memoryview]:
         raise UnsupportedFeatureError(msg)
     package = _PACKAGES[codec]
     try:
-        module = import_module(package[0] if package else "zlib")
+        return import_module(package[0] if package else "zlib")
     except ImportError as error:
         name, extra = package or ("", "")
         msg = (
@@ -84,7 +115,6 @@ def _load(codec: str) -> Callable[[ByteString, int], bytes | memoryview]:
             f"install spark-mq-source[{extra}] on every executor"
         )
         raise UnsupportedFeatureError(msg) from error
-    return _LOADERS[codec](module)
 
 
 def _corrupt(codec: str, error: Exception) -> CorruptMessageError:
@@ -157,6 +187,25 @@ def _load_snappy(module: ModuleType) -> Callable[[ByteString, int], bytes | memo
 
     return run
 
+
+def _lz4_compressor(module: ModuleType) -> Callable[[ByteString], bytes]:
+    compress_block = module.compress
+    return lambda data: compress_block(data, store_size=False)
+
+
+def _zstd_compressor(module: ModuleType) -> Callable[[ByteString], bytes]:
+    # Level 3 is the library's own, and that of Pulsar's clients.
+    return module.ZstdCompressor(level=3).compress  # type: ignore[no-any-return]
+
+
+_COMPRESSORS: dict[str, Callable[[ModuleType], Callable[[ByteString], bytes | memoryview]]] = {
+    "NONE": lambda _module: memoryview,
+    "LZ4": _lz4_compressor,
+    "ZLIB": lambda module: module.compress,
+    "ZSTD": _zstd_compressor,
+    "SNAPPY": lambda module: lambda data: memoryview(module.snappy.compress_raw(data)),
+}
+_compressors: dict[str, Callable[[ByteString], bytes | memoryview]] = {}
 
 _LOADERS: dict[str, Callable[[ModuleType], Callable[[ByteString, int], bytes | memoryview]]] = {
     "NONE": _load_none,

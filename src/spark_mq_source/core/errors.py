@@ -17,6 +17,7 @@
     │   └── ServiceNotReadyError
     ├── CorruptMessageError                a message that cannot be decoded
     │   └── EncryptedMessageError
+    ├── UnwritableRowError                 a row that cannot become a message
     ├── DataLossError                      data between two positions is gone
     └── UnsupportedFeatureError            the peer, Spark or an extra is missing
 
@@ -48,6 +49,7 @@ __all__ = [
     "TopicNotFoundError",
     "TransportError",
     "UnsupportedFeatureError",
+    "UnwritableRowError",
 ]
 
 
@@ -158,6 +160,10 @@ class CorruptMessageError(MQSourceError):
 
 class EncryptedMessageError(CorruptMessageError):
     """A message whose payload is encrypted, where only plain ones can be read."""
+
+
+class UnwritableRowError(MQSourceError):
+    """A row that cannot become a message: too large, or with what the protocol has no place for."""
 
 
 class DataLossError(MQSourceError):

@@ -1,9 +1,13 @@
-"""Pulsar entries to Arrow RecordBatches.
+"""Pulsar entries to Arrow RecordBatches, and back.
 
 `EntryDecoder` decides what becomes of an entry: markers are dropped, encryption and corruption follow the options,
 chunks are put together, payloads decompressed. The loop over bytes and rows is `EntryColumns`, of which there are two:
 compiled (``_messages_native``) and, where no compiled one is installed, written for the interpreter
 (``_messages_python``, which also states the rules of what is corrupt). Both give the same rows and the same errors.
+
+`EntryEncoder` decides which rows share an entry, compresses, cuts what is too large into chunks and puts metadata and
+checksum before it. The loop over rows and bytes is `BatchPayload`, of which there are two as well (``_encode_native``,
+and ``_encode_python``, which states what becomes of a row).
 
 ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` in the environment asks for one; `implementation` tells which one runs.
 """
@@ -12,7 +16,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Final, NamedTuple
@@ -20,12 +25,31 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from spark_mq_source.core.columns import record_batch
-from spark_mq_source.core.compression import decompress
-from spark_mq_source.core.errors import CorruptMessageError, EncryptedMessageError, UnsupportedFeatureError
-from spark_mq_source.pulsar import _messages_python
+from spark_mq_source.core.compression import compress, decompress
+from spark_mq_source.core.crc import crc32c
+from spark_mq_source.core.errors import (
+    CorruptMessageError,
+    EncryptedMessageError,
+    UnsupportedFeatureError,
+    UnwritableRowError,
+)
+from spark_mq_source.pulsar import _encode_python, _messages_python, _pb
+from spark_mq_source.pulsar._encode_python import ALONE, TAKEN, Row, row_of
 from spark_mq_source.pulsar._messages_python import BATCH, CHUNKED, COMPRESSED, ENCRYPTED, MARKER
+from spark_mq_source.pulsar.commands import Send
+from spark_mq_source.pulsar.wire import CHECKSUM_MAGIC
 
-__all__ = ["WHOLE_ENTRY", "ChunkAssembly", "EntryDecoder", "OrphanChunk", "implementation"]
+__all__ = [
+    "WHOLE_ENTRY",
+    "ChunkAssembly",
+    "EntryDecoder",
+    "EntryEncoder",
+    "OrphanChunk",
+    "group_rows",
+    "hash_keys",
+    "implementation",
+    "open_rows",
+]
 
 WHOLE_ENTRY: Final = 2**31 - 1
 """The `last_index` that leaves no message of a batch out."""
@@ -37,12 +61,16 @@ _CHUNK_OVERHEAD_BYTES: Final = 512
 """What a message under assembly counts for beside its bytes, so that empty chunks cannot pile up for nothing."""
 
 
-def _load_native() -> ModuleType:
-    return import_module("spark_mq_source.pulsar._messages_native")
+def _load_native(name: str) -> ModuleType:
+    return import_module(f"spark_mq_source.pulsar.{name}_native")
 
 
-def _choose(asked: str) -> tuple[str, ModuleType, str]:
+def _choose(asked: str, twin: ModuleType = _messages_python) -> tuple[str, ModuleType, str]:
     """The implementation's name, its module, and why it is not the compiled one ("" where it is, or was not wanted).
+
+    Args:
+        asked: ``native``, ``python``, or empty for the best there is.
+        twin: the module written for the interpreter.
 
     Raises:
         ImportError: `asked` is no implementation, or is ``native`` and there is none.
@@ -51,14 +79,14 @@ def _choose(asked: str) -> tuple[str, ModuleType, str]:
         msg = f"SPARK_MQ_SOURCE_IMPL={asked}: expected native or python"
         raise ImportError(msg)
     if asked == "python":
-        return "python", _messages_python, ""
+        return "python", twin, ""
     try:
-        return "native", _load_native(), ""
+        return "native", _load_native(twin.__name__.rpartition(".")[2].removesuffix("_python")), ""
     except ImportError as error:
         if asked == "native":
             msg = f"SPARK_MQ_SOURCE_IMPL=native, but the compiled decoder cannot be loaded: {error}"
             raise ImportError(msg) from error
-        return "python", _messages_python, str(error)
+        return "python", twin, str(error)
 
 
 _implementation, _module, _fallback_reason = _choose(os.environ.get("SPARK_MQ_SOURCE_IMPL", ""))
@@ -430,3 +458,298 @@ class EntryDecoder:
         """Every row decoded so far; starts over. Nothing is copied where the decoder is the compiled one."""
         rows = self._columns.rows
         return record_batch(self._schema, self._columns.take_arrays(), rows)
+
+
+_CODEC_NUMBERS: Final = {name: number for number, name in enumerate(_COMPRESSION_TYPES)}
+_INT32_MAX: Final = 2**31 - 1
+_SIZE_BYTES: Final = 4
+
+
+def _encoding(asked: str | None) -> ModuleType:
+    return _choose(os.environ.get("SPARK_MQ_SOURCE_IMPL", "") if asked is None else asked, _encode_python)[1]
+
+
+def open_rows(batch: pa.RecordBatch, implementation: str | None = None) -> _encode_python.RowSource:
+    """The rows of a RecordBatch, for `EntryEncoder.append` of the same implementation.
+
+    Raises:
+        OptionError: a column is unknown or of a type that cannot be written, or there is no column ``value``.
+    """
+    source: _encode_python.RowSource = _encoding(implementation).RowSource(batch)
+    return source
+
+
+def hash_keys(keys: pa.Array, hashing: int, implementation: str | None = None) -> array[int]:
+    """As `_encode_python.hashes_of`: the hash of each key, -1 where there is none."""
+    hashes: array[int] = _encoding(implementation).hashes_of(keys, hashing)
+    return hashes
+
+
+def group_rows(
+    explicit: pa.Array | None,
+    hashes: array[int] | None,
+    order: array[int] | None,
+    rows: int,
+    partitions: int,
+    implementation: str | None = None,
+) -> list[tuple[int, memoryview]]:
+    """As `_encode_python.group_rows`: which rows go to which partition.
+
+    Raises:
+        IndexError: of a row whose partition does not exist.
+    """
+    groups: list[tuple[int, memoryview]] = _encoding(implementation).group_rows(
+        explicit, hashes, order, rows, partitions
+    )
+    return groups
+
+
+class EntryEncoder:
+    """Turns the rows for one topic-partition into the SENDs of one producer.
+
+    Which rows share an entry depends on the rows and on the arguments alone: not on how the rows come, in how many
+    RecordBatches, nor on time. Only `flush` ends an entry early.
+
+    Args:
+        producer_id: of the SENDs.
+        producer_name: of the messages, as PRODUCER_SUCCESS gave it.
+        sequence_id: of the first message; each one has its own, counted up from here.
+        max_message_bytes: how large the broker lets an entry be, metadata and checksum included.
+        compression: one of `core.compression.CODECS`. What does not get smaller by it is sent as it is.
+        batching: whether messages are put together; False sends each by itself.
+        batch_bytes: how large the payload of a batch may be before it is compressed; never more than three quarters of
+            `max_message_bytes`, so that there is room for what stands around it. A larger message is sent by itself.
+        batch_rows: how many messages a batch may hold.
+        batching_by_key: whether the messages of a batch have one ordering key (where they have none, one key), as
+            consumers of a Key_Shared subscription need it. Rows should come ordered by it.
+        chunking: whether a message larger than `max_message_bytes` is cut into several entries, or is an error.
+        schema_version: of the messages, as PRODUCER_SUCCESS gave it; empty for none.
+        txn_id: the transaction they belong to: its least and its most significant half.
+        implementation: ``native`` or ``python``; None for the one the environment asks for, or the best there is.
+
+    Attributes:
+        sequence_id: of the next row.
+
+    Raises:
+        ImportError: `implementation` is ``native`` and the compiled encoder cannot be loaded.
+
+    Example:
+        >>> encoder = EntryEncoder(producer_id=1, producer_name="p", sequence_id=0, max_message_bytes=5 << 20)
+        >>> rows = open_rows(pa.record_batch({"value": [b"hello", b"world"]}))
+        >>> encoder.append(rows, None, 0, 2, now_ms=1)
+        2
+        >>> encoder.flush(now_ms=1)
+        >>> [(send.sequence_id, send.num_messages, send.highest_sequence_id) for send in encoder.take()]
+        [(0, 2, 1)]
+    """
+
+    def __init__(
+        self,
+        *,
+        producer_id: int,
+        producer_name: str,
+        sequence_id: int,
+        max_message_bytes: int,
+        compression: str = "NONE",
+        batching: bool = True,
+        batch_bytes: int = 100_000,
+        batch_rows: int = _INT32_MAX,
+        batching_by_key: bool = False,
+        chunking: bool = False,
+        schema_version: bytes = b"",
+        txn_id: tuple[int, int] | None = None,
+        implementation: str | None = None,
+    ) -> None:
+        self._producer_id = producer_id
+        self._producer_name = producer_name
+        self.sequence_id = sequence_id
+        self._max_message_bytes = max_message_bytes
+        self._compression = compression
+        self._batching = batching
+        self._chunking = chunking
+        self._schema_version = schema_version
+        self._txn_id = txn_id
+        self._payload: _encode_python.BatchPayload = _encoding(implementation).BatchPayload(
+            max_bytes=min(batch_bytes, max_message_bytes * 3 // 4), max_rows=batch_rows, by_key=batching_by_key
+        )
+        self._finished: list[Send] = []
+
+    @property
+    def nbytes(self) -> int:
+        """What the batch that is not finished holds."""
+        return self._payload.nbytes
+
+    def append(
+        self,
+        source: _encode_python.RowSource,
+        order: memoryview | array[int] | None,
+        begin: int,
+        end: int,
+        *,
+        now_ms: int,
+    ) -> int:
+        """Adds rows, until entries are finished or all rows are in.
+
+        Args:
+            source: where they are.
+            order: their indices in `source`; None for all, as they stand.
+            begin: the first one's place in `order`.
+            end: the place behind the last one's.
+            now_ms: the publish time of the entries that are finished, in milliseconds since 1970.
+
+        Returns:
+            The place of the first row that was not added; `end` where all were.
+
+        Raises:
+            UnwritableRowError: a row cannot become a message; those before it are added.
+        """
+        stop = ALONE
+        at = begin
+        if self._batching:
+            at = self._payload.append(source, order, begin, end, self.sequence_id)
+            self.sequence_id += at - begin
+            stop = self._payload.stop
+        if stop == TAKEN or at == end:
+            return at
+        self.flush(now_ms=now_ms)
+        if stop != ALONE:
+            return at
+        self._finish_alone(row_of(source.columns, at if order is None else order[at]), now_ms)
+        self.sequence_id += 1
+        return at + 1
+
+    def flush(self, *, now_ms: int) -> None:
+        """Finishes the entry that is under construction, if there is one."""
+        payload = self._payload
+        rows = payload.rows
+        if not rows:
+            return
+        key, is_base64, ordering_key = payload.first
+        first, last = self.sequence_id - rows, self.sequence_id - 1
+        metadata = self._metadata(first, now_ms)
+        metadata.num_messages_in_batch = rows
+        # The first message's: it is by these that a Key_Shared subscription chooses its consumer (as the Java client).
+        _put_keys(metadata, key, is_base64, ordering_key)
+        if rows > 1:
+            metadata.highest_sequence_id = last
+        with payload.view() as view:
+            compressed = self._compressed(view, metadata)
+            head = _head_of(metadata, view if compressed is None else compressed)
+        if compressed is None:
+            body: bytes | memoryview = payload.take(head)
+        else:
+            body = b"".join((head, compressed))
+            payload.clear()
+        self._finish(first, body, rows, last if rows > 1 else None)
+
+    def take(self) -> list[Send]:
+        """The SENDs of the entries finished since the last call, in order."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _finish(self, sequence_id: int, body: bytes | memoryview, rows: int, highest: int | None) -> None:
+        least, most = (None, None) if self._txn_id is None else self._txn_id
+        self._finished.append(Send(self._producer_id, sequence_id, body, rows, highest, least, most))
+
+    def _finish_alone(self, row: Row, now_ms: int) -> None:
+        _check(row)
+        metadata = self._metadata(self.sequence_id, now_ms)
+        for name, item in row.properties:
+            metadata.properties.add(key=name.decode(), value=(item or b"").decode())
+        _put_keys(metadata, row.key, row.is_base64, row.ordering_key)
+        if row.event_time_ms is not None:
+            metadata.event_time = row.event_time_ms
+        if row.deliver_at_ms is not None:
+            metadata.deliver_at_time = row.deliver_at_ms
+        if row.value is None:
+            metadata.null_value = True
+        value = row.value or b""
+        payload = self._compressed(value, metadata)
+        if payload is None:
+            payload = value
+        head = _head_of(metadata, payload)
+        if len(head) + len(payload) <= self._max_message_bytes:
+            self._finish(self.sequence_id, b"".join((head, payload)), 1, None)
+            return
+        if not self._chunking:
+            msg = (
+                f"a message of {len(head) + len(payload)} bytes is larger than the {self._max_message_bytes} that the "
+                f"broker takes; set chunking=true to cut it into several entries, or raise the broker's maxMessageSize"
+            )
+            raise UnwritableRowError(msg)
+        for body in self._chunks(metadata, payload):
+            self._finish(self.sequence_id, body, 1, None)
+            self._finished[-1] = self._finished[-1]._replace(is_chunk=True)
+
+    def _chunks(self, metadata: _pb.MessageMetadata, payload: bytes | memoryview) -> Iterator[bytes]:
+        metadata.uuid = f"{self._producer_name}-{self.sequence_id}"
+        metadata.total_chunk_msg_size = len(payload)
+        # As large as the numbers can become, so that all chunks but the last are of one size.
+        metadata.num_chunks_from_msg = metadata.chunk_id = _INT32_MAX
+        room = self._max_message_bytes - len(_head_of(metadata, b""))
+        if room <= 0:
+            msg = (
+                f"a message's key and properties leave no room for its value within the {self._max_message_bytes} "
+                f"bytes that the broker takes; they cannot be cut into chunks"
+            )
+            raise UnwritableRowError(msg)
+        starts = range(0, len(payload), room)
+        metadata.num_chunks_from_msg = len(starts)
+        view = memoryview(payload)
+        for number, start in enumerate(starts):
+            metadata.chunk_id = number
+            chunk = view[start : start + room]
+            yield b"".join((_head_of(metadata, chunk), chunk))
+
+    def _metadata(self, sequence_id: int, now_ms: int) -> _pb.MessageMetadata:
+        metadata = _pb.MessageMetadata(producer_name=self._producer_name, sequence_id=sequence_id, publish_time=now_ms)
+        if self._schema_version:
+            metadata.schema_version = self._schema_version
+        if self._txn_id is not None:
+            metadata.txnid_least_bits, metadata.txnid_most_bits = self._txn_id
+        return metadata
+
+    def _compressed(self, payload: bytes | memoryview, metadata: _pb.MessageMetadata) -> bytes | memoryview | None:
+        """What the payload becomes, noted in the metadata; None where it is better left as it is."""
+        if self._compression == "NONE" or not payload:
+            return None
+        compressed = compress(self._compression, payload)
+        if len(compressed) >= len(payload):
+            return None
+        metadata.compression = _CODEC_NUMBERS[self._compression]
+        metadata.uncompressed_size = len(payload)
+        return compressed
+
+
+def _head_of(metadata: _pb.MessageMetadata, payload: bytes | memoryview) -> bytes:
+    """What stands before a payload: checksum, size and metadata."""
+    serialized = metadata.SerializeToString()
+    checked = len(serialized).to_bytes(_SIZE_BYTES, "big") + serialized
+    return CHECKSUM_MAGIC + crc32c(payload, crc32c(checked)).to_bytes(_SIZE_BYTES, "big") + checked
+
+
+def _put_keys(metadata: _pb.MessageMetadata, key: bytes | None, is_base64: bool, ordering_key: bytes | None) -> None:
+    if key is not None:
+        metadata.partition_key = key.decode()
+    if is_base64:
+        metadata.partition_key_b64_encoded = True
+    if ordering_key is not None:
+        metadata.ordering_key = ordering_key
+
+
+def _check(row: Row) -> None:
+    """Refuses a row that breaks a rule.
+
+    Raises:
+        UnwritableRowError: says which.
+    """
+    if row.event_time_ms is not None and row.event_time_ms <= 0:
+        msg = (
+            f"an event_time of {row.event_time_ms} ms since 1970 cannot be written: Pulsar has none before 1 ms; use "
+            f"NULL for none"
+        )
+        raise UnwritableRowError(msg)
+    for name, item in row.properties:
+        if item is None:
+            msg = f"the property {name.decode()!r} is NULL, which Pulsar has no place for; leave it out of the map"
+            raise UnwritableRowError(msg)

@@ -6,7 +6,7 @@
     total_size     = u32     ; bytes after this field: 4 + len(command) + len(body)
     command_size   = u32
     command        = protobuf BaseCommand
-    body           = [broker_metadata] [checksum] metadata_size metadata payload     ; of MESSAGE and SEND, see messages.py
+    body           = [broker_metadata] [checksum] metadata_size metadata payload     ; of MESSAGE and SEND (messages.py)
     broker_metadata = %x0e02 u32 BrokerEntryMetadata       ; of MESSAGE only; the u32 is its size
     checksum       = %x0e01 u32                            ; CRC32-C of everything after it
     metadata_size  = u32

@@ -36,6 +36,14 @@ def test_what_was_compressed_comes_back(codec: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(100_000)], ids=len)
+def test_what_is_compressed_here_comes_back(codec: str, data: bytes) -> None:
+    compressed = compression.compress(codec, memoryview(data))
+    assert bytes(decompress(codec, compressed, len(data))) == data
+    assert len(compressed) < max(len(data), 20) or codec == "NONE"
+
+
+@pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("difference", [-len(TEXT), -1, 1, 1000])
 def test_any_other_size_than_announced_is_corrupt(codec: str, difference: int) -> None:
     with pytest.raises(CorruptMessageError, match=codec):
@@ -95,6 +103,8 @@ def test_a_zlib_stream_that_was_flushed_and_never_finished() -> None:
 def test_an_unknown_codec_is_named() -> None:
     with pytest.raises(UnsupportedFeatureError, match="'BROTLI' is not supported; known are NONE, LZ4"):
         decompress("BROTLI", b"", 0)
+    with pytest.raises(UnsupportedFeatureError, match="'BROTLI' is not supported; known are NONE, LZ4"):
+        compression.compress("BROTLI", b"")
 
 
 def test_a_negative_size_is_corrupt() -> None:
@@ -111,5 +121,8 @@ def test_a_missing_package_is_named_with_its_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(compression, "_decompressors", {})
+    monkeypatch.setattr(compression, "_compressors", {})
     with pytest.raises(UnsupportedFeatureError, match=rf"install spark-mq-source\[{extra}\] on every executor"):
         decompress(codec, b"", 0)
+    with pytest.raises(UnsupportedFeatureError, match=rf"install spark-mq-source\[{extra}\] on every executor"):
+        compression.compress(codec, b"")

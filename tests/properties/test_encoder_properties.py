@@ -1,0 +1,277 @@
+"""Both encoders against each other, and what they write against our decoder and protobuf's own."""
+
+from __future__ import annotations
+
+import base64
+from array import array
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_mq_source.core.compression import CODECS
+from spark_mq_source.core.errors import UnwritableRowError
+from spark_mq_source.pulsar import _encode_python, _pb
+from spark_mq_source.pulsar.commands import Send
+from spark_mq_source.pulsar.messages import EntryDecoder, EntryEncoder, group_rows, hash_keys, open_rows
+
+pytest.importorskip("spark_mq_source.pulsar._encode_native", exc_type=ImportError)
+
+TIME = pa.timestamp("us", "UTC")
+MAP = pa.map_(pa.string(), pa.string())
+NOW_MS = 1_700_000_000_000
+
+text = st.text(st.characters(codec="utf-8"), max_size=20)
+values = st.none() | st.binary(max_size=60) | st.sampled_from([b"x" * 300, b"y" * 3000])
+keys = st.none() | st.binary(max_size=10) | st.sampled_from([b"a", b"b", b"k" * 90])
+times_us = st.integers(1000, 2**63 - 1)
+properties = st.none() | st.lists(st.tuples(text, text), max_size=4, unique_by=lambda pair: pair[0])
+rows = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "value": values,
+            "key": keys,
+            "text_key": st.none() | text,
+            "ordering_key": keys,
+            "event_time": st.none() | times_us,
+            "deliver_at": st.none() | st.integers(-(2**63), 2**63 - 1),
+            "properties": properties,
+        },
+    ),
+    max_size=30,
+)
+column_sets = st.sets(st.sampled_from(["key", "text_key", "ordering_key", "event_time", "deliver_at", "properties"]))
+configurations = st.fixed_dictionaries(
+    {},
+    optional={
+        "compression": st.sampled_from(CODECS),
+        "batching": st.booleans(),
+        "batch_bytes": st.sampled_from([1, 50, 200, 1000, 100_000]),
+        "batch_rows": st.sampled_from([1, 2, 5, 2**31 - 1]),
+        "batching_by_key": st.booleans(),
+        "schema_version": st.sampled_from([b"", bytes(8)]),
+        "txn_id": st.sampled_from([None, (33, 0), (2**64 - 1, 2**63)]),
+    },
+)
+TYPES = {
+    "value": pa.binary(),
+    "key": pa.binary(),
+    "text_key": pa.string(),
+    "ordering_key": pa.binary(),
+    "event_time": TIME,
+    "deliver_at": TIME,
+    "properties": MAP,
+}
+
+
+def batch_of(items: list[dict[str, Any]], names: set[str]) -> pa.RecordBatch:
+    # A row before and one behind, cut off again: the arrays then begin within their buffers.
+    names = {"value"} | (names - {"text_key"} if "key" in names else names)
+    extra: dict[str, Any] = {"value": b"cut off", "key": b"k", "text_key": "k", "properties": [("cut", "off")]}
+    padded = [extra, *items, extra]
+    arrays = {name: pa.array([row.get(name) for row in padded], TYPES[name]) for name in sorted(names)}
+    schema = pa.schema([("key" if name == "text_key" else name, arrays[name].type) for name in arrays])
+    return pa.RecordBatch.from_arrays(list(arrays.values()), schema=schema).slice(1, len(items))
+
+
+def encoded(
+    implementation: str,
+    batches: list[pa.RecordBatch],
+    *,
+    order: array[int] | None = None,
+    max_message_bytes: int = 8000,
+    **configuration: Any,
+) -> list[Send]:
+    encoder = EntryEncoder(
+        producer_id=3,
+        producer_name="p",
+        sequence_id=126,
+        max_message_bytes=max_message_bytes,
+        implementation=implementation,
+        **configuration,
+    )
+    sends = []
+    for batch in batches:
+        source = open_rows(batch, implementation)
+        at, end = 0, batch.num_rows if order is None else len(order)
+        while at < end:
+            at = encoder.append(source, order, at, end, now_ms=NOW_MS)
+            sends += encoder.take()
+    encoder.flush(now_ms=NOW_MS)
+    return [send._replace(body=bytes(send.body)) for send in sends + encoder.take()]
+
+
+DECODED = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("key", pa.binary()),
+        ("ordering_key", pa.binary()),
+        ("event_time", pa.timestamp("us", "UTC")),
+        ("properties", MAP),
+        ("producer_name", pa.string()),
+        ("sequence_id", pa.int64()),
+        ("publish_time", TIME),
+        ("schema_version", pa.binary()),
+    ]
+)
+
+
+def decoded(sends: list[Send]) -> list[dict[str, Any]]:
+    decoder = EntryDecoder(DECODED, topic="t", partition=-1)
+    for entry_id, send in enumerate(sends):
+        decoder.decode(7, entry_id, send.body)
+    batch = decoder.take_batch()
+    batch.validate(full=True)
+    cells = {
+        name: (column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+    return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+
+
+def expected(batch: pa.RecordBatch, configuration: dict[str, Any]) -> list[dict[str, Any]]:
+    cells = {
+        name: (column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+    found = []
+    for index in range(batch.num_rows):
+        row = {name: column[index] for name, column in cells.items()}
+        key, time = row.get("key"), row.get("event_time")
+        found.append(
+            {
+                "value": row["value"],
+                "key": key.encode() if isinstance(key, str) else key,
+                "ordering_key": row.get("ordering_key"),
+                "event_time": None if time is None else time // 1000 * 1000,
+                "properties": row.get("properties") or [],
+                "producer_name": "p",
+                "sequence_id": 126 + index,
+                "publish_time": NOW_MS * 1000,
+                "schema_version": configuration.get("schema_version") or None,
+            }
+        )
+    return found
+
+
+@given(rows, column_sets, configurations)
+@settings(max_examples=300, deadline=None)
+def test_what_is_written_is_read_back_and_both_write_the_same(
+    items: list[dict[str, Any]], names: set[str], configuration: dict[str, Any]
+) -> None:
+    batch = batch_of(items, names)
+    sends = encoded("native", [batch], **configuration)
+    assert sends == encoded("python", [batch], **configuration)
+    assert decoded(sends) == expected(batch, configuration)
+    # The SENDs tell of their bodies what is in them.
+    ids = []
+    for send in sends:
+        metadata = metadata_of(send)
+        assert metadata.sequence_id == send.sequence_id
+        assert metadata.num_messages_in_batch == send.num_messages
+        last = send.sequence_id + send.num_messages - 1
+        if send.num_messages > 1:
+            assert send.highest_sequence_id == metadata.highest_sequence_id == last
+        ids += range(send.sequence_id, last + 1)
+        assert (metadata.txnid_least_bits, metadata.txnid_most_bits) == (configuration.get("txn_id") or (0, 0))
+        assert len(send.body) <= 8000
+    assert ids == list(range(126, 126 + batch.num_rows))
+
+
+def metadata_of(send: Send) -> _pb.MessageMetadata:
+    body = bytes(send.body)
+    assert body[:2] == b"\x0e\x01"
+    size = int.from_bytes(body[6:10], "big")
+    return _pb.MessageMetadata.FromString(body[10 : 10 + size])
+
+
+@given(rows, column_sets, configurations, st.integers(0, 30))
+@settings(deadline=None)
+def test_how_rows_come_does_not_change_the_entries(
+    items: list[dict[str, Any]], names: set[str], configuration: dict[str, Any], cut: int
+) -> None:
+    batch = batch_of(items, names)
+    pieces = [batch.slice(0, cut), batch.slice(min(cut, batch.num_rows))]
+    for implementation in ("native", "python"):
+        assert encoded(implementation, pieces, **configuration) == encoded(implementation, [batch], **configuration)
+
+
+@given(rows, column_sets, st.data())
+@settings(deadline=None)
+def test_rows_can_be_chosen(items: list[dict[str, Any]], names: set[str], data: st.DataObject) -> None:
+    batch = batch_of(items, names)
+    indices = st.integers(0, max(0, len(items) - 1))
+    order = array("i", data.draw(st.lists(indices, max_size=10)) if items else [])
+    sends = encoded("native", [batch], order=order)
+    assert sends == encoded("python", [batch], order=order)
+    chosen = pa.RecordBatch.from_struct_array(batch.to_struct_array().take(pa.array(order, pa.int32())))
+    assert decoded(sends) == expected(chosen, {})
+
+
+@given(rows, column_sets, configurations, st.sampled_from([400, 700, 2000]))
+@settings(deadline=None)
+def test_large_messages_come_in_chunks(
+    items: list[dict[str, Any]], names: set[str], configuration: dict[str, Any], max_message_bytes: int
+) -> None:
+    batch = batch_of(items, names)
+    how = configuration | {"chunking": True, "max_message_bytes": max_message_bytes}
+    results = []
+    for implementation in ("native", "python"):
+        try:
+            results.append(encoded(implementation, [batch], **how))
+        except UnwritableRowError as error:
+            results.append(str(error))
+    sends, others = results
+    assert sends == others
+    if isinstance(sends, str):
+        assert "leave no room" in sends
+        return
+    assert decoded(sends) == expected(batch, configuration)
+    assert all(len(send.body) <= max_message_bytes for send in sends)
+    assert all(send.is_chunk == metadata_of(send).HasField("chunk_id") for send in sends)
+
+
+@given(st.lists(st.none() | text), st.sampled_from([0, 1]), st.booleans())
+@settings(deadline=None)
+def test_both_hash_keys_alike(items: list[str | None], hashing: int, is_binary: bool) -> None:
+    array_ = pa.array(["cut off", *items], pa.string()).slice(1)
+    if is_binary:
+        array_ = array_.view(pa.binary())
+    hashes = hash_keys(array_, hashing, "native")
+    assert hashes == hash_keys(array_, hashing, "python")
+    if is_binary:
+        encoded_keys = [None if item is None else base64.b64encode(item.encode()).decode() for item in items]
+        assert hashes == hash_keys(pa.array(encoded_keys, pa.string()), hashing, "python")
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.integers(-1, 5), st.integers(-1, 100))),
+    st.integers(1, 5),
+    st.booleans(),
+    st.data(),
+)
+@settings(deadline=None)
+def test_both_group_rows_alike(
+    items: list[tuple[int | None, int]], partitions: int, has_order: bool, data: st.DataObject
+) -> None:
+    explicit = pa.array([0, *(item for item, _ in items)], pa.int32()).slice(1)
+    hashes = array("i", [number for _, number in items])
+    order = None
+    if has_order and items:
+        order = array("i", data.draw(st.lists(st.integers(0, len(items) - 1), max_size=10)))
+    rows = len(items) if order is None else len(order)
+    for columns in ((explicit, hashes), (None, hashes), (explicit, None), (None, None)):
+        results: list[Any] = []
+        for implementation in ("native", "python"):
+            try:
+                groups = group_rows(*columns, order, rows, partitions, implementation)
+                results.append([(partition, indices.tolist()) for partition, indices in groups])
+            except IndexError as error:
+                results.append(str(error))
+        assert results[0] == results[1]
+        if isinstance(results[0], list):
+            assert sorted(i for _, indices in results[0] for i in indices) == sorted(order or range(rows))
+            assert all(_encode_python.NO_PARTITION <= partition < partitions for partition, _ in results[0])
