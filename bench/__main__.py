@@ -7,6 +7,7 @@
     python -m bench planning             only the 1,000 partitions
     python -m bench stream               streaming queries; with --quick one partition, once
     python -m bench decode               the decoder alone, without broker and Spark
+    python -m bench encode               the encoder alone
 
 With --service-url and --admin-url it uses a broker that runs (`make brokers` starts one), and what is published there
 is used again by the next run.
@@ -70,9 +71,9 @@ class Broker:
 
 def main() -> None:
     """Parses the command line and runs what it asks for."""
-    if sys.argv[1:2] == ["decode"]:
-        # Imported by name: this part neither needs nor waits for anything else here.
-        importlib.import_module("bench.decode").main(sys.argv[2:])
+    if sys.argv[1:2] in (["decode"], ["encode"]):
+        # Imported by name: these parts neither need nor wait for anything else here.
+        importlib.import_module(f"bench.{sys.argv[1]}").main(sys.argv[2:])
         return
     arguments = _parse(sys.argv[1:])
     parts = ("rates", "memory", "planning", "stream") if arguments.what == "all" else (arguments.what,)
