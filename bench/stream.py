@@ -123,7 +123,7 @@ def _triggers(case: Case, reader: DataStreamReader, triggers: int) -> dict[str, 
         _wait_for(query, WARM_UP_TRIGGERS + triggers)
         counted = _progress(query)[WARM_UP_TRIGGERS : WARM_UP_TRIGGERS + triggers]
     finally:
-        query.stop()
+        _stop(case, query)
     parts = [progress["durationMs"] for progress in counted]
     return {name: median(part.get(name, 0) for part in parts) for name in parts[0]}
 
@@ -150,7 +150,7 @@ def _latencies(case: Case, topic: str, triggers: int) -> dict[str, float]:
     try:
         _wait_for(query, WARM_UP_TRIGGERS + triggers)
     finally:
-        query.stop()
+        _stop(case, query)
     hundredths = quantiles((ms for batch in latencies[WARM_UP_TRIGGERS:] for ms in batch), n=100)
     return {"p50": hundredths[49], "p99": hundredths[98]}
 
@@ -161,6 +161,13 @@ def _wait_for(query: StreamingQuery, triggers: int) -> None:
         if query.awaitTermination(1):
             msg = "the query ended by itself"
             raise RuntimeError(msg)
+
+
+def _stop(case: Case, query: StreamingQuery) -> None:
+    # The trigger under way is aborted, which Spark tells at length.
+    case.spark.sparkContext.setLogLevel("OFF")
+    query.stop()
+    case.spark.sparkContext.setLogLevel("ERROR")
 
 
 def _progress(query: StreamingQuery) -> list[dict[str, Any]]:
