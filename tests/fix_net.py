@@ -434,6 +434,11 @@ class FaultProxy:
                 msg = f"{self.address}: waited in vain ({self.connections} connections, {self.happened} happened)"
                 raise ScriptError(msg)
 
+    @property
+    def open(self) -> int:
+        """Connections that are open."""
+        return len(self._links)
+
     def passed(self, direction: Direction) -> int:
         """Bytes forwarded on the connections that are open."""
         return sum(link.passed[direction] for link in self._links)

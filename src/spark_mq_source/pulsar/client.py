@@ -33,6 +33,7 @@ from spark_mq_source.pulsar.session import (
     expect,
     tls_settings,
 )
+from spark_mq_source.pulsar.warm import SessionKey, warm_sessions
 
 __all__ = ["Ledger", "PulsarClient"]
 
@@ -87,6 +88,15 @@ class PulsarClient:
         """Closes every connection; subscriptions that are not durable go with them."""
         while self._sessions:
             self._sessions.popitem()[1].close()
+
+    def hand_over(self) -> None:
+        """Leaves the connections to the next client of this process, for a few seconds, where the options are alike.
+
+        Only for a client that has let go of everything it had open.
+        """
+        while self._sessions:
+            where, session = self._sessions.popitem()
+            warm_sessions().give(SessionKey.of(self._options, *where), session)
 
     # -- topics and partitions
 
@@ -335,7 +345,10 @@ class PulsarClient:
         key = (host, port, proxy_to)
         session = self._sessions.get(key)
         if session is None or session.closed:
-            session = self._sessions[key] = Session(self._options, host, port, proxy_to=proxy_to)
+            session = warm_sessions().take(SessionKey.of(self._options, *key))
+            if session is None:
+                session = Session(self._options, host, port, proxy_to=proxy_to)
+            self._sessions[key] = session
         return session
 
     def _lookup(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Session]:

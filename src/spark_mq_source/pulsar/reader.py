@@ -65,7 +65,7 @@ class PulsarRange:
 
 
 def read_range(options: PulsarOptions, task: PulsarRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Reads one range over a connection of its own.
+    """Reads one range, over connections that nobody else uses meanwhile; the next task finds them open still.
 
     Args:
         options: the query's options.
@@ -83,6 +83,7 @@ def read_range(options: PulsarOptions, task: PulsarRange, schema: pa.Schema) -> 
     with PulsarClient(options) as client:
         try:
             yield from _RangeReader(client, options, task, schema).batches()
+            client.hand_over()
         except MQSourceError as error:
             raise error.within(f"pulsar-native: reading {task}") from error
 

@@ -227,6 +227,11 @@ class Session:
         """True once nothing more can be sent or will arrive."""
         return self._driver.closed
 
+    @property
+    def at_rest(self) -> bool:
+        """True where it could serve somebody else: open, nothing read or waited for, and no topic has moved away."""
+        return not (self.closed or self._waiting or self._consumers or self.migrated_to is not None)
+
     def close(self) -> None:
         """Closes the connection; what waits on it fails."""
         self._driver.close()
