@@ -16,11 +16,14 @@ import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.AuthenticationFactory;
 import org.apache.pulsar.client.api.ClientBuilder;
 import org.apache.pulsar.client.api.CompressionType;
+import org.apache.pulsar.client.api.HashingScheme;
+import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.MessageIdAdv;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.Reader;
 import org.apache.pulsar.client.api.TypedMessageBuilder;
 import org.apache.pulsar.client.api.transaction.Transaction;
 
@@ -59,6 +62,8 @@ public class JavaClient {
         switch (request.get("do").asText()) {
             case "produce":
                 return produce(request);
+            case "consume":
+                return consume(request);
             case "begin":
                 TRANSACTIONS.put(request.get("name").asText(), client(request).newTransaction()
                         .withTransactionTimeout(10, TimeUnit.MINUTES).build().get(60, TimeUnit.SECONDS));
@@ -97,6 +102,7 @@ public class JavaClient {
                 // A transaction refuses a producer with a send timeout.
                 .sendTimeout(0, TimeUnit.SECONDS)
                 .blockIfQueueFull(true)
+                .hashingScheme(HashingScheme.valueOf(request.path("hashing").asText("JavaStringHash")))
                 .enableBatching(batching);
         if (batching) {
             int delayMs = request.hasNonNull("transaction") ? 50 : 60_000;
@@ -127,6 +133,30 @@ public class JavaClient {
             }
         }
         return ids;
+    }
+
+    private static ArrayNode consume(JsonNode request) throws Exception {
+        ArrayNode messages = JSON.createArrayNode();
+        try (Reader<byte[]> reader = client(request).newReader()
+                .topic(request.get("topic").asText()).startMessageId(MessageId.earliest).create()) {
+            for (int left = request.get("count").asInt(); left > 0; left--) {
+                Message<byte[]> message = reader.readNext(60, TimeUnit.SECONDS);
+                if (message == null) {
+                    throw new IllegalStateException(left + " messages did not come");
+                }
+                ObjectNode node = messages.addObject();
+                node.put("value", message.getValue());
+                node.put("sequenceId", message.getSequenceId());
+                node.put("eventTime", message.getEventTime());
+                if (message.hasKey()) {
+                    node.put("key", message.getKeyBytes());
+                    node.put("isBase64", message.hasBase64EncodedKey());
+                }
+                node.put("orderingKey", message.getOrderingKey());
+                node.set("properties", JSON.valueToTree(message.getProperties()));
+            }
+        }
+        return messages;
     }
 
     private static TypedMessageBuilder<byte[]> filled(TypedMessageBuilder<byte[]> next, JsonNode message)

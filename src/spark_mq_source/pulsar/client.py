@@ -28,6 +28,7 @@ from spark_mq_source.pulsar.options import PulsarOptions, TopicsPattern
 from spark_mq_source.pulsar.session import (
     Bounds,
     Consumer,
+    ProducerEvents,
     Session,
     authentication_of,
     expect,
@@ -118,11 +119,15 @@ class PulsarClient:
         names = {TopicPartition.parse(name).topic for name in retrying(ask, deadline=self._deadline())}
         return sorted(n for n in names if not n.rpartition("/")[2].startswith("__") and pattern.matches(n))
 
-    def fetch_partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
+    def fetch_partitions(self, topics: Sequence[str], *, create: bool = False) -> list[TopicPartition]:
         """Every topic-partition of `topics`, in order; a name that ends in `-partition-N` is just that partition.
 
+        Args:
+            topics: full names.
+            create: whether a topic that does not exist is created, as the broker is configured to.
+
         Raises:
-            TopicNotFoundError: a topic, or its namespace, does not exist; it is not created.
+            TopicNotFoundError: a topic, or its namespace, does not exist, and is not created.
             MQSourceError: no answer in time, or a refusal.
         """
 
@@ -130,7 +135,7 @@ class PulsarClient:
             session = self._service()
             return {
                 name: session.request(
-                    partial(commands.PartitionedMetadata, name, metadata_auto_creation_enabled=False), _partitions_of
+                    partial(commands.PartitionedMetadata, name, metadata_auto_creation_enabled=create), _partitions_of
                 )
                 for name in names
             }
@@ -311,6 +316,58 @@ class PulsarClient:
         session = consumer.session
         if not session.closed:
             session.close_consumer(consumer)
+
+    # -- producers
+
+    def open_producer(
+        self,
+        topic_partition: TopicPartition,
+        producer_id: int,
+        events: ProducerEvents,
+        *,
+        name: str | None,
+        epoch: int,
+    ) -> tuple[Session, commands.ProducerSuccess]:
+        """A producer at the broker that serves a topic-partition now.
+
+        Args:
+            topic_partition: where it writes; a topic that does not exist is created where the broker may.
+            producer_id: not in use on any connection of this client.
+            events: who is told of receipts, and of its end.
+            name: None for one that the broker makes up, to be used when it is opened again.
+            epoch: how often it was opened before: the broker lets it take the place of its forerunner.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        session = self._lookup([topic_partition])[topic_partition]
+        opened = session.open_producer(
+            producer_id,
+            events,
+            lambda request_id: commands.Producer(
+                str(topic_partition),
+                producer_id,
+                request_id,
+                producer_name=name,
+                epoch=epoch,
+                user_provided_producer_name=False,
+            ),
+        )
+        try:
+            return session, self._wait(opened, f"PRODUCER of {topic_partition}")
+        except RequestTimeoutError:
+            # Or the broker would not take the same id again (Pulsar binary protocol, Command CloseProducer).
+            session.close_producer(producer_id)
+            raise
+
+    def close_producer(self, session: Session, producer_id: int) -> None:
+        """Closes a producer and waits until the broker has; one that is closed already is left alone.
+
+        Raises:
+            MQSourceError: no answer in time.
+        """
+        if not session.closed and session.has_producer(producer_id):
+            self._wait(session.close_producer(producer_id), "CLOSE_PRODUCER")
 
     # -- how it is asked
 

@@ -682,7 +682,11 @@ class SendReceipt:
 
 @dataclass(frozen=True, slots=True)
 class SendError:
-    """The broker has not stored an entry."""
+    """The broker has not stored an entry.
+
+    Attributes:
+        sequence_id: of the message; of a batch the highest one (seen on broker 4.0.8).
+    """
 
     producer_id: int
     sequence_id: int

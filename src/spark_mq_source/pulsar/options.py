@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 from urllib.parse import unquote, urlsplit
 
+from spark_mq_source.core.compression import CODECS
 from spark_mq_source.core.options import (
     READ,
     STREAM,
@@ -217,6 +218,31 @@ def _parse_subscription(text: str) -> str:
         msg = "has control characters in it"
         raise ValueError(msg)
     return text
+
+
+def _parse_codec(text: str) -> str:
+    """The name of a codec, in any case.
+
+    Raises:
+        ValueError: unknown.
+    """
+    if text.upper() not in CODECS:
+        msg = f"expected {' or '.join(CODECS)}"
+        raise ValueError(msg)
+    return text.upper()
+
+
+def _parse_hashing(text: str) -> int:
+    """The number of a way to hash keys, see `_encode_python`.
+
+    Raises:
+        ValueError: unknown.
+    """
+    number = {"javastring": 0, "murmur3_32": 1}.get(text.lower().removesuffix("hash"))
+    if number is None:
+        msg = "expected JavaStringHash or Murmur3_32"
+        raise ValueError(msg)
+    return number
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -490,6 +516,80 @@ class PulsarOptions(Options):
         default_text="`128m`",
         parse=parse_size_bytes,
         check=between(1, _INT32_MAX, "from 1 to 2g"),
+    )
+
+    # -- writing
+    compression_type: str = option(
+        "How entries are compressed: `NONE`, `LZ4`, `ZLIB`, `ZSTD` or `SNAPPY`. What gets no smaller is sent as it is.",
+        default="NONE",
+        scope=WRITE,
+        aliases=("pulsar.producer.compressionType",),
+        parse=_parse_codec,
+    )
+    hashing: int = option(
+        "How the hash of a key chooses its partition: `JavaStringHash`, or `Murmur3_32`; both as the Java client does.",
+        default=0,
+        default_text="`JavaStringHash`",
+        scope=WRITE,
+        name="hashingScheme",
+        aliases=("pulsar.producer.hashingScheme",),
+        parse=_parse_hashing,
+    )
+    batching: bool = option(
+        "Whether messages are put together into batches.",
+        default=True,
+        scope=WRITE,
+        aliases=("pulsar.producer.batchingEnabled",),
+    )
+    batching_max_bytes: int = option(
+        "Most bytes of a batch, before it is compressed; a larger message is sent by itself.",
+        default=100_000,
+        scope=WRITE,
+        aliases=("pulsar.producer.batchingMaxBytes",),
+        parse=parse_size_bytes,
+        check=between(1, 1 << 30, "from 1 to 1g"),
+    )
+    batching_max_messages: int = option(
+        "Most messages of a batch.",
+        default=100_000,
+        scope=WRITE,
+        aliases=("pulsar.producer.batchingMaxMessages",),
+        check=between(1, _INT32_MAX),
+    )
+    batching_by_key: bool = option(
+        "Whether the messages of a batch have one ordering key (where they have none, one key), for consumers of a "
+        "Key_Shared subscription.",
+        default=False,
+        scope=WRITE,
+    )
+    chunking: bool = option(
+        "Whether a message larger than the broker takes is cut into several entries; otherwise it is an error.",
+        default=False,
+        scope=WRITE,
+        aliases=("pulsar.producer.chunkingEnabled",),
+    )
+    max_pending_bytes: int = option(
+        "Most bytes that a task may have sent without the broker's receipt.",
+        default=16 << 20,
+        default_text="`16m`",
+        scope=WRITE,
+        parse=parse_size_bytes,
+        check=between(1, _INT32_MAX, "from 1 to 2g"),
+    )
+    send_timeout_ms: int = option(
+        "How long a task waits without any receipt of what it has sent to a topic-partition, trying again meanwhile.",
+        default=60_000,
+        default_text="`1m`",
+        scope=WRITE,
+        name="sendTimeout",
+        aliases=("pulsar.producer.sendTimeoutMs",),
+        parse=parse_duration_ms,
+        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
+    )
+    create_topic: bool = option(
+        "Whether a topic that does not exist is created, as the broker is configured to; otherwise it is an error.",
+        default=False,
+        scope=WRITE,
     )
 
     @property

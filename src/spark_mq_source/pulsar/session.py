@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from spark_mq_source.core.errors import ConnectTimeoutError, MQSourceError, RemoteProtocolError, ServiceNotReadyError
 from spark_mq_source.net.driver import ConnectionDriver
@@ -31,7 +31,7 @@ from spark_mq_source.pulsar.error_codes import error_for_code
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 
-__all__ = ["Bounds", "Consumer", "Session", "authentication_of", "expect", "tls_settings"]
+__all__ = ["Bounds", "Consumer", "ProducerEvents", "Session", "authentication_of", "expect", "tls_settings"]
 
 T = TypeVar("T")
 
@@ -188,8 +188,21 @@ class Consumer:
             self._arrived.notify()
 
 
+class ProducerEvents(Protocol):
+    """What a producer is told, by the driver's thread, in the order in which the broker says it; none may block."""
+
+    def opened(self) -> None:
+        """The producer is open: what comes from here on is about what is sent from here on."""
+
+    def deliver(self, event: commands.SendReceipt | commands.SendError) -> None:
+        """The broker has stored an entry, or has not."""
+
+    def fail(self, error: MQSourceError) -> None:
+        """The producer has ended, with or without its connection."""
+
+
 class Session:
-    """One connection: answers are routed to the futures that wait, messages to their consumers."""
+    """One connection: answers go to the futures that wait, messages to their consumers, receipts to their producers."""
 
     def __init__(self, options: PulsarOptions, host: str, port: int, *, proxy_to: str | None) -> None:
         self.host_port = (host, port)
@@ -198,6 +211,7 @@ class Session:
         self._consumer_ids = itertools.count(1)
         self._waiting: dict[int, Future[object]] = {}
         self._consumers: dict[int, Consumer] = {}
+        self._producers: dict[int, ProducerEvents] = {}
         self._connected: Future[None] = Future()
         self.migrated_to: str | None = None
         self._tls = options.uses_tls
@@ -210,6 +224,7 @@ class Session:
             now=time.monotonic(),
         )
         transport = connect(host, port, tls=tls_settings(options) if options.uses_tls else None, deadline=deadline)
+        self._connection = connection
         self._driver = ConnectionDriver(connection, transport, on_events=self._on_events, on_closed=self._on_closed)
         self._driver.start()
         try:
@@ -230,7 +245,12 @@ class Session:
     @property
     def at_rest(self) -> bool:
         """True where it could serve somebody else: open, nothing read or waited for, and no topic has moved away."""
-        return not (self.closed or self._waiting or self._consumers or self.migrated_to is not None)
+        return not (self.closed or self._waiting or self._consumers or self._producers or self.migrated_to is not None)
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest entry that the broker takes."""
+        return self._connection.max_message_bytes
 
     def close(self) -> None:
         """Closes the connection; what waits on it fails."""
@@ -313,6 +333,39 @@ class Session:
         consumer.release()
         return self.request(lambda request_id: commands.CloseConsumer(consumer._consumer_id, request_id), _success_of)
 
+    def open_producer(
+        self, producer_id: int, events: ProducerEvents, create: Callable[[int], commands.Producer]
+    ) -> Future[commands.ProducerSuccess]:
+        """PRODUCER; from the answer on, `events` is told what the broker says of it.
+
+        Args:
+            producer_id: not in use on this connection.
+            events: who is told.
+            create: makes the command of a request id.
+        """
+
+        def open_(response: object) -> commands.ProducerSuccess:
+            # In the driver's thread, between what the broker said of its forerunner and what it says of this one.
+            success = expect(response, commands.ProducerSuccess)
+            self._producers[producer_id] = events
+            events.opened()
+            return success
+
+        return self.request(create, open_)
+
+    def has_producer(self, producer_id: int) -> bool:
+        """Whether a producer is open here, as far as the broker has said."""
+        return producer_id in self._producers
+
+    def close_producer(self, producer_id: int) -> Future[object]:
+        """CLOSE_PRODUCER; what the broker has stored by then has its receipt before the answer."""
+
+        def close(response: object) -> object:
+            self._producers.pop(producer_id, None)
+            return _success_of(response)
+
+        return self.request(lambda request_id: commands.CloseProducer(producer_id, request_id), close)
+
     def seek(self, consumer: Consumer, target: int | Position) -> Future[object]:
         """SEEK to a publish time (ms) or an entry. The broker closes the consumer before it answers (seen on 4.0.8)."""
 
@@ -351,9 +404,17 @@ class Session:
                 self._connected.set_result(None)
             case commands.CloseConsumer():
                 self._end_consumer(event.consumer_id, "the broker closed the consumer (topic unloaded or moved)")
+            case commands.SendReceipt() | commands.SendError():
+                producer = self._producers.get(event.producer_id)
+                if producer is not None:
+                    producer.deliver(event)
+            case commands.CloseProducer():
+                self._end_producer(event.producer_id, "the broker closed the producer (topic unloaded or moved)")
             case commands.TopicMigrated():
                 self.migrated_to = event.broker_service_url_tls if self._tls else event.broker_service_url
-                self._end_consumer(event.resource_id, f"the topic has migrated to {self.migrated_to}")
+                is_consumer = event.resource_type is commands.ResourceType.Consumer
+                end = self._end_consumer if is_consumer else self._end_producer
+                end(event.resource_id, f"the topic has migrated to {self.migrated_to}")
             case commands.ReachedEndOfTopic() | commands.ActiveConsumerChange():
                 # A reader's range has its own end, and its subscription is exclusive: neither changes anything.
                 logger.debug("%s: %s", self.address, event)
@@ -374,6 +435,11 @@ class Session:
         if consumer is not None:
             consumer.fail(ServiceNotReadyError(f"{self.address}: {reason}"))
 
+    def _end_producer(self, producer_id: int, reason: str) -> None:
+        producer = self._producers.pop(producer_id, None)
+        if producer is not None:
+            producer.fail(ServiceNotReadyError(f"{self.address}: {reason}"))
+
     def _on_closed(self, error: MQSourceError) -> None:
         if not self._connected.done():
             self._connected.set_exception(error)
@@ -381,6 +447,8 @@ class Session:
             self._waiting.popitem()[1].set_exception(error)
         while self._consumers:
             self._consumers.popitem()[1].fail(error)
+        while self._producers:
+            self._producers.popitem()[1].fail(error)
 
 
 def client_version() -> str:

@@ -57,10 +57,19 @@ class JavaClient:
             broker: where.
             topic: full name.
             messages: keys of a mapping are value, key, keyBytes, orderingKey, eventTime (ms) and properties.
-            how: compression, batching, batchMessages, chunkBytes, producer, transaction.
+            how: compression, batching, batchMessages, chunkBytes, producer, transaction, hashing.
         """
         documents = [_document(m if isinstance(m, Mapping) else {"value": m}) for m in messages]
         return [tuple(i) for i in self._ask(broker, do="produce", topic=topic, messages=documents, **how)]
+
+    def consume(self, broker: PulsarUnderTest, topic: str, count: int) -> list[dict[str, Any]]:
+        """The first messages: value, key, isBase64, orderingKey, properties, eventTime (0 for none), sequenceId."""
+        found: list[dict[str, Any]] = self._ask(broker, do="consume", topic=topic, count=count)
+        for message in found:
+            for name in ("value", "key", "orderingKey"):
+                if message.get(name) is not None:
+                    message[name] = base64.b64decode(message[name])
+        return found
 
     def begin(self, broker: PulsarUnderTest, name: str) -> str:
         """Begins a transaction."""

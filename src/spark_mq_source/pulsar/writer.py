@@ -1,0 +1,508 @@
+"""One task's rows -> acknowledged by the brokers: routing, producers, bytes in flight, and what is sent again.
+
+A producer belongs to one topic-partition. Its entries are sent in order, and each is kept until its receipt is here.
+When the broker closes the producer (the topic was unloaded) or the connection is lost, the topic is looked up again, a
+producer of the same name is opened, and what has no receipt is sent again, in the same order and the same bytes, under
+the same sequence ids. So nothing is lost and nothing is out of order; without deduplication on the broker an entry
+whose receipt was lost is there twice: at least once.
+
+The broker's receipts arrive in another thread. What it and the task's thread share is `_Producer`, under one lock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from spark_mq_source.core.errors import (
+    LocalProtocolError,
+    MQSourceError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+    UnwritableRowError,
+)
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.pulsar import commands
+from spark_mq_source.pulsar._encode_python import NO_PARTITION
+from spark_mq_source.pulsar.client import PulsarClient
+from spark_mq_source.pulsar.error_codes import error_for_code
+from spark_mq_source.pulsar.messages import EntryEncoder, group_rows, hash_keys, open_rows
+from spark_mq_source.pulsar.offsets import TopicPartition, parse_topic
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_mq_source.pulsar._encode_python import RowSource
+    from spark_mq_source.pulsar.options import PulsarOptions
+    from spark_mq_source.pulsar.session import Session
+
+__all__ = ["PulsarWriter", "write_rows"]
+
+logger = logging.getLogger(__name__)
+
+CHECKSUM_ERROR: Final = 9
+"""`ServerError.ChecksumError`: the bytes were damaged on their way, and are sent again."""
+
+_producer_ids = itertools.count(1)
+"""Unique in this process, so that an entry's bytes, which hold it, can be sent over another connection as they are."""
+
+
+def write_rows(options: PulsarOptions, batches: Iterator[pa.RecordBatch], *, turn: int) -> int:
+    """Writes the rows of one task.
+
+    Args:
+        options: of the query.
+        batches: the rows.
+        turn: see `PulsarWriter`.
+
+    Returns:
+        How many rows the broker has stored: all of them.
+
+    Raises:
+        MQSourceError: see `PulsarWriter.write`.
+    """
+    rows = 0
+    with PulsarWriter(options, turn=turn) as writer:
+        for batch in batches:
+            writer.write(batch)
+            rows += batch.num_rows
+        writer.flush()
+    return rows
+
+
+class _Pending:
+    """An entry without a receipt.
+
+    Attributes:
+        send: its bytes.
+        times_sent: over whatever connections.
+        refused: whether the broker has certainly not stored it, up to now.
+    """
+
+    __slots__ = ("refused", "send", "times_sent")
+
+    def __init__(self, send: commands.Send) -> None:
+        self.send = send
+        self.times_sent = 0
+        self.refused = False
+
+
+class _Producer:
+    """The producer of one topic-partition and what it has under way.
+
+    Attributes:
+        topic_partition: where it writes.
+        encoder: makes its entries; None until it was open once.
+        error: why it is not open.
+        last_progress: when it was opened, or the last receipt came, or the first entry of those under way was sent.
+        distrusts_connection: whether no receipt has come since it was opened again because none came.
+    """
+
+    def __init__(self, topic_partition: TopicPartition, arrived: threading.Condition) -> None:
+        self.topic_partition = topic_partition
+        self.encoder: EntryEncoder | None = None
+        self.producer_id = next(_producer_ids)
+        self.name: str | None = None
+        self.epoch = 0
+        self.session: Session | None = None
+        self.error: MQSourceError | None = None
+        self.pending: deque[_Pending] = deque()
+        self.pending_bytes = 0
+        self.last_progress = 0.0
+        self.distrusts_connection = False
+        self._arrived = arrived
+
+    # What the connection tells, in its driver's thread.
+
+    def opened(self) -> None:
+        """It is open, for the first time or again."""
+        with self._arrived:
+            self.error = None
+
+    def deliver(self, event: commands.SendReceipt | commands.SendError) -> None:
+        """The broker has stored an entry, or has not."""
+        with self._arrived:
+            if isinstance(event, commands.SendError):
+                self._refused(event)
+            else:
+                self._stored(event)
+            self._arrived.notify_all()
+
+    def fail(self, error: MQSourceError) -> None:
+        """The producer has ended, with or without its connection."""
+        with self._arrived:
+            self._fail(error)
+            self._arrived.notify_all()
+
+    def _fail(self, error: MQSourceError) -> None:
+        if self.error is None:
+            self.error = error
+
+    def _stored(self, receipt: commands.SendReceipt) -> None:
+        entry = next((e for e in self.pending if e.send.sequence_id == receipt.sequence_id), None)
+        if entry is None:
+            # Of an entry that was sent twice, because the first receipt was late.
+            logger.debug("%s: a second receipt of %d", self.topic_partition, receipt.sequence_id)
+            return
+        if entry is not self.pending[0] and self.error is None:
+            msg = f"a receipt of {receipt.sequence_id} came before that of {self.pending[0].send.sequence_id}"
+            self._fail(RemoteProtocolError(self._about(msg)))
+            return
+        if receipt.is_duplicate and (entry.refused or entry.times_sent == 1):
+            msg = (
+                f"the broker dropped the entry of sequence id {receipt.sequence_id} as a duplicate, though it never "
+                f"stored it: another producer named {self.name!r} has written with these or higher sequence ids"
+            )
+            self._fail(LocalProtocolError(self._about(msg)))
+            return
+        self.pending.remove(entry)
+        self.pending_bytes -= len(entry.send.body)
+        self.last_progress = time.monotonic()
+        self.distrusts_connection = False
+
+    def _refused(self, refusal: commands.SendError) -> None:
+        error: MQSourceError = error_for_code(
+            refusal.error, refusal.message, self._about(f"the entry of sequence id {refusal.sequence_id}")
+        )
+        for entry in self.pending:
+            # Of a batch it names the last message, where a receipt names the first (seen on broker 4.0.8).
+            if refusal.sequence_id in {entry.send.sequence_id, entry.send.highest_sequence_id}:
+                # Sent before, it may be stored all the same: a broker that deduplicates also refuses what it cannot say
+                # of yet whether it is a duplicate (seen on broker 4.0.8).
+                entry.refused = entry.times_sent == 1
+                if refusal.error == CHECKSUM_ERROR and entry.times_sent == 1:
+                    error = ServiceNotReadyError(str(error))
+        self._fail(error)
+
+    def _about(self, what: str) -> str:
+        return what if self.session is None else f"{self.session.address}: {what}"
+
+
+class _Topic:
+    """The partitions of a topic and whose turn it is.
+
+    Attributes:
+        producers: by partition; -1 for a topic that is not partitioned.
+    """
+
+    def __init__(self, topic_partitions: Sequence[TopicPartition], arrived: threading.Condition, turn: int) -> None:
+        self.producers = [_Producer(topic_partition, arrived) for topic_partition in topic_partitions]
+        self.is_partitioned = topic_partitions[0].partition >= 0
+        self._turn = turn % len(self.producers)
+
+    @property
+    def next_producer(self) -> _Producer:
+        """Who gets the rows that may go anywhere, until an entry of them is finished."""
+        return self.producers[self._turn]
+
+    def pass_on(self) -> None:
+        """Makes it the next one's turn."""
+        self._turn = (self._turn + 1) % len(self.producers)
+
+
+class PulsarWriter:
+    """Writes the rows of one task. Used by one thread; a context manager that closes its connections.
+
+    Args:
+        options: of the query.
+        turn: which partition gets the first rows that have no key: the number of the task, so that tasks do not all
+            begin with the same one.
+
+    Example:
+        ::
+
+            with PulsarWriter(options, turn=0) as writer:
+                for batch in batches:
+                    writer.write(batch)
+                writer.flush()
+    """
+
+    def __init__(self, options: PulsarOptions, *, turn: int = 0) -> None:
+        self._options = options
+        self._turn = turn
+        self._client = PulsarClient(options)
+        self._arrived = threading.Condition()
+        self._topics: dict[str, _Topic] = {}
+        self._open: list[_Producer] = []
+
+    def __enter__(self) -> PulsarWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections, and with them the producers; does not wait for receipts, see `flush`."""
+        self._client.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Sends the rows of a batch, or keeps them for an entry to come; waits where `maxPendingBytes` are under way.
+
+        Raises:
+            OptionError: a column is unknown or of a type that cannot be written, or there is no ``value``.
+            UnwritableRowError: a row cannot become a message, or says no topic, or one or a partition that is not.
+            MQSourceError: the broker refused an entry, or sent no receipt in time.
+        """
+        if not batch.num_rows:
+            return
+        source = open_rows(batch)
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        hashes = hash_keys(columns["key"], self._options.hashing) if "key" in columns else None
+        for name, order in self._topics_of(columns.get("topic"), batch.num_rows):
+            topic = self._topic(name)
+            rows = batch.num_rows if order is None else len(order)
+            partitions = len(topic.producers)
+            try:
+                explicit = self._explicit(topic, columns.get("partition"), order)
+                groups = group_rows(explicit, None if partitions == 1 else hashes, order, rows, partitions)
+            except IndexError as error:
+                wanted = columns["partition"][error.args[0]].as_py()
+                msg = f"pulsar-native: a row is for partition {wanted} of {name}, which has {partitions}"
+                raise UnwritableRowError(msg) from None
+            for partition, indices in groups:
+                chosen = self._ordered_by_key(columns, indices) if self._options.batching_by_key else indices
+                if partition == NO_PARTITION:
+                    self._append_anywhere(topic, source, chosen)
+                else:
+                    self._append(topic.producers[partition], source, chosen)
+
+    def flush(self) -> None:
+        """Sends what is left, and waits until the broker has stored everything.
+
+        Raises:
+            MQSourceError: the broker refused an entry, or sent no receipt in time.
+        """
+        for producer in self._open:
+            if producer.encoder is not None:
+                producer.encoder.flush(now_ms=_now_ms())
+                self._send(producer)
+        self._wait_until(lambda: not any(producer.pending for producer in self._open))
+
+    # -- which rows go where
+
+    def _topics_of(self, column: pa.Array | None, rows: int) -> Iterator[tuple[str, array[int] | None]]:
+        if column is None:
+            yield self._default_topic(), None
+            return
+        orders: dict[str | None, array[int]] = {}
+        for row, name in enumerate(column.to_pylist()):
+            orders.setdefault(name, array("i")).append(row)
+        for name, order in orders.items():
+            yield self._default_topic() if name is None else name, None if len(order) == rows else order
+
+    def _default_topic(self) -> str:
+        if self._options.topic is None:
+            msg = "pulsar-native: a row has no topic: set the option topic, or the column"
+            raise UnwritableRowError(msg)
+        return self._options.topic
+
+    def _topic(self, name: str) -> _Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            try:
+                full = parse_topic(name)
+            except ValueError as error:
+                msg = f"pulsar-native: a row is for topic {name!r}: {error}"
+                raise UnwritableRowError(msg) from error
+            try:
+                found = self._client.fetch_partitions([full], create=self._options.create_topic)
+            except TopicNotFoundError as error:
+                raise error.within(f"pulsar-native: writing to {full} (createTopic=true would create it)") from error
+            except MQSourceError as error:
+                raise error.within(f"pulsar-native: writing to {full}") from error
+            topic = self._topics[name] = _Topic(found, self._arrived, self._turn)
+        return topic
+
+    @staticmethod
+    def _explicit(topic: _Topic, column: pa.Array | None, order: array[int] | None) -> pa.Array | None:
+        if column is None or len(topic.producers) > 1:
+            return column
+        # There is nothing to choose. What is read from a topic without partitions says -1.
+        allowed = {None, 0} if topic.is_partitioned else {None, 0, -1}
+        wanted = column.to_pylist()
+        for row in range(len(wanted)) if order is None else order:
+            if wanted[row] not in allowed:
+                raise IndexError(row)
+        return None
+
+    @staticmethod
+    def _ordered_by_key(columns: dict[str, pa.Array], order: memoryview) -> array[int]:
+        keys = [columns[name].to_pylist() for name in ("ordering_key", "key") if name in columns]
+        groups: dict[object, array[int]] = {}
+        for row in order:
+            key = next((column[row] for column in keys if column[row] is not None), None)
+            groups.setdefault(key, array("i")).append(row)
+        return array("i", itertools.chain.from_iterable(groups.values()))
+
+    def _append_anywhere(self, topic: _Topic, source: RowSource, order: memoryview | array[int]) -> None:
+        at, end = 0, len(order)
+        while at < end:
+            producer = topic.next_producer
+            at = self._append_some(producer, source, order, at, end)
+            if self._send(producer):
+                topic.pass_on()
+
+    def _append(self, producer: _Producer, source: RowSource, order: memoryview | array[int]) -> None:
+        at, end = 0, len(order)
+        while at < end:
+            at = self._append_some(producer, source, order, at, end)
+            self._send(producer)
+
+    def _append_some(
+        self, producer: _Producer, source: RowSource, order: memoryview | array[int], at: int, end: int
+    ) -> int:
+        if producer.encoder is None:
+            self._reopen(producer)
+        assert producer.encoder is not None  # noqa: S101 - for mypy: it was open now
+        try:
+            return producer.encoder.append(source, order, at, end, now_ms=_now_ms())
+        except UnwritableRowError as error:
+            raise error.within(f"pulsar-native: writing to {producer.topic_partition}") from error
+
+    # -- what is under way
+
+    def _send(self, producer: _Producer) -> bool:
+        """Sends the entries that are finished; whether there were any."""
+        if producer.encoder is None:
+            return False
+        sends = producer.encoder.take()
+        for send in sends:
+            size = len(send.body)
+            self._wait_until(partial(self._has_room, size))
+            entry = _Pending(send)
+            with self._arrived:
+                if not producer.pending:
+                    producer.last_progress = time.monotonic()
+                producer.pending.append(entry)
+                producer.pending_bytes += size
+            self._send_entry(producer, entry)
+        return bool(sends)
+
+    def _has_room(self, size: int) -> bool:
+        # One entry is let through whatever its size: more than allowed, or it could never be sent.
+        pending = sum(producer.pending_bytes for producer in self._open)
+        return pending == 0 or pending + size <= self._options.max_pending_bytes
+
+    @staticmethod
+    def _send_entry(producer: _Producer, entry: _Pending) -> None:
+        if producer.session is None or producer.error is not None:
+            return
+        entry.times_sent += 1
+        try:
+            producer.session.send(entry.send)
+        except MQSourceError as error:
+            # Whoever waits next opens the producer again, and sends it then.
+            producer.fail(error)
+
+    def _wait_until(self, is_reached: Callable[[], bool]) -> None:
+        while True:
+            with self._arrived:
+                while True:
+                    failed = next((p for p in self._open if p.error is not None and p.pending), None)
+                    if failed is not None or is_reached():
+                        break
+                    left = min(self._patient_until(p) for p in self._open if p.pending) - time.monotonic()
+                    if left <= 0 or not self._arrived.wait(left):
+                        break
+                if failed is None and is_reached():
+                    return
+            if failed is None:
+                self._lose_patience()
+            else:
+                self._reopen(failed)
+
+    def _lose_patience(self) -> None:
+        """Has the producer that waits longest for a receipt opened again on a new connection, once; then fails.
+
+        Raises:
+            RequestTimeoutError: no receipt on the new connection either.
+        """
+        waiting = [producer for producer in self._open if producer.pending]
+        producer = min(waiting, key=lambda one: one.last_progress, default=None)
+        if producer is None or producer.session is None or time.monotonic() < self._patient_until(producer):
+            return
+        if not producer.distrusts_connection:
+            producer.distrusts_connection = True
+            producer.session.close()
+            return
+        msg = (
+            f"pulsar-native: writing to {producer.topic_partition}: {producer.session.address}: no receipt of sequence "
+            f"id {producer.pending[0].send.sequence_id} within sendTimeout ({self._options.send_timeout_ms} ms)"
+        )
+        raise RequestTimeoutError(msg)
+
+    def _patient_until(self, producer: _Producer) -> float:
+        # Half of the time for the connection in hand, half for a new one.
+        return producer.last_progress + self._options.send_timeout_ms / 2000
+
+    def _reopen(self, producer: _Producer) -> None:
+        """Opens a producer, for the first time or once more, and sends again what has no receipt.
+
+        Raises:
+            MQSourceError: that cannot help, or did not within `sendTimeout`.
+        """
+        reason = producer.error
+        if reason is not None and not reason.retryable:
+            raise self._in_context(producer, reason) from reason
+        if reason is not None:
+            logger.info("%s: opening the producer again: %s", producer.topic_partition, reason)
+        try:
+            retrying(lambda: self._open_once(producer), deadline=Deadline.after_ms(self._options.send_timeout_ms))
+        except MQSourceError as error:
+            raise self._in_context(producer, error) from error
+        with self._arrived:
+            unsent = list(producer.pending)
+        for entry in unsent:
+            self._send_entry(producer, entry)
+
+    def _open_once(self, producer: _Producer) -> None:
+        if producer.session is not None:
+            # Unless the broker has closed it: what it has stored by then is said before the answer.
+            self._client.close_producer(producer.session, producer.producer_id)
+        session, opened = self._client.open_producer(
+            producer.topic_partition, producer.producer_id, producer, name=producer.name, epoch=producer.epoch
+        )
+        with self._arrived:
+            producer.session = session
+            producer.epoch += 1
+            producer.last_progress = time.monotonic()
+        if producer.encoder is None:
+            producer.name = opened.producer_name
+            producer.encoder = self._encoder(producer, session, opened)
+            self._open.append(producer)
+
+    def _encoder(self, producer: _Producer, session: Session, opened: commands.ProducerSuccess) -> EntryEncoder:
+        options = self._options
+        return EntryEncoder(
+            producer_id=producer.producer_id,
+            producer_name=opened.producer_name,
+            sequence_id=opened.last_sequence_id + 1,
+            max_message_bytes=session.max_message_bytes,
+            compression=options.compression_type,
+            batching=options.batching,
+            batch_bytes=options.batching_max_bytes,
+            batch_rows=options.batching_max_messages,
+            batching_by_key=options.batching_by_key,
+            chunking=options.chunking,
+            schema_version=opened.schema_version,
+        )
+
+    @staticmethod
+    def _in_context(producer: _Producer, error: MQSourceError) -> MQSourceError:
+        where = f"pulsar-native: writing to {producer.topic_partition}"
+        if producer.pending:
+            where += f" from sequence id {producer.pending[0].send.sequence_id} on"
+        return error.within(where)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

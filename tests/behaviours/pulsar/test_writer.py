@@ -1,0 +1,324 @@
+"""What the writer sends is there, once or more, in order, and other clients read it: whatever happens on the way."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import pulsar as official
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.compression import CODECS
+from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, TopicNotFoundError, UnwritableRowError
+from spark_mq_source.core.options import WRITE
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.writer import PulsarWriter
+from tests.behaviours.formats import MESSAGE_ID, PulsarFormat
+from tests.behaviours.pulsar.java_client import JavaClient
+from tests.fix_brokers import PulsarUnderTest
+from tests.fix_net import Fault, FaultProxy
+
+TIME = pa.timestamp("us", "UTC")
+MAP = pa.map_(pa.string(), pa.string())
+EVENT_TIME_MS = 1_700_000_000_123
+COLUMNS = {
+    "value": pa.array([b"one", None, b"", b"four" * 50], pa.binary()),
+    "key": pa.array([b"k\x00\xff", b"k", None, b"l"], pa.binary()),
+    "ordering_key": pa.array([None, b"o\x00", None, None], pa.binary()),
+    "event_time": pa.array([EVENT_TIME_MS * 1000 + 999, None, None, 1000], TIME),
+    "properties": pa.array([[("a", "1"), ("ä", "")], None, [], [("b", "2")]], MAP),
+}
+
+
+def options(broker: PulsarUnderTest, topic: str | None, **more: Any) -> PulsarOptions:
+    host, port = more.pop("service", (None, None))
+    given = {"serviceUrl": broker.service_url if host is None else f"pulsar://{host}:{port}"} | more
+    if topic is not None:
+        given["topic"] = topic
+    return PulsarOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, WRITE)
+
+
+def write(broker: PulsarUnderTest, topic: str | None, *batches: dict[str, Any], **more: Any) -> None:
+    with PulsarWriter(options(broker, topic, **more)) as writer:
+        for columns in batches:
+            writer.write(pa.record_batch(columns))
+        writer.flush()
+
+
+def read_official(broker: PulsarUnderTest, topic: str, count: int) -> list[Any]:
+    reader = broker.client().create_reader(topic, official.MessageId.earliest)
+    messages = [reader.read_next(20_000) for _ in range(count)]
+    assert not reader.has_message_available()
+    reader.close()
+    return messages
+
+
+@pytest.mark.parametrize("batching", [True, False])
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_official_clients_read_what_was_written(
+    pulsar: PulsarUnderTest, java: JavaClient, codec: str, batching: bool
+):
+    topic = pulsar.topic()
+    write(pulsar, topic, COLUMNS, compressionType=codec, batching=batching)
+    messages = read_official(pulsar, topic, 4)
+    assert [message.data() for message in messages] == [b"one", b"", b"", b"four" * 50]
+    assert [message.event_timestamp() for message in messages] == [EVENT_TIME_MS, 0, 0, 1]
+    assert [message.properties() for message in messages] == [{"a": "1", "ä": ""}, {}, {}, {"b": "2"}]
+    found = java.consume(pulsar, topic, 4)
+    assert [message["value"] for message in found] == COLUMNS["value"].to_pylist()
+    assert [message.get("key") for message in found] == COLUMNS["key"].to_pylist()
+    assert [message.get("isBase64") for message in found] == [True, True, None, True]
+    assert [message["orderingKey"] for message in found] == COLUMNS["ordering_key"].to_pylist()
+    assert [message["eventTime"] for message in found] == [EVENT_TIME_MS, 0, 0, 1]
+    assert [message["properties"] for message in found] == [{"a": "1", "ä": ""}, {}, {}, {"b": "2"}]
+    assert [message["sequenceId"] for message in found] == [0, 1, 2, 3]
+
+
+def test_keys_of_text_are_text(pulsar: PulsarUnderTest, java: JavaClient):
+    topic = pulsar.topic()
+    write(pulsar, topic, {"value": ["text", "t"], "key": ["schlüssel", None]})
+    assert [message.partition_key() for message in read_official(pulsar, topic, 2)] == ["schlüssel", ""]
+    found = java.consume(pulsar, topic, 2)
+    assert [(m.get("key"), m.get("isBase64")) for m in found] == [("schlüssel".encode(), False), (None, None)]
+
+
+@pytest.mark.parametrize("compression", ["NONE", "LZ4"])
+def test_large_messages_come_in_chunks(pulsar: PulsarUnderTest, java: JavaClient, compression: str):
+    topic = pulsar.topic()
+    large = random.Random(1).randbytes(12 << 20)
+    columns = {"value": [b"before", large, b"behind"], "key": ["a", "b", "c"]}
+    with pytest.raises(UnwritableRowError, match=rf"{re.escape(topic)}.*larger than the 5242880.*chunking=true"):
+        write(pulsar, topic, columns, compressionType=compression)
+    topic = pulsar.topic()
+    write(pulsar, topic, columns, compressionType=compression, chunking=True)
+    assert [message.data() for message in read_official(pulsar, topic, 3)] == columns["value"]
+    assert [message["value"] for message in java.consume(pulsar, topic, 3)] == columns["value"]
+    assert [message["key"] for message in java.consume(pulsar, topic, 3)] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("scheme", ["JavaStringHash", "Murmur3_32Hash"])
+@pytest.mark.parametrize("is_text", [True, False])
+def test_a_key_goes_where_the_java_client_sends_it(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, java: JavaClient, seed: int, scheme: str, is_text: bool
+):
+    rng = random.Random(seed)
+    alphabet = "abcäß€😀\u0000zy"
+    keys = ["", *("".join(rng.choices(alphabet, k=rng.randrange(9))) for _ in range(60))]
+    topic = pulsar.topic(7)
+    name = "key" if is_text else "keyBytes"
+    messages = [{"value": b"x", name: key if is_text else key.encode()} for key in keys]
+    ids = java.produce(pulsar, topic, messages, hashing=scheme)
+    ours = pulsar.topic(7)
+    column = pa.array(keys) if is_text else pa.array([key.encode() for key in keys], pa.binary())
+    write(pulsar, ours, {"value": [b"%d" % n for n in range(len(keys))], "key": column}, hashingScheme=scheme)
+    rows = pulsar_format.read(ours, "value binary, partition int").to_pylist()
+    assert len({row["partition"] for row in rows}) > 3
+    assert {int(row["value"]): row["partition"] for row in rows} == {n: i[3] for n, i in enumerate(ids)}
+
+
+def test_rows_say_where_they_go(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
+    several, one, default = pulsar.topic(3), pulsar.topic(), pulsar.topic()
+    columns = {
+        "value": [b"0", b"1", b"2", b"3", b"4"],
+        "topic": [several, one.removeprefix("persistent://"), several, None, several],
+        "partition": pa.array([2, -1, 0, None, 2], pa.int32()),
+        "key": ["a", "a", "a", "a", None],
+    }
+    write(pulsar, default, columns)
+    assert pulsar_format.read(several, "value binary, partition int").to_pylist() == [
+        {"value": b"2", "partition": 0},
+        {"value": b"0", "partition": 2},
+        {"value": b"4", "partition": 2},
+    ]
+    assert pulsar_format.read(one).column("value").to_pylist() == [b"1"]
+    assert pulsar_format.read(default).column("value").to_pylist() == [b"3"]
+    columns["partition"] = pa.array([3, None, None, None, None], pa.int32())
+    with pytest.raises(UnwritableRowError, match=rf"partition 3 of {re.escape(several)}, which has 3"):
+        write(pulsar, default, columns)
+
+
+def test_rows_without_a_key_are_spread_batch_by_batch(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
+    topic = pulsar.topic(4)
+    batches = [{"value": [b"%06d" % n for n in range(start, start + 700)]} for start in range(0, 7000, 700)]
+    write(pulsar, topic, *batches, batchingMaxMessages=100)
+    rows = pulsar_format.read(topic, "value binary, partition int, sequence_id bigint").to_pylist()
+    for number, found in groupby(rows, key=lambda row: row["partition"]):
+        values = [int(row["value"]) for row in found]
+        assert values == [n for n in range(7000) if n // 100 % 4 == number]
+
+
+def test_a_batch_has_one_key(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
+    topic = pulsar.topic()
+    columns = {"value": [b"%d" % n for n in range(100)], "key": [f"k{n % 5}" for n in range(100)]}
+    write(pulsar, topic, columns, batchingByKey=True)
+    rows = pulsar_format.read(topic, f"key string, value binary, {MESSAGE_ID}")
+    entries: dict[int, list[Any]] = {}
+    for row in rows.to_pylist():
+        entries.setdefault(row["message_id"]["entry_id"], []).append(row)
+    assert len(entries) == 5
+    for found in entries.values():
+        assert len({row["key"] for row in found}) == 1
+        assert [int(row["value"]) for row in found] == sorted(int(row["value"]) for row in found)
+
+
+def test_a_delayed_message_comes_when_it_is_due(pulsar: PulsarUnderTest):
+    topic = pulsar.topic()
+    consumer = pulsar.client().subscribe(topic, "s", consumer_type=official.ConsumerType.Shared)
+    due_ms = int(time.time() * 1000) + 3000
+    write(pulsar, topic, {"value": [b"later", b"now"], "deliver_at": pa.array([due_ms * 1000, None], TIME)})
+    assert consumer.receive(20_000).data() == b"now"
+    assert consumer.receive(20_000).data() == b"later"
+    # The stock broker looks once a second, and may be early by as much.
+    assert time.time() * 1000 >= due_ms - 1000
+
+
+# What goes wrong on the way.
+
+
+def numbered(total: int, size: int = 1000) -> Iterator[dict[str, Any]]:
+    for start in range(0, total, 500):
+        yield {"value": [b"%08d" % n + b"x" * size for n in range(start, min(total, start + 500))]}
+
+
+def numbers(mq: PulsarFormat, topic: str) -> list[int]:
+    return [int(value[:8]) for value in mq.read(topic).column("value").to_pylist()]
+
+
+def assert_complete(found: list[int], total: int) -> None:
+    """Everything is there, and in order: what was sent again goes on from where it began again."""
+    assert set(found) == set(range(total))
+    seen = -1
+    for before, number in zip([-1, *found], found, strict=False):
+        assert number == before + 1 or number <= seen, f"{number} after {before}, with {seen} seen"
+        seen = max(seen, number)
+
+
+def test_unloading_the_topic_while_it_is_written(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
+    topic = pulsar.topic()
+    with PulsarWriter(options(pulsar, topic, batchingMaxBytes=5000)) as writer:
+        for n, columns in enumerate(numbered(20_000)):
+            writer.write(pa.record_batch(columns))
+            if n % 8 == 4:
+                pulsar.admin.unload(topic)
+        pulsar.admin.unload(topic)
+        writer.flush()
+    assert_complete(numbers(pulsar_format, topic), 20_000)
+
+
+def test_a_deduplicating_broker_keeps_one_of_each(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link_cut_often):
+    namespace = pulsar.new_namespace()
+    pulsar.admin.set_deduplication(namespace, enabled=True)
+    topic = pulsar.topic(namespace=namespace)
+    proxy, cut = link_cut_often
+    with PulsarWriter(options(pulsar, topic, service=proxy, batchingMaxBytes=5000)) as writer:
+        for n, columns in enumerate(numbered(20_000)):
+            writer.write(pa.record_batch(columns))
+            if n % 8 == 4:
+                cut()
+        writer.flush()
+    assert numbers(pulsar_format, topic) == list(range(20_000))
+
+
+@pytest.fixture
+def link_cut_often(pulsar_format: PulsarFormat) -> Iterator[Any]:
+    with pulsar_format.proxy() as proxy:
+        yield ("127.0.0.1", proxy.port), proxy.cut_now
+
+
+def test_a_link_that_is_cut_while_it_is_written(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link_cut_often):
+    topic = pulsar.topic()
+    proxy, cut = link_cut_often
+    with PulsarWriter(options(pulsar, topic, service=proxy, batchingMaxBytes=5000)) as writer:
+        for n, columns in enumerate(numbered(20_000)):
+            writer.write(pa.record_batch(columns))
+            if n % 8 == 4:
+                cut()
+        writer.flush()
+    assert_complete(numbers(pulsar_format, topic), 20_000)
+
+
+def test_a_flipped_bit_is_sent_again(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link: FaultProxy, seed: int):
+    topic = pulsar.topic()
+    # Past the requests, most bytes are payload.
+    link.add(Fault("flip", "c2b", at=random.Random(seed).randrange(50_000, 5_000_000), connections=2))
+    write(pulsar, topic, *numbered(10_000), service=("127.0.0.1", link.port))
+    assert len(link.happened) == 1
+    assert set(numbers(pulsar_format, topic)) == set(range(10_000))
+
+
+def test_a_connection_that_hangs_is_replaced(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link: FaultProxy):
+    topic = pulsar.topic()
+    # One connection to look up, one to write.
+    link.add(Fault("stall", "c2b", at=250_000, connections=2))
+    write(pulsar, topic, *numbered(2000), service=("127.0.0.1", link.port), sendTimeout="4s")
+    assert len(link.happened) == 1
+    assert_complete(numbers(pulsar_format, topic), 2000)
+
+
+def test_a_broker_that_sends_no_receipt(pulsar: PulsarUnderTest, link: FaultProxy):
+    topic = pulsar.topic()
+    link.add(Fault("stall", "c2b", at=50_000, connections=100))
+    with pytest.raises(RequestTimeoutError) as caught:
+        write(pulsar, topic, *numbered(2000), service=("127.0.0.1", link.port), sendTimeout="3s")
+    sentence = rf"writing to {re.escape(topic)}: 127\.0\.0\.1:{link.port}.*sequence id 0 within sendTimeout \(3000 ms\)"
+    assert re.search(sentence, str(caught.value))
+
+
+def test_no_more_is_under_way_than_allowed(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
+    topic = pulsar.topic(3)
+    most = 0
+    with PulsarWriter(options(pulsar, topic, maxPendingBytes=300_000)) as writer:
+        for columns in numbered(10_000):
+            writer.write(pa.record_batch(columns))
+            most = max(most, sum(producer.pending_bytes for producer in writer._open))
+        writer.flush()
+    assert most <= 300_000
+    assert sorted(numbers(pulsar_format, topic)) == list(range(10_000))
+
+
+# Refusals.
+
+
+def test_a_topic_that_does_not_exist(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
+    topic = pulsar.unused_topic()
+    with pytest.raises(TopicNotFoundError, match=rf"writing to {re.escape(topic)}.*createTopic=true"):
+        write(pulsar, topic, {"value": [b"x"]})
+    assert topic not in pulsar.admin.topics(pulsar.namespace)
+    write(pulsar, topic, {"value": [b"x"]}, createTopic=True)
+    assert pulsar_format.read(topic).column("value").to_pylist() == [b"x"]
+
+
+def test_a_terminated_topic(pulsar: PulsarUnderTest):
+    topic = pulsar.topic()
+    with PulsarWriter(options(pulsar, topic, sendTimeout="10s")) as writer:
+        writer.write(pa.record_batch({"value": [b"x"]}))
+        writer.flush()
+        pulsar.admin.terminate(topic)
+        writer.write(pa.record_batch({"value": [b"y"]}))
+        with pytest.raises(
+            MQSourceError, match=rf"writing to {re.escape(topic)} from sequence id 1 on.*TopicTerminated"
+        ):
+            writer.flush()
+
+
+def test_a_row_without_a_topic(pulsar: PulsarUnderTest):
+    with pytest.raises(UnwritableRowError, match="set the option topic, or the column"):
+        write(pulsar, None, {"value": [b"x"]})
+    with pytest.raises(UnwritableRowError, match="topic 'a//b'"):
+        write(pulsar, None, {"value": [b"x"], "topic": ["a//b"]})
+
+
+def test_a_role_that_may_not_write(pulsar_featured: PulsarUnderTest):
+    topic = pulsar_featured.topic()
+    credentials = pulsar_featured.require_own().credentials
+    assert credentials is not None
+    token = credentials.token("nobody")
+    with pytest.raises(MQSourceError, match=r"AuthorizationError \(4\)") as caught:
+        write(pulsar_featured, topic, {"value": [b"x"]}, authToken=token)
+    assert topic in str(caught.value)
+    assert token not in str(caught.value)

@@ -1,0 +1,272 @@
+"""The writer against scripted brokers on real sockets: what a real one does rarely, or never when it is asked to."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import BrokerError, LocalProtocolError, MQSourceError, RemoteProtocolError
+from spark_mq_source.core.options import WRITE
+from spark_mq_source.pulsar import _pb
+from spark_mq_source.pulsar import commands as c
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.writer import PulsarWriter
+from tests.unit.pulsar.test_client import Broker, Link
+
+TOPIC = "persistent://public/default/t"
+CHECKSUM_ERROR, PERSISTENCE_ERROR, NOT_ALLOWED = 9, 2, 22
+
+
+def opened(_: Link, command: Any) -> c.ProducerSuccess:
+    return c.ProducerSuccess(command.request_id, "made-up-1")
+
+
+def stored(_: Link, send: Any) -> c.SendReceipt:
+    return c.SendReceipt(send.producer_id, send.sequence_id, c.MessageId(7, send.sequence_id))
+
+
+def closed(_: Link, command: Any) -> c.Success:
+    return c.Success(command.request_id)
+
+
+USUAL = {c.Producer: opened, c.Send: stored, c.CloseProducer: closed}
+
+
+@pytest.fixture
+def broker() -> Iterator[Callable[..., Broker]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(answers: dict[type, Any] | None = None) -> Broker:
+            started = Broker(USUAL | (answers or {}))
+            stack.callback(started.stop)
+            return started
+
+        yield start
+
+
+@pytest.fixture
+def writer() -> Iterator[Callable[..., PulsarWriter]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(broker: Broker, **options: Any) -> PulsarWriter:
+            given = {"serviceUrl": broker.url, "topic": "t", "sendTimeout": "10s", "batching": "false"} | options
+            lowered = {name.lower(): value for name, value in given.items()}
+            return stack.enter_context(PulsarWriter(PulsarOptions.from_spark(lowered, WRITE)))
+
+        yield make
+
+
+def rows(*values: bytes) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(values, pa.binary())})
+
+
+def in_turn(*answers: Callable[[Link, Any], object]) -> Callable[[Link, Any], object]:
+    """Each answer once, the last one again and again."""
+    left = list(answers)
+
+    def answer(link: Link, command: Any) -> object:
+        return (left.pop(0) if len(left) > 1 else left[0])(link, command)
+
+    return answer
+
+
+def nothing(_: Link, __: Any) -> None:
+    return None
+
+
+def refused(code: int) -> Callable[[Link, Any], object]:
+    return lambda _, send: c.SendError(send.producer_id, send.sequence_id, code, "no")
+
+
+def sent(broker: Broker) -> list[int]:
+    return [send.sequence_id for send in broker.of(c.Send)]
+
+
+def test_rows_are_sent_and_acknowledged(broker, writer) -> None:
+    at = broker()
+    made = writer(at)
+    made.write(rows(b"a", b"b"))
+    made.flush()
+    assert sent(at) == [0, 1]
+    (producer,) = at.of(c.Producer)
+    assert (producer.topic, producer.producer_name, producer.epoch, producer.user_provided_producer_name) == (
+        TOPIC,
+        None,
+        0,
+        False,
+    )
+
+
+def test_numbers_go_on_from_what_the_broker_has_and_messages_carry_the_schema_s_version(broker, writer) -> None:
+    at = broker({c.Producer: lambda _, command: c.ProducerSuccess(command.request_id, "p", 41, b"\0\1")})
+    made = writer(at)
+    made.write(rows(b"a"))
+    made.flush()
+    (send,) = at.of(c.Send)
+    assert send.sequence_id == 42
+    body = bytes(send.body)
+    metadata = _pb.MessageMetadata.FromString(body[10 : 10 + int.from_bytes(body[6:10], "big")])
+    assert (metadata.producer_name, metadata.sequence_id, metadata.schema_version) == ("p", 42, b"\0\1")
+
+
+def test_a_producer_that_the_broker_closes_is_opened_again_and_what_has_no_receipt_is_sent_again(
+    broker, writer
+) -> None:
+    def close(_: Link, send: Any) -> object:
+        return c.CloseProducer(send.producer_id, -1)
+
+    at = broker({c.Send: in_turn(stored, nothing, close, stored)})
+    made = writer(at)
+    made.write(rows(b"a", b"b", b"c"))
+    made.flush()
+    assert sent(at) == [0, 1, 2, 1, 2]
+    sends = at.of(c.Send)
+    assert [bytes(send.body) for send in sends[3:]] == [bytes(send.body) for send in sends[1:3]]
+    first, second = at.of(c.Producer)
+    assert (second.producer_name, second.epoch, second.producer_id) == ("made-up-1", 1, first.producer_id)
+    assert len(at.of(c.Lookup)) == 2
+    # It is closed on the broker's side already.
+    assert at.of(c.CloseProducer) == []
+
+
+def test_a_lost_connection_is_made_again(broker, writer) -> None:
+    def cut(link: Link, _: Any) -> None:
+        link.peer.sock.shutdown(socket.SHUT_RDWR)
+
+    at = broker({c.Send: in_turn(stored, cut, stored)})
+    made = writer(at)
+    made.write(rows(b"a", b"b", b"c"))
+    made.flush()
+    assert set(sent(at)) == {0, 1, 2}
+    assert sent(at)[-2:] == [1, 2]
+
+
+def test_an_entry_that_could_not_be_stored_is_sent_again_on_a_new_producer(broker, writer) -> None:
+    at = broker({c.Send: in_turn(refused(PERSISTENCE_ERROR), stored)})
+    made = writer(at)
+    made.write(rows(b"a"))
+    made.flush()
+    assert sent(at) == [0, 0]
+    assert len(at.of(c.CloseProducer)) == 1
+    assert len(at.of(c.Producer)) == 2
+
+
+def test_an_entry_that_was_damaged_is_sent_again_once(broker, writer) -> None:
+    at = broker({c.Send: in_turn(refused(CHECKSUM_ERROR), stored)})
+    made = writer(at)
+    made.write(rows(b"a"))
+    made.flush()
+    assert sent(at) == [0, 0]
+    made = writer(broker({c.Send: refused(CHECKSUM_ERROR)}))
+    made.write(rows(b"a"))
+    with pytest.raises(BrokerError, match=r"writing to .*/t from sequence id 0 on: .*sequence id 0: .*ChecksumError"):
+        made.flush()
+
+
+def test_a_batch_that_was_damaged_is_named_by_its_last_message(broker, writer) -> None:
+    def damaged(_: Link, send: Any) -> object:
+        return c.SendError(send.producer_id, send.highest_sequence_id, CHECKSUM_ERROR, "no")
+
+    at = broker({c.Send: in_turn(damaged, stored)})
+    made = writer(at, batching="true")
+    made.write(rows(b"a", b"b", b"c"))
+    made.flush()
+    assert sent(at) == [0, 0]
+
+
+def test_an_entry_that_is_refused_for_good_fails_at_once(broker, writer) -> None:
+    at = broker({c.Send: in_turn(stored, refused(NOT_ALLOWED))})
+    made = writer(at)
+    made.write(rows(b"a", b"b"))
+    with pytest.raises(
+        BrokerError, match=rf"{TOPIC} from sequence id 1 on: {at.server.address}.*NotAllowedError \(22\)"
+    ):
+        made.flush()
+    assert len(at.of(c.Producer)) == 1
+
+
+def test_receipts_out_of_order_are_no_receipts(broker, writer) -> None:
+    def later(_: Link, send: Any) -> object:
+        return c.SendReceipt(send.producer_id, send.sequence_id, c.MessageId(7, 5))
+
+    made = writer(broker({c.Send: in_turn(nothing, later)}))
+    made.write(rows(b"a", b"b"))
+    with pytest.raises(RemoteProtocolError, match="a receipt of 1 came before that of 0"):
+        made.flush()
+
+
+def duplicate(_: Link, send: Any) -> object:
+    return c.SendReceipt(send.producer_id, send.sequence_id, c.MessageId(-1, -1))
+
+
+def test_an_entry_dropped_as_a_duplicate_that_was_sent_once_is_lost(broker, writer) -> None:
+    made = writer(broker({c.Send: duplicate}))
+    made.write(rows(b"a"))
+    with pytest.raises(
+        LocalProtocolError, match=r"sequence id 0 as a duplicate, though it never stored it.*'made-up-1'"
+    ):
+        made.flush()
+
+
+def test_an_entry_dropped_as_a_duplicate_after_it_was_refused_is_lost(broker, writer) -> None:
+    made = writer(broker({c.Send: in_turn(refused(PERSISTENCE_ERROR), duplicate)}))
+    made.write(rows(b"a"))
+    with pytest.raises(LocalProtocolError, match="sequence id 0 as a duplicate"):
+        made.flush()
+
+
+def test_an_entry_refused_when_it_was_sent_again_may_be_stored(broker, writer) -> None:
+    def close(_: Link, send: Any) -> object:
+        return c.CloseProducer(send.producer_id, -1)
+
+    at = broker({c.Send: in_turn(close, refused(PERSISTENCE_ERROR), duplicate)})
+    made = writer(at)
+    made.write(rows(b"a"))
+    made.flush()
+    assert sent(at) == [0, 0, 0]
+
+
+def test_an_entry_whose_receipt_was_lost_is_a_duplicate_when_it_is_sent_again(broker, writer) -> None:
+    def close(_: Link, send: Any) -> object:
+        return c.CloseProducer(send.producer_id, -1)
+
+    made = writer(broker({c.Send: in_turn(close, duplicate)}))
+    made.write(rows(b"a"))
+    made.flush()
+
+
+def test_a_producer_that_gets_no_answer_is_closed_before_it_is_asked_for_again(broker, writer) -> None:
+    at = broker({c.Producer: in_turn(nothing, opened)})
+    made = writer(at, operationTimeout="500ms")
+    made.write(rows(b"a"))
+    made.flush()
+    kinds = [type(command) for link in at.links for command in link.commands]
+    first = kinds.index(c.Producer)
+    assert c.CloseProducer in kinds[first : kinds.index(c.Producer, first + 1)]
+
+
+def test_a_producer_that_ended_with_nothing_under_way_is_nobody_s_concern(broker, writer) -> None:
+    def store_and_close(_: Link, send: Any) -> object:
+        return [stored(_, send), c.CloseProducer(send.producer_id, -1)]
+
+    at = broker({c.Send: store_and_close})
+    made = writer(at)
+    made.write(rows(b"a"))
+    made.flush()
+    made.flush()
+    assert len(at.of(c.Producer)) == 1
+    made.write(rows(b"b"))
+    made.flush()
+    assert sent(at)[-1] == 1
+    assert len(at.of(c.Producer)) == 2
+
+
+def test_a_refused_producer_fails_with_the_topic(broker, writer) -> None:
+    made = writer(broker({c.Producer: lambda _, command: c.Error(command.request_id, 18, "Incompatible schema")}))
+    with pytest.raises(MQSourceError, match=rf"writing to {TOPIC}: .*IncompatibleSchema \(18\)"):
+        made.write(rows(b"a"))
