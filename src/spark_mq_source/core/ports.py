@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchFormat", "Predicate", "SansIOConnection", "Stream", "StreamFormat"]
+__all__ = ["BatchFormat", "Format", "Predicate", "SansIOConnection", "Stream", "StreamFormat", "WriteFormat"]
 
 CommandT_contra = TypeVar("CommandT_contra", contravariant=True)
 EventT_co = TypeVar("EventT_co", covariant=True)
@@ -133,3 +133,26 @@ class StreamFormat(BatchFormat[OptionsT, RangeT], Protocol[OptionsT, RangeT]):
 
     def open_stream(self, options: OptionsT) -> Stream[RangeT]:
         """The driver's side of a query with these options."""
+
+
+class WriteFormat(Protocol[OptionsT]):
+    """What the Spark layer asks of a format to write to it."""
+
+    name: str
+    """The format's name in `df.write.format(name)`."""
+
+    write_columns: Mapping[str, Sequence[str]]
+    """Every column that can be written, with the SQL types it can be written from."""
+
+    required_write_columns: Sequence[str]
+    """Those that must be there."""
+
+    def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> OptionsT:
+        """The format's options dataclass, for rows of these columns. Raises OptionError with all problems at once."""
+
+    def write(self, options: OptionsT, batches: Iterator[pa.RecordBatch], task: int) -> int:
+        """Writes the rows of one task, waits until the broker has stored them, and says how many (executor)."""
+
+
+class Format(StreamFormat[OptionsT, RangeT], WriteFormat[OptionsT], Protocol[OptionsT, RangeT]):
+    """All of it."""

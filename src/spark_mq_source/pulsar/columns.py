@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-__all__ = ["COLUMNS", "DEFAULT_COLUMNS"]
+__all__ = ["COLUMNS", "DEFAULT_COLUMNS", "REQUIRED_WRITE_COLUMNS", "WRITE_COLUMNS"]
 
 COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "key": ("binary", "string"),
@@ -37,3 +37,18 @@ DEFAULT_COLUMNS: Final[Sequence[str]] = (
     "properties",
 )
 """What is read where the user names no columns, in order."""
+
+WRITE_COLUMNS: Final[Mapping[str, Sequence[str]]] = {
+    "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "topic": ("string",),
+    "event_time": ("timestamp", "timestamp_ntz"),
+    "properties": ("map<string,string>",),
+    "ordering_key": ("binary",),
+    "partition": ("int",),
+    "deliver_at": ("timestamp", "timestamp_ntz"),
+}
+"""Column name to the SQL types it can be written from."""
+
+REQUIRED_WRITE_COLUMNS: Final[Sequence[str]] = ("value",)
+"""Those that a DataFrame must have to be written."""

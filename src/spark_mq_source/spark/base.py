@@ -1,24 +1,39 @@
-"""The data source, reader and partition of every format, written once over `core.ports`."""
+"""The data source, readers, writer and partition of every format, written once over `core.ports`."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
-from spark_mq_source.core.ports import BatchFormat, Predicate, Stream, StreamFormat
+from spark_mq_source.core.ports import BatchFormat, Format, Predicate, Stream, StreamFormat, WriteFormat
 from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceStreamReader, Filter
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
-__all__ = ["MQBatchReader", "MQDataSource", "MQPartition", "MQPushdownReader", "MQStreamReader"]
+__all__ = [
+    "MQBatchReader",
+    "MQBatchWriter",
+    "MQCommit",
+    "MQDataSource",
+    "MQPartition",
+    "MQPushdownReader",
+    "MQStreamReader",
+]
 
 OptionsT = TypeVar("OptionsT")
 RangeT = TypeVar("RangeT")
@@ -35,10 +50,21 @@ class MQPartition(InputPartition):
     value: Any
 
 
+@dataclass(frozen=True)
+class MQCommit(WriterCommitMessage):
+    """What a task says when all it has written is acknowledged.
+
+    Attributes:
+        rows: how many that is.
+    """
+
+    rows: int
+
+
 class MQDataSource(DataSource):
     """A format as Spark sees it. A subclass names its format and carries the manual."""
 
-    format: ClassVar[StreamFormat[Any, Any]]
+    format: ClassVar[Format[Any, Any]]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options
@@ -76,6 +102,19 @@ class MQDataSource(DataSource):
         options = self.format.parse_stream_options(self.options)
         check_columns(self.format, schema)
         return MQStreamReader(self.format, options, arrow_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """The batch writer of these columns.
+
+        Raises:
+            OptionError: options or columns that cannot be used; all problems in one sentence; or mode overwrite.
+        """
+        if overwrite:
+            msg = f"format {self.format.name!r}: what is in a topic cannot be overwritten; use mode('append')"
+            raise OptionError(msg)
+        options = self.format.parse_write_options(self.options, schema.names)
+        check_write_columns(self.format, schema)
+        return MQBatchWriter(self.format, options)
 
 
 class MQBatchReader(DataSourceReader, Generic[OptionsT, RangeT]):
@@ -173,24 +212,61 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
             self._stream.close()
 
 
+class MQBatchWriter(DataSourceArrowWriter, Generic[OptionsT]):
+    """Writes on the executors; a task has succeeded when the broker has acknowledged all its rows."""
+
+    def __init__(self, format_: WriteFormat[OptionsT], options: OptionsT) -> None:
+        self._format = format_
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> MQCommit:
+        """Writes the rows of one task.
+
+        Raises:
+            MQSourceError: see the format's writer.
+        """
+        context = TaskContext.get()
+        task = 0 if context is None else context.partitionId()
+        return MQCommit(self._format.write(self._options, iterator, task))
+
+
+def check_write_columns(format_: WriteFormat[Any], schema: StructType) -> None:
+    """Refuses columns that the format cannot write, or not from that type.
+
+    Raises:
+        OptionError: all problems in one sentence, with what there is.
+    """
+    problems = _column_problems(format_.write_columns, schema)
+    missing = [name for name in format_.required_write_columns if name not in schema.names]
+    problems += [f"there is no column {name} to write" for name in missing]
+    if problems:
+        msg = f"format '{format_.name}': {'; '.join(problems)}"
+        raise OptionError(msg)
+
+
 def check_columns(format_: BatchFormat[Any, Any], schema: StructType) -> None:
     """Refuses columns that the format does not have, or not with that type.
 
     Raises:
         OptionError: all problems in one sentence, with what there is.
     """
+    problems = _column_problems(format_.columns, schema)
+    if problems:
+        msg = f"format '{format_.name}': {'; '.join(problems)}"
+        raise OptionError(msg)
+
+
+def _column_problems(columns: Mapping[str, Sequence[str]], schema: StructType) -> list[str]:
     problems = []
     for field in schema.fields:
-        types = format_.columns.get(field.name)
+        types = columns.get(field.name)
         if types is None:
-            problems.append(f"column {field.name} is unknown (known: {', '.join(format_.columns)})")
+            problems.append(f"column {field.name} is unknown (known: {', '.join(columns)})")
         elif field.dataType.simpleString() not in types:
             problems.append(f"column {field.name} is {field.dataType.simpleString()}, expected {' or '.join(types)}")
     if len({field.name for field in schema.fields}) < len(schema.fields):
         problems.append("a column is named twice")
-    if problems:
-        msg = f"format '{format_.name}': {'; '.join(problems)}"
-        raise OptionError(msg)
+    return problems
 
 
 def _plain(value: object) -> object:

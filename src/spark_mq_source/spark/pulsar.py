@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spark_mq_source.core.options import READ, STREAM
-from spark_mq_source.pulsar.columns import COLUMNS, DEFAULT_COLUMNS
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.options import READ, STREAM, WRITE
+from spark_mq_source.pulsar.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.planner import plan_batch
 from spark_mq_source.pulsar.reader import PulsarRange, read_range
 from spark_mq_source.pulsar.stream import PulsarStream
+from spark_mq_source.pulsar.writer import write_rows
 from spark_mq_source.spark.base import MQDataSource
 
 if TYPE_CHECKING:
@@ -22,11 +24,13 @@ __all__ = ["PulsarFormat", "PulsarNativeDataSource"]
 
 
 class PulsarFormat:
-    """Apache Pulsar, as `core.ports.StreamFormat` wants it."""
+    """Apache Pulsar, as `core.ports.Format` wants it."""
 
     name = "pulsar-native"
     columns: Mapping[str, Sequence[str]] = COLUMNS
     default_columns: Sequence[str] = DEFAULT_COLUMNS
+    write_columns: Mapping[str, Sequence[str]] = WRITE_COLUMNS
+    required_write_columns: Sequence[str] = REQUIRED_WRITE_COLUMNS
 
     def parse_options(self, options: Mapping[str, str]) -> PulsarOptions:
         """See `PulsarOptions`."""
@@ -52,6 +56,18 @@ class PulsarFormat:
         """See `read_range`."""
         return read_range(options, task, schema)
 
+    def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> PulsarOptions:
+        """See `PulsarOptions`."""
+        parsed = PulsarOptions.from_spark(options, WRITE)
+        if parsed.topic is None and "topic" not in columns:
+            msg = f"format {self.name!r}: set the option topic, or write a column topic"
+            raise OptionError(msg)
+        return parsed
+
+    def write(self, options: PulsarOptions, batches: Iterator[pa.RecordBatch], task: int) -> int:
+        """See `write_rows`."""
+        return write_rows(options, batches, turn=task)
+
 
 class PulsarNativeDataSource(MQDataSource):
     """Apache Pulsar topics as DataFrames, over Pulsar's own binary protocol.
@@ -72,6 +88,21 @@ class PulsarNativeDataSource(MQDataSource):
                 .option("topic", "flights")
                 .schema("value string, publish_time timestamp")
                 .load()
+            )
+
+    Writing: `value` (binary or string) is required; `key`, `topic`, `event_time`, `properties`, `ordering_key`,
+    `partition` and `deliver_at` are written where they are there. A row's own topic wins over the option `topic`.
+
+    Example:
+        ::
+
+            (
+                df.selectExpr("carrier as key", "to_json(struct(*)) as value")
+                .write.format("pulsar-native")
+                .option("serviceUrl", "pulsar://localhost:6650")
+                .option("topic", "flights")
+                .mode("append")
+                .save()
             )
     """
 

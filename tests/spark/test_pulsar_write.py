@@ -1,0 +1,95 @@
+"""Writing to Pulsar as a user of Spark sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tests.fix_brokers import PulsarUnderTest
+from tests.spark.formats import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME = "pulsar-native"
+
+
+def save(df: DataFrame, broker: PulsarUnderTest, mode: str = "append", **options: Any) -> None:
+    given = {"serviceUrl": broker.service_url} | {name: str(value) for name, value in options.items()}
+    df.write.format(NAME).options(**given).mode(mode).save()
+
+
+def refusal(df: DataFrame, broker: PulsarUnderTest, **options: Any) -> str:
+    with pytest.raises(PySparkException) as caught:
+        save(df, broker, **options)
+    return str(caught.value)
+
+
+def test_all_columns_come_back(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
+    topic = pulsar.topic(3)
+    df = spark.range(10_000).selectExpr(
+        "if(id % 7 = 0, null, concat('value-', id)) as value",
+        "encode(concat('k', id % 10), 'utf-8') as key",
+        "if(id % 3 = 0, null, encode(concat('o', id), 'utf-8')) as ordering_key",
+        "timestamp_millis(1700000000000 + id) as event_time",
+        "map('id', cast(id as string)) as properties",
+    )
+    save(df, pulsar, topic=topic, compressionType="lz4", batchingMaxMessages=500)
+    columns = "value string, key binary, ordering_key binary, event_time timestamp, properties map<string,string>"
+    found = load(spark, NAME, {"serviceUrl": pulsar.service_url, "topic": topic}, columns)
+    assert found.count() == 10_000
+    order = "cast(properties['id'] as int)"
+    assert found.orderBy(*spark_columns(order)).collect() == df.orderBy(*spark_columns(order)).collect()
+
+
+def spark_columns(*texts: str) -> list[Any]:
+    from pyspark.sql.functions import expr
+
+    return [expr(text) for text in texts]
+
+
+def test_what_is_read_can_be_written_again(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
+    first, second = pulsar.topic(), pulsar.topic(2)
+    save(spark.range(100).selectExpr("cast(id as string) as value"), pulsar, topic=first)
+    read = load(spark, NAME, {"serviceUrl": pulsar.service_url, "topic": first})
+    save(read.select("key", "value", "event_time", "properties"), pulsar, topic=second)
+    copy = load(spark, NAME, {"serviceUrl": pulsar.service_url, "topic": second}, "value string")
+    assert sorted(int(row.value) for row in copy.collect()) == list(range(100))
+
+
+def test_tasks_write_at_once_and_say_how_much(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
+    topic = pulsar.topic(2)
+    save(spark.range(0, 50_000, 1, 8).selectExpr("cast(id as string) as value"), pulsar, topic=topic)
+    found = load(spark, NAME, {"serviceUrl": pulsar.service_url, "topic": topic}, "value string, producer_name string")
+    assert found.selectExpr("sum(cast(value as long))", "count(*)").first() == (50_000 * 49_999 // 2, 50_000)
+    assert found.select("producer_name").distinct().count() >= 8
+
+
+def test_columns_and_options_are_checked_before_anything_is_written(
+    spark: SparkSession, pulsar: PulsarUnderTest
+) -> None:
+    topic = pulsar.topic()
+    df = spark.range(1).selectExpr("cast(id as string) as value", "id as event_time", "1 as valeu")
+    sentence = refusal(df, pulsar, topic=topic)
+    assert "column event_time is bigint, expected timestamp" in sentence
+    assert "column valeu is unknown (known: value, key, topic" in sentence
+    assert "there is no column value to write" in refusal(df.selectExpr("value as key"), pulsar, topic=topic)
+    assert "set the option topic, or write a column topic" in refusal(df.select("value"), pulsar)
+    sentence = refusal(df.select("value"), pulsar, topic=topic, compresionType="LZ5")
+    assert "did you mean compressionType" in sentence
+    sentence = refusal(df.select("value"), pulsar, topic=topic, compressionType="LZ5", hashingScheme="md5")
+    assert "expected NONE or LZ4" in sentence
+    assert "expected JavaStringHash or Murmur3_32" in sentence
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        save(df.select("value"), pulsar, mode="overwrite", topic=topic)
+    assert pulsar.admin.stats(topic)["msgInCounter"] == 0
+
+
+def test_a_topic_that_does_not_exist_fails_the_job_in_one_sentence(
+    spark: SparkSession, pulsar: PulsarUnderTest
+) -> None:
+    topic = pulsar.unused_topic()
+    sentence = refusal(spark.range(1).selectExpr("cast(id as string) as value"), pulsar, topic=topic)
+    assert f"writing to {topic} (createTopic=true would create it)" in sentence
