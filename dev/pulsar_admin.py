@@ -40,8 +40,8 @@ class PulsarAdmin:
         self._headers = {"Content-Type": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        # retries=False: a broker that restarts must be seen to refuse, not be waited for in here. The first request for a
-        # topic after a crash waits for its ledgers' recovery: more than 30 s on a machine that is busy.
+        # retries=False: a broker that restarts must be seen to refuse, not be waited for in here. The first request for
+        # a topic after a crash waits for its ledgers' recovery: more than 30 s on a machine that is busy.
         self._http = urllib3.PoolManager(timeout=120.0, retries=False)
 
     def close(self) -> None:
