@@ -1,7 +1,7 @@
 """Fills the tables of README.md that the code knows better: ``python -m dev.readme [--check]``.
 
-A table stands between ``<!-- options:FORMAT -->`` and ``<!-- end -->``. With ``--check`` nothing is written, and a
-table that differs from the code is an error.
+A table stands between ``<!-- options:FORMAT -->``, or ``<!-- write-options:FORMAT -->``, and ``<!-- end -->``. With
+``--check`` nothing is written, and a table that differs from the code is an error.
 """
 
 from __future__ import annotations
@@ -13,29 +13,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from spark_mq_source.core.options import READ, STREAM, Options
+from spark_mq_source.core.options import READ, STREAM, WRITE, Options, Scope
 from spark_mq_source.pulsar.options import PulsarOptions
 
 README: Final = Path(__file__).parent.parent / "README.md"
 FORMATS: Final[Mapping[str, type[Options]]] = {"pulsar-native": PulsarOptions}
 
-_TABLE: Final = re.compile(r"<!-- options:(?P<format>\S+) -->\n.*?<!-- end -->", re.DOTALL)
+SCOPES: Final[Mapping[str, Scope]] = {"options": READ | STREAM, "write-options": WRITE}
+
+_TABLE: Final = re.compile(r"<!-- (?P<what>options|write-options):(?P<format>\S+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def filled(text: str) -> str:
     """The text with each table made anew.
 
     Raises:
-        ValueError: a marker for an unknown format, or a format without its marker.
+        ValueError: a marker for an unknown format, or a format without its markers.
     """
-    found = [match["format"] for match in _TABLE.finditer(text)]
-    if sorted(found) != sorted(FORMATS):
-        msg = f"README.md has option tables for {found}, and the formats are {list(FORMATS)}"
+    found = sorted((match["format"], match["what"]) for match in _TABLE.finditer(text))
+    wanted = sorted((name, what) for name in FORMATS for what in SCOPES)
+    if found != wanted:
+        msg = f"README.md has the option tables {found}, and should have {wanted}"
         raise ValueError(msg)
 
     def table(match: re.Match[str]) -> str:
-        name = match["format"]
-        return f"<!-- options:{name} -->\n{FORMATS[name].markdown_table(READ | STREAM)}<!-- end -->"
+        name, what = match["format"], match["what"]
+        return f"<!-- {what}:{name} -->\n{FORMATS[name].markdown_table(SCOPES[what])}<!-- end -->"
 
     return _TABLE.sub(table, text)
 

@@ -325,7 +325,8 @@ class PulsarOptions(Options):
     # -- what
     topic: str | None = option(
         "The topic: `name`, `tenant/namespace/name` or `persistent://tenant/namespace/name`. A partition of one "
-        "(`name-partition-0`) is read alone. Exactly one of `topic`, `topics`, `topicsPattern`.",
+        "(`name-partition-0`) is read or written alone. A read has exactly one of `topic`, `topics`, `topicsPattern`; "
+        "a write has it where the rows do not say their topic.",
         default=None,
         scope=_EVERYWHERE,
         parse=lambda text: parse_topic(parse_text(text)),
