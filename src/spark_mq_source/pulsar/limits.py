@@ -363,7 +363,7 @@ def share_out(
         True
         >>> [share_out({a: 90, b: 10}, 1, served)[a] for served in (None, a, b)]
         [1, 0, 1]
-        >>> share_out({a: 90, b: 10}, 2000, None, {a: 100, b: 10.0}) == {a: 18, b: 4}
+        >>> share_out({a: 90, b: 10}, 2000, None, {a: 100, b: 10.0}) == {a: 19, b: 10}
         True
     """
     cost = dict.fromkeys(backlogs, 1) if costs is None else costs
