@@ -160,8 +160,10 @@ def spark_cluster(tmp_path: Path) -> Iterator[SparkCluster]:
     try:
         web = ("--host", "127.0.0.1", "--port", str(master_port), "--webui-port", str(master_web))
         start("master", "org.apache.spark.deploy.master.Master", *web)
-        for number, (port, web_port) in enumerate([worker_ports[:2], worker_ports[2:]]):
-            own = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web_port), "--cores", "1")
+        # Two names of this machine: Spark starts a speculative attempt on another host than the first one's only.
+        hosts = ("127.0.0.1", "localhost")
+        for number, (host, port, web_port) in enumerate(zip(hosts, worker_ports[::2], worker_ports[1::2], strict=True)):
+            own = ("--host", host, "--port", str(port), "--webui-port", str(web_port), "--cores", "1")
             room = ("--memory", "1g", "--work-dir", str(tmp_path / f"work-{number}"))
             start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *own, *room, master_url)
         _wait_for_workers(f"http://127.0.0.1:{master_web}/json/", 2, daemons)

@@ -136,16 +136,16 @@ def failure(df: DataFrame) -> str:
     return str(caught.value)
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = POLL_TIMEOUT_S) -> None:
     """Polls what the broker tells on request only.
 
     Raises:
         pytest.fail.Exception: it did not come true in time.
     """
-    deadline = time.monotonic() + POLL_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            pytest.fail(f"not within {POLL_TIMEOUT_S:.0f} s: {what}")
+            pytest.fail(f"not within {timeout_s:.0f} s: {what}")
         time.sleep(0.1)  # the broker offers no event for it
 
 

@@ -1,0 +1,152 @@
+"""A Spark driver of its own, with one streaming query, for what a test must not happen to itself: being killed.
+
+    python streaming_driver.py TASK
+
+TASK is the JSON that `streams.run_driver` makes. The driver ends when the query has read everything there is, or by the
+step that was asked for: always at the same point, because the query itself does it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from tests.spark.streams import Sink, Write
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+
+def kill_this_driver() -> None:
+    """The driver, its JVM and the Python processes that the JVM started."""
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def killed_when_planned(sink: Sink, *, batch: int) -> Write:
+    """The offsets of this batch are in the checkpoint, and nothing was read yet."""
+
+    def write(df: DataFrame, number: int) -> None:
+        if number == batch:
+            kill_this_driver()
+        sink.write(df, number)
+
+    return write
+
+
+def killed_in_a_task(sink: Sink, *, batch: int, after: int) -> Write:
+    """A task of this batch has so many rows."""
+    driver = os.getpgrp()
+
+    def kill(rows: Iterator[Row]) -> Iterator[Row]:
+        for number, row in enumerate(rows):
+            if number == after:
+                os.killpg(driver, signal.SIGKILL)
+            yield row
+
+    return lambda df, number: sink.write(df, number, kill if number == batch else None)
+
+
+def killed_when_written(sink: Sink, *, batch: int) -> Write:
+    """The sink has this batch, and the checkpoint does not say so yet."""
+
+    def write(df: DataFrame, number: int) -> None:
+        sink.write(df, number)
+        if number == batch:
+            kill_this_driver()
+
+    return write
+
+
+def reader_killed(sink: Sink, *, port: int, after: int) -> Write:
+    """A task that has so many rows loses the Python worker which reads them from the broker's port; once."""
+    notes = sink.folder / "killed"
+
+    def kill(rows: Iterator[Row]) -> Iterator[Row]:
+        def parent(pid: int) -> int:
+            return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+        def files(pid: int) -> Iterator[str]:
+            for name in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    yield str(name.readlink())
+
+        def readers() -> Iterator[int]:
+            connections = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+            sockets = {f"socket:[{c[9]}]" for c in connections if int(c[2].rpartition(":")[2], 16) == port}
+            jvm = parent(os.getppid())
+            for process in Path("/proc").glob("[0-9]*"):
+                with contextlib.suppress(OSError):
+                    pid = int(process.name)
+                    # A worker is forked by a Python daemon of the JVM; the stream's driver side is no such fork.
+                    if parent(parent(pid)) == jvm and not sockets.isdisjoint(files(pid)):
+                        yield pid
+
+        for number, row in enumerate(rows):
+            if number == after and not notes.exists():
+                killed = list(readers())
+                notes.write_text(json.dumps(killed))
+                for pid in killed:
+                    os.kill(pid, signal.SIGKILL)
+            yield row
+
+    return lambda df, number: sink.write(df, number, kill)
+
+
+def overtaken(sink: Sink, *, after: int) -> Write:
+    """The first attempt at a task stops when it has so many rows, until another attempt has as many."""
+    folder = sink.folder
+
+    def wait(rows: Iterator[Row]) -> Iterator[Row]:
+        context = TaskContext.get()
+        assert context is not None
+        attempt = context.attemptNumber()
+        for number, row in enumerate(rows):
+            if number == after:
+                (folder / f"attempt-{attempt}").touch()
+                while attempt == 0 and not (folder / "attempt-1").exists():
+                    time.sleep(0.01)  # another process than the one that decides
+            yield row
+
+    return lambda df, number: sink.write(df, number, wait)
+
+
+STEPS = {
+    step.__name__: step
+    for step in (killed_when_planned, killed_in_a_task, killed_when_written, reader_killed, overtaken)
+}
+
+
+def main() -> None:
+    """Runs the query."""
+    task: dict[str, Any] = json.loads(sys.argv[1])
+    sink = Sink(Path(task["folder"]))
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.sql.warehouse.dir": str(sink.folder / "warehouse"),
+    } | task["conf"]
+    builder = SparkSession.builder.master(task["master"])
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    write = STEPS[task["step"]](sink, **task["arguments"])
+    query = sink.start(spark, task["options"], write, **task["trigger"])
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

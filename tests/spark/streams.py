@@ -1,0 +1,230 @@
+"""What streaming tests share: a sink that a batch may reach twice, what the broker holds, and steps inside of tasks.
+
+The sink is a folder of parquet, overwritten batch by batch: Spark may hand it a batch again after a crash, and that
+must change nothing. What it should hold is asked of the broker's official client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow.dataset as ds
+
+from dev.processes import ManagedProcess, log_tail
+from spark_mq_source.pulsar.offsets import Position
+from tests.fix_spark import spark_environment
+from tests.spark.formats import MESSAGE_ID, PulsarFeed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+NAME = "pulsar-native"
+SCHEMA = f"value string, partition int, message_id {MESSAGE_ID}"
+QUERY_TIMEOUT_S = 120.0
+DRIVER = Path(__file__).with_name("streaming_driver.py")
+ROOT = Path(__file__).resolve().parents[2]
+
+Write = Callable[["DataFrame", int], None]
+"""What takes a batch: its rows and its number."""
+
+Step = Callable[[Iterator["Row"]], Iterator["Row"]]
+"""What a task does with its rows before it writes them. A closure, so that it goes to the executors by value."""
+
+
+class Message(NamedTuple):
+    """One message and where it is."""
+
+    partition: int
+    ledger: int
+    entry: int
+    batch: int
+    value: str
+
+
+def stored(feed: PulsarFeed) -> list[Message]:
+    """Every message that a topic holds, as the broker's official client reads them."""
+    import pulsar
+
+    client = feed.broker.client()
+    found = []
+    for number, name in enumerate(feed.topic_partitions):
+        partition = -1 if name == feed.topic else number
+        reader = client.create_reader(name, pulsar.MessageId.earliest)
+        while reader.has_message_available():
+            message = reader.read_next(10_000)
+            at = message.message_id()
+            found.append(Message(partition, at.ledger_id(), at.entry_id(), at.batch_index(), message.data().decode()))
+        reader.close()
+    return found
+
+
+def stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    return spark.readStream.format(NAME).options(**options).schema(SCHEMA).load()
+
+
+class Sink:
+    """A table and the checkpoint of the query that fills it; both outlive any query, session and process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # -- the query
+
+    def start(
+        self, spark: SparkSession, options: Mapping[str, str], write: Write | None = None, **trigger: Any
+    ) -> StreamingQuery:
+        """Starts a query into this sink; `write` takes the batches in place of `self.write`."""
+        return (
+            stream(spark, options)
+            .writeStream.trigger(**trigger)
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .foreachBatch(write or self.write)
+            .start()
+        )
+
+    @contextlib.contextmanager
+    def running(
+        self, spark: SparkSession, options: Mapping[str, str], write: Write | None = None
+    ) -> Iterator[StreamingQuery]:
+        """A query that goes on until the block ends, as fast as its batches are done."""
+        query = self.start(spark, options, write, processingTime="0 seconds")
+        try:
+            yield query
+        finally:
+            query.stop()
+
+    def run(
+        self, spark: SparkSession, options: Mapping[str, str], write: Write | None = None
+    ) -> list[Mapping[str, Any]]:
+        """Runs a query on everything there is, in as many batches as Spark and the limits make of it; its progress."""
+        query = self.start(spark, options, write, availableNow=True)
+        try:
+            assert query.awaitTermination(QUERY_TIMEOUT_S), "the query did not end"
+        finally:
+            query.stop()
+        return [json.loads(progress.json) for progress in query.recentProgress]
+
+    def write(self, df: DataFrame, number: int, step: Step | None = None) -> None:
+        """Takes a batch, in place of what came under this number before; each task takes `step` with its rows."""
+        if step is not None:
+            # By way of an RDD: rows come as they are read, and it needs no pandas.
+            df = df.sparkSession.createDataFrame(df.rdd.mapPartitions(step), df.schema)
+        df.write.mode("overwrite").parquet(str(self.folder / "table" / str(number)))
+
+    # -- what came of it
+
+    @property
+    def batches(self) -> list[int]:
+        """How many rows each batch had, in order."""
+        return [table.num_rows for table in self._tables()]
+
+    @property
+    def messages(self) -> list[Message]:
+        """Everything in the table."""
+        rows = itertools.chain(*(table.to_pylist() for table in self._tables()))
+        return [Message(row["partition"], *row["message_id"].values(), row["value"]) for row in rows]
+
+    @property
+    def offsets(self) -> list[dict[str, Position]]:
+        """Where each batch ended, as the checkpoint says."""
+        documents = [path.read_text().splitlines()[-1] for path in self._numbered("checkpoint/offsets")]
+        positions = [json.loads(document)["positions"] for document in documents]
+        return [{name: Position(**at) for name, at in ends.items()} for ends in positions]
+
+    @property
+    def commits(self) -> list[int]:
+        """The batches that the checkpoint calls done."""
+        return [int(path.name) for path in self._numbered("checkpoint/commits")]
+
+    def check(self, feed: PulsarFeed) -> None:
+        """Everything the topic holds is in the table, nothing is there twice, and no offset has gone back."""
+        found, expected = Counter(self.messages), set(stored(feed))
+        assert expected
+
+        def places(messages: Iterable[Message]) -> list[tuple[object, ...]]:
+            return sorted(message[:-1] for message in messages)
+
+        assert places(message for message, times in found.items() if times > 1) == [], "twice"
+        assert places(expected - found.keys()) == [], "missing"
+        assert places(found.keys() - expected) == [], "not from there"
+        for before, after in itertools.pairwise(self.offsets):
+            assert before.keys() <= after.keys()
+            assert all(at <= after[name] for name, at in before.items()), (before, after)
+
+    def _tables(self) -> Iterator[pa.Table]:
+        return (ds.dataset(path, format="parquet").to_table() for path in self._numbered("table"))
+
+    def _numbered(self, kind: str) -> list[Path]:
+        return sorted((p for p in (self.folder / kind).glob("*") if p.name.isdigit()), key=lambda p: int(p.name))
+
+
+def run_driver(
+    sink: Sink,
+    options: Mapping[str, str],
+    step: str,
+    *,
+    master: str = "local[2]",
+    conf: Mapping[str, str] | None = None,
+    trigger: Mapping[str, Any] | None = None,
+    **arguments: Any,
+) -> int:
+    """Runs a query in a Spark driver of its own until it ends or kills itself; its exit code.
+
+    Args:
+        sink: where its batches go.
+        options: the source's.
+        step: what happens to its batches, a name of `streaming_driver.STEPS`.
+        master: its Spark master.
+        conf: more of Spark's configuration.
+        trigger: the query's; `availableNow` if None.
+        arguments: the step's own.
+    """
+    log = sink.folder / "driver.log"
+    task = {
+        "folder": str(sink.folder),
+        "options": dict(options),
+        "step": step,
+        "master": master,
+        "conf": dict(conf or {}),
+        "trigger": dict(trigger or {"availableNow": True}),
+        "arguments": arguments,
+    }
+    process = ManagedProcess(
+        [sys.executable, DRIVER, json.dumps(task)],
+        log=log,
+        environment=spark_environment() | {"PYTHONPATH": str(ROOT)},
+        folder=sink.folder,
+    )
+    try:
+        return process.wait(QUERY_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"the driver did not end in {QUERY_TIMEOUT_S:.0f} s:\n{log_tail(log, 60)}") from None
+    finally:
+        process.kill()
+
+
+def pausing(folder: Path, after: int) -> Step:
+    """Stops the first task that has this many rows, until `folder/resume` is there; says so by `folder/paused`."""
+
+    def pause(rows: Iterator[Row]) -> Iterator[Row]:
+        for number, row in enumerate(rows):
+            if number == after:
+                with contextlib.suppress(FileExistsError):
+                    os.close(os.open(folder / "paused", os.O_CREAT | os.O_EXCL))
+                    while not (folder / "resume").exists():
+                        time.sleep(0.01)  # another process than the one that decides
+            yield row
+
+    return pause

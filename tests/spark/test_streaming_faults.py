@@ -1,0 +1,337 @@
+"""What may happen to a streaming query, made to happen at an exact point: each message is in the sink once.
+
+After every fault the sink holds what the broker's official client reads from the topic, nothing is there twice, and no
+offset in the checkpoint has gone back (`Sink.check`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from dev.pulsar_broker import PulsarStandalone
+from spark_mq_source.pulsar.offsets import EARLIEST
+from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
+from tests.fix_brokers import PulsarUnderTest, _start, _under_test
+from tests.fix_net import Fault, FaultProxy
+from tests.fix_spark import SparkCluster
+from tests.spark.formats import PulsarFeed, numbers, wait_until
+from tests.spark.streams import QUERY_TIMEOUT_S, Sink, pausing, run_driver, stored
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+SIGKILLED = 128 + 9
+PIN = "pin"
+PINNED = {"startingOffsets": "earliest", "subscription": PIN}
+FEW_AHEAD = {"receiverQueueSize": "5", "maxBatchRows": "1"}
+"""The broker sends a task five messages more than it has taken: the rest is still to come whatever happens to it."""
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Sink:
+    return Sink(tmp_path)
+
+
+def large(count: int) -> list[bytes]:
+    """Values of 100 kB. A task's sockets hold less than 200 of them: while it waits, the rest is not read yet."""
+    return [b"%06d" % number * 17_000 for number in range(count)]
+
+
+@contextlib.contextmanager
+def publishing(feed: PulsarFeed) -> Iterator[set[tuple[int, ...]]]:
+    """Publishes to all partitions until the block ends, and collects the receipts: partition, ledger, entry, batch."""
+    client = feed.broker.client()
+    producers = [client.create_producer(name, send_timeout_millis=120_000) for name in feed.topic_partitions]
+    receipts: set[tuple[int, ...]] = set()
+    failures: list[object] = []
+    stop = threading.Event()
+
+    def publish() -> None:
+        number = 0
+        while not stop.wait(0.01):
+            for partition, producer in enumerate(producers):
+
+                def noted(result: Any, at: Any, partition: int = partition) -> None:
+                    if str(result).endswith("Ok"):
+                        receipts.add((partition, at.ledger_id(), at.entry_id(), at.batch_index()))
+                    else:
+                        failures.append(result)
+
+                producer.send_async(b"later %d" % number, noted)
+            number += 1
+
+    thread = threading.Thread(target=publish, name="publisher")
+    thread.start()
+    try:
+        yield receipts
+    finally:
+        stop.set()
+        thread.join()
+        for producer in producers:
+            producer.flush()
+            producer.close()
+    assert receipts
+    assert not failures, failures[0]
+
+
+def cursors(feed: PulsarFeed) -> list[tuple[int, int]]:
+    """Ledger and entry of the last message that the pin of each partition has let go of."""
+    stats = (feed.broker.admin.internal_stats(name)["cursors"][PIN] for name in feed.topic_partitions)
+    positions = (str(pin["markDeletePosition"]).partition(":") for pin in stats)
+    return [(int(ledger), int(entry)) for ledger, _, entry in positions]
+
+
+def check_pin(feed: PulsarFeed, sink: Sink) -> None:
+    """The pin has let go of what was committed, but for its last entry, and of nothing else.
+
+    Spark commits a batch when it begins the next one, so all but the last batch are.
+    """
+    committed = sink.offsets[-2] if len(sink.offsets) > 1 else {}
+    messages = stored(feed)
+    for partition, name in enumerate(feed.topic_partitions):
+        end = committed.get(name, EARLIEST)
+        entries = {m[1:3] for m in messages if m.partition == partition and m[1:3] >= (end.ledger, end.entry)}
+        assert feed.broker.admin.stats(name)["subscriptions"][PIN]["msgBacklog"] == len(entries), name
+        assert all(cursors(feed)[partition] < entry for entry in entries), name
+
+
+def wait_for_pause(query: StreamingQuery, sink: Sink) -> None:
+    """Until a task of the query is where `pausing` stops it."""
+    paused = sink.folder / "paused"
+    wait_until(lambda: paused.exists() or not query.isActive, "a task has read a part of its range", QUERY_TIMEOUT_S)
+    assert query.exception() is None
+
+
+# -- the topic
+
+
+def test_a_topic_is_unloaded_every_second(spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink) -> None:
+    feed = PulsarFeed(pulsar, 2)
+    feed.publish(large(400), batching_enabled=False)
+    step = pausing(sink.folder, after=10)
+    with sink.running(spark, feed.options | PINNED | FEW_AHEAD, lambda df, n: sink.write(df, n, step)) as query:
+        wait_for_pause(query, sink)
+        assert feed.sent() < 400
+        with publishing(feed) as receipts:
+            for _ in range(6):
+                for name in feed.topic_partitions:
+                    pulsar.admin.unload(name)
+                (sink.folder / "resume").touch()
+                time.sleep(1)  # the fault itself
+        query.processAllAvailable()
+    sink.check(feed)
+    check_pin(feed, sink)
+    assert receipts <= {message[:4] for message in sink.messages}
+
+
+# -- the broker
+
+
+@pytest.fixture
+def forgetful(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[PulsarUnderTest]:
+    """A broker of the test's own that writes where a subscription is to disk once, and then not for minutes."""
+    overrides = {"managedLedgerDefaultMarkDeleteRateLimit": "0.001", "managedLedgerCursorPositionFlushSeconds": "3600"}
+    broker = PulsarStandalone(tmp_path / "pulsar", overrides=overrides)
+    under_test = _under_test(_start(pytestconfig, broker))
+    yield under_test
+    under_test.close_clients()
+    broker.remove()
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_a_broker_is_killed_and_forgets_what_was_acknowledged(
+    spark: SparkSession, forgetful: PulsarUnderTest, sink: Sink
+) -> None:
+    feed = PulsarFeed(forgetful, 2)
+    feed.publish(numbers(1200), batching_enabled=False)
+    feed.publish(large(400), batching_enabled=False)
+    options = feed.options | PINNED | FEW_AHEAD | {"maxEntriesPerTrigger": "400", "operationTimeout": "100s"}
+    sent = []
+
+    def write(df: DataFrame, number: int) -> None:
+        sent.append(feed.sent())
+        sink.write(df, number, pausing(sink.folder, after=10) if number == 3 else None)
+
+    with sink.running(spark, options, write) as query:
+        wait_for_pause(query, sink)
+        assert feed.sent() < sent[3] + 400
+        before = cursors(feed)
+        forgetful.require_own().restart(crash=True)
+        assert all(now < then for now, then in zip(cursors(feed), before, strict=True))
+        (sink.folder / "resume").touch()
+        query.processAllAvailable()
+        feed.publish([b"after"] * 2)
+        query.processAllAvailable()
+    sink.check(feed)
+    check_pin(feed, sink)
+
+
+# -- the driver, its tasks
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_driver_is_killed_at_each_step(spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink) -> None:
+    feed = PulsarFeed(pulsar, 2)
+    feed.publish(numbers(200), batching_enabled=False)
+    options = feed.options | PINNED | {"maxEntriesPerTrigger": "40"}
+    steps = [("killed_when_planned", {}), ("killed_in_a_task", {"after": 5}), ("killed_when_written", {})]
+    # Each run does the batch again that the one before was killed in, and is killed in the next one.
+    for batch, (step, arguments) in enumerate(steps):
+        trigger = {"processingTime": "0 seconds"}
+        assert run_driver(sink, options, step, trigger=trigger, batch=batch, **arguments) == SIGKILLED
+        assert (len(sink.offsets), len(sink.commits)) == (batch + 1, batch)
+    with sink.running(spark, options) as query:
+        query.processAllAvailable()
+    sink.check(feed)
+    check_pin(feed, sink)
+    assert sink.batches == [40] * 5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="finds the worker in /proc")
+def test_a_task_is_killed_while_it_reads_and_tried_again(pulsar: PulsarUnderTest, sink: Sink) -> None:
+    feed = PulsarFeed(pulsar, 1)
+    feed.publish(large(300), batching_enabled=False)
+    port = urlsplit(pulsar.service_url).port
+    options = feed.options | PINNED | FEW_AHEAD
+    assert run_driver(sink, options, "reader_killed", master="local[2,4]", port=port, after=10) == 0
+    assert len(json.loads((sink.folder / "killed").read_text())) == 1
+    sink.check(feed)
+
+
+@pytest.mark.slow
+def test_two_attempts_at_a_task_read_at_once(spark_cluster: SparkCluster, pulsar: PulsarUnderTest, sink: Sink) -> None:
+    feed = PulsarFeed(pulsar, 1)
+    feed.publish(large(300), batching_enabled=False)
+    speculation = {"": "true", ".interval": "100ms", ".task.duration.threshold": "100ms"}
+    conf = {f"spark.speculation{name}": value for name, value in speculation.items()}
+    options = feed.options | PINNED | FEW_AHEAD
+    assert run_driver(sink, options, "overtaken", master=spark_cluster.master_url, conf=conf, after=10) == 0
+    assert {path.name for path in sink.folder.glob("attempt-*")} == {"attempt-0", "attempt-1"}
+    sink.check(feed)
+
+
+# -- the link
+
+
+@pytest.fixture
+def link(pulsar: PulsarUnderTest) -> Iterator[FaultProxy]:
+    """What stands between the broker and driver and tasks. A standalone broker sends its clients back there."""
+    parts = urlsplit(pulsar.service_url)
+    with FaultProxy(parts.hostname or "", parts.port or 0) as proxy:
+        yield proxy
+
+
+def through(link: FaultProxy, feed: PulsarFeed, **options: object) -> dict[str, str]:
+    """What reads a feed over a link that may fail."""
+    impatient = {"connectTimeout": "1s", "keepAliveInterval": "500ms", "operationTimeout": "60s"}
+    given = {"serviceUrl": f"pulsar://{link.address}"} | options
+    return feed.options | PINNED | impatient | {name: str(value) for name, value in given.items()}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Fault("cut", at=350_000, connections=1000), id="every connection is cut after 350 kB"),
+        pytest.param(Fault("abort", at=150_000, connections=20), id="connections are reset after 150 kB"),
+        pytest.param(Fault("cut", "c2b", at=200, connections=4), id="connections are cut in a request"),
+        pytest.param(Fault("stall", at=150_000, connections=6), id="connections stall after 150 kB"),
+        pytest.param(Fault("stall", at=20, connections=3), id="connections stall in the greeting"),
+        pytest.param(Fault("deaf", connections=3), id="nobody answers"),
+        pytest.param(Fault("flip", at=150_000, connections=20), id="a bit is flipped"),
+    ],
+)
+def test_a_link_fails(spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink, link: FaultProxy, fault: Fault) -> None:
+    feed = PulsarFeed(pulsar, 2)
+    feed.publish(large(20), batching_enabled=False)
+    link.add(fault)
+    # Before 4.2 AvailableNow is one batch.
+    sink.run(spark, through(link, feed, **{"maxEntriesPerTrigger": 12} if HAS_ADMISSION_CONTROL else {}))
+    assert fault in link.happened
+    sink.check(feed)
+    check_pin(feed, sink)
+
+
+def test_the_links_of_a_query_fail_between_its_triggers(
+    spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink, link: FaultProxy
+) -> None:
+    feed = PulsarFeed(pulsar, 2)
+    feed.publish(numbers(10))
+
+    def reset() -> None:
+        link.cut_now(abort=True)
+
+    def stall() -> None:
+        link.stall_now()
+        opened = link.connections
+        link.wait_for(lambda proxy: proxy.connections > opened)
+        link.resume()
+
+    def meet_the_deaf() -> None:
+        link.add(Fault("deaf", connections=2))
+        link.cut_now()
+
+    with sink.running(spark, through(link, feed)) as query:
+        for fault in (link.cut_now, reset, stall, meet_the_deaf):
+            query.processAllAvailable()
+            feed.publish(numbers(10))
+            fault()
+        query.processAllAvailable()
+    sink.check(feed)
+    check_pin(feed, sink)
+
+
+# -- everything, in any order
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_random_schedules(
+    spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink, link: FaultProxy, number: int
+) -> None:
+    seed = random.randrange(1_000_000)
+    print("schedule", number, "seed", seed)  # noqa: T201
+    rng = random.Random(seed)
+    feed = PulsarFeed(pulsar, rng.randrange(1, 4))
+    options = through(link, feed, maxEntriesPerTrigger=rng.randrange(4, 40))
+
+    def publish() -> None:
+        feed.publish(numbers(rng.randrange(1, 40)), batching_enabled=rng.random() < 0.5)
+
+    def unload() -> None:
+        pulsar.admin.unload(rng.choice(feed.topic_partitions))
+
+    def cut() -> None:
+        link.cut_now(abort=rng.random() < 0.5)
+
+    def grow() -> None:
+        partitions = len(feed.topic_partitions) + 1
+        pulsar.admin.add_partitions(feed.topic, partitions)
+        feed.topic_partitions.append(f"{feed.topic}-partition-{partitions - 1}")
+
+    publish()
+    for run in range(2):
+        # Leaving the block stops the query wherever it is.
+        with sink.running(spark, options) as query:
+            for _ in range(rng.randrange(2, 6)):
+                action = rng.choice([publish, publish, unload, unload, cut, cut, grow, query.processAllAvailable])
+                print(run, action.__name__)  # noqa: T201
+                action()
+            if run:
+                query.processAllAvailable()
+                feed.publish(numbers(1))  # a new batch, which commits the last one
+                query.processAllAvailable()
+    sink.check(feed)
+    check_pin(feed, sink)
