@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NAME = "pulsar-native"
 SCHEMA = f"value string, partition int, message_id {MESSAGE_ID}"
-QUERY_TIMEOUT_S = 120.0
+QUERY_TIMEOUT_S = 200.0
 DRIVER = Path(__file__).with_name("streaming_driver.py")
 ROOT = Path(__file__).resolve().parents[2]
 
