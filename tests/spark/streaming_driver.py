@@ -103,7 +103,7 @@ def reader_killed(sink: Sink, *, port: int, after: int) -> Write:
 
 
 def overtaken(sink: Sink, *, after: int) -> Write:
-    """The first attempt at a task stops when it has so many rows, until another attempt has as many."""
+    """The first two attempts at a task stop when they have so many rows, until both have as many."""
     folder = sink.folder
 
     def wait(rows: Iterator[Row]) -> Iterator[Row]:
@@ -113,7 +113,7 @@ def overtaken(sink: Sink, *, after: int) -> Write:
         for number, row in enumerate(rows):
             if number == after:
                 (folder / f"attempt-{attempt}").touch()
-                while attempt == 0 and not (folder / "attempt-1").exists():
+                while attempt < 2 and not (folder / f"attempt-{1 - attempt}").exists():
                     time.sleep(0.01)  # another process than the one that decides
             yield row
 
