@@ -449,7 +449,7 @@ def parse_size_bytes(text: str) -> int:
 
 def _parse_enum(kind: type[enum.Enum], text: str) -> enum.Enum:
     for member in kind:
-        if text.lower() == member.value:
+        if text.lower() == member.value.lower():
             return member
     msg = f"expected {' or '.join(str(member.value) for member in kind)}"
     raise ValueError(msg)

@@ -1,0 +1,502 @@
+"""The options of `nsq`; what means the same as an option of the other formats has the same name."""
+
+# ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final
+from urllib.parse import urlsplit
+
+from spark_mq_source.core.options import (
+    READ,
+    STREAM,
+    WRITE,
+    Options,
+    Scope,
+    at_least,
+    between,
+    option,
+    parse_duration_ms,
+    parse_list,
+    parse_size_bytes,
+    parse_text,
+)
+
+__all__ = [
+    "DEFAULT_HTTP_PORT",
+    "DEFAULT_LOOKUPD_HTTP_PORT",
+    "DEFAULT_TCP_PORT",
+    "AckMode",
+    "Compression",
+    "NsqOptions",
+    "OnMaxAttempts",
+    "parse_address",
+    "parse_name",
+]
+
+_READING: Final = READ | STREAM
+_EVERYWHERE: Final = READ | STREAM | WRITE
+_INT32_MAX: Final = 2**31 - 1
+
+DEFAULT_TCP_PORT: Final = 4150
+DEFAULT_HTTP_PORT: Final = 4151
+DEFAULT_LOOKUPD_HTTP_PORT: Final = 4161
+
+_LONGEST_NAME: Final = 64
+_NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
+
+
+class Compression(enum.StrEnum):
+    """How the bytes of a connection are compressed, both ways."""
+
+    NONE = "none"
+    DEFLATE = "deflate"
+    SNAPPY = "snappy"
+
+
+class AckMode(enum.StrEnum):
+    """What a batch read does with the messages it has read."""
+
+    FIN = "fin"
+    REQUEUE = "requeue"
+
+
+class OnMaxAttempts(enum.StrEnum):
+    """What to do with a message that was delivered more than `maxAttempts` times."""
+
+    FAIL = "fail"
+    DEAD_LETTER_TOPIC = "deadLetterTopic"
+
+
+def parse_name(text: str) -> str:
+    """A topic's or a channel's name.
+
+    The rules are nsqd's own (V2 specification, Notes; lengths of 1 to 64 with the suffix, seen on nsqd 1.3.0). They are
+    kept here because a command ends at a newline and its words at spaces: nsqd 1.3.0 took ``PUB bad topic!`` for a
+    publish to ``bad``.
+
+    Raises:
+        ValueError: not a name; the message says why.
+
+    Example:
+        >>> parse_name("flights.2013#ephemeral")
+        'flights.2013#ephemeral'
+    """
+    if not _NAME.fullmatch(text) or len(text) > _LONGEST_NAME:
+        msg = "expected 1 to 64 letters, digits and .-_ with #ephemeral at the end where it is meant to vanish"
+        raise ValueError(msg)
+    return text
+
+
+def parse_address(text: str, default_port: int) -> tuple[str, int]:
+    """A host and a port of ``host``, ``host:port`` or ``[v6]:port``.
+
+    Raises:
+        ValueError: not an address; the message says why.
+
+    Example:
+        >>> parse_address("nsq-1", 4150), parse_address("[::1]:5150", 4150)
+        (('nsq-1', 4150), ('::1', 5150))
+    """
+    if "://" in text or "/" in text or "@" in text or re.search(r"\s", text):
+        msg = f"{text!r}: expected host:port"
+        raise ValueError(msg)
+    # a bare IPv6 address has several colons and no brackets: its port would be guesswork
+    if text.count(":") > 1 and not text.startswith("["):
+        msg = f"{text!r}: put an IPv6 address in brackets: [::1]:{default_port}"
+        raise ValueError(msg)
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        msg = f"{text!r}: {error}"
+        raise ValueError(msg) from None
+    if not host or port == 0 or text.endswith(":"):
+        msg = f"{text!r}: expected host:port"
+        raise ValueError(msg)
+    return host, default_port if port is None else port
+
+
+def _parse_nsqds(text: str) -> tuple[tuple[str, int], ...]:
+    return tuple(dict.fromkeys(parse_address(one, DEFAULT_TCP_PORT) for one in parse_list(text)))
+
+
+def _parse_nsqds_http(text: str) -> tuple[str, ...]:
+    return tuple(_parse_http(one, DEFAULT_HTTP_PORT) for one in parse_list(text))
+
+
+def _parse_lookupds(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_parse_http(one, DEFAULT_LOOKUPD_HTTP_PORT) for one in parse_list(text)))
+
+
+def _parse_http(text: str, default_port: int) -> str:
+    """The base URL, without a slash at its end, of a URL or of a bare ``host:port`` as NSQ's own tools take it."""
+    scheme, found, rest = text.partition("://")
+    if not found:
+        scheme, rest = "http", text
+    if scheme.lower() not in ("http", "https"):
+        msg = f"{text!r}: expected host:port, http://host:port or https://host:port"
+        raise ValueError(msg)
+    host, port = parse_address(rest.rstrip("/"), default_port if not found else 443 if scheme == "https" else 80)
+    return f"{scheme.lower()}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _parse_host_map(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for pair in parse_list(text):
+        announced, found, reached = pair.partition("=")
+        if not found or not announced.strip() or not reached.strip():
+            msg = f"{pair!r}: expected announced=reachable, such as nsqd-1=10.0.0.5 or nsqd-1:4150=localhost:14150"
+            raise ValueError(msg)
+        for address in (announced.strip(), reached.strip()):
+            parse_address(address, DEFAULT_TCP_PORT)
+        if (":" in announced) != (":" in reached):
+            msg = f"{pair!r}: give both sides a port, or none"
+            raise ValueError(msg)
+        pairs.append((announced.strip(), reached.strip()))
+    return tuple(pairs)
+
+
+def _parse_topic(text: str) -> str:
+    return parse_name(parse_text(text))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class NsqOptions(Options):
+    """See the option table in README.md, which is made from this class.
+
+    Example:
+        >>> options = NsqOptions.from_spark(
+        ...     {"nsqdTcpAddresses": "localhost", "topic": "flights", "channel": "spark", "maxRows": "1000"}, READ
+        ... )
+        >>> options.nsqd_tcp_addresses, options.compression.value
+        ((('localhost', 4150),), 'none')
+    """
+
+    format_name: ClassVar[str] = "nsq"
+
+    # -- where and who
+    nsqlookupd_http_addresses: tuple[str, ...] = option(
+        "Addresses of nsqlookupd, with commas between them: `host1:4161,host2:4161`, or `https://`. All are asked, and "
+        "what any of them knows is read. This or `nsqdTcpAddresses` is required.",
+        default=(),
+        scope=_EVERYWHERE,
+        parse=_parse_lookupds,
+    )
+    nsqd_tcp_addresses: tuple[tuple[str, int], ...] = option(
+        "Addresses of nsqd: `host1:4150,host2:4150`; the port may be left out where it is 4150.",
+        default=(),
+        scope=_EVERYWHERE,
+        parse=_parse_nsqds,
+    )
+    nsqd_http_addresses: tuple[str, ...] = option(
+        "HTTP addresses of the same nsqd, in the same order. Used to plan by what waits where, and to learn the sizes "
+        "that nsqd takes; where none answers it goes without.",
+        default=(),
+        default_text="the TCP port + 1, where that is its",
+        scope=_EVERYWHERE,
+        parse=_parse_nsqds_http,
+    )
+    host_map: tuple[tuple[str, str], ...] = option(
+        "Where nsqd are reached that announce an address unknown here: `nsqd-1=10.0.0.5`, or with ports on both sides "
+        "`nsqd-1:4150=localhost:14150`, with commas between them.",
+        default=(),
+        scope=_EVERYWHERE,
+        parse=_parse_host_map,
+    )
+    auth_secret: str | None = option("The secret for AUTH.", default=None, scope=_EVERYWHERE, secret=True)
+    tls: bool = option(
+        "Whether connections are upgraded to TLS; an nsqd that has none is an error.", default=False, scope=_EVERYWHERE
+    )
+    trust_certs: str | None = option(
+        "PEM file of the authorities to trust, on every machine that reads or writes.",
+        default=None,
+        default_text="the system's",
+        scope=_EVERYWHERE,
+    )
+    client_cert: str | None = option(
+        "PEM file of the certificate to show to nsqd (mTLS).", default=None, scope=_EVERYWHERE
+    )
+    client_key: str | None = option(
+        "PEM file of that certificate's private key.",
+        default=None,
+        default_text="in `clientCert`",
+        scope=_EVERYWHERE,
+    )
+    tls_verify_hostname: bool = option(
+        "Whether nsqd's certificate must be for the host name connected to. The certificate itself is always checked.",
+        default=True,
+        scope=_EVERYWHERE,
+    )
+    compression: Compression = option(
+        "How the bytes on the way are compressed: `none`, `deflate` or `snappy`. An nsqd that does not offer it is "
+        "talked to without, and the log says so.",
+        default=Compression.NONE,
+        scope=_EVERYWHERE,
+    )
+    deflate_level: int = option(
+        "Effort of `deflate`; nsqd lowers it to its `-max-deflate-level`.",
+        default=6,
+        scope=_EVERYWHERE,
+        check=between(1, 9),
+    )
+
+    # -- what
+    topic: str | None = option(
+        "The topic. A write has it where the rows do not say their topic.",
+        default=None,
+        default_text="required to read",
+        scope=_EVERYWHERE,
+        parse=_parse_topic,
+    )
+    channel: str | None = option(
+        "The channel: each channel of a topic gets every message once, and the queries on one channel share them.",
+        default=None,
+        default_text="required",
+        parse=_parse_topic,
+    )
+    create_channel: bool = option(
+        "Whether a channel that does not exist is created. The first channel of a topic gets what waits in the topic, "
+        "any other only what is published from then on.",
+        default=False,
+    )
+    wal_dir: str | None = option(
+        "A folder that the driver and every executor reach (a local path on one machine, or a URL of pyarrow.fs or "
+        "fsspec) where a batch is kept until Spark has it. NSQ forgets a message once it is finished, so this is what "
+        "makes a replay possible. Required in a stream.",
+        default=None,
+    )
+    run_id: str | None = option(
+        "With `walDir`: the name of this read. The same name again gives the same rows again, whatever came meanwhile.",
+        default=None,
+        scope=READ,
+        parse=_parse_topic,
+    )
+    ack_mode: AckMode = option(
+        "`fin` takes the messages out of the channel; `requeue` puts them back, which counts as an attempt.",
+        default=AckMode.FIN,
+        scope=READ,
+    )
+    max_rows: int | None = option("The read ends with so many messages.", default=None, scope=READ, check=at_least(1))
+    max_seconds: int | None = option("The read ends after so long.", default=None, scope=READ, check=at_least(1))
+    idle_timeout_ms: int | None = option(
+        "The read, or a trigger, ends when no message has come for so long: `2s`, `500ms`, or milliseconds. A read has "
+        "at least one of `maxRows`, `maxSeconds`, `idleTimeout`.",
+        default=None,
+        default_text="`500ms` in a stream",
+        name="idleTimeout",
+        parse=parse_duration_ms,
+        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
+    )
+    max_rows_per_trigger: int | None = option(
+        "Most messages of one trigger, shared out over the tasks.",
+        default=None,
+        default_text="what is in flight at once",
+        scope=STREAM,
+        check=at_least(1),
+    )
+    max_attempts: int = option(
+        "What to do with a message that was delivered more often than this says `onMaxAttempts`; 0: deliver for ever. "
+        "Nothing is ever discarded.",
+        default=0,
+        check=between(0, 65535),
+    )
+    on_max_attempts: OnMaxAttempts = option(
+        "`fail` stops the query; `deadLetterTopic` publishes the message to `deadLetterTopic` and goes on.",
+        default=OnMaxAttempts.FAIL,
+    )
+    dead_letter_topic: str | None = option(
+        "The topic for messages with too many attempts, on the nsqd that they come from.",
+        default=None,
+        parse=_parse_topic,
+    )
+
+    # -- how
+    connections_per_nsqd: int = option(
+        "Tasks for each nsqd, with a connection each.", default=1, check=between(1, 1000)
+    )
+    max_in_flight: int | None = option(
+        "Messages that an nsqd may send ahead of our acknowledgements, on each connection (RDY).",
+        default=None,
+        default_text="nsqd's `-max-rdy-count`",
+        check=at_least(1),
+    )
+    msg_timeout_ms: int | None = option(
+        "How long nsqd waits for an acknowledgement before it delivers a message again.",
+        default=None,
+        default_text="nsqd's `-msg-timeout`",
+        name="msgTimeout",
+        parse=parse_duration_ms,
+        check=between(1000, _INT32_MAX, "from 1s to nsqd's -max-msg-timeout"),
+    )
+    sample_rate: int = option(
+        "Percentage of the messages to be delivered. **The others are lost for this channel**, and 0 means all.",
+        default=0,
+        check=between(0, 99),
+    )
+    client_id: str | None = option(
+        "What nsqd's statistics and nsqadmin show of us.",
+        default=None,
+        default_text="the host's name",
+        scope=_EVERYWHERE,
+    )
+    topology_region: str | None = option(
+        "The region we are in; an nsqd built to prefer consumers near it compares it with its own.",
+        default=None,
+        scope=_EVERYWHERE,
+    )
+    topology_zone: str | None = option("The same of the zone.", default=None, scope=_EVERYWHERE)
+    heartbeat_interval_ms: int = option(
+        "How often nsqd asks for a sign of life; after three such times of silence it is given up.",
+        default=30_000,
+        default_text="`30s`",
+        scope=_EVERYWHERE,
+        name="heartbeatInterval",
+        parse=parse_duration_ms,
+        check=between(1000, _INT32_MAX, "from 1s to nsqd's -max-heartbeat-interval"),
+    )
+    output_buffer_bytes: int | None = option(
+        "Bytes that nsqd collects before it sends them.",
+        default=None,
+        default_text="nsqd's, `16k`",
+        name="outputBufferSize",
+        parse=parse_size_bytes,
+        check=between(64, _INT32_MAX, "from 64 to nsqd's -max-output-buffer-size"),
+    )
+    output_buffer_timeout_ms: int | None = option(
+        "How long nsqd collects them.",
+        default=None,
+        default_text="nsqd's, `250ms`",
+        name="outputBufferTimeout",
+        parse=parse_duration_ms,
+        check=between(1, _INT32_MAX, "from 1ms to nsqd's -max-output-buffer-timeout"),
+    )
+    operation_timeout_ms: int = option(
+        "How long a request may take: `30s`, `500ms`, or milliseconds.",
+        default=30_000,
+        default_text="`30s`",
+        scope=_EVERYWHERE,
+        name="operationTimeout",
+        parse=parse_duration_ms,
+        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
+    )
+    connect_timeout_ms: int = option(
+        "How long a connection may take, with TLS, compression and AUTH.",
+        default=10_000,
+        default_text="`10s`",
+        scope=_EVERYWHERE,
+        name="connectTimeout",
+        parse=parse_duration_ms,
+        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
+    )
+
+    # -- bounds of memory
+    receive_queue_bytes: int = option(
+        "When a task holds more than this received and not yet decoded, it asks nsqd to stop until half is decoded.",
+        default=64 << 20,
+        default_text="`64m`",
+        parse=parse_size_bytes,
+        check=between(1 << 20, _INT32_MAX, "from 1m to 2g"),
+    )
+    max_batch_rows: int = option("Most rows of one Arrow batch.", default=100_000, check=between(1, _INT32_MAX))
+    max_batch_bytes: int = option(
+        "An Arrow batch is handed over when it holds this much.",
+        default=2 << 20,
+        default_text="`2m`",
+        parse=parse_size_bytes,
+        check=between(1, 1 << 30, "from 1 to 1g"),
+    )
+    max_message_bytes: int | None = option(
+        "Largest message: nsqd's `-max-msg-size`. A larger row is an error before anything is sent, and a larger "
+        "message that arrives is one too.",
+        default=None,
+        default_text="asked from nsqd where its HTTP answers; else `1m` to write, `1g` to read",
+        scope=_EVERYWHERE,
+        parse=parse_size_bytes,
+        check=between(1, 1 << 30, "from 1 to 1g"),
+    )
+
+    # -- writing
+    max_body_bytes: int | None = option(
+        "Largest MPUB: nsqd's `-max-body-size`.",
+        default=None,
+        default_text="asked from nsqd where its HTTP answers; else `5m`",
+        scope=WRITE,
+        parse=parse_size_bytes,
+        check=between(9, 1 << 30, "from 9 to 1g"),
+    )
+    batching_max_bytes: int = option(
+        "Most bytes of an MPUB; a larger message is sent by itself.",
+        default=256 << 10,
+        default_text="`256k`",
+        scope=WRITE,
+        parse=parse_size_bytes,
+        check=between(1, 1 << 30, "from 1 to 1g"),
+    )
+    batching_max_messages: int = option(
+        "Most messages of an MPUB.", default=100_000, scope=WRITE, check=between(1, _INT32_MAX)
+    )
+    max_pending_bytes: int = option(
+        "Most bytes that a task may have sent without nsqd's OK.",
+        default=16 << 20,
+        default_text="`16m`",
+        scope=WRITE,
+        parse=parse_size_bytes,
+        check=between(1, _INT32_MAX, "from 1 to 2g"),
+    )
+    send_timeout_ms: int = option(
+        "How long a task waits without any OK for what it has sent, trying the other nsqd meanwhile.",
+        default=60_000,
+        default_text="`1m`",
+        scope=WRITE,
+        name="sendTimeout",
+        parse=parse_duration_ms,
+        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
+    )
+
+    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
+        """What is wrong between options, one sentence each."""
+        if not given & {"nsqlookupd_http_addresses", "nsqd_tcp_addresses"}:
+            yield "set nsqlookupdHttpAddresses or nsqdTcpAddresses"
+        if self.nsqd_http_addresses and len(self.nsqd_http_addresses) != len(self.nsqd_tcp_addresses):
+            yield "nsqdHttpAddresses: give one for each of nsqdTcpAddresses, in their order"
+        if scope & _READING:
+            yield from (f"{name}: required but not set" for name in ("topic", "channel") if name not in given)
+            yield from self._attempts_problems(given)
+        if scope == STREAM and "wal_dir" not in given:
+            yield "walDir: required but not set: it is what a failed batch is read from again"
+        if scope == READ:
+            yield from self._drain_problems(given)
+        yield from self._security_problems(given)
+
+    def _attempts_problems(self, given: frozenset[str]) -> Iterator[str]:
+        dead_letter = self.on_max_attempts is OnMaxAttempts.DEAD_LETTER_TOPIC
+        if dead_letter != ("dead_letter_topic" in given):
+            yield "onMaxAttempts=deadLetterTopic and deadLetterTopic go together: set both"
+        if "on_max_attempts" in given and not self.max_attempts:
+            yield "onMaxAttempts has no meaning without maxAttempts"
+        if self.dead_letter_topic is not None and self.dead_letter_topic == self.topic:
+            yield "deadLetterTopic: the topic that is read would get its own messages back"
+
+    @staticmethod
+    def _drain_problems(given: frozenset[str]) -> Iterator[str]:
+        if not given & {"max_rows", "max_seconds", "idle_timeout_ms"}:
+            yield "a topic has no end: set maxRows, maxSeconds or idleTimeout"
+        if "run_id" in given and "wal_dir" not in given:
+            yield "runId needs walDir"
+        if "wal_dir" in given and "run_id" not in given:
+            yield "walDir needs runId, which names what is kept there"
+
+    def _security_problems(self, given: frozenset[str]) -> Iterator[str]:
+        if "client_key" in given and "client_cert" not in given:
+            yield "clientKey needs clientCert"
+        has_https = any(url.startswith("https:") for url in self.nsqlookupd_http_addresses + self.nsqd_http_addresses)
+        if not self.tls and not has_https:
+            for name, field in (("trustCerts", "trust_certs"), ("clientCert", "client_cert")):
+                if field in given:
+                    yield f"{name} has no meaning without tls=true"
+        if "deflate_level" in given and self.compression is not Compression.DEFLATE:
+            yield "deflateLevel has no meaning without compression=deflate"
