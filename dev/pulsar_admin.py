@@ -13,6 +13,9 @@ import urllib3
 TEST_NAMESPACE = "public/tests"
 CONFLICT = 409
 NOT_FOUND = 404
+RECOVERING = "Error while recovering ledger"
+"""What the first requests for a topic can be answered after a crash; the next attempt at the recovery may succeed."""
+RECOVERY_TIMEOUT_S = 60.0
 
 
 class AdminError(Exception):
@@ -55,15 +58,20 @@ class PulsarAdmin:
             AdminError: the broker answered with an error status, or not at all.
         """
         payload = None if body is None else json.dumps(body).encode()
-        try:
-            answer = self._http.request(method, f"{self.url}/admin/v2/{path}", body=payload, headers=self._headers)
-        except urllib3.exceptions.HTTPError as error:
-            msg = f"{method} {path}: no answer from {self.url}: {error}"
-            raise AdminError(msg) from error
-        text = answer.data.decode(errors="replace")
-        if answer.status >= 300:
-            msg = f"{method} {path}: {answer.status} {text[:300]}"
-            raise AdminError(msg, answer.status)
+        deadline = time.monotonic() + RECOVERY_TIMEOUT_S
+        while True:
+            try:
+                answer = self._http.request(method, f"{self.url}/admin/v2/{path}", body=payload, headers=self._headers)
+            except urllib3.exceptions.HTTPError as error:
+                msg = f"{method} {path}: no answer from {self.url}: {error}"
+                raise AdminError(msg) from error
+            text = answer.data.decode(errors="replace")
+            if answer.status < 300:
+                break
+            if RECOVERING not in text or time.monotonic() > deadline:
+                msg = f"{method} {path}: {answer.status} {text[:300]}"
+                raise AdminError(msg, answer.status)
+            time.sleep(0.2)  # the broker offers no event for it
         try:
             return json.loads(text) if text else None
         except json.JSONDecodeError:

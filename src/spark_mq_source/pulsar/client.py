@@ -303,14 +303,6 @@ class PulsarClient:
         deadline = self._deadline()
         return {tp: self._wait(answer, f"{what} of {tp}", deadline) for tp, answer in answers.items()}
 
-    def seek(self, consumer: Consumer, target: Position) -> None:
-        """Puts a consumer's cursor before an entry. The consumer has ended then, its subscription keeps the cursor.
-
-        Raises:
-            MQSourceError: no answer in time, or a refusal.
-        """
-        self._wait(consumer.session.seek(consumer, target), f"SEEK of {consumer.topic_partition}")
-
     def close_consumer(self, consumer: Consumer) -> None:
         """Closes a consumer without waiting for the broker's word."""
         session = consumer.session
@@ -496,7 +488,7 @@ class PulsarClient:
             consumers = self.wait_for(
                 {tp: self._subscribe(sessions[tp], tp, EARLIEST, subscriptions[tp]) for tp in names}, "SUBSCRIBE"
             )
-            sought = {tp: sessions[tp].seek(consumers[tp], timestamps_ms[tp]) for tp in names if tp in timestamps_ms}
+            sought = {tp: consumers[tp].request_seek(timestamps_ms[tp]) for tp in names if tp in timestamps_ms}
             self.wait_for(sought, "SEEK")
             # The broker has closed the consumers that were sought; under the same name the cursor is kept.
             consumers |= self.wait_for(

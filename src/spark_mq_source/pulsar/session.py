@@ -154,6 +154,20 @@ class Consumer:
             _acknowledged,
         )
 
+    def request_seek(self, target: int | Position) -> Future[object]:
+        """Puts the cursor to a publish time (ms), or before an entry; that is on disk when the broker answers.
+
+        The broker closes the consumer before it answers (seen on 4.0.8).
+        """
+
+        def command(request_id: int) -> commands.Seek:
+            if isinstance(target, int):
+                return commands.Seek(self._consumer_id, request_id, message_publish_time=target)
+            entry = commands.MessageId(target.ledger, target.entry)
+            return commands.Seek(self._consumer_id, request_id, message_id=entry)
+
+        return self.session.request(command, _success_of)
+
     def release(self) -> None:
         """Lets the connection be read again whatever is queued here: nobody will take it any more."""
         with self._arrived:
@@ -365,17 +379,6 @@ class Session:
             return _success_of(response)
 
         return self.request(lambda request_id: commands.CloseProducer(producer_id, request_id), close)
-
-    def seek(self, consumer: Consumer, target: int | Position) -> Future[object]:
-        """SEEK to a publish time (ms) or an entry. The broker closes the consumer before it answers (seen on 4.0.8)."""
-
-        def command(request_id: int) -> commands.Seek:
-            if isinstance(target, int):
-                return commands.Seek(consumer._consumer_id, request_id, message_publish_time=target)
-            entry = commands.MessageId(target.ledger, target.entry)
-            return commands.Seek(consumer._consumer_id, request_id, message_id=entry)
-
-        return self.request(command, _success_of)
 
     def _on_events(self, events: Sequence[object]) -> None:
         index = 0
