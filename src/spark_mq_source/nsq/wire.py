@@ -1,0 +1,176 @@
+"""Bytes <-> frames of NSQ's V2 protocol.
+
+::
+
+    to nsqd        = magic *command
+    magic          = "  V2"
+    command        = name *(SP parameter) LF [body]
+    body           = size *octet                        ; of IDENTIFY, AUTH, PUB, DPUB and MPUB
+    mpub_body      = size count 1*(size 1*octet)        ; what stands in the body of MPUB
+
+    from nsqd      = *frame
+    frame          = size frame_type data
+    size           = u32                                ; bytes after this field
+    frame_type     = u32                                ; 0 response, 1 error, 2 message
+    message        = timestamp attempts message_id body ; the data of frame type 2
+    timestamp      = i64                                ; nanoseconds since 1970
+    attempts       = u16
+    message_id     = 16 hexdigit
+    body           = *octet
+
+All integers are big-endian. Source: TCP protocol specification V2, Data Format and Commands.
+
+A peer that is no nsqd is recognised by its first bytes: read as a size, ``HTTP`` is 1.2 GB and a TLS record 352 MB, so
+the check of the size finds both at once and the error can name them.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from spark_mq_source.core.errors import RemoteProtocolError
+
+__all__ = [
+    "ERROR",
+    "HEAD_BYTES",
+    "MAGIC",
+    "MESSAGE",
+    "MESSAGE_HEAD_BYTES",
+    "MESSAGE_ID_BYTES",
+    "RESPONSE",
+    "SIZE_BYTES",
+    "Frame",
+    "check_size",
+    "encode_command",
+    "encode_frame",
+    "missing_bytes",
+    "take_frame",
+]
+
+MAGIC: Final = b"  V2"
+RESPONSE: Final = 0
+ERROR: Final = 1
+MESSAGE: Final = 2
+
+SIZE_BYTES: Final = 4
+HEAD_BYTES: Final = 8
+"""What stands before a frame's data: its size and its type."""
+MESSAGE_ID_BYTES: Final = 16
+MESSAGE_HEAD_BYTES: Final = HEAD_BYTES + 8 + 2 + MESSAGE_ID_BYTES
+"""What stands before a message's body in its frame."""
+
+_HEAD: Final = Struct(">II")
+_TLS_ALERT: Final = 0x15
+_TLS_HANDSHAKE: Final = 0x16
+_TLS_MAJOR_VERSION: Final = 0x03
+
+
+class Frame(NamedTuple):
+    """One frame, as a view of the bytes it was read from.
+
+    Attributes:
+        kind: `RESPONSE`, `ERROR` or `MESSAGE`.
+        data: what it carries.
+        size: of the whole frame, in bytes.
+    """
+
+    kind: int
+    data: memoryview
+    size: int
+
+
+def encode_command(*words: bytes, body: bytes | bytearray | memoryview | None = None) -> bytes:
+    r"""The bytes of one command: its name and parameters, and its body where it has one.
+
+    Example:
+        >>> encode_command(b"PUB", b"flights", body=b"hello")
+        b'PUB flights\n\x00\x00\x00\x05hello'
+        >>> encode_command(b"NOP")
+        b'NOP\n'
+    """
+    line = b" ".join(words) + b"\n"
+    return line if body is None else b"".join((line, len(body).to_bytes(SIZE_BYTES, "big"), body))
+
+
+def encode_frame(kind: int, data: bytes) -> bytes:
+    """The bytes of one frame, as nsqd sends it.
+
+    Example:
+        >>> encode_frame(RESPONSE, b"OK").hex(" ", -4)
+        '0000 00060000 00004f4b'
+    """
+    return _HEAD.pack(SIZE_BYTES + len(data), kind) + data
+
+
+def take_frame(data: memoryview, offset: int, max_frame_bytes: int) -> Frame | None:
+    """The frame that begins at `offset`, or None while it is not whole.
+
+    Args:
+        data: what was received.
+        offset: where the frame begins.
+        max_frame_bytes: a larger `size` is refused as soon as it is read.
+
+    Raises:
+        RemoteProtocolError: an impossible size or type; nobody is made to wait for the bytes they promise.
+
+    Example:
+        >>> frame = take_frame(memoryview(encode_frame(RESPONSE, b"OK") + b"next"), 0, 1000)
+        >>> frame.kind, bytes(frame.data), frame.size
+        (0, b'OK', 10)
+    """
+    available = len(data) - offset
+    if available < SIZE_BYTES:
+        return None
+    check_size(data, offset, max_frame_bytes)
+    if available < HEAD_BYTES:
+        return None
+    size, kind = _HEAD.unpack_from(data, offset)
+    if kind > MESSAGE:
+        msg = f"a frame of the unknown type {kind}: either this is not NSQ's protocol, or the stream is damaged"
+        raise RemoteProtocolError(msg)
+    end = offset + SIZE_BYTES + size
+    if len(data) < end:
+        return None
+    return Frame(kind, data[offset + HEAD_BYTES : end], SIZE_BYTES + size)
+
+
+def missing_bytes(data: memoryview, offset: int) -> int:
+    """How many bytes the frame that begins at `offset` lacks, as far as can be told; call after `take_frame`.
+
+    Example:
+        >>> missing_bytes(memoryview(encode_frame(RESPONSE, b"OK")[:9]), 0), missing_bytes(memoryview(b""), 0)
+        (1, 8)
+    """
+    available = len(data) - offset
+    if available < SIZE_BYTES:
+        return HEAD_BYTES - available
+    return SIZE_BYTES + int.from_bytes(data[offset : offset + SIZE_BYTES], "big") - available
+
+
+def check_size(data: memoryview, offset: int, max_frame_bytes: int) -> None:
+    """Refuses the size that stands at `offset` where no frame can have it.
+
+    Raises:
+        RemoteProtocolError: it cannot; says what the peer seems to be.
+    """
+    start = bytes(data[offset : offset + SIZE_BYTES])
+    size = int.from_bytes(start, "big")
+    if SIZE_BYTES <= size <= max_frame_bytes:
+        return
+    if start == b"HTTP":
+        msg = (
+            "this looks like an HTTP server, not nsqd's TCP port: use the port of -tcp-address (4150 unless "
+            "configured), not the one of -http-address (4151)"
+        )
+    elif start[0] in {_TLS_ALERT, _TLS_HANDSHAKE} and start[1] == _TLS_MAJOR_VERSION:
+        msg = (
+            "this looks like a TLS port: nsqd's TCP port (4150 unless configured) begins without TLS and is upgraded "
+            "by tls=true; a proxy that ends TLS itself is not supported"
+        )
+    else:
+        msg = (
+            f"a frame of {size} bytes was announced, where {SIZE_BYTES} to {max_frame_bytes} are possible: either "
+            f"this is not NSQ's protocol, or the stream is damaged"
+        )
+    raise RemoteProtocolError(msg)
