@@ -1,0 +1,1 @@
+"""Apache InLong TubeMQ: the binary protocol, from bytes to batches."""

@@ -1,0 +1,396 @@
+"""The options of `tubemq`."""
+
+# ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+import zoneinfo
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from spark_mq_source.core.options import (
+    READ,
+    STREAM,
+    WRITE,
+    Options,
+    Scope,
+    at_least,
+    between,
+    option,
+    parse_duration_ms,
+    parse_list,
+    parse_size_bytes,
+    parse_text,
+)
+from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, WantedOffsets, parse_offsets, parse_topic
+
+__all__ = ["Assignment", "OnCorrupt", "TubeMQOptions", "parse_masters"]
+
+_READING: Final = READ | STREAM
+_EVERYWHERE: Final = READ | STREAM | WRITE
+_DEFAULT_PORT: Final = 8715
+_INT32_MAX: Final = 2**31 - 1
+
+
+class Assignment(enum.StrEnum):
+    """Who decides which partitions a streaming query reads."""
+
+    SERVER = "server"
+    CLIENT = "client"
+
+
+class OnCorrupt(enum.StrEnum):
+    """What to do with a message that cannot be decoded."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    NULL = "null"
+
+
+def parse_masters(text: str) -> tuple[tuple[str, int], ...]:
+    """The masters, as (host, port).
+
+    Raises:
+        ValueError: not ``host:port,host:port``; the message says why.
+
+    Example:
+        >>> parse_masters("m1:8715, m2")
+        (('m1', 8715), ('m2', 8715))
+    """
+    masters = tuple(_parse_address(one) for one in parse_list(text))
+    for master in masters:
+        if masters.count(master) > 1:
+            msg = f"{master[0]}:{master[1]} is there twice"
+            raise ValueError(msg)
+    return masters
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    # A broker's address is host:port within texts that colons divide, so there is no IPv6 in TubeMQ 2.4.0.
+    match = re.fullmatch(r"([A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?", text, re.ASCII)
+    if not match:
+        msg = f"{text!r} is not host or host:port"
+        raise ValueError(msg)
+    port = int(match[2]) if match[2] else _DEFAULT_PORT
+    if not 1 <= port <= 65535:
+        msg = f"{port} is not a port"
+        raise ValueError(msg)
+    return match[1], port
+
+
+def _parse_topics(text: str) -> tuple[str, ...]:
+    topics = tuple(parse_topic(name) for name in parse_list(text))
+    for topic in topics:
+        if topics.count(topic) > 1:
+            msg = f"{topic} is there twice"
+            raise ValueError(msg)
+    return topics
+
+
+def _parse_filters(text: str) -> tuple[str, ...]:
+    # Java writes a condition as topic#filter,filter;topic... and the broker compares what stands between.
+    filters = parse_list(text)
+    for one in filters:
+        if re.search(r"[#;:@\s]", one):
+            msg = f"{one!r} has a character that no message type can have: # ; : @ or a space"
+            raise ValueError(msg)
+    return tuple(dict.fromkeys(filters))
+
+
+def _parse_group(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z][-\w]{0,99}", text, re.ASCII):
+        msg = "a group's name begins with a letter, has letters, digits, - and _ only, and at most 100 of them"
+        raise ValueError(msg)
+    return text
+
+
+def _parse_zone(text: str) -> str:
+    try:
+        zoneinfo.ZoneInfo(parse_text(text))
+    except (zoneinfo.ZoneInfoNotFoundError, OSError):
+        msg = "no time zone of this name is known here; expected one such as UTC or Asia/Shanghai"
+        raise ValueError(msg) from None
+    return text
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TubeMQOptions(Options):
+    """Options of `tubemq`; made by `from_spark`.
+
+    Example:
+        >>> options = TubeMQOptions.from_spark({"masters": "m1,m2:8000", "topic": "flights"}, READ)
+        >>> options.addresses, options.topic_names
+        ((('m1', 8715), ('m2', 8000)), ('flights',))
+    """
+
+    format_name: ClassVar[str] = "tubemq"
+
+    # -- where, and who we are
+    masters: str = option(
+        "Addresses of the masters: `host1:8715,host2:8715`. The ports may be left out where they are 8715. The one "
+        "that serves is found, and found again when it changes.",
+        scope=_EVERYWHERE,
+        parse=parse_text,
+        check=parse_masters,
+    )
+    tls: bool = option(
+        "Whether masters and brokers are spoken to over TLS; `masters` then names their TLS ports.",
+        default=False,
+        scope=_EVERYWHERE,
+    )
+    trust_certs: str | None = option(
+        "PEM file of the authorities to trust, on every machine that reads or writes.",
+        default=None,
+        default_text="the system's",
+        scope=_EVERYWHERE,
+    )
+    client_cert: str | None = option(
+        "PEM file of the certificate to show to masters and brokers, which ask for one (mTLS).",
+        default=None,
+        scope=_EVERYWHERE,
+    )
+    client_key: str | None = option(
+        "PEM file of that certificate's private key.", default=None, default_text="in `clientCert`", scope=_EVERYWHERE
+    )
+    tls_verify_hostname: bool = option(
+        "Whether a certificate must be for the host name asked for. The certificate itself is always checked.",
+        default=True,
+        scope=_EVERYWHERE,
+    )
+    auth_user: str | None = option(
+        "User name, where the cluster authenticates its clients.", default=None, scope=_EVERYWHERE
+    )
+    auth_password: str | None = option("That user's password.", default=None, scope=_EVERYWHERE, secret=True)
+
+    # -- what
+    topic: str | None = option(
+        "The topic. A read has exactly one of `topic` and `topics`; a write has it where the rows do not say theirs.",
+        default=None,
+        scope=_EVERYWHERE,
+        parse=lambda text: parse_topic(parse_text(text)),
+    )
+    topics: tuple[str, ...] = option("Several topics, with commas between them.", default=(), parse=_parse_topics)
+    filters: tuple[str, ...] = option(
+        "Message types, with commas between them: others are not read. The broker compares hashes, so what it sends is "
+        "compared again here.",
+        default=(),
+        parse=_parse_filters,
+    )
+    group: str | None = option(
+        "The consumer group. A stream with `assignment=server` is a member of it, shares the topics with its other "
+        "members, and needs it; all members have the same topics and filters. Other reads share nothing: they only "
+        "show under this name, and a stream's progress with them. A task reads as `GROUP-read-N`, so that it is in "
+        "nobody's way.",
+        default=None,
+        default_text="made of topics and filters",
+        parse=_parse_group,
+    )
+    starting_offsets: WantedOffsets | None = option(
+        'Read from here: `earliest`, or JSON by topic or partition, `{"flights": "earliest", "1:weather:0": 2800}`, '
+        "where a partition is `brokerId:topic:partition`. An offset is a multiple of 28, and partitions of one store "
+        "share theirs. A stream starts here only where it has no checkpoint; with `assignment=server` only where the "
+        "group has no position either, and only at `earliest` or `latest`.",
+        default=None,
+        default_text="`earliest`; `latest` in a stream",
+        parse=parse_offsets,
+    )
+    ending_offsets: WantedOffsets | None = option(
+        "Read up to here, and not the message at it: `latest` (when the read is planned), or JSON as for "
+        "`startingOffsets`.",
+        default=None,
+        default_text="`latest`",
+        scope=READ,
+        parse=parse_offsets,
+    )
+
+    # -- how
+    assignment: Assignment = option(
+        "Who decides what a query reads. `server`: the master, which shares the partitions out among the members of "
+        "`group`, this query, other queries and Java consumers alike. `client`: the query reads all partitions, "
+        "whoever else is in the group.",
+        default=Assignment.SERVER,
+        scope=STREAM,
+    )
+    assignment_timeout_ms: int = option(
+        "With `assignment=server`, how long a query waits for its first partitions: the master shares out in rounds, "
+        "every 30 to 60 s unless it is configured otherwise. `Trigger.AvailableNow` fails then; other queries go on "
+        "waiting.",
+        default=180_000,
+        default_text="`3m`",
+        scope=STREAM,
+        name="assignmentTimeout",
+        parse=parse_duration_ms,
+        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
+    )
+    low_latency: bool = option(
+        "Whether to read messages that the broker has in memory only. By default what is read is on its disk, which "
+        "takes up to the topic's `memCacheFlushIntvl` and 10 s more. **A broker that is killed loses its memory, "
+        "gives the same offsets to other messages, and with `true` this can pass unnoticed.**",
+        default=False,
+    )
+    max_rows_per_trigger: int | None = option(
+        "Most messages of one trigger, shared out by backlog. Counted in the index, which the partitions of one store "
+        "share: exact for a topic whose stores have one partition each; else a bound that is rarely reached, because "
+        "each partition's share counts the messages of its whole store. Filters make it less, too.",
+        default=None,
+        default_text="all there is",
+        scope=STREAM,
+        check=at_least(1),
+    )
+    min_partitions: int | None = option(
+        "Known from other formats, and without effect: one partition is always one task.",
+        default=None,
+        default_text="one task a partition",
+        check=at_least(1),
+    )
+    fail_on_data_loss: bool = option(
+        "Whether to fail where messages of the range are gone from the broker; `false` logs it and goes on.",
+        default=True,
+    )
+    on_corrupt: OnCorrupt = option(
+        "A message that cannot be decoded: `fail`, `skip` it, or `null` for a row without value; both are logged.",
+        default=OnCorrupt.FAIL,
+    )
+    message_time_zone: str = option(
+        "The zone of message times, which are minutes without one in TubeMQ.",
+        default="UTC",
+        scope=_EVERYWHERE,
+        parse=_parse_zone,
+    )
+    operation_timeout_ms: int = option(
+        "How long planning, or a range that makes no progress, may take, retries included.",
+        default=60_000,
+        default_text="`1m`",
+        scope=_EVERYWHERE,
+        name="operationTimeout",
+        parse=parse_duration_ms,
+        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
+    )
+    request_timeout_ms: int = option(
+        "How long one request may take: servers drop some without an answer.",
+        default=10_000,
+        default_text="`10s`",
+        scope=_EVERYWHERE,
+        name="requestTimeout",
+        parse=parse_duration_ms,
+        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
+    )
+    connect_timeout_ms: int = option(
+        "How long a connection may take, TLS included.",
+        default=10_000,
+        default_text="`10s`",
+        scope=_EVERYWHERE,
+        name="connectTimeout",
+        parse=parse_duration_ms,
+        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
+    )
+
+    # -- bounds of memory
+    fetches_in_flight: int = option(
+        "Fetches that a task asks for ahead; the broker answers each with about 512 KiB at most, or one message.",
+        default=4,
+        check=between(1, 64),
+    )
+    # Measured values: the benchmark decides both.
+    max_batch_rows: int = option("Most rows of one Arrow batch.", default=100_000, check=between(1, _INT32_MAX))
+    max_batch_bytes: int = option(
+        "An Arrow batch is handed over when it holds this much.",
+        default=2 << 20,
+        default_text="`2m`",
+        parse=parse_size_bytes,
+        check=between(1, 1 << 30, "from 1 to 1g"),
+    )
+
+    # -- writing
+    max_pending_messages: int = option(
+        "Most messages that a task may have sent to one broker without its receipt.",
+        default=2_000,
+        scope=WRITE,
+        check=between(1, 1 << 20),
+    )
+    max_pending_bytes: int = option(
+        "Most bytes that a task may have sent to one broker without its receipt.",
+        default=16 << 20,
+        default_text="`16m`",
+        scope=WRITE,
+        parse=parse_size_bytes,
+        check=between(1, _INT32_MAX, "from 1 to 2g"),
+    )
+    send_timeout_ms: int = option(
+        "How long a task waits without any receipt of what it has sent, trying again meanwhile.",
+        default=60_000,
+        default_text="`1m`",
+        scope=WRITE,
+        name="sendTimeout",
+        parse=parse_duration_ms,
+        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
+    )
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """(host, port) of each master."""
+        return parse_masters(self.masters)
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        """`topic` or `topics`, sorted."""
+        return (self.topic,) if self.topic else tuple(sorted(self.topics))
+
+    @property
+    def group_name(self) -> str:
+        """`group`, or one that is the same for the same topics and filters, because a group must agree on them.
+
+        Example:
+            >>> TubeMQOptions.from_spark({"masters": "m", "topic": "flights"}, READ).group_name
+            'spark-mq-source-1d9e99c0'
+        """
+        if self.group is not None:
+            return self.group
+        text = ",".join(self.topic_names) + "#" + ",".join(sorted(self.filters))
+        return f"spark-mq-source-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+    @property
+    def read_priority(self) -> int:
+        """The qryPriorityId of reads: 1 sees what is on disk, 303 memory too, filtered or not (seen on 2.4.0)."""
+        return 303 if self.low_latency else 1
+
+    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
+        """What is wrong between options, one sentence each."""
+        if scope != WRITE and len(given & {"topic", "topics"}) != 1:
+            yield "set exactly one of topic, topics" + (", not both" if "topic" in given else "")
+        if scope == READ:
+            yield from self._range_problems()
+        if scope == STREAM and self.assignment is Assignment.SERVER:
+            if "group" not in given:
+                yield (
+                    "assignment=server shares the topics with the other members of a group: set group, or set "
+                    "assignment=client to read all partitions"
+                )
+            if self.starting_offsets is not None and self.starting_offsets.everywhere is None:
+                yield (
+                    "startingOffsets: with assignment=server positions belong to the group; use earliest or latest "
+                    "for a group that has none, or assignment=client"
+                )
+        if ("auth_user" in given) != ("auth_password" in given):
+            yield "authUser and authPassword go together: set both"
+        if "client_key" in given and "client_cert" not in given:
+            yield "clientKey needs clientCert"
+        if not self.tls:
+            for name, attribute in (("trustCerts", "trust_certs"), ("clientCert", "client_cert")):
+                if attribute in given:
+                    yield f"{name} has no meaning without tls=true"
+
+    def _range_problems(self) -> Iterator[str]:
+        starts, ends = self.starting_offsets, self.ending_offsets
+        if starts is not None and LATEST in starts.values:
+            yield "startingOffsets: latest would read nothing in a batch; use earliest or an offset"
+        if ends is not None and EARLIEST in ends.values:
+            yield "endingOffsets: earliest would read nothing; use latest or an offset"
+        if starts is not None and ends is not None:
+            for tp, start in starts.partitions.items():
+                end = ends.partitions.get(tp)
+                if end is not None and LATEST != start > end != EARLIEST:
+                    yield f"startingOffsets is past endingOffsets for {tp}: {start} and {end}"
