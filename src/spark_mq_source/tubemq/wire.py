@@ -1,0 +1,153 @@
+"""Bytes <-> frames of TubeMQ's RPC.
+
+::
+
+    frame       = begin_token serial_no list_size 1*block
+    begin_token = %xFF7FF4FE
+    serial_no   = i32              ; chosen by the client; the answer has its request's
+    list_size   = i32              ; number of blocks, 1 to 3584
+    block       = size *octet      ; size is an i32
+    payload     = conn_header header body          ; the blocks' contents, one after the other (commands.py)
+
+All integers are big-endian. A block is where the Java side's buffer ended and means nothing: 8192 bytes are written,
+any size is read (seed "Client RPC", section 1, which says 8196 by mistake; server 2.4.0 sends 8192 and takes any).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = [
+    "BEGIN_TOKEN",
+    "BLOCK_BYTES",
+    "MAX_BLOCKS",
+    "MAX_PAYLOAD_BYTES",
+    "Frame",
+    "encode_frame",
+    "take_frame",
+]
+
+BEGIN_TOKEN: Final = b"\xff\x7f\xf4\xfe"
+
+BLOCK_BYTES: Final = 8192
+"""The size of every block that is written but the last."""
+
+MAX_BLOCKS: Final = 3584
+"""More a server does not take: (20 + 8) MiB in blocks of 8192 (server 2.4.0)."""
+
+MAX_PAYLOAD_BYTES: Final = MAX_BLOCKS * BLOCK_BYTES
+"""The largest payload; an answer has about 0.5 MiB, or one message of at most 20 MiB."""
+
+HEAD: Final = Struct(">4sii")
+SIZE: Final = Struct(">i")
+_ONE_BLOCK: Final = Struct(">4siii")
+_new_tuple = tuple.__new__
+
+TLS_ALERT, TLS_HANDSHAKE, TLS_MAJOR_VERSION = 0x15, 0x16, 0x03
+
+
+class Frame(NamedTuple):
+    """One frame.
+
+    Attributes:
+        serial_no: which call it belongs to.
+        payload: a view of the bytes it was read from where it is one block, or of a copy.
+        size: of the whole frame, in bytes.
+    """
+
+    serial_no: int
+    payload: memoryview
+    size: int
+
+
+def encode_frame(serial_no: int, payload: bytes) -> bytes:
+    """The bytes of one frame.
+
+    Raises:
+        LocalProtocolError: the payload is empty or larger than a server takes.
+
+    Example:
+        >>> encode_frame(7, b"payload").hex(" ", -4)
+        'ff7ff4fe 00000007 00000001 00000007 7061796c 6f6164'
+    """
+    size = len(payload)
+    if 0 < size <= BLOCK_BYTES:
+        return _ONE_BLOCK.pack(BEGIN_TOKEN, serial_no, 1, size) + payload
+    if not 0 < size <= MAX_PAYLOAD_BYTES:
+        msg = f"a call of {size} bytes cannot be sent: a server takes 1 to {MAX_PAYLOAD_BYTES}"
+        raise LocalProtocolError(msg)
+    parts = [HEAD.pack(BEGIN_TOKEN, serial_no, -(-size // BLOCK_BYTES))]
+    for start in range(0, size, BLOCK_BYTES):
+        block = payload[start : start + BLOCK_BYTES]
+        parts += (SIZE.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def take_frame(data: memoryview, offset: int, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> Frame | None:
+    """The frame that begins at `offset`, or None while it is not whole.
+
+    Args:
+        data: what was received.
+        offset: where the frame begins.
+        max_payload_bytes: more is refused as soon as the sizes say so.
+
+    Raises:
+        RemoteProtocolError: it does not begin with the token, or the sizes are impossible; nobody is made to wait for
+            the bytes they promise.
+
+    Example:
+        >>> frame = take_frame(memoryview(encode_frame(7, b"payload") + b"next"), 0)
+        >>> frame.serial_no, bytes(frame.payload), frame.size
+        (7, b'payload', 23)
+    """
+    received = len(data)
+    at = offset + HEAD.size
+    if received < at:
+        if received >= offset + len(BEGIN_TOKEN):
+            _check_token(data, offset)
+        return None
+    token, serial_no, blocks = HEAD.unpack_from(data, offset)
+    if token != BEGIN_TOKEN:
+        _check_token(data, offset)
+    if not 1 <= blocks <= MAX_BLOCKS:
+        msg = f"a frame of {blocks} blocks was announced, where 1 to {MAX_BLOCKS} are possible: the stream is damaged"
+        raise RemoteProtocolError(msg)
+    parts: list[memoryview] = []
+    total = 0
+    for _ in range(blocks):
+        begin = at + SIZE.size
+        if received < begin:
+            return None
+        (size,) = SIZE.unpack_from(data, at)
+        total += size
+        if size < 0 or total > max_payload_bytes:
+            msg = (
+                f"a frame with a block of {size} bytes, {total} in all, was announced, where at most "
+                f"{max_payload_bytes} are possible: the stream is damaged"
+            )
+            raise RemoteProtocolError(msg)
+        at = begin + size
+        if received < at:
+            return None
+        parts.append(data[begin:at])
+    payload = parts[0] if blocks == 1 else memoryview(b"".join(parts))
+    return _new_tuple(Frame, (serial_no, payload, at - offset))
+
+
+def _check_token(data: memoryview, offset: int) -> None:
+    start = bytes(data[offset : offset + len(BEGIN_TOKEN)])
+    if start == BEGIN_TOKEN:
+        return
+    if start == b"HTTP":
+        msg = (
+            "this looks like an HTTP server, not TubeMQ: masters takes the port of the RPC (8715 unless configured), "
+            "not the one of the web interface (8080)"
+        )
+    elif start[0] in {TLS_ALERT, TLS_HANDSHAKE} and start[1] == TLS_MAJOR_VERSION:
+        msg = "this looks like a TLS port: set tls=true, or take the plain port (8715 of a master unless configured)"
+    else:
+        msg = f"a frame begins with {start.hex()} and not {BEGIN_TOKEN.hex()}: no TubeMQ server, or a damaged stream"
+    raise RemoteProtocolError(msg)
