@@ -3,6 +3,7 @@
 # ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
 from __future__ import annotations
 
+import base64
 import enum
 import ipaddress
 import json
@@ -38,8 +39,17 @@ from spark_mq_source.pulsar.offsets import (
     parse_topic,
     split_partition,
 )
+from spark_mq_source.pulsar.schema import BYTES, JSON, ValueSchema, parse_schema
 
-__all__ = ["OnCorrupt", "OnEncrypted", "PulsarOptions", "TopicsPattern", "parse_service_url", "parse_topics_pattern"]
+__all__ = [
+    "OnCorrupt",
+    "OnEncrypted",
+    "PulsarOptions",
+    "TopicsPattern",
+    "ValueFormat",
+    "parse_service_url",
+    "parse_topics_pattern",
+]
 
 _READING: Final = READ | STREAM
 _EVERYWHERE: Final = READ | STREAM | WRITE
@@ -66,6 +76,13 @@ class OnCorrupt(enum.StrEnum):
     FAIL = "fail"
     SKIP = "skip"
     NULL = "null"
+
+
+class ValueFormat(enum.StrEnum):
+    """What becomes of the column `value` that is written."""
+
+    RAW = "raw"
+    JSON = "json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +262,65 @@ def _parse_hashing(text: str) -> int:
     return number
 
 
+_ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
+"""The names of `commands.ProducerAccessMode`, by number."""
+
+
+def _parse_access_mode(text: str) -> int:
+    """The number of an access mode, in any case.
+
+    Raises:
+        ValueError: unknown.
+    """
+    for number, name in enumerate(_ACCESS_MODES):
+        if text.lower() == name.lower():
+            return number
+    msg = f"expected {' or '.join(_ACCESS_MODES)}"
+    raise ValueError(msg)
+
+
+def _parse_function(text: str) -> str:
+    """The name of a function, as ``module:function``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not all(part.isidentifier() for name in text.split(":", 1) for part in name.split(".")) or ":" not in text:
+        msg = "expected module:function"
+        raise ValueError(msg)
+    return text
+
+
+def _parse_issuer_url(text: str) -> str:
+    """The address of an issuer of tokens.
+
+    Raises:
+        ValueError: it is none, or one that a secret should not be sent to.
+    """
+    parts = urlsplit(parse_text(text))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        msg = "expected https://issuer"
+        raise ValueError(msg)
+    if parts.scheme == "http" and not _is_here(parts.hostname):
+        msg = "the client's secret is sent there, so it must begin with https://"
+        raise ValueError(msg)
+    if "@" in parts.netloc:
+        msg = "no user or password can be in the address"
+        raise ValueError(msg)
+    if parts.query or parts.fragment:
+        msg = "expected an address without ? and #"
+        raise ValueError(msg)
+    _ = parts.port  # raises ValueError where it is no port
+    return text.rstrip("/")
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PulsarOptions(Options):
     """Options of `pulsar-native`; made by `from_spark`.
@@ -286,7 +362,7 @@ class PulsarOptions(Options):
     )
     auth_token: str | None = option("A token (JWT).", default=None, scope=_EVERYWHERE, secret=True)
     auth_token_file: str | None = option(
-        "A file that holds the token, on every machine that reads; read again whenever the broker asks.",
+        "A file that holds the token, on every machine that reads or writes; read again whenever the broker asks.",
         default=None,
         scope=_EVERYWHERE,
     )
@@ -294,8 +370,52 @@ class PulsarOptions(Options):
     auth_basic_password: str | None = option(
         "Password of basic authentication.", default=None, scope=_EVERYWHERE, secret=True
     )
+    auth_token_supplier: str | None = option(
+        "A Python function that returns the token, as `module:function`, which every machine that reads or writes can "
+        "import; called when connecting and whenever the broker asks.",
+        default=None,
+        scope=_EVERYWHERE,
+        parse=_parse_function,
+    )
+    auth_issuer_url: str | None = option(
+        "OAuth 2.0 client credentials: the issuer of tokens, `https://...`; where it takes requests is asked of its "
+        "`/.well-known/openid-configuration`. A token is used until shortly before it expires.",
+        default=None,
+        scope=_EVERYWHERE,
+        aliases=("issuerUrl",),
+        parse=_parse_issuer_url,
+    )
+    auth_credentials_file: str | None = option(
+        "A JSON file with `client_id` and `client_secret` for it, on every machine that reads or writes.",
+        default=None,
+        scope=_EVERYWHERE,
+    )
+    auth_client_id: str | None = option(
+        "The same without a file: who we are to the issuer.", default=None, scope=_EVERYWHERE
+    )
+    auth_client_secret: str | None = option(
+        "What proves it to the issuer.", default=None, scope=_EVERYWHERE, secret=True
+    )
+    auth_audience: str | None = option(
+        "Whom the token is for, where the issuer wants it said.",
+        default=None,
+        scope=_EVERYWHERE,
+        aliases=("audience",),
+    )
+    auth_scope: str | None = option(
+        "What the token is for, where the issuer wants it said.",
+        default=None,
+        scope=_EVERYWHERE,
+        aliases=("scope",),
+    )
+    auth_issuer_trust_certs: str | None = option(
+        "PEM file of the authorities to trust for the issuer.",
+        default=None,
+        default_text="the system's",
+        scope=_EVERYWHERE,
+    )
     trust_certs: str | None = option(
-        "PEM file of the authorities to trust, on every machine that reads.",
+        "PEM file of the authorities to trust, on every machine that reads or writes.",
         default=None,
         default_text="the system's",
         scope=_EVERYWHERE,
@@ -520,6 +640,31 @@ class PulsarOptions(Options):
     )
 
     # -- writing
+    value_format: ValueFormat = option(
+        "What `value` is: `raw`, which is binary or string and is sent as it is; or `json`, which is a struct and is "
+        "sent as JSON, with a schema that is made of its fields.",
+        default=ValueFormat.RAW,
+        scope=WRITE,
+    )
+    schema: ValueSchema | None = option(
+        "The schema of the values, which the topic must have or be allowed to take: `BYTES` (none), `STRING`, or "
+        '`{"type": "JSON", "schema": {"type": "record", ...}}`, with `AVRO` for values that are so encoded already. '
+        "With `valueFormat=json` also the Avro schema alone.",
+        default=None,
+        default_text="`BYTES`; made of the struct with `valueFormat=json`",
+        scope=WRITE,
+        parse=parse_schema,
+    )
+    access_mode: int = option(
+        "Whether others may write to a topic-partition meanwhile: `Shared`; `Exclusive` is an error where somebody "
+        "does; `WaitForExclusive` waits until nobody does; `ExclusiveWithFencing` cuts the others off. Each task is "
+        "somebody of its own: only `Shared` lets several write to one topic-partition at once.",
+        default=0,
+        default_text="`Shared`",
+        scope=WRITE,
+        aliases=("pulsar.producer.accessMode",),
+        parse=_parse_access_mode,
+    )
     compression_type: str = option(
         "How entries are compressed: `NONE`, `LZ4`, `ZLIB`, `ZSTD` or `SNAPPY`. What gets no smaller is sent as it is.",
         default="NONE",
@@ -556,6 +701,15 @@ class PulsarOptions(Options):
         scope=WRITE,
         aliases=("pulsar.producer.batchingMaxMessages",),
         check=between(1, _INT32_MAX),
+    )
+    batching_max_publish_delay_ms: int | None = option(
+        "How long a row may wait for its batch to be full: `10ms`, `1s`.",
+        default=None,
+        default_text="until the task has no more rows",
+        scope=WRITE,
+        name="batchingMaxPublishDelay",
+        parse=parse_duration_ms,
+        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
     batching_by_key: bool = option(
         "Whether the messages of a batch have one ordering key (where they have none, one key), for consumers of a "
@@ -656,6 +810,17 @@ class PulsarOptions(Options):
         if scope == READ:
             yield from self._range_problems()
         yield from self._security_problems(given)
+        if self.schema is not None:
+            yield from self._schema_problems(self.schema.type)
+
+    def _schema_problems(self, schema_type: str) -> Iterator[str]:
+        if self.value_format is ValueFormat.JSON and schema_type not in (JSON, BYTES, ""):
+            yield f"schema: {schema_type} and valueFormat=json contradict each other"
+        if self.value_format is ValueFormat.RAW and not schema_type:
+            yield (
+                'schema: say how the values are encoded, as {"type": "JSON", "schema": ...} or with "AVRO", or set '
+                "valueFormat=json and write a struct"
+            )
 
     def _range_problems(self) -> Iterator[str]:
         if self.starting_offsets is not None and LATEST in _values(self.starting_offsets):
@@ -676,19 +841,34 @@ class PulsarOptions(Options):
         ways = {
             "authToken": "auth_token" in given,
             "authTokenFile": "auth_token_file" in given,
+            "authTokenSupplier": "auth_token_supplier" in given,
             "authBasicUser": "auth_basic_user" in given or "auth_basic_password" in given,
+            "authIssuerUrl": "auth_issuer_url" in given,
         }
         chosen = [name for name, is_set in ways.items() if is_set]
         if len(chosen) > 1:
             yield f"{' and '.join(chosen)} contradict each other: set only one"
         if ("auth_basic_user" in given) != ("auth_basic_password" in given):
             yield "authBasicUser and authBasicPassword go together: set both"
+        yield from self._issuer_problems(given)
         if "client_key" in given and "client_cert" not in given:
             yield "clientKey needs clientCert"
         if self.service_url and not self.uses_tls:
             for name, field in (("trustCerts", "trust_certs"), ("clientCert", "client_cert")):
                 if field in given:
                     yield f"{name} has no meaning without TLS: begin serviceUrl with pulsar+ssl://"
+
+    @staticmethod
+    def _issuer_problems(given: frozenset[str]) -> Iterator[str]:
+        pair = {"auth_client_id", "auth_client_secret"} & given
+        if "auth_issuer_url" not in given:
+            if given & {"auth_credentials_file", "auth_client_id", "auth_client_secret", "auth_audience", "auth_scope"}:
+                yield "authCredentialsFile, authClientId, authClientSecret, authAudience, authScope need authIssuerUrl"
+        elif "auth_credentials_file" in given:
+            if pair:
+                yield "authCredentialsFile and authClientId with authClientSecret contradict each other: set only one"
+        elif len(pair) < 2:
+            yield "authIssuerUrl needs authCredentialsFile, or authClientId and authClientSecret"
 
     @classmethod
     def translate(cls, given: dict[str, str], scope: Scope) -> Iterator[str]:
@@ -699,6 +879,15 @@ class PulsarOptions(Options):
             if "keepaliveinterval" in given:
                 yield "keepAliveInterval and pulsar.client.keepAliveIntervalSeconds are the same option: set only one"
             given["keepaliveinterval"] = f"{seconds}s"
+        micros = given.pop("pulsar.producer.batchingmaxpublishdelaymicros", None)
+        if micros is not None:
+            if "batchingmaxpublishdelay" in given:
+                yield (
+                    "batchingMaxPublishDelay and pulsar.producer.batchingMaxPublishDelayMicros are the same option: "
+                    "set only one"
+                )
+            # Not below the least that there is here; what is no number is refused as what it is.
+            given["batchingmaxpublishdelay"] = str(max(1, int(micros) // 1000)) if micros.isdecimal() else micros
         # false is what we do anyway
         if given.get("pulsar.client.tlsallowinsecureconnection", "").lower() == "false":
             del given["pulsar.client.tlsallowinsecureconnection"]
@@ -748,7 +937,12 @@ def _translate_authentication(given: dict[str, str]) -> Iterator[str]:
         if plugin is None or plugin.removeprefix(_PLUGIN_PACKAGE) != "AuthenticationDisabled":
             yield "pulsar.client.authPluginClassName and pulsar.client.authParams go together: set both"
         return
-    known = {"AuthenticationToken": _token, "AuthenticationBasic": _basic, "AuthenticationTls": _tls}
+    known = {
+        "AuthenticationToken": _token,
+        "AuthenticationBasic": _basic,
+        "AuthenticationTls": _tls,
+        "oauth2.AuthenticationOAuth2": _oauth2,
+    }
     parse = known.get(plugin.removeprefix(_PLUGIN_PACKAGE))
     if parse is None:
         yield (
@@ -783,6 +977,24 @@ def _basic(params: str) -> dict[str, str]:
 def _tls(params: str) -> dict[str, str]:
     fields = _fields(params, "tlsCertFile", "tlsKeyFile")
     return {"clientCert": fields["tlsCertFile"], "clientKey": fields["tlsKeyFile"]}
+
+
+def _oauth2(params: str) -> dict[str, str]:
+    fields = _fields(params, "issuerUrl", "privateKey")
+    if fields.get("type", "client_credentials") != "client_credentials":
+        msg = "the type can only be client_credentials"
+        raise ValueError(msg)
+    names = {"issuerUrl": "authIssuerUrl", "audience": "authAudience", "scope": "authScope"}
+    ours = {ours: fields[theirs] for theirs, ours in names.items() if fields.get(theirs)}
+    key = fields["privateKey"]
+    if not key.startswith("data:"):
+        return ours | {"authCredentialsFile": unquote(re.sub(r"\A(?:file:(//(?=/))?)?", "", key))}
+    try:
+        document = json.loads(base64.b64decode(key.partition("base64,")[2], validate=True))
+        return ours | {"authClientId": document["client_id"], "authClientSecret": document["client_secret"]}
+    except (ValueError, KeyError, TypeError):
+        msg = "expected as privateKey a file, or data:application/json;base64, and JSON with client_id, client_secret"
+        raise ValueError(msg) from None
 
 
 def _fields(params: str, *names: str) -> Mapping[str, str]:

@@ -1,5 +1,7 @@
 """What users write for pulsar-native, and the sentences they get where it is wrong."""
 
+import base64
+import dataclasses
 import json
 import pickle
 import re
@@ -25,6 +27,8 @@ SECRET = "eyJhbGciOiJIUzI1NiJ9.x"
 PLUGIN = "pulsar.client.authPluginClassName"
 PARAMS = "pulsar.client.authParams"
 JAVA = "org.apache.pulsar.client.impl.auth."
+CREDENTIALS = json.dumps({"type": "client_credentials", "client_id": "c", "client_secret": SECRET})
+CREDENTIALS_URL = f"data:application/json;base64,{base64.b64encode(CREDENTIALS.encode()).decode()}"
 
 
 def read(scope=READ, **options):
@@ -86,7 +90,7 @@ def test_names_are_unique_without_case_and_secrets_are_redacted_by_spark():
     assert len(names) == len(set(names))
     redacted = re.compile(r"(?i)secret|password|token|access[.]?key")  # spark.redaction.regex, pyspark 4.0 to 4.3
     secrets = [one for one in _known_options(PulsarOptions) if one.declared.secret]
-    assert {one.name for one in secrets} == {"authToken", "authBasicPassword"}
+    assert {one.name for one in secrets} == {"authToken", "authBasicPassword", "authClientSecret"}
     for one in secrets:
         assert all(redacted.search(name) for name in one.names)
         assert one.field.repr is False
@@ -436,13 +440,28 @@ def test_a_job_of_pulsar_spark_moves_by_its_format_name():
             {"auth_basic_user": "u", "auth_basic_password": SECRET},
         ),
         ("AuthenticationTls", "tlsCertFile:/c,tlsKeyFile:/k", {"client_cert": "/c", "client_key": "/k"}),
+        (
+            "oauth2.AuthenticationOAuth2",
+            json.dumps({"issuerUrl": "https://i/", "privateKey": "file:///a%20b/c", "audience": "a", "scope": "s"}),
+            {
+                "auth_issuer_url": "https://i",
+                "auth_credentials_file": "/a b/c",
+                "auth_audience": "a",
+                "auth_scope": "s",
+            },
+        ),
+        (
+            "oauth2.AuthenticationOAuth2",
+            json.dumps({"issuerUrl": "https://i", "privateKey": CREDENTIALS_URL}),
+            {"auth_issuer_url": "https://i", "auth_client_id": "c", "auth_client_secret": SECRET},
+        ),
         ("AuthenticationDisabled", None, {}),
     ],
 )
 def test_java_authentication(plugin, params, ours):
     given = {**TLS, "topic": "t", PLUGIN: JAVA + plugin} | ({} if params is None else {PARAMS: params})
     options = made(given)
-    names = ("auth_token", "auth_token_file", "auth_basic_user", "auth_basic_password", "client_cert", "client_key")
+    names = [field.name for field in dataclasses.fields(options) if field.name.startswith(("auth_", "client_"))]
     assert {name: getattr(options, name) for name in names if getattr(options, name) is not None} == ours
 
 
@@ -452,9 +471,20 @@ def test_java_authentication(plugin, params, ours):
         ({PARAMS: SECRET}, f"{PLUGIN} and {PARAMS} go together: set both"),
         ({PLUGIN: JAVA + "AuthenticationToken"}, f"{PLUGIN} and {PARAMS} go together: set both"),
         (
+            {PLUGIN: JAVA + "AuthenticationAthenz", PARAMS: SECRET},
+            f"{PLUGIN}='{JAVA}AuthenticationAthenz': this authentication is not supported; supported are "
+            "AuthenticationToken, AuthenticationBasic, AuthenticationTls, oauth2.AuthenticationOAuth2",
+        ),
+        (
             {PLUGIN: JAVA + "oauth2.AuthenticationOAuth2", PARAMS: SECRET},
-            f"{PLUGIN}='{JAVA}oauth2.AuthenticationOAuth2': this authentication is not supported; supported are "
-            "AuthenticationToken, AuthenticationBasic, AuthenticationTls",
+            f"{PARAMS}='***': expected issuerUrl and privateKey, as JSON",
+        ),
+        (
+            {
+                PLUGIN: JAVA + "oauth2.AuthenticationOAuth2",
+                PARAMS: json.dumps({"issuerUrl": "https://h", "privateKey": f"data:application/json;base64,{SECRET}"}),
+            },
+            f"{PARAMS}='***': expected as privateKey a file, or data:application/json;base64,",
         ),
         (
             {PLUGIN: JAVA + "AuthenticationBasic", PARAMS: SECRET},

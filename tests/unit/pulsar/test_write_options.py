@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, WRITE
+from spark_mq_source.pulsar import commands
 from spark_mq_source.pulsar._encode_python import JAVA_STRING_HASH, MURMUR3_32_HASH
-from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.options import PulsarOptions, ValueFormat
+from spark_mq_source.pulsar.schema import ValueSchema
 
 
 def parse(**options: str) -> PulsarOptions:
@@ -25,6 +29,12 @@ def test_what_is_not_said_has_its_default() -> None:
         100_000,
         False,
         False,
+    )
+    assert (options.value_format, options.schema, options.access_mode, options.batching_max_publish_delay_ms) == (
+        ValueFormat.RAW,
+        None,
+        commands.ProducerAccessMode.Shared,
+        None,
     )
     assert (options.max_pending_bytes, options.send_timeout_ms, options.create_topic) == (16 << 20, 60_000, False)
 
@@ -49,14 +59,104 @@ def test_names_of_the_java_client_are_known() -> None:
             "pulsar.producer.batchingMaxMessages": "7",
             "pulsar.producer.sendTimeoutMs": "5000",
             "pulsar.producer.chunkingEnabled": "true",
+            "pulsar.producer.accessMode": "WaitForExclusive",
+            "pulsar.producer.batchingMaxPublishDelayMicros": "7000",
         }
     )
+    assert (options.access_mode, options.batching_max_publish_delay_ms) == (2, 7)
     assert (options.compression_type, options.batching_max_messages, options.send_timeout_ms, options.chunking) == (
         "ZSTD",
         7,
         5000,
         True,
     )
+
+
+@pytest.mark.parametrize("mode", commands.ProducerAccessMode)
+def test_the_names_of_access_modes(mode: commands.ProducerAccessMode) -> None:
+    assert parse(accessMode=mode.name).access_mode == mode
+    assert parse(accessMode=mode.name.lower()).access_mode == mode
+
+
+RECORD = '{"type": "record", "name": "F", "fields": []}'
+
+
+@pytest.mark.parametrize(
+    ("schema", "value_format", "type_", "definition"),
+    [
+        ("string", "raw", "STRING", ""),
+        ("BYTES", "json", "BYTES", ""),
+        (f'{{"type": "avro", "schema": {RECORD}}}', "raw", "AVRO", RECORD.replace(" ", "")),
+        (f'{{"type": "JSON", "schema": {json.dumps(RECORD)}, "properties": {{}}}}', "json", "JSON", RECORD),
+        (RECORD, "json", "", RECORD),
+    ],
+)
+def test_schemas(schema: str, value_format: str, type_: str, definition: str) -> None:
+    assert parse(schema=schema, valueFormat=value_format).schema == ValueSchema(type_, definition)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"schema": "INT32"}, "expected BYTES, STRING, or"),
+        ({"schema": "[]"}, "expected BYTES, STRING, or"),
+        ({"schema": f'{{"type": "PROTOBUF", "schema": {RECORD}}}'}, "expected BYTES, STRING, or"),
+        ({"schema": '{"type": "JSON", "schema": "int"}'}, "the definition is no Avro schema"),
+        ({"schema": '{"name": "F"}', "valueFormat": "json"}, "the definition is no Avro schema"),
+        ({"schema": f'{{"type": "JSON", "schema": {RECORD}, "version": 1}}'}, "version has no meaning beside type"),
+        ({"schema": f'{{"type": "JSON", "schema": {RECORD}, "properties": [1]}}'}, "expected texts as the properties"),
+        ({"schema": RECORD}, "schema: say how the values are encoded"),
+        ({"schema": "STRING", "valueFormat": "json"}, "schema: STRING and valueFormat=json contradict each other"),
+        ({"valueFormat": "avro"}, "expected raw or json"),
+        ({"accessMode": "Fenced"}, "expected Shared or Exclusive or WaitForExclusive or ExclusiveWithFencing"),
+        ({"batchingMaxPublishDelay": "0"}, "must be from 1ms"),
+        (
+            {"batchingMaxPublishDelay": "1", "pulsar.producer.batchingMaxPublishDelayMicros": "1"},
+            "are the same option: set only one",
+        ),
+        ({"pulsar.producer.batchingMaxPublishDelayMicros": "x"}, "batchingMaxPublishDelay='x': expected a duration"),
+    ],
+)
+def test_what_cannot_be_said_of_values_and_producers(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(**given)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"authTokenSupplier": "function"}, "expected module:function"),
+        ({"authTokenSupplier": "a b:c"}, "expected module:function"),
+        ({"authTokenSupplier": "m:f", "authToken": "x"}, "authToken and authTokenSupplier contradict each other"),
+        ({"authIssuerUrl": "https://i"}, "needs authCredentialsFile, or authClientId and authClientSecret"),
+        ({"authIssuerUrl": "https://i", "authClientId": "c"}, "needs authCredentialsFile, or authClientId"),
+        (
+            {
+                "authIssuerUrl": "https://i",
+                "authClientId": "c",
+                "authClientSecret": "hush",
+                "authCredentialsFile": "/f",
+            },
+            "authCredentialsFile and authClientId with authClientSecret contradict each other",
+        ),
+        ({"authClientId": "c", "authClientSecret": "hush"}, "need authIssuerUrl"),
+        ({"issuerUrl": "http://example.com", "authCredentialsFile": "/f"}, "it must begin with https://"),
+        ({"issuerUrl": "example.com", "authCredentialsFile": "/f"}, "expected https://issuer"),
+        ({"issuerUrl": "https://a:hush@i", "authCredentialsFile": "/f"}, "no user or password can be in the address"),
+        ({"issuerUrl": "https://i?a", "authCredentialsFile": "/f"}, "expected an address without ? and #"),
+    ],
+)
+def test_what_cannot_be_said_of_who_we_are(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(**given)
+    assert sentence in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+def test_an_issuer_on_this_machine_needs_no_tls() -> None:
+    for host in ("localhost:8", "127.0.0.1", "[::1]:8"):
+        assert parse(issuerUrl=f"http://{host}", authCredentialsFile="/f").auth_issuer_url == f"http://{host}"
 
 
 def test_what_cannot_be_is_refused_all_at_once() -> None:

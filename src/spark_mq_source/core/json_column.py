@@ -1,0 +1,178 @@
+"""Arrow columns as JSON texts, column by column: no Python object is made of a row.
+
+What becomes of a value, so that a reader who has the Avro definition of the column (`pulsar.schema`) understands it:
+
+- A field of a struct that is NULL is left out, as Spark's ``to_json`` and Pulsar's Java client do. A NULL element of an
+  array, or value of a map, is ``null``.
+- Numbers are numbers, in the shortest text that reads back as the same value. JSON has no NaN and no infinity: they are
+  the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, which Java's Jackson writes and reads.
+- A decimal is a text, so that no digit is lost. Binary values are base64.
+- A date is its days since 1970, a timestamp its microseconds.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_mq_source.core.columns import is_text
+from spark_mq_source.core.errors import UnwritableRowError
+
+__all__ = ["json_texts"]
+
+# The usual ones have a name in JSON and are looked for first; each of the others costs a pass over the column.
+_USUAL_ESCAPES: Final = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
+_RARE_ESCAPES: Final = tuple((chr(code), f"\\u{code:04x}") for code in range(0x20) if chr(code) not in "\n\r\t")
+_NAMED_FLOATS: Final = (("nan", '"NaN"'), ("-nan", '"NaN"'), ("inf", '"Infinity"'), ("-inf", '"-Infinity"'))
+_CONTROL: Final = r"[\x00-\x1f]"
+
+
+def json_texts(values: pa.Array) -> pa.Array:
+    """The JSON text of each value, as an Arrow string column; NULL where the value is NULL.
+
+    Args:
+        values: booleans, numbers, strings, binaries, dates, timestamps, and structs, lists and maps of these; a map's
+            keys are strings.
+
+    Raises:
+        UnwritableRowError: a string is not UTF-8.
+        TypeError: there is no JSON for a type.
+
+    Example:
+        >>> rows = pa.array([{"a": 1, "b": ["x", None]}, {"a": None, "b": []}, None])
+        >>> json_texts(rows).to_pylist()
+        ['{"a":1,"b":["x",null]}', '{"b":[]}', None]
+    """
+    kind = values.type
+    if pa.types.is_map(kind) and not is_text(kind.key_type):
+        msg = f"there is no JSON for {kind}: its keys are no texts"
+        raise TypeError(msg)
+    for is_it, texts_of in _WAYS:
+        if is_it(kind):
+            return texts_of(values)
+    msg = f"there is no JSON for {kind}"
+    raise TypeError(msg)
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    return pc.cast(values, pa.string())
+
+
+def _dates(values: pa.Array) -> pa.Array:
+    return _plain(values.view(pa.int32()))
+
+
+def _timestamps(values: pa.Array) -> pa.Array:
+    return _plain(pc.cast(values, pa.timestamp("us", values.type.tz)).view(pa.int64()))
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    return _quoted(_escaped(values))
+
+
+def _decimals(values: pa.Array) -> pa.Array:
+    return _quoted(_plain(values))
+
+
+def _binaries(values: pa.Array) -> pa.Array:
+    encoded = (None if value is None else base64.b64encode(value) for value in values.to_pylist())
+    return _quoted(pa.array(encoded, pa.string()))
+
+
+def _joined(*parts: pa.Array | str) -> pa.Array:
+    """The parts of each row one behind the other; NULL where one is NULL."""
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    return _joined('"', texts, '"')
+
+
+def _null_where(values: pa.Array, texts: pa.Array) -> pa.Array:
+    """The texts, but NULL where the value is."""
+    return texts if not values.null_count else pc.if_else(pc.is_valid(values), texts, pa.scalar(None, pa.string()))
+
+
+def _objects(values: pa.Array) -> pa.Array:
+    # Each field with a comma before it, or nothing; the first comma goes afterwards. (To have NULLs skipped is no way:
+    # a row of nothing else is left out then, seen on pyarrow 26.)
+    fields = [
+        pc.fill_null(_joined(f",{_name(field.name)}:", json_texts(column)), "")
+        for field, column in zip(values.type, values.flatten(), strict=True)
+    ]
+    if not fields:
+        return _null_where(values, pa.array(["{}"] * len(values), pa.string()))
+    whole = pc.replace_substring(_joined("{", *fields, "}"), "{,", "{", max_replacements=1)
+    return _null_where(values, whole)
+
+
+def _name(text: str) -> str:
+    return str(_texts(pa.array([text]))[0].as_py())
+
+
+def _lists(values: pa.Array) -> pa.Array:
+    offsets, first, count = _offsets(values)
+    texts = pc.fill_null(json_texts(values.values.slice(first, count)), "null")
+    return _null_where(values, _in_brackets("[", offsets, texts, "]"))
+
+
+def _maps(values: pa.Array) -> pa.Array:
+    offsets, first, count = _offsets(values)
+    names = _texts(values.keys.slice(first, count))
+    texts = pc.fill_null(json_texts(values.items.slice(first, count)), "null")
+    return _null_where(values, _in_brackets("{", offsets, _joined(names, ":", texts), "}"))
+
+
+def _offsets(values: pa.Array) -> tuple[pa.Array, int, int]:
+    """Where each row's elements begin, counted from the first row's, and which elements these are."""
+    offsets = values.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    return pc.subtract(offsets, pa.scalar(first, offsets.type)), first, last - first
+
+
+def _in_brackets(opening: str, offsets: pa.Array, texts: pa.Array, closing: str) -> pa.Array:
+    return _joined(opening, pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ","), closing)
+
+
+def _floats(values: pa.Array) -> pa.Array:
+    texts = _plain(values)
+    finite = pc.is_finite(values)
+    if pc.all(finite, min_count=0).as_py() in (True, None):
+        return texts
+    for text, named in _NAMED_FLOATS:
+        texts = pc.if_else(pc.equal(texts, text), named, texts)
+    return texts
+
+
+def _escaped(texts: pa.Array) -> pa.Array:
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid as error:
+        msg = f"a text is not UTF-8, which JSON must be ({error}); keep such values out, or as binary"
+        raise UnwritableRowError(msg) from error
+    for raw, escape in _USUAL_ESCAPES:
+        texts = pc.replace_substring(texts, raw, escape)
+    if pc.any(pc.match_substring_regex(texts, _CONTROL), min_count=0).as_py():
+        for raw, escape in _RARE_ESCAPES:
+            texts = pc.replace_substring(texts, raw, escape)
+    return texts
+
+
+_WAYS: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]]]] = (
+    (pa.types.is_struct, _objects),
+    (pa.types.is_map, _maps),
+    (pa.types.is_list, _lists),
+    (is_text, _texts),
+    (pa.types.is_binary, _binaries),
+    (pa.types.is_decimal, _decimals),
+    (pa.types.is_floating, _floats),
+    (pa.types.is_timestamp, _timestamps),
+    (pa.types.is_date32, _dates),
+    (pa.types.is_boolean, _plain),
+    (pa.types.is_integer, _plain),
+)
+"""How the values of a type become texts; the first that fits."""

@@ -1,0 +1,257 @@
+"""What a topic's values are, as its schema says: read from the option, or derived from the struct that is written.
+
+A schema says how values are to be read; the broker keeps it, checks that a producer's fits the topic's, and looks into
+no message. JSON and AVRO values are both defined by an Avro schema (Pulsar binary protocol, Schema).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import is_text
+from spark_mq_source.core.errors import OptionError
+
+__all__ = ["AVRO", "BYTES", "JSON", "STRING", "ValueSchema", "check_struct", "derive_schema", "parse_schema"]
+
+BYTES: Final = "BYTES"
+STRING: Final = "STRING"
+JSON: Final = "JSON"
+AVRO: Final = "AVRO"
+
+_RECORD_NAME: Final = "Value"
+_AVRO_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_EXPECTED: Final = (
+    'expected BYTES, STRING, or {"type": "JSON", "schema": DEFINITION}, with AVRO for JSON where the values are so '
+    "encoded, and an Avro schema as the DEFINITION"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSchema:
+    """One schema.
+
+    Attributes:
+        type: `BYTES` (which is none), `STRING`, `JSON` or `AVRO`; empty where there is a definition alone.
+        definition: the Avro schema as JSON; empty for BYTES and STRING.
+        properties: of the schema, for people.
+
+    Example:
+        >>> parse_schema('{"type": "AVRO", "schema": {"type": "record", "name": "F", "fields": []}}')
+        ValueSchema(type='AVRO', definition='{"type":"record","name":"F","fields":[]}', properties=())
+    """
+
+    type: str
+    definition: str = ""
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+def parse_schema(text: str) -> ValueSchema:
+    """The schema that a text says: a name, what `pulsar-admin schemas upload` reads, or an Avro schema alone.
+
+    Raises:
+        ValueError: it is none; the message says why.
+
+    Example:
+        >>> parse_schema("bytes").type, parse_schema("string").type
+        ('BYTES', 'STRING')
+    """
+    name = text.strip().upper()
+    if name in (BYTES, STRING):
+        return ValueSchema(name)
+    document = _parse_object(text)
+    if document is None:
+        raise ValueError(_EXPECTED)
+    if "schema" not in document:
+        return ValueSchema("", _definition(text))
+    unknown = sorted(set(document) - {"type", "schema", "properties", "name"})
+    if unknown:
+        msg = f"{', '.join(unknown)} has no meaning beside type, schema and properties"
+        raise ValueError(msg)
+    type_ = str(document.get("type")).upper()
+    if type_ not in (JSON, AVRO):
+        raise ValueError(_EXPECTED)
+    properties = document.get("properties", {})
+    if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
+        msg = "expected texts as the properties"
+        raise ValueError(msg)
+    given = document["schema"]
+    definition = _definition(given if isinstance(given, str) else json.dumps(given, separators=(",", ":")))
+    return ValueSchema(type_, definition, tuple(properties.items()))
+
+
+def _parse_object(text: str) -> dict[str, Any] | None:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _definition(text: str) -> str:
+    # The broker reads it strictly; here it only has to be one at all.
+    document = _parse_object(text)
+    if document is None or "type" not in document:
+        msg = 'the definition is no Avro schema, which looks like {"type": "record", "name": "F", "fields": [...]}'
+        raise ValueError(msg)
+    return text
+
+
+# -- from a struct
+
+
+def derive_schema(struct: pa.StructType) -> ValueSchema:
+    """The JSON schema of values that `core.json_column.json_texts` makes of such a struct.
+
+    Every field, element and map value may be null, whatever Spark knows of it: so the schema stays the same when a
+    column is read from elsewhere, and a field that is added is one that consumers may lack.
+
+    Raises:
+        OptionError: a field has a name or a type that Avro does not; all problems in one sentence.
+
+    Example:
+        >>> derive_schema(pa.struct([("carrier", pa.string())])).definition
+        '{"type":"record","name":"Value","fields":[{"name":"carrier","type":["null","string"],"default":null}]}'
+    """
+    problems: list[str] = []
+    record = _record(struct, _RECORD_NAME, "", "value", problems)
+    if problems:
+        msg = f"the struct in column value cannot be JSON with a schema: {'; '.join(problems)}"
+        raise OptionError(msg)
+    return ValueSchema(JSON, json.dumps(record, separators=(",", ":")))
+
+
+def _record(struct: pa.StructType, name: str, namespace: str, path: str, problems: list[str]) -> dict[str, object]:
+    # A namespace for each path: Avro wants every record to have a name of its own.
+    inside = f"{namespace}.{name}" if namespace else name
+    names = [field.name for field in struct]
+    fields = []
+    for field in struct:
+        if not _AVRO_NAME.fullmatch(field.name):
+            problems.append(f"{path}.{field.name} is no Avro name (letters, digits and _): rename it")
+        elif names.count(field.name) > 1:
+            problems.append(f"{path}.{field.name} is there twice")
+        kind = _avro_type(field.type, field.name, inside, f"{path}.{field.name}", problems)
+        fields.append({"name": field.name, "type": ["null", kind], "default": None})
+    return {"type": "record", "name": name} | ({"namespace": namespace} if namespace else {}) | {"fields": fields}
+
+
+def _avro_type(kind: pa.DataType, name: str, namespace: str, path: str, problems: list[str]) -> object:
+    if pa.types.is_struct(kind):
+        return _record(kind, name, namespace, path, problems)
+    if pa.types.is_list(kind):
+        return {"type": "array", "items": ["null", _avro_type(kind.value_type, name, namespace, path, problems)]}
+    if pa.types.is_map(kind) and is_text(kind.key_type):
+        return {"type": "map", "values": ["null", _avro_type(kind.item_type, name, namespace, path, problems)]}
+    for is_it, type_ in _AVRO_TYPES:
+        if is_it(kind):
+            return type_
+    hint = "its keys must be strings" if pa.types.is_map(kind) else "cast it"
+    problems.append(f"{path} is {kind}, which has no place in it: {hint}")
+    return "null"
+
+
+_AVRO_TYPES: Final = (
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_int64, "long"),
+    (pa.types.is_integer, "int"),
+    (pa.types.is_float32, "float"),
+    (pa.types.is_float64, "double"),
+    (is_text, "string"),
+    # As a text, see core.json_column.
+    (pa.types.is_decimal, "string"),
+    (pa.types.is_binary, "bytes"),
+    (pa.types.is_date32, {"type": "int", "logicalType": "date"}),
+    (pa.types.is_timestamp, {"type": "long", "logicalType": "timestamp-micros"}),
+)
+
+
+# -- against a definition
+
+
+def check_struct(struct: pa.StructType, schema: ValueSchema) -> None:
+    """Refuses a struct whose JSON a reader with this schema could not read.
+
+    Raises:
+        OptionError: all problems in one sentence.
+
+    Example:
+        >>> schema = parse_schema('{"type": "record", "name": "F", "fields": [{"name": "a", "type": "int"}]}')
+        >>> check_struct(pa.struct([("a", pa.string())]), schema)
+        Traceback (most recent call last):
+        ...
+        spark_mq_source.core.errors.OptionError: the struct in column value does not fit the option schema: value.a is \
+string, and int in the schema
+    """
+    derived = json.loads(derive_schema(struct).definition)
+    problems = list(_misfits(derived, json.loads(schema.definition), "value", {}))
+    if problems:
+        msg = f"the struct in column value does not fit the option schema: {'; '.join(problems)}"
+        raise OptionError(msg)
+
+
+# What is written as the first can be read as any of the others.
+_READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
+    "int": ("int", "long", "float", "double"),
+    "long": ("long", "double"),
+    "float": ("float", "double"),
+    "string": ("string", "enum"),
+}
+
+
+def _misfits(ours: Any, theirs: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401 - JSON
+    """What a reader of `theirs` could not read of a value that is written as `ours`, one sentence each."""
+    ours = ours[1] if isinstance(ours, list) else ours
+    branches = [named.get(one, one) if isinstance(one, str) else one for one in _branches(theirs)]
+    for branch in branches:
+        if isinstance(branch, dict) and "name" in branch:
+            named[branch["name"]] = branch
+    kind = _type_of(ours)
+    for branch in branches:
+        if _type_of(branch) not in _READ_AS.get(kind, (kind,)):
+            continue
+        unit = _unit_of(branch)
+        if _unit_of(ours) is not None and unit not in (None, _unit_of(ours)):
+            yield f"{path} is written as {_unit_of(ours)}, and {unit} in the schema: cast it to a number"
+        elif kind == "record":
+            yield from _misfits_of_fields(ours, branch, path, named)
+        elif kind in ("array", "map"):
+            part = "items" if kind == "array" else "values"
+            yield from _misfits(ours[part], branch.get(part), path, named)
+        return
+    wanted = " or ".join(str(_type_of(branch)) for branch in branches if branch != "null")
+    yield f"{path} is {kind}, and {wanted} in the schema"
+
+
+def _misfits_of_fields(ours: Any, theirs: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401
+    known = {field["name"]: field for field in theirs.get("fields", ())}
+    written = {field["name"]: field for field in ours["fields"]}
+    for name, field in written.items():
+        if name in known:
+            yield from _misfits(field["type"], known[name].get("type"), f"{path}.{name}", named)
+        else:
+            yield f"{path}.{name} is not in the schema (it has {', '.join(known)})"
+    for name, field in known.items():
+        if name not in written and "default" not in field and "null" not in _branches(field.get("type")):
+            yield f"{path}.{name} is missing, which the schema requires"
+
+
+def _branches(kind: Any) -> list[Any]:  # noqa: ANN401
+    return kind if isinstance(kind, list) else [kind]
+
+
+def _type_of(kind: Any) -> Any:  # noqa: ANN401
+    """The name of an Avro type; of one with a logical type, what stands beneath it."""
+    if isinstance(kind, dict):
+        inner = kind.get("type")
+        return inner if isinstance(inner, str) else _type_of(inner)
+    return kind
+
+
+def _unit_of(kind: Any) -> str | None:  # noqa: ANN401
+    return kind.get("logicalType") if isinstance(kind, dict) else None
