@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.errors import OptionError, UnwritableRowError
 
 __all__ = [
     "MAX_COLUMN_BYTES",
@@ -36,6 +36,7 @@ __all__ = [
     "record_batch",
     "struct_array",
     "variable_width_array",
+    "without_large_types",
 ]
 
 MAX_COLUMN_BYTES = 2**31 - 1
@@ -226,3 +227,47 @@ def record_batch(schema: pa.Schema, arrays: Sequence[pa.Array], rows: int) -> pa
         # Spark asks for no column in a plain count(); a batch still has to carry its number of rows.
         return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
     return pa.RecordBatch.from_arrays(list(arrays), schema=schema)
+
+
+def without_large_types(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows with 32-bit offsets, where `spark.sql.execution.arrow.useLargeVarTypes` has made 64-bit ones.
+
+    Raises:
+        UnwritableRowError: a column holds more than 32 bits can count.
+
+    Example:
+        >>> batch = pa.record_batch({"value": pa.array([b"a"], pa.large_binary()), "n": pa.array([1])})
+        >>> without_large_types(batch).schema.types
+        [DataType(binary), DataType(int64)]
+    """
+    types = [_with_small_offsets(type_) for type_ in batch.schema.types]
+    if types == batch.schema.types:
+        return batch
+    fields = [field.with_type(type_) for field, type_ in zip(batch.schema, types, strict=True)]
+    try:
+        arrays = [column.cast(type_) for column, type_ in zip(batch.columns, types, strict=True)]
+    except pa.ArrowInvalid as error:
+        msg = (
+            f"a column of {batch.num_rows} rows holds more than the {MAX_COLUMN_BYTES} bytes that can be written "
+            f"together: lower spark.sql.execution.arrow.maxRecordsPerBatch"
+        )
+        raise UnwritableRowError(msg) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _with_small_offsets(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_binary(type_):
+        return pa.binary()
+    if pa.types.is_large_string(type_):
+        return pa.string()
+    if pa.types.is_map(type_):
+        return pa.map_(_field_with_small_offsets(type_.key_field), _field_with_small_offsets(type_.item_field))
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return pa.list_(_field_with_small_offsets(type_.value_field))
+    if pa.types.is_struct(type_):
+        return pa.struct([_field_with_small_offsets(type_.field(n)) for n in range(type_.num_fields)])
+    return type_
+
+
+def _field_with_small_offsets(field: pa.Field) -> pa.Field:
+    return field.with_type(_with_small_offsets(field.type))

@@ -12,13 +12,23 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchFormat", "Format", "Predicate", "SansIOConnection", "Stream", "StreamFormat", "WriteFormat"]
+__all__ = [
+    "BatchFormat",
+    "Format",
+    "Predicate",
+    "SansIOConnection",
+    "Stream",
+    "StreamFormat",
+    "TaskAttempt",
+    "WriteFormat",
+]
 
 CommandT_contra = TypeVar("CommandT_contra", contravariant=True)
 EventT_co = TypeVar("EventT_co", covariant=True)
 OptionsT = TypeVar("OptionsT")
 RangeT = TypeVar("RangeT")
 RangeT_co = TypeVar("RangeT_co", covariant=True)
+ReportT = TypeVar("ReportT")
 
 
 class SansIOConnection(Protocol[CommandT_contra, EventT_co]):
@@ -135,8 +145,41 @@ class StreamFormat(BatchFormat[OptionsT, RangeT], Protocol[OptionsT, RangeT]):
         """The driver's side of a query with these options."""
 
 
-class WriteFormat(Protocol[OptionsT]):
-    """What the Spark layer asks of a format to write to it."""
+@dataclass(frozen=True, slots=True)
+class TaskAttempt:
+    """One attempt at one task of a write: who writes.
+
+    Spark may make several attempts at a task, one after the other and two at once (speculation); it takes the report of
+    one of them. Whatever name an attempt gives to a broker has to be told apart from those of the others by
+    `attempt_id`, unless it is meant to be the same for all of them.
+
+    Attributes:
+        job_id: what is written. In a stream the query's id, which it keeps when it is restarted from its checkpoint; of
+            a batch one that the driver made up for this one `save`.
+        batch_id: the micro-batch's number, the same when it is done over; None outside of a streaming query. A batch
+            that is written within `foreachBatch` has one too.
+        partition: the task's number, from 0, the same for all attempts.
+        attempt: how many attempts at this task Spark has begun before; begins anew where it does a stage over.
+        attempt_id: unique among all attempts of this Spark application.
+
+    Example:
+        >>> TaskAttempt("8f0e", partition=3).attempt
+        0
+    """
+
+    job_id: str
+    batch_id: int | None = None
+    partition: int = 0
+    attempt: int = 0
+    attempt_id: int = 0
+
+
+class WriteFormat(Protocol[OptionsT, ReportT]):
+    """What the Spark layer asks of a format to write to it, in batches and streams.
+
+    `ReportT` is what one attempt tells the driver: picklable. Where a row is there as soon as its task has succeeded
+    (at least once), it is the number of rows, and `commit` and `abort` have nothing to do.
+    """
 
     name: str
     """The format's name in `df.write.format(name)`."""
@@ -150,9 +193,21 @@ class WriteFormat(Protocol[OptionsT]):
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> OptionsT:
         """The format's options dataclass, for rows of these columns. Raises OptionError with all problems at once."""
 
-    def write(self, options: OptionsT, batches: Iterator[pa.RecordBatch], task: int) -> int:
-        """Writes the rows of one task, waits until the broker has stored them, and says how many (executor)."""
+    def write(self, options: OptionsT, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> ReportT:
+        """Writes the rows of one task, and waits until the broker has stored them (executor).
+
+        Nothing of an attempt may reach a broker after its report.
+        """
+
+    def commit(self, options: OptionsT, reports: Sequence[ReportT]) -> None:
+        """Every task has succeeded: here is one report of each (driver, in a process of its own)."""
+
+    def abort(self, options: OptionsT, reports: Sequence[ReportT]) -> None:
+        """The write has failed: here are the reports of the tasks that had succeeded (driver).
+
+        Also called when `commit` has failed, with all of them.
+        """
 
 
-class Format(StreamFormat[OptionsT, RangeT], WriteFormat[OptionsT], Protocol[OptionsT, RangeT]):
+class Format(StreamFormat[OptionsT, RangeT], WriteFormat[OptionsT, ReportT], Protocol[OptionsT, RangeT, ReportT]):
     """All of it."""

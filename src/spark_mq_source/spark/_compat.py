@@ -11,6 +11,15 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.pandas.types import to_arrow_schema
 
 try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamWriterBase
+except ImportError:  # before 4.1
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
+
+    class StreamWriterBase(DataSourceArrowWriter, DataSourceStreamWriter):  # type: ignore[misc, no-redef]
+        """Takes Arrow batches all the same: for the worker it is enough to be a `DataSourceArrowWriter` (4.0.0)."""
+
+
+try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 except ImportError:  # before 4.2
     HAS_ADMISSION_CONTROL = False
@@ -27,7 +36,14 @@ if TYPE_CHECKING:
 
     from spark_mq_source.core.ports import Stream
 
-__all__ = ["FILTER_OPERATORS", "HAS_ADMISSION_CONTROL", "StreamReaderBase", "arrow_schema", "register"]
+__all__ = [
+    "FILTER_OPERATORS",
+    "HAS_ADMISSION_CONTROL",
+    "StreamReaderBase",
+    "StreamWriterBase",
+    "arrow_schema",
+    "register",
+]
 
 FILTER_OPERATORS: Mapping[type, str] = {
     getattr(pyspark.sql.datasource, name): operator

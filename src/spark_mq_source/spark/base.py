@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -16,13 +17,14 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from spark_mq_source.core.columns import without_large_types
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
-from spark_mq_source.core.ports import BatchFormat, Format, Predicate, Stream, StreamFormat, WriteFormat
-from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, arrow_schema
+from spark_mq_source.core.ports import BatchFormat, Format, Predicate, Stream, StreamFormat, TaskAttempt, WriteFormat
+from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceWriter, Filter
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
 __all__ = [
@@ -33,10 +35,16 @@ __all__ = [
     "MQPartition",
     "MQPushdownReader",
     "MQStreamReader",
+    "MQStreamWriter",
 ]
 
 OptionsT = TypeVar("OptionsT")
 RangeT = TypeVar("RangeT")
+ReportT = TypeVar("ReportT")
+
+# What Spark's micro-batches tell their tasks (seen on 4.0.0 and 4.3.0).
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
@@ -55,16 +63,16 @@ class MQCommit(WriterCommitMessage):
     """What a task says when all it has written is acknowledged.
 
     Attributes:
-        rows: how many that is.
+        report: the format's own; picklable.
     """
 
-    rows: int
+    report: Any
 
 
 class MQDataSource(DataSource):
     """A format as Spark sees it. A subclass names its format and carries the manual."""
 
-    format: ClassVar[Format[Any, Any]]
+    format: ClassVar[Format[Any, Any, Any]]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options
@@ -112,9 +120,23 @@ class MQDataSource(DataSource):
         if overwrite:
             msg = f"format {self.format.name!r}: what is in a topic cannot be overwritten; use mode('append')"
             raise OptionError(msg)
+        return MQBatchWriter(self.format, self._write_options(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """The stream writer of these columns.
+
+        Output mode `complete`, which is what `overwrite` says, writes the whole result with every batch, as Spark's
+        Kafka sink does; `update` Spark itself refuses for every Python data source (seen on 4.3.0).
+
+        Raises:
+            OptionError: options or columns that cannot be used; all problems in one sentence.
+        """
+        return MQStreamWriter(self.format, self._write_options(schema))
+
+    def _write_options(self, schema: StructType) -> Any:  # noqa: ANN401 - the format's own
         options = self.format.parse_write_options(self.options, schema.names)
         check_write_columns(self.format, schema)
-        return MQBatchWriter(self.format, options)
+        return options
 
 
 class MQBatchReader(DataSourceReader, Generic[OptionsT, RangeT]):
@@ -212,12 +234,32 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
             self._stream.close()
 
 
-class MQBatchWriter(DataSourceArrowWriter, Generic[OptionsT]):
-    """Writes on the executors; a task has succeeded when the broker has acknowledged all its rows."""
+class _Writing(Generic[OptionsT, ReportT]):
+    """What batches and streams have in common."""
 
-    def __init__(self, format_: WriteFormat[OptionsT], options: OptionsT) -> None:
+    def __init__(self, format_: WriteFormat[OptionsT, ReportT], options: OptionsT) -> None:
         self._format = format_
         self._options = options
+
+    def _write(self, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> MQCommit:
+        return MQCommit(self._format.write(self._options, map(without_large_types, batches), attempt))
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self._format.commit(self._options, _reports(messages))
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self._format.abort(self._options, _reports(messages))
+
+
+class MQBatchWriter(_Writing[OptionsT, ReportT], DataSourceArrowWriter):
+    """Writes on the executors; a task has succeeded when the broker has acknowledged all its rows.
+
+    Made on the driver for one `save`; pickled copies of it write, and itself (or a copy) commits.
+    """
+
+    def __init__(self, format_: WriteFormat[OptionsT, ReportT], options: OptionsT) -> None:
+        super().__init__(format_, options)
+        self._job_id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> MQCommit:
         """Writes the rows of one task.
@@ -225,12 +267,90 @@ class MQBatchWriter(DataSourceArrowWriter, Generic[OptionsT]):
         Raises:
             MQSourceError: see the format's writer.
         """
-        context = TaskContext.get()
-        task = 0 if context is None else context.partitionId()
-        return MQCommit(self._format.write(self._options, iterator, task))
+        return self._write(iterator, _attempt(self._job_id))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Every task has succeeded.
+
+        Raises:
+            MQSourceError: see the format.
+        """
+        self._commit(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """The job has failed.
+
+        Raises:
+            MQSourceError: see the format.
+        """
+        self._abort(messages)
 
 
-def check_write_columns(format_: WriteFormat[Any], schema: StructType) -> None:
+class MQStreamWriter(_Writing[OptionsT, ReportT], StreamWriterBase):
+    """Writes the micro-batches of a query on the executors.
+
+    Spark makes a new one for every batch, and another one to commit it (seen on 4.0.0 and 4.3.0): what `commit` is to
+    know travels in the tasks' messages.
+    """
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> MQCommit:
+        """Writes the rows of one task.
+
+        Raises:
+            MQSourceError: see the format's writer.
+        """
+        return self._write(iterator, _attempt(None))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Every task of a batch has succeeded.
+
+        Raises:
+            MQSourceError: see the format.
+        """
+        self._commit(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """The batch has failed, or the query was stopped.
+
+        Raises:
+            MQSourceError: see the format.
+        """
+        self._abort(messages)
+
+
+def _attempt(job_id: str | None) -> TaskAttempt:
+    """The attempt that runs here, of a batch (`job_id`) or of the streaming query that Spark tells of.
+
+    Raises:
+        UnsupportedFeatureError: this Spark does not tell.
+    """
+    context = TaskContext.get()
+    if context is None:
+        msg = "a writer writes in tasks of Spark only"
+        raise UnsupportedFeatureError(msg)
+    batch_id = context.getLocalProperty(_BATCH_ID)
+    if job_id is None:
+        job_id = context.getLocalProperty(_QUERY_ID)
+        if job_id is None or batch_id is None:
+            msg = (
+                "this Spark does not tell its tasks which query and batch they write (seen on 4.0 to 4.3 that it does)"
+            )
+            raise UnsupportedFeatureError(msg)
+    return TaskAttempt(
+        job_id=job_id,
+        batch_id=None if batch_id is None else int(batch_id),
+        partition=context.partitionId(),
+        attempt=context.attemptNumber(),
+        attempt_id=context.taskAttemptId(),
+    )
+
+
+def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[Any]:
+    """What the tasks said that have succeeded; Spark has None for the others."""
+    return [message.report for message in messages if isinstance(message, MQCommit)]
+
+
+def check_write_columns(format_: WriteFormat[Any, Any], schema: StructType) -> None:
     """Refuses columns that the format cannot write, or not from that type.
 
     Raises:

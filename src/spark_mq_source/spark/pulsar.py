@@ -18,7 +18,7 @@ from spark_mq_source.spark.base import MQDataSource
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_mq_source.core.ports import Predicate
+    from spark_mq_source.core.ports import Predicate, TaskAttempt
 
 __all__ = ["PulsarFormat", "PulsarNativeDataSource"]
 
@@ -64,9 +64,15 @@ class PulsarFormat:
             raise OptionError(msg)
         return parsed
 
-    def write(self, options: PulsarOptions, batches: Iterator[pa.RecordBatch], task: int) -> int:
+    def write(self, options: PulsarOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> int:
         """See `write_rows`."""
-        return write_rows(options, batches, turn=task)
+        return write_rows(options, batches, turn=attempt.partition)
+
+    def commit(self, options: PulsarOptions, reports: Sequence[int]) -> None:
+        """Nothing: what a task has reported is there."""
+
+    def abort(self, options: PulsarOptions, reports: Sequence[int]) -> None:
+        """Nothing: what is there stays, and is there again when it is written again."""
 
 
 class PulsarNativeDataSource(MQDataSource):
