@@ -1,1 +1,21 @@
-"""Brokers for tests, to be embedded in a process."""
+"""Brokers for tests, to be embedded in a process: an NSQ broker that needs nothing installed.
+
+`NsqBroker` answers as nsqd 1.3.0 does, over TCP (with TLS, deflate, snappy and AUTH) and HTTP, and keeps everything in
+memory. It serves any NSQ client, not only this package's.
+
+Example:
+    >>> from spark_mq_source.testing import NsqBroker
+    >>> with NsqBroker() as broker:
+    ...     broker.create_channel("orders", "spark")
+    ...     broker.publish("orders", b"first", b"second")
+    ...     options = {"nsqlookupdHttpAddresses": broker.lookupd_address, "topic": "orders", "channel": "spark"}
+    ...     broker.depth("orders", "spark")
+    2
+
+`python -m spark_mq_source.testing` runs one in the foreground on nsqd's usual ports.
+"""
+
+from spark_mq_source.testing.broker import NsqBroker, NsqLookupd
+from spark_mq_source.testing.settings import Authorization, AuthorizedClient, AuthRequest, NsqSettings
+
+__all__ = ["AuthRequest", "Authorization", "AuthorizedClient", "NsqBroker", "NsqLookupd", "NsqSettings"]

@@ -1,0 +1,224 @@
+"""nsqlookupd's part: which broker has which topic, and its HTTP interface, answered as nsqlookupd 1.3.0 does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from spark_mq_source.testing.http import HttpError, Request
+from spark_mq_source.testing.queues import is_valid_name
+from spark_mq_source.testing.settings import VERSION
+
+__all__ = ["LookupHttp", "Node", "Registry"]
+
+_TOMBSTONE_LIFETIME_S: Final = 45.0
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A broker as lookups answer it, with its topics and their channels."""
+
+    remote_address: str
+    hostname: str
+    broadcast_address: str
+    tcp_port: int
+    http_port: int
+    topology_zone: str
+    topology_region: str
+    version: str = VERSION
+    topics: dict[str, set[str]] = field(default_factory=dict)
+    tombstones: dict[str, float] = field(default_factory=dict)
+
+    def has_tombstone(self, topic: str) -> bool:
+        """Whether lookups leave it out for this topic."""
+        return time.monotonic() - self.tombstones.get(topic, float("-inf")) < _TOMBSTONE_LIFETIME_S
+
+    def document(self) -> dict[str, Any]:
+        """As `/lookup` answers it."""
+        return {
+            "remote_address": self.remote_address,
+            "hostname": self.hostname,
+            "broadcast_address": self.broadcast_address,
+            "tcp_port": self.tcp_port,
+            "http_port": self.http_port,
+            "version": self.version,
+            "topology_zone": self.topology_zone,
+            "topology_region": self.topology_region,
+        }
+
+
+class Registry:
+    """What a lookup daemon knows; used by the threads of several brokers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._nodes: list[Node] = []
+        # Topics and channels stay known when their last broker is gone, but for ephemeral ones (nsqlookupd 1.3.0).
+        self._channels: dict[str, dict[str, None]] = {}
+
+    def add_node(self, node: Node) -> None:
+        """A broker is there."""
+        with self._lock:
+            self._nodes.append(node)
+
+    def remove_node(self, node: Node) -> None:
+        """A broker is gone."""
+        with self._lock:
+            if node in self._nodes:
+                self._nodes.remove(node)
+
+    def register(self, node: Node, topic: str, channel: str | None) -> None:
+        """A broker has a topic, or a channel of it."""
+        with self._lock:
+            channels = node.topics.setdefault(topic, set())
+            known = self._channels.setdefault(topic, {})
+            if channel is not None:
+                channels.add(channel)
+                known[channel] = None
+
+    def unregister(self, node: Node, topic: str, channel: str | None) -> None:
+        """A broker deleted a topic, or a channel of it."""
+        with self._lock:
+            if channel is None:
+                node.topics.pop(topic, None)
+                if topic.endswith("#ephemeral") and not any(topic in other.topics for other in self._nodes):
+                    self._channels.pop(topic, None)
+                return
+            node.topics.get(topic, set()).discard(channel)
+            if channel.endswith("#ephemeral") and not any(channel in n.topics.get(topic, ()) for n in self._nodes):
+                self._channels.get(topic, {}).pop(channel, None)
+
+    def add(self, topic: str, channel: str | None) -> None:
+        """Makes a topic or channel known without a broker."""
+        with self._lock:
+            known = self._channels.setdefault(topic, {})
+            if channel is not None:
+                known[channel] = None
+
+    def forget(self, topic: str, channel: str | None) -> bool:
+        """Forgets a topic or channel, also of the brokers; returns whether it was known."""
+        with self._lock:
+            if channel is not None:
+                for node in self._nodes:
+                    node.topics.get(topic, set()).discard(channel)
+                known = self._channels.get(topic, {})
+                was_known = channel in known
+                known.pop(channel, None)
+                return was_known
+            for node in self._nodes:
+                node.topics.pop(topic, None)
+            return self._channels.pop(topic, None) is not None
+
+    def bury(self, topic: str, address: str) -> None:
+        """Leaves the broker with this HTTP address out of the topic's lookups for a while."""
+        with self._lock:
+            for node in self._nodes:
+                if f"{node.broadcast_address}:{node.http_port}" == address:
+                    node.tombstones[topic] = time.monotonic()
+
+    def topics(self) -> list[str]:
+        """All topics known."""
+        with self._lock:
+            return list(self._channels)
+
+    def channels(self, topic: str) -> list[str]:
+        """The channels known of a topic."""
+        with self._lock:
+            return list(self._channels.get(topic, ()))
+
+    def producers(self, topic: str) -> list[Node]:
+        """The brokers that have a topic."""
+        with self._lock:
+            return [node for node in self._nodes if topic in node.topics and not node.has_tombstone(topic)]
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """All brokers, as `/nodes` answers them."""
+        with self._lock:
+            return [
+                {
+                    **node.document(),
+                    "tombstones": [node.has_tombstone(topic) for topic in node.topics],
+                    "topics": list(node.topics),
+                }
+                for node in self._nodes
+            ]
+
+
+class LookupHttp:
+    """Answers requests.
+
+    Args:
+        registry: what to answer.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._routes: Mapping[tuple[str, str], Callable[[Request], Any]] = {
+            ("GET", "/ping"): lambda _: "OK",
+            ("GET", "/info"): lambda _: {"version": VERSION},
+            ("GET", "/topics"): lambda _: {"topics": registry.topics()},
+            ("GET", "/channels"): lambda request: {"channels": registry.channels(_need(request, "topic"))},
+            ("GET", "/nodes"): lambda _: {"producers": registry.nodes()},
+            ("GET", "/lookup"): self._lookup,
+            ("POST", "/topic/create"): self._create_topic,
+            ("POST", "/topic/delete"): self._delete_topic,
+            ("POST", "/topic/tombstone"): lambda request: registry.bury(
+                _need(request, "topic"), _need(request, "node")
+            ),
+            ("POST", "/channel/create"): self._create_channel,
+            ("POST", "/channel/delete"): self._delete_channel,
+        }
+
+    def __call__(self, request: Request) -> Any:  # noqa: ANN401 - see http.Handler
+        """Answers a request.
+
+        Raises:
+            HttpError: nsqlookupd would not answer 200.
+        """
+        route = self._routes.get((request.method, request.path))
+        if route is None:
+            if any(path == request.path for _, path in self._routes):
+                raise HttpError(405, "METHOD_NOT_ALLOWED")
+            raise HttpError(404, "NOT_FOUND")
+        return route(request)
+
+    def _lookup(self, request: Request) -> object:
+        topic = _need(request, "topic")
+        if topic not in self._registry.topics():
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        return {
+            "channels": self._registry.channels(topic),
+            "producers": [node.document() for node in self._registry.producers(topic)],
+        }
+
+    def _create_topic(self, request: Request) -> None:
+        topic = _need(request, "topic")
+        if not is_valid_name(topic):
+            raise HttpError(400, "INVALID_ARG_TOPIC")
+        self._registry.add(topic, None)
+
+    def _delete_topic(self, request: Request) -> None:
+        self._registry.forget(_need(request, "topic"), None)
+
+    def _create_channel(self, request: Request) -> None:
+        self._registry.add(_need_name(request, "topic"), _need_name(request, "channel"))
+
+    def _delete_channel(self, request: Request) -> None:
+        if not self._registry.forget(_need_name(request, "topic"), _need_name(request, "channel")):
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+
+
+def _need(request: Request, name: str) -> str:
+    if name not in request.parameters:
+        raise HttpError(400, f"MISSING_ARG_{name.upper()}")
+    return request.first(name)
+
+
+def _need_name(request: Request, name: str) -> str:
+    value = _need(request, name)
+    if not is_valid_name(value):
+        raise HttpError(400, f"INVALID_ARG_{name.upper()}")
+    return value

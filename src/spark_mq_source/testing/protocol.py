@@ -1,0 +1,860 @@
+"""The TCP side of the embedded broker: one connection that speaks NSQ's protocol V2.
+
+Commands, states, limits and error texts are nsqd 1.3.0's, as recorded (vectors/nsqd-1.3.0) and compared live: an error
+closes the connection, except the three that concern one message (E_FIN_FAILED, E_REQ_FAILED, E_TOUCH_FAILED).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from spark_mq_source.testing.compression import Codec, Deflate, Snappy
+from spark_mq_source.testing.queues import Broker, Channel, InFlight, is_valid_name
+from spark_mq_source.testing.settings import VERSION, AuthorizedClient, AuthRequest, NsqSettings
+
+__all__ = ["Connection", "Server"]
+
+_RESPONSE, _ERROR = 0, 1
+_MOST_LINE_BYTES: Final = 16 * 1024
+_HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
+_TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
+_FIN_LINE_BYTES: Final = 21
+
+_INIT, _SUBSCRIBED, _CLOSING = 0, 3, 4
+"""States as nsqd numbers them in its statistics."""
+
+_IDENTIFY_FIELDS: Final[Mapping[str, type]] = {
+    "client_id": str,
+    "hostname": str,
+    "heartbeat_interval": int,
+    "output_buffer_size": int,
+    "output_buffer_timeout": int,
+    "feature_negotiation": bool,
+    "tls_v1": bool,
+    "deflate": bool,
+    "deflate_level": int,
+    "snappy": bool,
+    "sample_rate": int,
+    "user_agent": str,
+    "msg_timeout": int,
+    "topology_region": str,
+    "topology_zone": str,
+}
+
+
+class _FatalError(Exception):
+    """Answered with an error frame; then the connection is closed."""
+
+
+class _IncompleteError(Exception):
+    """The command's body has not arrived yet.
+
+    Args:
+        wanted: bytes of the data, as far as known.
+    """
+
+    def __init__(self, wanted: int) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+class Server(Protocol):
+    """What a connection needs of its broker."""
+
+    settings: NsqSettings
+    broker: Broker
+    connections: dict[Connection, None]
+    tls_context: ssl.SSLContext | None
+
+    def wake_soon(self) -> None:
+        """Something may time out from now on."""
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection.
+
+    Args:
+        server: whose connection it is.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.in_flight = InFlight()
+        self.sample_rate = 0
+        self.client_id = self.hostname = self.user_agent = ""
+        self.topology_region = self.topology_zone = ""
+        self.state = _INIT
+        self.ready_count = 0
+        self.message_count = self.finish_count = self.requeue_count = 0
+        self.published: dict[str, int] = {}
+        self.authorized: AuthorizedClient | None = None
+        self.connected_s = int(time.time())
+        self.channel: Channel | None = None
+        self.codec: Codec | None = None
+        self.tls = False
+        settings = server.settings
+        self._heartbeat_interval_ms = settings.client_timeout_ms // 2
+        self._msg_timeout_ms = settings.msg_timeout_ms
+        self._output_buffer_size = 16 * 1024
+        self._output_buffer_timeout_ms = settings.output_buffer_timeout_ms
+        self._secret = ""
+        self._authorized_until_s = 0.0
+        self._transport: asyncio.Transport | None = None
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._last_command_s = time.monotonic()
+        self._blocked_since_s: float | None = None
+        self._magic_read = False
+        self._ended = False
+        self._upgrading = False
+        self._pieces: list[bytes] = []
+        self._received = self._wanted = 0
+        self._answers: list[bytes] = []
+        self._upgrade_task: asyncio.Task[None] | None = None
+
+    # -- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected; or the connection is encrypted from now on."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - TCP and TLS transports are
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        if self not in self.server.connections:
+            self.server.connections[self] = None
+            self.client_id = self.hostname = self.remote_address.rpartition(":")[0]
+            self._start_heartbeats()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone; what is in flight waits for its timeout."""
+        del exc
+        self._ended = True
+        self.server.connections.pop(self, None)
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        if self.channel is not None:
+            self.channel.unsubscribe(self)
+
+    def pause_writing(self) -> None:
+        """The client does not read fast enough: no more messages for now."""
+        self._blocked_since_s = time.monotonic()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._blocked_since_s = None
+        if self.channel is not None:
+            self.channel.pump(time.monotonic())
+
+    def data_received(self, data: bytes) -> None:
+        """Obeys every command that is complete."""
+        if self.codec is not None:
+            try:
+                data = self.codec.decompress(data)
+            except ValueError:  # nsqd sees the end of the stream and closes
+                self.close()
+                return
+        if self._pieces:
+            self._pieces.append(data)
+            self._received += len(data)
+            if self._received < self._wanted:
+                return
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+        rest = data[self._obey_all(data) :]
+        if rest and not self._ended:
+            self._pieces.append(rest)
+            self._received = len(rest)
+        self._send_answers()
+        self.server.broker.pump(time.monotonic())
+
+    # -- what the channel calls
+
+    @property
+    def room(self) -> int:
+        """How many more messages it takes now."""
+        if self._blocked_since_s is not None or self._ended:
+            return 0
+        return self.ready_count - len(self.in_flight)
+
+    @property
+    def msg_timeout_s(self) -> float:
+        """Seconds until a message it got counts as lost."""
+        return self._msg_timeout_ms / 1000
+
+    def deliver(self, frames: Sequence[bytes]) -> None:
+        """Sends messages."""
+        self.message_count += len(frames)
+        self._write(b"".join(frames))
+        self.server.wake_soon()
+
+    def close(self) -> None:
+        """Ends the connection, with what was written sent first."""
+        self._ended = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Ends the connection as a crash does."""
+        self._ended = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- statistics
+
+    @property
+    def remote_address(self) -> str:
+        """The client's host and port."""
+        host, port = self._extra("peername")[:2]
+        return f"{host}:{port}"
+
+    def stats(self, topic: str) -> dict[str, object]:
+        """As nsqd lists a client."""
+        cipher = self._extra("cipher") if self.tls else None
+        counts = [{"topic": t, "count": c} for t, c in self.published.items() if topic in ("", t)][:1]
+        return {
+            "client_id": self.client_id,
+            "hostname": self.hostname,
+            "version": "V2",
+            "remote_address": self.remote_address,
+            "state": self.state,
+            "ready_count": self.ready_count,
+            "in_flight_count": len(self.in_flight),
+            "message_count": self.message_count,
+            "finish_count": self.finish_count,
+            "requeue_count": self.requeue_count,
+            "connect_ts": self.connected_s,
+            "sample_rate": self.sample_rate,
+            "deflate": isinstance(self.codec, Deflate),
+            "snappy": isinstance(self.codec, Snappy),
+            "user_agent": self.user_agent,
+            **(
+                {
+                    "authed": True,
+                    "auth_identity": self.authorized.identity,
+                    "auth_identity_url": self.authorized.identity_url,
+                }
+                if self.authorized is not None
+                else {}
+            ),
+            "topology_zone": self.topology_zone,
+            "topology_region": self.topology_region,
+            **({"pub_counts": counts} if counts else {}),
+            "tls": self.tls,
+            "tls_cipher_suite": cipher[0] if cipher else "",
+            "tls_version": cipher[1].replace("v", "") if cipher else "",
+            "tls_negotiated_protocol": "",
+            "tls_negotiated_protocol_is_mutual": False,
+        }
+
+    def _extra(self, name: str) -> Any:  # noqa: ANN401 - as asyncio has it
+        assert self._transport is not None  # noqa: S101 - asked for while connected
+        return self._transport.get_extra_info(name)
+
+    # -- writing
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data if self.codec is None else self.codec.compress(data))
+
+    def _answer(self, body: bytes, kind: int = _RESPONSE) -> None:
+        self._answers.append((len(body) + 4).to_bytes(4, "big") + kind.to_bytes(4, "big") + body)
+
+    def _send_answers(self) -> None:
+        if self._answers:
+            self._write(b"".join(self._answers))
+            self._answers.clear()
+
+    # -- heartbeats
+
+    def _start_heartbeats(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        if self._heartbeat_interval_ms > 0:
+            loop = asyncio.get_running_loop()
+            self._heartbeat = loop.call_later(self._heartbeat_interval_ms / 1000, self._beat)
+
+    def _beat(self) -> None:
+        now_s = time.monotonic()
+        interval_s = self._heartbeat_interval_ms / 1000
+        if self._blocked_since_s is not None and now_s - self._blocked_since_s > interval_s:
+            self.abort()
+            return
+        if not self._upgrading:
+            self._answer(b"_heartbeat_")
+            self._send_answers()
+        # The second beat without a command in between is the last one; timers may be early by their resolution.
+        if now_s - self._last_command_s >= 2 * interval_s - 0.01:
+            self.close()
+            return
+        self._start_heartbeats()
+
+    # -- commands
+
+    def _obey_all(self, data: bytes) -> int:
+        """Obeys the complete commands at the start of the data; returns where the incomplete one begins."""
+        start = 0
+        if not self._magic_read:
+            if len(data) < 4:
+                self._wanted = 4
+                return 0
+            start = 4
+            self._magic_read = True
+            if data[:4] != b"  V2":
+                self._answer(b"E_BAD_PROTOCOL", _ERROR)
+                self._end()
+        try:
+            while start < len(data) and not self._ended:
+                self._last_command_s = time.monotonic()
+                start = self._obey(data, start)
+        except _IncompleteError as incomplete:
+            self._wanted = incomplete.wanted - start
+        except _FatalError as error:
+            self._answer(str(error).encode(), _ERROR)
+            self._end()
+        return start
+
+    def _end(self) -> None:
+        self._send_answers()
+        self.close()
+
+    def _obey(self, data: bytes, start: int) -> int:
+        """Obeys one command, or a whole block of FINs; returns where the next one begins."""
+        if start == 0 and data.startswith(b"FIN ") and self.state in (_SUBSCRIBED, _CLOSING):
+            block = _block_of_fins(data)
+            if block:
+                self._finish(data[4 : block - 1].split(b"\nFIN "))
+                return block
+        newline = data.find(b"\n", start)
+        if newline < 0:
+            if len(data) - start > _MOST_LINE_BYTES:
+                self._end()
+            raise _IncompleteError(len(data) + 1)
+        line = data[start:newline]
+        parameters = line.removesuffix(b"\r").split(b" ")
+        name = parameters[0].decode(errors="replace")
+        if self.server.settings.needs_tls and not self.tls and name != "IDENTIFY":
+            msg = f"E_INVALID cannot {name} in current state (TLS required)"
+            raise _FatalError(msg)
+        with_body = _WITH_BODY.get(name)
+        if with_body is not None:
+            return with_body(self, parameters, data, newline + 1)
+        command = _COMMANDS.get(name)
+        if command is None:
+            msg = f"E_INVALID invalid command {name}"
+            raise _FatalError(msg)
+        command(self, parameters)
+        return newline + 1
+
+    def _nop(self, parameters: Sequence[bytes]) -> None:
+        pass
+
+    def _identify(self, parameters: Sequence[bytes], data: bytes, start: int) -> int:
+        del parameters
+        if self.state != _INIT:
+            msg = "E_INVALID cannot IDENTIFY in current state"
+            raise _FatalError(msg)
+        body, end = self._body(data, start, "IDENTIFY")
+        wishes = _identify_wishes(body)
+        self._take_wishes(wishes)
+        self._start_heartbeats()
+        if not wishes["feature_negotiation"]:
+            self._answer(b"OK")
+            return end
+        settings = self.server.settings
+        tls = self.server.tls_context is not None and wishes["tls_v1"]
+        deflate = settings.deflate and wishes["deflate"]
+        snappy = settings.snappy and wishes["snappy"]
+        level = wishes["deflate_level"] if deflate and wishes["deflate_level"] > 0 else 6
+        level = min(level, settings.max_deflate_level)
+        if deflate and snappy:
+            msg = "E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"
+            raise _FatalError(msg)
+        self._answer(
+            _compact_json(
+                {
+                    "max_rdy_count": settings.max_rdy_count,
+                    "version": VERSION,
+                    "max_msg_timeout": settings.max_msg_timeout_ms,
+                    "msg_timeout": self._msg_timeout_ms,
+                    "tls_v1": tls,
+                    "deflate": deflate,
+                    "deflate_level": level,
+                    "max_deflate_level": settings.max_deflate_level,
+                    "snappy": snappy,
+                    "sample_rate": self.sample_rate,
+                    "auth_required": settings.authorize is not None,
+                    "output_buffer_size": self._output_buffer_size,
+                    "output_buffer_timeout": self._output_buffer_timeout_ms,
+                    "topology_region": settings.topology_region,
+                    "topology_zone": settings.topology_zone,
+                }
+            )
+        )
+        codec = Snappy() if snappy else Deflate(level) if deflate else None
+        if tls:
+            self._upgrade_to_tls(codec)
+            return len(data)  # whatever came before the handshake is lost, in nsqd too
+        if codec is not None:
+            self._upgrade_to(codec)
+            return len(data)
+        return end
+
+    def _take_wishes(self, wishes: Mapping[str, Any]) -> None:
+        settings = self.server.settings
+        self.client_id, self.hostname = wishes["client_id"], wishes["hostname"]
+        self.user_agent = wishes["user_agent"]
+        self.topology_region, self.topology_zone = wishes["topology_region"], wishes["topology_zone"]
+        heartbeat_ms = _wish(
+            "heartbeat interval", wishes["heartbeat_interval"], 1000, settings.max_heartbeat_interval_ms, off=0
+        )
+        if heartbeat_ms is not None:
+            self._heartbeat_interval_ms = heartbeat_ms
+        timeout_ms = _wish(
+            "output buffer timeout",
+            wishes["output_buffer_timeout"],
+            settings.min_output_buffer_timeout_ms,
+            settings.max_output_buffer_timeout_ms,
+            off=0,
+        )
+        if timeout_ms is not None:
+            self._output_buffer_timeout_ms = timeout_ms
+        size = _wish("output buffer size", wishes["output_buffer_size"], 64, settings.max_output_buffer_size, off=1)
+        if size is not None:
+            self._output_buffer_size = size
+            if size == 1:
+                self._output_buffer_timeout_ms = 0
+        if not 0 <= wishes["sample_rate"] <= 99:
+            msg = f"E_BAD_BODY IDENTIFY sample rate ({wishes['sample_rate']}) is invalid"
+            raise _FatalError(msg)
+        self.sample_rate = wishes["sample_rate"]
+        msg_timeout_ms = _wish("msg timeout", wishes["msg_timeout"], 1000, settings.max_msg_timeout_ms)
+        if msg_timeout_ms is not None:
+            self._msg_timeout_ms = msg_timeout_ms
+
+    def _upgrade_to(self, codec: Codec) -> None:
+        self._send_answers()
+        self.codec = codec
+        self._answer(b"OK")
+
+    def _upgrade_to_tls(self, codec: Codec | None) -> None:
+        transport = self._transport
+        assert transport is not None  # noqa: S101 - a command came through it
+        # Before the answer: not a byte of the handshake may arrive here.
+        transport.pause_reading()
+        self._send_answers()
+        self._upgrading = True
+
+        async def upgrade() -> None:
+            assert self.server.tls_context is not None  # noqa: S101 - or the client was told that there is no TLS
+            try:
+                encrypted = await asyncio.get_running_loop().start_tls(
+                    transport,
+                    self,
+                    self.server.tls_context,
+                    server_side=True,
+                    ssl_handshake_timeout=_TLS_HANDSHAKE_TIMEOUT_S,
+                )
+            except (OSError, asyncio.CancelledError):
+                transport.abort()
+                self.connection_lost(None)
+                return
+            assert encrypted is not None  # noqa: S101 - None is for a transport that closed, which raises above
+            self.connection_made(encrypted)
+            self.tls = True
+            self._upgrading = False
+            self._answer(b"OK")
+            self._send_answers()
+            if codec is not None:
+                self._upgrade_to(codec)
+                self._send_answers()
+
+        self._upgrade_task = asyncio.get_running_loop().create_task(upgrade())
+
+    def _auth(self, parameters: Sequence[bytes], data: bytes, start: int) -> int:
+        if self.state != _INIT:
+            msg = "E_INVALID cannot AUTH in current state"
+            raise _FatalError(msg)
+        if len(parameters) != 1:
+            msg = "E_INVALID AUTH invalid number of parameters"
+            raise _FatalError(msg)
+        body, end = self._body(data, start, "AUTH")
+        if self.authorized is not None:
+            msg = "E_INVALID AUTH already set"
+            raise _FatalError(msg)
+        if self.server.settings.authorize is None:
+            msg = "E_AUTH_DISABLED AUTH disabled"
+            raise _FatalError(msg)
+        self._secret = body.decode(errors="replace")
+        client = self._ask_for_authorization()
+        if client is None:
+            msg = "E_AUTH_FAILED AUTH failed"
+            raise _FatalError(msg)
+        if not client.authorizations:
+            msg = "E_UNAUTHORIZED AUTH no authorizations found"
+            raise _FatalError(msg)
+        self._answer(
+            _compact_json(
+                {
+                    "identity": client.identity,
+                    "identity_url": client.identity_url,
+                    "permission_count": len(client.authorizations),
+                }
+            )
+        )
+        return end
+
+    def _ask_for_authorization(self) -> AuthorizedClient | None:
+        authorize = self.server.settings.authorize
+        assert authorize is not None  # noqa: S101 - the callers know
+        host = self.remote_address.rpartition(":")[0]
+        try:
+            self.authorized = authorize(AuthRequest(self._secret, host, self.tls, self._common_name()))
+        except Exception:  # noqa: BLE001 - the user's own code; nsqd too keeps to itself why it could not ask
+            self.authorized = None
+        if self.authorized is not None:
+            self._authorized_until_s = time.monotonic() + self.authorized.ttl_s
+        return self.authorized
+
+    def _common_name(self) -> str:
+        certificate = self._extra("peercert") if self.tls else None
+        names = (certificate or {}).get("subject", ())
+        return next((value for part in names for name, value in part if name == "commonName"), "")
+
+    def _check_authorized(self, command: str, topic: str, channel: str = "") -> None:
+        if self.server.settings.authorize is None:
+            return
+        if self.authorized is None:
+            msg = f"E_AUTH_FIRST AUTH required before {command}"
+            raise _FatalError(msg)
+        if time.monotonic() >= self._authorized_until_s and self._ask_for_authorization() is None:
+            msg = "E_AUTH_FAILED AUTH failed"
+            raise _FatalError(msg)
+        permission = "subscribe" if channel else "publish"
+        for allowed in self.authorized.authorizations:
+            if (
+                permission in allowed.permissions
+                and re.search(allowed.topic, topic)
+                and any(re.search(pattern, channel) for pattern in allowed.channels)
+            ):
+                return
+        msg = f"E_UNAUTHORIZED AUTH failed for {command} on {_quoted(topic)} {_quoted(channel)}"
+        raise _FatalError(msg)
+
+    def _sub(self, parameters: Sequence[bytes]) -> None:
+        if self.state != _INIT:
+            msg = "E_INVALID cannot SUB in current state"
+            raise _FatalError(msg)
+        if self._heartbeat_interval_ms <= 0:
+            msg = "E_INVALID cannot SUB with heartbeats disabled"
+            raise _FatalError(msg)
+        _need_parameters(parameters, 3, "SUB", "parameters")
+        topic = _valid_name(parameters[1], "E_BAD_TOPIC", "SUB topic")
+        name = _valid_name(parameters[2], "E_BAD_CHANNEL", "SUB channel")
+        self._check_authorized("SUB", topic, name)
+        now_s = time.monotonic()
+        channel = self.server.broker.topic(topic, now_s).channel(name, now_s)
+        most = self.server.settings.max_channel_consumers
+        if most and len(channel.consumers) >= most:
+            msg = f"E_SUB_FAILED SUB failed consumers for {topic}:{name} exceeds limit of {most}"
+            raise _FatalError(msg)
+        self.state = _SUBSCRIBED
+        self.channel = channel
+        channel.subscribe(self)
+        self._answer(b"OK")
+
+    def _rdy(self, parameters: Sequence[bytes]) -> None:
+        if self.state == _CLOSING:
+            return
+        channel = self._subscribed("RDY")
+        ready = 1
+        if len(parameters) > 1:
+            ready = _number(parameters[1], "RDY could not parse count")
+        if ready > self.server.settings.max_rdy_count:
+            msg = f"E_INVALID RDY count {ready} out of range 0-{self.server.settings.max_rdy_count}"
+            raise _FatalError(msg)
+        self.ready_count = ready
+        self.server.broker.needs_pump(channel)
+
+    def _fin(self, parameters: Sequence[bytes]) -> None:
+        self._subscribed("FIN")
+        _need_parameters(parameters, 2, "FIN", "params")
+        self._finish([_message_id(parameters[1])])
+
+    def _finish(self, idents: Sequence[bytes]) -> None:
+        channel = self._subscribed("FIN")
+        missing = self.in_flight.finish_all(idents)
+        self.finish_count += len(idents) - len(missing)
+        for ident in missing:
+            self._refuse_message("FIN", ident)
+        self.server.broker.needs_pump(channel)
+
+    def _req(self, parameters: Sequence[bytes]) -> None:
+        channel = self._subscribed("REQ")
+        _need_parameters(parameters, 3, "REQ", "params")
+        ident = _message_id(parameters[1])
+        delay_ms = _number(parameters[2], "REQ could not parse timeout")
+        delay_ms = min(delay_ms, self.server.settings.max_req_timeout_ms)
+        if ident not in self.in_flight:
+            self._refuse_message("REQ", ident)
+            return
+        channel.requeue(self, ident, delay_ms / 1000, time.monotonic())
+        self.requeue_count += 1
+        self.server.broker.needs_pump(channel)
+        self.server.wake_soon()
+
+    def _touch(self, parameters: Sequence[bytes]) -> None:
+        self._subscribed("TOUCH")
+        _need_parameters(parameters, 2, "TOUCH", "params")
+        ident = _message_id(parameters[1])
+        if ident not in self.in_flight:
+            self._refuse_message("TOUCH", ident)
+            return
+        longest_s = self.server.settings.max_msg_timeout_ms / 1000
+        self.in_flight.touch(ident, time.monotonic(), self.msg_timeout_s, longest_s)
+
+    def _cls(self, parameters: Sequence[bytes]) -> None:
+        del parameters
+        if self.state != _SUBSCRIBED:
+            msg = "E_INVALID cannot CLS in current state"
+            raise _FatalError(msg)
+        self.state = _CLOSING
+        self.ready_count = 0
+        self._answer(b"CLOSE_WAIT")
+
+    def _pub(self, parameters: Sequence[bytes], data: bytes, start: int) -> int:
+        _need_parameters(parameters, 2, "PUB", "parameters")
+        topic = _valid_name(parameters[1], "E_BAD_TOPIC", "PUB topic")
+        body, end = self._message_body(data, start, "PUB")
+        self._check_authorized("PUB", topic)
+        self._publish(topic, [body])
+        return end
+
+    def _dpub(self, parameters: Sequence[bytes], data: bytes, start: int) -> int:
+        _need_parameters(parameters, 3, "DPUB", "parameters")
+        topic = _valid_name(parameters[1], "E_BAD_TOPIC", "DPUB topic")
+        delay_ms = _number(parameters[2], "DPUB could not parse timeout")
+        longest_ms = self.server.settings.max_req_timeout_ms
+        if delay_ms > longest_ms:
+            msg = f"E_INVALID DPUB timeout {delay_ms} out of range 0-{longest_ms}"
+            raise _FatalError(msg)
+        body, end = self._message_body(data, start, "DPUB")
+        self._check_authorized("DPUB", topic)
+        self._publish(topic, [body], delay_ms / 1000)
+        return end
+
+    def _mpub(self, parameters: Sequence[bytes], data: bytes, start: int) -> int:
+        _need_parameters(parameters, 2, "MPUB", "parameters")
+        # The doubled code is nsqd's own.
+        topic = _valid_name(parameters[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic")
+        self._check_authorized("MPUB", topic)
+        # Even an MPUB that is refused makes its topic.
+        self.server.broker.topic(topic, time.monotonic())
+        settings = self.server.settings
+        size = _size(data, start)
+        if size <= 0:
+            msg = f"E_BAD_BODY MPUB invalid body size {size}"
+            raise _FatalError(msg)
+        if size > settings.max_body_size:
+            msg = f"E_BAD_BODY MPUB body too big {size} > {settings.max_body_size}"
+            raise _FatalError(msg)
+        if len(data) < start + 4 + size:
+            raise _IncompleteError(start + 4 + size)
+        try:
+            bodies, end = take_mpub(data, start + 4, settings)
+        except ValueError as error:
+            raise _FatalError(str(error)) from error
+        self._publish(topic, bodies)
+        return end
+
+    def _publish(self, topic: str, bodies: Sequence[bytes], defer_s: float = 0.0) -> None:
+        now_s = time.monotonic()
+        self.server.broker.topic(topic, now_s).publish(bodies, defer_s, now_s, time.time_ns())
+        if defer_s:
+            self.server.wake_soon()
+        self.published[topic] = self.published.get(topic, 0) + len(bodies)
+        self._answer(b"OK")
+
+    def _subscribed(self, command: str) -> Channel:
+        if self.channel is None:
+            msg = f"E_INVALID cannot {command} in current state"
+            raise _FatalError(msg)
+        return self.channel
+
+    def _refuse_message(self, command: str, ident: bytes) -> None:
+        assert self.channel is not None  # noqa: S101 - the callers know
+        reason = "ID not in flight" if self.channel.owner_of(ident) is None else "client does not own message"
+        text = f"E_{command}_FAILED {command} {ident.decode(errors='replace')} failed {reason}"
+        self._answer(text.encode(), _ERROR)
+
+    def _body(self, data: bytes, start: int, command: str) -> tuple[bytes, int]:
+        size = _size(data, start)
+        most = self.server.settings.max_body_size
+        if size > most:
+            msg = f"E_BAD_BODY {command} body too big {size} > {most}"
+            raise _FatalError(msg)
+        if size <= 0:
+            msg = f"E_BAD_BODY {command} invalid body size {size}"
+            raise _FatalError(msg)
+        return _take(data, start + 4, size)
+
+    def _message_body(self, data: bytes, start: int, command: str) -> tuple[bytes, int]:
+        size = _size(data, start)
+        most = self.server.settings.max_msg_size
+        if size <= 0:
+            msg = f"E_BAD_MESSAGE {command} invalid message body size {size}"
+            raise _FatalError(msg)
+        if size > most:
+            msg = f"E_BAD_MESSAGE {command} message too big {size} > {most}"
+            raise _FatalError(msg)
+        return _take(data, start + 4, size)
+
+
+_COMMANDS: Final[Mapping[str, Callable[[Connection, Sequence[bytes]], None]]] = {
+    "FIN": Connection._fin,
+    "RDY": Connection._rdy,
+    "REQ": Connection._req,
+    "NOP": Connection._nop,
+    "TOUCH": Connection._touch,
+    "SUB": Connection._sub,
+    "CLS": Connection._cls,
+}
+_WITH_BODY: Final[Mapping[str, Callable[[Connection, Sequence[bytes], bytes, int], int]]] = {
+    "IDENTIFY": Connection._identify,
+    "PUB": Connection._pub,
+    "MPUB": Connection._mpub,
+    "DPUB": Connection._dpub,
+    "AUTH": Connection._auth,
+}
+
+
+def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[bytes], int]:
+    """The messages of an MPUB's body, and where it ends (where its last message does, whatever its size said).
+
+    Raises:
+        ValueError: it is not one, or breaks a limit; the text is nsqd's, with its error code.
+        _IncompleteError: it is longer than the data.
+    """
+    number = _size(data, start)
+    if number <= 0 or number > (settings.max_body_size - 4) // 5:
+        msg = f"E_BAD_BODY MPUB invalid message count {number}"
+        raise ValueError(msg)
+    most = settings.max_msg_size
+    position = start + 4
+    bodies: list[bytes] = []
+    from_bytes = int.from_bytes
+    for index in range(number):
+        size = from_bytes(data[position : position + 4], "big", signed=True)
+        end = position + 4 + size
+        if size <= 0 or size > most or end > len(data):
+            if len(data) < position + 4:
+                raise _IncompleteError(position + 4)
+            if size <= 0:
+                msg = f"E_BAD_MESSAGE MPUB invalid message({index}) body size {size}"
+                raise ValueError(msg)
+            if size > most:
+                msg = f"E_BAD_MESSAGE MPUB message too big {size} > {most}"
+                raise ValueError(msg)
+            raise _IncompleteError(end)
+        bodies.append(data[position + 4 : end])
+        position = end
+    return bodies, position
+
+
+def _block_of_fins(data: bytes) -> int:
+    """The size of the complete lines if they are FINs and nothing else, as one who answers many sends them; else 0."""
+    end = data.rfind(b"\n") + 1
+    lines = end // _FIN_LINE_BYTES
+    if (
+        lines * _FIN_LINE_BYTES == end
+        and data.count(b"\n", 0, end) == lines
+        and data[_FIN_LINE_BYTES - 1 : end : _FIN_LINE_BYTES] == b"\n" * lines
+        and data.count(b"\nFIN ", 0, end) == lines - 1
+    ):
+        return end
+    return 0
+
+
+def _size(data: bytes, start: int) -> int:
+    if len(data) < start + 4:
+        raise _IncompleteError(start + 4)
+    return int.from_bytes(data[start : start + 4], "big", signed=True)
+
+
+def _take(data: bytes, start: int, size: int) -> tuple[bytes, int]:
+    end = start + size
+    if len(data) < end:
+        raise _IncompleteError(end)
+    return data[start:end], end
+
+
+def _need_parameters(parameters: Sequence[bytes], number: int, command: str, word: str) -> None:
+    if len(parameters) < number:
+        msg = f"E_INVALID {command} insufficient number of {word}"
+        raise _FatalError(msg)
+
+
+def _valid_name(raw: bytes, code: str, what: str) -> str:
+    name = raw.decode(errors="backslashreplace")
+    if not is_valid_name(name):
+        msg = f"{code} {what} name {_quoted(name)} is not valid"
+        raise _FatalError(msg)
+    return name
+
+
+def _number(raw: bytes, complaint: str) -> int:
+    if raw.strip(b"0123456789"):
+        msg = f"E_INVALID {complaint} {raw.decode(errors='replace')}"
+        raise _FatalError(msg)
+    return int(raw or b"0")
+
+
+def _message_id(raw: bytes) -> bytes:
+    if len(raw) != 16:
+        msg = "E_INVALID invalid message ID"
+        raise _FatalError(msg)
+    return raw
+
+
+def _identify_wishes(body: bytes) -> dict[str, Any]:
+    """The fields of an IDENTIFY, each of its type, absent ones empty; names in any case, as Go reads JSON."""
+    wishes: dict[str, Any] = {name: kind() for name, kind in _IDENTIFY_FIELDS.items()}
+    try:
+        document = json.loads(body)
+    except ValueError:
+        document = False
+    if not isinstance(document, dict | None):
+        msg = "E_BAD_BODY IDENTIFY failed to decode JSON body"
+        raise _FatalError(msg)
+    for key, value in (document or {}).items():
+        kind = _IDENTIFY_FIELDS.get(key.lower())
+        if kind is None or value is None:
+            continue
+        if type(value) is not kind:
+            msg = "E_BAD_BODY IDENTIFY failed to decode JSON body"
+            raise _FatalError(msg)
+        wishes[key.lower()] = value
+    return wishes
+
+
+def _wish(what: str, wished: int, least: int, most: int, *, off: int | None = None) -> int | None:
+    """What the client gets: None for the default, `off` for -1."""
+    if wished == 0:
+        return None
+    if wished == -1 and off is not None:
+        return off
+    if least <= wished <= most:
+        return wished
+    msg = f"E_BAD_BODY IDENTIFY {what} ({wished}) is invalid"
+    raise _FatalError(msg)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _compact_json(document: object) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,497 @@
+"""Topics and channels in memory: who gets which message when. No sockets and no clock: the caller says what time it is.
+
+A message is one `bytes`: the whole frame of its *next* delivery (size, type 2, timestamp, attempts, id, body). Channels
+of a topic share it, delivering it copies nothing, and only what is delivered again is ever rebuilt. Queues hold lists
+of such frames, as they came, so that the work per message is a slice of a list.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final, Protocol
+
+from spark_mq_source.testing.settings import NsqSettings
+
+__all__ = ["Broker", "Channel", "Consumer", "InFlight", "Topic", "is_valid_name"]
+
+_NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
+# size, frame type, timestamp in nanoseconds, attempts; then 16 bytes of id, then the body
+_HEAD: Final = struct.Struct(">iiqH")
+_ATTEMPTS: Final = slice(16, 18)
+_ID: Final = slice(18, 34)
+HEAD_SIZE: Final = 34
+
+# A message id is 64 bits in hex: 2^20 nanoseconds since this epoch, the node (10 bits), a number (12 bits).
+_EPOCH: Final = 1288834974288
+_SEQUENCE: Final = [b"%03x" % number for number in range(4096)]
+
+# About what one write to a socket should hold.
+_WRITE_BYTES: Final = 256 * 1024
+
+
+def is_valid_name(name: str) -> bool:
+    """Whether a topic or channel may be called so: 1 to 64 of `.a-zA-Z0-9_-`, the suffix #ephemeral included."""
+    return 1 <= len(name) <= 64 and _NAME.fullmatch(name) is not None
+
+
+def message_id(frame: bytes) -> bytes:
+    """The id in a message's frame."""
+    return frame[_ID]
+
+
+def _delivered_again(frame: bytes) -> bytes:
+    attempts = (int.from_bytes(frame[_ATTEMPTS], "big") + 1) & 0xFFFF  # it wraps around in nsqd too
+    return frame[:16] + attempts.to_bytes(2, "big") + frame[18:]
+
+
+class MessageIds:
+    """Gives ids that rise; those of one topic never repeat.
+
+    Args:
+        node_id: 0 to 1023.
+    """
+
+    def __init__(self, node_id: int) -> None:
+        self._node = node_id
+        self._tick = 0
+        self._next = 0
+
+    def take(self, number: int, now_ns: int) -> list[bytes]:
+        """The next ids. Where nsqd would wait for the next tick of 1.05 ms, they are taken from that tick already."""
+        tick = now_ns >> 20
+        if tick > self._tick:
+            self._tick, self._next = tick, 0
+        ids: list[bytes] = []
+        while number:
+            if self._next == 4096:
+                self._tick, self._next = self._tick + 1, 0
+            head = b"%013x" % (((self._tick - _EPOCH) << 10 | self._node) & (1 << 52) - 1)
+            tails = _SEQUENCE[self._next : self._next + number]
+            ids += [head + tail for tail in tails]
+            self._next += len(tails)
+            number -= len(tails)
+        return ids
+
+
+class Consumer(Protocol):
+    """What a channel knows of a subscribed connection."""
+
+    in_flight: InFlight
+
+    @property
+    def room(self) -> int:
+        """How many more messages it takes now."""
+
+    @property
+    def msg_timeout_s(self) -> float:
+        """Seconds until a message it got counts as lost."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Percent of the messages it wants; 0 for all."""
+
+    def deliver(self, frames: Sequence[bytes]) -> None:
+        """Sends messages."""
+
+    def close(self) -> None:
+        """Ends the connection."""
+
+
+class _Delivery:
+    """Messages that were sent together."""
+
+    __slots__ = ("_by_id", "at_s", "deadline_s", "frames")
+
+    def __init__(self, frames: Sequence[bytes], at_s: float, deadline_s: float) -> None:
+        self.frames = frames
+        self.at_s = at_s
+        self.deadline_s = deadline_s
+        self._by_id: dict[bytes, bytes] | None = None
+
+    def frame(self, ident: bytes) -> bytes:
+        if self._by_id is None:
+            self._by_id = {frame[_ID]: frame for frame in self.frames}
+        return self._by_id[ident]
+
+
+class InFlight:
+    """What one connection got and has not answered, in the order of the deadlines."""
+
+    def __init__(self) -> None:
+        self._deliveries: dict[bytes, _Delivery] = {}
+        # TOUCH may not hold a message longer than max-msg-timeout: those deadlines are out of order.
+        self._capped: dict[bytes, _Delivery] = {}
+        self.pop = self._deliveries.pop
+
+    def __len__(self) -> int:
+        return len(self._deliveries) + len(self._capped)
+
+    def __contains__(self, ident: bytes) -> bool:
+        return ident in self._deliveries or ident in self._capped
+
+    def add(self, frames: Sequence[bytes], now_s: float, timeout_s: float) -> None:
+        """Notes what was just sent."""
+        self._deliveries.update(
+            dict.fromkeys([frame[_ID] for frame in frames], _Delivery(frames, now_s, now_s + timeout_s))
+        )
+
+    def finish_all(self, idents: Sequence[bytes]) -> list[bytes]:
+        """Forgets messages; returns the ids that were not here."""
+        found = [self.pop(ident, None) for ident in idents]
+        if all(found):
+            return []
+        missing = [ident for ident, delivery in zip(idents, found, strict=True) if delivery is None]
+        return [ident for ident in missing if self._capped.pop(ident, None) is None]
+
+    def take(self, ident: bytes) -> bytes:
+        """The frame of a message, which is forgotten here; it must be in flight."""
+        delivery = self._deliveries.pop(ident, None) or self._capped.pop(ident)
+        return delivery.frame(ident)
+
+    def touch(self, ident: bytes, now_s: float, timeout_s: float, longest_s: float) -> None:
+        """Starts a message's timeout anew, up to the longest time since it was sent; it must be in flight."""
+        delivery = self._deliveries.pop(ident, None) or self._capped.pop(ident)
+        latest_s = delivery.at_s + longest_s
+        touched = _Delivery([delivery.frame(ident)], delivery.at_s, min(now_s + timeout_s, latest_s))
+        (self._capped if touched.deadline_s == latest_s else self._deliveries)[ident] = touched
+
+    def take_expired(self, now_s: float) -> list[bytes]:
+        """The frames of messages whose time is up; they are forgotten here."""
+        expired: list[bytes] = []
+        for ident, delivery in self._deliveries.items():
+            if delivery.deadline_s > now_s:
+                break
+            expired.append(ident)
+        expired += [ident for ident, delivery in self._capped.items() if delivery.deadline_s <= now_s]
+        return [self.take(ident) for ident in expired]
+
+    def take_all(self) -> list[bytes]:
+        """All frames; nothing is in flight then."""
+        return [self.take(ident) for ident in [*self._deliveries, *self._capped]]
+
+
+class _Queue:
+    """Frames in the order they came, put in and taken out by lists."""
+
+    def __init__(self) -> None:
+        self._lists: deque[list[bytes]] = deque()
+        self._taken = 0  # of the first list
+        self.depth = 0
+
+    def put(self, frames: list[bytes]) -> None:
+        if frames:
+            self._lists.append(frames)
+            self.depth += len(frames)
+
+    def take(self, most: int) -> list[bytes]:
+        """Up to this many messages, and about as many as go into one write."""
+        lists, start = self._lists, self._taken
+        frames: list[bytes] = []
+        if self.depth:
+            most = max(1, min(most, _WRITE_BYTES // len(lists[0][start])))
+        while most and lists:
+            part = lists[0][start : start + most]
+            frames += part
+            most -= len(part)
+            start += len(part)
+            if start == len(lists[0]):
+                lists.popleft()
+                start = 0
+        self._taken = start
+        self.depth -= len(frames)
+        return frames
+
+    def take_all(self) -> list[bytes]:
+        frames = [frame for part in self._lists for frame in part][self._taken :]
+        self.clear()
+        return frames
+
+    def clear(self) -> None:
+        self._lists.clear()
+        self._taken = self.depth = 0
+
+
+class Channel:
+    """One queue of a topic's messages with its subscribers.
+
+    Args:
+        topic: whose messages it gets.
+        name: a valid name.
+    """
+
+    def __init__(self, topic: Topic, name: str) -> None:
+        self.topic = topic
+        self.name = name
+        self.ephemeral = name.endswith("#ephemeral")
+        self.paused = False
+        self.consumers: list[Consumer] = []
+        self.queue = _Queue()
+        self.message_count = self.requeue_count = self.timeout_count = self.sent_count = 0
+        # Every connection with messages in flight, those that are gone as well: their messages wait for the timeout.
+        self._holders: list[InFlight] = []
+        self._deferred: list[tuple[float, int, bytes]] = []
+        self._serial = count()
+
+    @property
+    def in_flight_count(self) -> int:
+        """Messages that were sent and not answered."""
+        return sum(map(len, self._holders))
+
+    @property
+    def deferred_count(self) -> int:
+        """Messages that wait for their time."""
+        return len(self._deferred)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something happens by the time alone."""
+        return bool(self._deferred) or any(self._holders)
+
+    def put(self, frames: list[bytes], defer_s: float, now_s: float) -> None:
+        """Takes messages of the topic."""
+        self.message_count += len(frames)
+        if defer_s:
+            for frame in frames:
+                self._defer(frame, now_s + defer_s)
+        else:
+            self._enqueue(frames)
+
+    def _enqueue(self, frames: list[bytes]) -> None:
+        if self.ephemeral:
+            frames = frames[: max(0, self.topic.broker.settings.mem_queue_size - self.queue.depth)]
+        self.queue.put(frames)
+
+    def _defer(self, frame: bytes, until_s: float) -> None:
+        heappush(self._deferred, (until_s, next(self._serial), frame))
+
+    def subscribe(self, consumer: Consumer) -> None:
+        """Adds a subscriber."""
+        self.consumers.append(consumer)
+        self._holders.append(consumer.in_flight)
+
+    def unsubscribe(self, consumer: Consumer) -> None:
+        """A subscriber is gone; what it had in flight stays in flight until its timeout (seen on nsqd 1.3.0)."""
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            if self.ephemeral and not self.consumers:
+                self.topic.delete_channel(self.name)
+
+    def owner_of(self, ident: bytes) -> InFlight | None:
+        """Where a message is in flight; None if it is not."""
+        return next((holder for holder in self._holders if ident in holder), None)
+
+    def requeue(self, consumer: Consumer, ident: bytes, delay_s: float, now_s: float) -> None:
+        """Takes a message of the consumer's back; it must be in flight there."""
+        frame = _delivered_again(consumer.in_flight.take(ident))
+        self.requeue_count += 1
+        if delay_s:
+            self._defer(frame, now_s + delay_s)
+        else:
+            self._enqueue([frame])
+
+    def pump(self, now_s: float) -> None:
+        """Sends what can be sent: shared out evenly among the consumers that have room."""
+        while self.queue.depth and not self.paused:
+            ready = [consumer for consumer in self.consumers if consumer.room > 0]
+            if not ready:
+                return
+            for number, consumer in enumerate(ready):
+                share = -(-self.queue.depth // (len(ready) - number))
+                frames = self.queue.take(min(share, consumer.room)) if share else []
+                if consumer.sample_rate:
+                    # As nsqd draws: 0 to 99, and what is above is gone for this channel.
+                    frames = [frame for frame in frames if random.randrange(100) <= consumer.sample_rate]  # noqa: S311 - no secret
+                if frames:
+                    self.sent_count += len(frames)
+                    consumer.in_flight.add(frames, now_s, consumer.msg_timeout_s)
+                    consumer.deliver(frames)
+            # The next one is first the next time, so that single messages go round.
+            self.consumers.append(self.consumers.pop(0))
+
+    def wake(self, now_s: float) -> None:
+        """Brings back what timed out and what was deferred until now."""
+        back: list[bytes] = []
+        for holder in self._holders:
+            back += holder.take_expired(now_s)
+        self.timeout_count += len(back)
+        frames = [_delivered_again(frame) for frame in back]
+        while self._deferred and self._deferred[0][0] <= now_s:
+            frames.append(heappop(self._deferred)[2])
+        self._enqueue(frames)
+        present = {id(consumer.in_flight) for consumer in self.consumers}
+        self._holders = [holder for holder in self._holders if len(holder) or id(holder) in present]
+        self.pump(now_s)
+
+    def empty(self) -> None:
+        """Forgets every message, those in flight and deferred as well."""
+        self.queue.clear()
+        self._deferred.clear()
+        for holder in self._holders:
+            holder.take_all()
+
+    def settle(self) -> None:
+        """What a clean restart makes of it: what was in flight or deferred is queued again, nobody subscribes."""
+        back = [_delivered_again(frame) for holder in self._holders for frame in holder.take_all()]
+        self.queue.put(back + [frame for _, _, frame in self._deferred])
+        self._deferred.clear()
+        self._holders.clear()
+        self.consumers.clear()
+
+
+class Topic:
+    """A topic: keeps messages while it has no channel (or is paused), then gives each channel every one.
+
+    Args:
+        broker: whose topic it is.
+        name: a valid name.
+    """
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self.broker = broker
+        self.name = name
+        self.ephemeral = name.endswith("#ephemeral")
+        self.paused = False
+        self.channels: dict[str, Channel] = {}
+        self.message_count = self.message_bytes = 0
+        self._backlog: deque[tuple[list[bytes], float]] = deque()
+        self._ids = MessageIds(broker.settings.effective_node_id)
+
+    @property
+    def depth(self) -> int:
+        """Messages that no channel has got yet."""
+        return sum(len(frames) for frames, _ in self._backlog)
+
+    def publish(self, bodies: Sequence[bytes], defer_s: float, now_s: float, now_ns: int) -> None:
+        """Takes messages, all or none; they are sent when the channels are pumped."""
+        idents = self._ids.take(len(bodies), now_ns)
+        frames: list[bytes] = []
+        size, head = -1, b""
+        for ident, body in zip(idents, bodies, strict=True):
+            if len(body) != size:
+                size = len(body)
+                head = _HEAD.pack(size + HEAD_SIZE - 4, 2, now_ns, 1)
+            frames.append(head + ident + body)
+        self.message_count += len(frames)
+        self.message_bytes += sum(map(len, bodies))
+        if self.ephemeral and (self.paused or not self.channels):
+            frames = frames[: max(0, self.broker.settings.mem_queue_size - self.depth)]
+        self._backlog.append((frames, defer_s))
+        self.flow(now_s)
+
+    def flow(self, now_s: float) -> None:
+        """Hands the backlog to the channels, unless there is none or the topic is paused."""
+        if not self.channels or self.paused:
+            return
+        while self._backlog:
+            frames, defer_s = self._backlog.popleft()
+            for channel in self.channels.values():
+                channel.put(frames, defer_s, now_s)
+                self.broker.needs_pump(channel)
+
+    def channel(self, name: str, now_s: float) -> Channel:
+        """The channel of this name, made if absent: the first one gets the backlog."""
+        channel = self.channels.get(name)
+        if channel is None:
+            channel = self.channels[name] = Channel(self, name)
+            self.broker.on_change(self.name, name, True)
+            self.flow(now_s)
+        return channel
+
+    def delete_channel(self, name: str) -> None:
+        """Deletes a channel with its messages and connections; the last one takes an ephemeral topic with it."""
+        channel = self.channels.pop(name)
+        self.broker.on_change(self.name, name, False)
+        for consumer in list(channel.consumers):
+            consumer.close()
+        channel.empty()
+        channel.consumers.clear()
+        if self.ephemeral and not self.channels:
+            self.broker.delete_topic(self.name)
+
+    def empty(self) -> None:
+        """Forgets the backlog; the channels keep theirs."""
+        self._backlog.clear()
+
+    def settle(self) -> None:
+        """What a clean restart makes of it: ephemeral channels are gone, messages lose their deferral."""
+        self._backlog = deque((frames, 0.0) for frames, _ in self._backlog)
+        for channel in list(self.channels.values()):
+            channel.settle()
+            if channel.ephemeral:
+                del self.channels[channel.name]
+
+
+class Broker:
+    """All topics of one broker.
+
+    Args:
+        settings: the limits.
+        on_change: called with topic, channel (None for the topic itself) and whether it is there now.
+        known_channels: the channels that a new topic should have from its start (those that lookups know).
+    """
+
+    def __init__(
+        self,
+        settings: NsqSettings,
+        on_change: Callable[[str, str | None, bool], None],
+        known_channels: Callable[[str], Iterable[str]],
+    ) -> None:
+        self.settings = settings
+        self.topics: dict[str, Topic] = {}
+        self.on_change = on_change
+        self._known_channels = known_channels
+        self._unpumped: dict[Channel, None] = {}
+
+    def topic(self, name: str, now_s: float) -> Topic:
+        """The topic of this name, made if absent."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics[name] = Topic(self, name)
+            self.on_change(name, None, True)
+            for channel in self._known_channels(name):
+                if not channel.endswith("#ephemeral"):
+                    topic.channel(channel, now_s)
+        return topic
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic with its channels, messages and connections."""
+        topic = self.topics.pop(name, None)
+        if topic is None:  # its last channel took it along
+            return
+        topic.ephemeral = False
+        for channel in list(topic.channels):
+            topic.delete_channel(channel)
+        self.on_change(name, None, False)
+
+    def needs_pump(self, channel: Channel) -> None:
+        """Something may be sent that could not before."""
+        self._unpumped[channel] = None
+
+    def pump(self, now_s: float) -> None:
+        """Sends what can be sent since the last time."""
+        while self._unpumped:
+            self._unpumped.popitem()[0].pump(now_s)
+
+    def wake(self, now_s: float) -> None:
+        """Brings back what timed out and what was deferred until now, everywhere."""
+        for topic in list(self.topics.values()):
+            for channel in list(topic.channels.values()):
+                if channel.is_waiting:
+                    channel.wake(now_s)
+
+    def settle(self, *, lose_messages: bool) -> None:
+        """What a restart makes of it; a crash loses every message, and neither loses a topic or channel."""
+        for topic in list(self.topics.values()):
+            topic.settle()
+            if topic.ephemeral:
+                del self.topics[topic.name]
+            elif lose_messages:
+                topic.empty()
+                for channel in topic.channels.values():
+                    channel.empty()
