@@ -18,7 +18,13 @@ from functools import partial
 from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
-from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, RequestTimeoutError, TransportError
+from spark_mq_source.core.errors import (
+    BrokerError,
+    MQSourceError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    TransportError,
+)
 from spark_mq_source.net.http import fetch_json
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.pulsar import commands
@@ -147,6 +153,18 @@ class PulsarClient:
             found += [TopicPartition(topic, n) for n in range(count)] if count else [TopicPartition.parse(topic)]
         return found
 
+    def fetch_addresses(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
+        """The broker (`host:port`) that serves each topic-partition now.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+
+        def ask() -> dict[TopicPartition, str]:
+            return {tp: session.address for tp, session in self._lookup(topic_partitions).items()}
+
+        return retrying(ask, deadline=self._deadline())
+
     # -- positions
 
     def fetch_bounds(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
@@ -170,21 +188,58 @@ class PulsarClient:
         found = self._probe(list(timestamps_ms), {tp: max(0, ms) for tp, ms in timestamps_ms.items()})
         return {topic_partition: bounds.first for topic_partition, bounds in found.items()}
 
+    def fetch_backlogs(
+        self, starts: Mapping[TopicPartition, Position], ends: Mapping[TopicPartition, Position]
+    ) -> dict[TopicPartition, int]:
+        """How many entries there are after each start up to its end, which is the last one; at least 1.
+
+        Across ledgers it is as the broker counts them: what came after the end and markers are counted too.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        # A start within a batch has part of its entry still to be read.
+        near = {
+            tp: ends[tp].entry - start.entry + (start.batch >= 0)
+            for tp, start in starts.items()
+            if ends[tp].ledger == start.ledger
+        }
+        far = {tp: start for tp, start in starts.items() if tp not in near}
+
+        def ask() -> dict[TopicPartition, int]:
+            consumers = self.open_consumers(far)
+            try:
+                asked = {tp: consumer.request_backlog() for tp, consumer in consumers.items()}
+                backlogs = self.wait_for(asked, "backlog")
+            finally:
+                for consumer in consumers.values():
+                    self.close_consumer(consumer)
+            # The cursor begins before the entry of the start itself where that is still there.
+            return {tp: backlogs[tp] - (consumers[tp].opened.first < far[tp] and far[tp].batch < 0) for tp in far}
+
+        counted = near | retrying(ask, deadline=self._deadline())
+        return {tp: max(1, counted[tp]) for tp in starts}
+
+    def fetch_subscription_backlog(self, topic_partition: TopicPartition, subscription: str) -> int:
+        """How many entries wait for a subscription of a topic-partition, from `adminUrl`.
+
+        Raises:
+            MQSourceError: no answer in time, a refusal, or there is no such subscription.
+        """
+        url, answer = self._ask_admin(topic_partition, "stats")
+        try:
+            return int(answer["subscriptions"][subscription]["msgBacklog"])  # type: ignore[index]
+        except (KeyError, TypeError, ValueError) as error:
+            msg = f"{url}: {topic_partition} has no subscription {subscription}"
+            raise BrokerError(msg) from error
+
     def fetch_ledgers(self, topic_partition: TopicPartition) -> list[Ledger]:
         """The ledgers of a topic-partition, oldest first, from `adminUrl`.
 
         Raises:
             MQSourceError: no answer in time, a refusal, or an answer that is not the admin interface's.
         """
-        domain, _, rest = str(topic_partition).partition("://")
-        path = "/".join(quote(part, safe="") for part in (domain, *rest.split("/", 2)))
-        url = f"{self._options.admin_url}/admin/v2/{path}/internalStats"
-        answer = fetch_json(
-            url,
-            headers=http_headers(self._options),
-            tls=tls_settings(self._options),
-            timeout_seconds=self._options.operation_timeout_ms / 1000,
-        )
+        url, answer = self._ask_admin(topic_partition, "internalStats")
         try:
             ledgers = [Ledger(int(x["ledgerId"]), int(x["entries"]), int(x["size"])) for x in answer["ledgers"]]  # type: ignore[index]
             current = int(answer["currentLedgerEntries"]), int(answer["currentLedgerSize"])  # type: ignore[index]
@@ -195,6 +250,18 @@ class PulsarClient:
         if ledgers and ledgers[-1].entries == 0:
             ledgers[-1] = Ledger(ledgers[-1].ledger_id, *current)
         return ledgers
+
+    def _ask_admin(self, topic_partition: TopicPartition, what: str) -> tuple[str, object]:
+        domain, _, rest = str(topic_partition).partition("://")
+        path = "/".join(quote(part, safe="") for part in (domain, *rest.split("/", 2)))
+        url = f"{self._options.admin_url}/admin/v2/{path}/{what}"
+        answer = fetch_json(
+            url,
+            headers=http_headers(self._options),
+            tls=tls_settings(self._options),
+            timeout_seconds=self._options.operation_timeout_ms / 1000,
+        )
+        return url, answer
 
     # -- consumers
 

@@ -19,7 +19,6 @@ from statistics import fmean
 import pyarrow as pa
 
 from spark_mq_source.core.errors import MQSourceError
-from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.pulsar import commands
 from spark_mq_source.pulsar.client import Ledger, PulsarClient
 from spark_mq_source.pulsar.messages import EntryDecoder
@@ -142,7 +141,7 @@ class Limiter:
         behind = [tp for tp in sorted(ends) if starts[tp] < ends[tp]]
         if not behind or not (by_size or options.max_entries_per_trigger is not None):
             return dict(ends)
-        backlogs = self._backlogs(behind, starts, ends)
+        backlogs = self._statistics.fetch_backlogs({tp: starts[tp] for tp in behind}, ends)
         waiting = {tp: _Waiting(starts[tp], ends[tp], backlogs[tp]) for tp in behind}
         turns = self._settle(waiting) if by_size else self._take(waiting, self._allowed(waiting))
         if not all(waiting[tp].share for tp in turns):
@@ -274,35 +273,6 @@ class Limiter:
             return ()
 
     # -- entries
-
-    def _backlogs(
-        self,
-        behind: Sequence[TopicPartition],
-        start: Mapping[TopicPartition, Position],
-        ends: Mapping[TopicPartition, Position],
-    ) -> dict[TopicPartition, int]:
-        """Entries between start and end; across ledgers as the broker counts them, markers and all."""
-        # A start within a batch has part of its entry still to be read.
-        near = {
-            tp: ends[tp].entry - start[tp].entry + (start[tp].batch >= 0)
-            for tp in behind
-            if ends[tp].ledger == start[tp].ledger
-        }
-        far = {tp: start[tp] for tp in behind if tp not in near}
-
-        def ask() -> dict[TopicPartition, int]:
-            consumers = self._statistics.open_consumers(far)
-            try:
-                asked = {tp: consumer.request_backlog() for tp, consumer in consumers.items()}
-                backlogs = self._statistics.wait_for(asked, "backlog")
-            finally:
-                for consumer in consumers.values():
-                    self._statistics.close_consumer(consumer)
-            # The cursor begins before the entry of the start itself where that is still there.
-            return {tp: backlogs[tp] - (consumers[tp].opened.first < far[tp] and far[tp].batch < 0) for tp in far}
-
-        counted = near | retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
-        return {tp: max(1, counted[tp]) for tp in behind}
 
     def _advance(self, tp: TopicPartition, start: Position, end: Position, entries: int) -> Position:
         """The position `entries` entries after `start`, across ledgers, or `end` if that comes first."""
