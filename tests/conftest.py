@@ -8,6 +8,8 @@ from importlib.metadata import version
 
 import pytest
 
+from dev.nsq_broker import nsqd_on_path
+
 pytest_plugins = ["tests.fix_brokers", "tests.fix_net", "tests.fix_spark"]
 
 BROKER_FIXTURES = {"pulsar", "pulsar_featured", "pulsar_private"}
@@ -46,8 +48,10 @@ def implementation() -> str:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     broker = config.getoption("--pulsar-url") or "started when a test needs it"
+    nsqd = "nsqd from PATH, and " if nsqd_on_path() else ""
+    nsq = f"{nsqd}the embedded broker (the test's id says which one it used)"
     packages = ", ".join(f"{name} {version(name)}" for name in ("pyspark", "pyarrow", "protobuf"))
-    return [f"spark-mq-source: decodes with {implementation()}; {packages}", f"pulsar: {broker}"]
+    return [f"spark-mq-source: decodes with {implementation()}; {packages}", f"pulsar: {broker}", f"nsq: {nsq}"]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

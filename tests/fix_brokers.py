@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import itertools
+import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
+from dev.nsq_broker import NsqdProcess, NsqlookupdProcess, nsqd_on_path
 from dev.pulsar_admin import TEST_NAMESPACE, PulsarAdmin
 from dev.pulsar_broker import PulsarStandalone, wait_until_ready
+from spark_mq_source.testing import NsqBroker, NsqLookupd
 
 _serial = itertools.count()
 
@@ -131,3 +137,154 @@ def pulsar_private(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[Puls
     yield under_test
     under_test.close_clients()
     broker.remove()
+
+
+@dataclass
+class NsqUnderTest:
+    """A running NSQ broker as tests see it: the embedded one, or nsqd where that is on PATH.
+
+    Both are asked over HTTP alike, so that what a test sees does not depend on which one it is.
+    """
+
+    broker: NsqBroker | NsqdProcess
+    lookupd: NsqLookupd | NsqlookupdProcess
+
+    @property
+    def name(self) -> str:
+        """What it is."""
+        return "embedded" if isinstance(self.broker, NsqBroker) else "nsqd"
+
+    @property
+    def tcp_address(self) -> str:
+        """Where clients connect, as `host:port`."""
+        return self.broker.tcp_address
+
+    @property
+    def http_address(self) -> str:
+        """Its HTTP interface, as `host:port`."""
+        return self.broker.http_address
+
+    @property
+    def lookupd_address(self) -> str:
+        """The HTTP interface of its lookup daemon, as `host:port`."""
+        return self.lookupd.http_address
+
+    def unused_topic(self, *, prefix: str = "t") -> str:
+        """The name of a topic that does not exist."""
+        return f"{prefix}-{os.getpid()}-{next(_serial)}"
+
+    def topic(self, *channels: str, prefix: str = "t") -> str:
+        """Creates a topic nobody else uses, with these channels, and waits until lookups find it."""
+        topic = self.unused_topic(prefix=prefix)
+        self.create(topic, *channels)
+        return topic
+
+    def create(self, topic: str, *channels: str) -> None:
+        """Creates a topic and these channels, and waits until lookups find them."""
+        self.post("/topic/create", topic=topic)
+        for channel in channels:
+            self.post("/channel/create", topic=topic, channel=channel)
+
+        def is_known() -> bool:
+            status, found = self.ask("GET", self.lookupd_address, "/lookup", topic=topic)
+            return status == 200 and set(channels) <= set(found["channels"]) and self._port() in _ports(found)
+
+        wait_until(is_known, f"{self.lookupd_address} knows {topic}")
+
+    def _port(self) -> int:
+        return int(self.tcp_address.rpartition(":")[2])
+
+    def publish(self, topic: str, *bodies: bytes) -> None:
+        """Publishes messages."""
+        for start in range(0, len(bodies), 1000):
+            part = bodies[start : start + 1000]
+            packed = b"".join(len(body).to_bytes(4, "big") + body for body in part)
+            self.post("/mpub", len(part).to_bytes(4, "big") + packed, topic=topic, binary="true")
+
+    def post(self, path: str, body: bytes = b"", **parameters: str) -> None:
+        """Sends a request to its HTTP interface, which must succeed."""
+        status, answer = self.ask("POST", self.http_address, path, body, **parameters)
+        assert status == 200, f"{path} {parameters}: {status} {answer}"
+
+    def channel_stats(self, topic: str, channel: str) -> dict[str, Any]:
+        """What it tells of a channel; empty if there is none."""
+        _, found = self.ask("GET", self.http_address, "/stats", format="json", topic=topic, channel=channel)
+        topics = found["topics"] or []
+        return topics[0]["channels"][0] if topics else {}
+
+    def topic_stats(self, topic: str) -> dict[str, Any]:
+        """What it tells of a topic; empty if there is none."""
+        _, found = self.ask("GET", self.http_address, "/stats", format="json", topic=topic)
+        return (found["topics"] or [{}])[0]
+
+    def ask(self, method: str, address: str, path: str, body: bytes = b"", **parameters: str) -> tuple[int, Any]:
+        """A request to any HTTP interface: the status, and the answer (JSON where it is JSON)."""
+        connection = http.client.HTTPConnection(address, timeout=60)
+        try:
+            connection.request(method, f"{path}?{urlencode(parameters)}" if parameters else path, body)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            is_json = (answer.getheader("Content-Type") or "").startswith("application/json")
+            return answer.status, json.loads(text) if is_json else text
+        finally:
+            connection.close()
+
+
+def _ports(found: dict[str, Any]) -> set[int]:
+    return {int(producer["tcp_port"]) for producer in found["producers"]}
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+    """Waits for what no event tells."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+
+
+def _nsq(kind: str, folder: Path, *, lookupd: NsqUnderTest | None = None, **settings: Any) -> NsqUnderTest:
+    """A broker that is not started yet."""
+    if kind == "nsqd":
+        assert lookupd is None or isinstance(lookupd.lookupd, NsqlookupdProcess)
+        process = NsqdProcess(folder, lookupd=lookupd.lookupd if lookupd else None, **settings)
+        return NsqUnderTest(process, process.lookupd)
+    assert lookupd is None or isinstance(lookupd.lookupd, NsqLookupd)
+    broker = NsqBroker(lookupd=lookupd.lookupd if lookupd else None, **settings)
+    return NsqUnderTest(broker, broker.lookupds[0])
+
+
+@pytest.fixture(scope="session", params=["embedded", *(["nsqd"] if nsqd_on_path() else [])])
+def nsq_kind(request: pytest.FixtureRequest) -> str:
+    """Which NSQ broker a test runs against: every test with both, where nsqd and nsqlookupd are on PATH."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def _nsq_session(nsq_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqUnderTest]:
+    under_test = _nsq(nsq_kind, tmp_path_factory.mktemp("nsq"))
+    under_test.broker.start()
+    yield under_test
+    under_test.broker.stop()
+
+
+@pytest.fixture
+def nsq(_nsq_session: NsqUnderTest) -> NsqUnderTest:
+    """An NSQ broker with nsqd's default settings, shared by all tests: use topics of your own, do not restart it."""
+    return _nsq_session
+
+
+@pytest.fixture
+def nsq_private(nsq_kind: str, tmp_path: Path) -> Iterator[Callable[..., NsqUnderTest]]:
+    """Starts NSQ brokers of the test's own: `nsq_private(msg_timeout_ms=1000)`, `nsq_private(lookupd=another)`.
+
+    Settings are those of `NsqBroker`. The test may restart (`.broker.restart(crash=True)`) and stop them.
+    """
+    with contextlib.ExitStack() as running:
+
+        def start(**settings: Any) -> NsqUnderTest:
+            under_test = _nsq(nsq_kind, tmp_path / f"nsq-{next(_serial)}", **settings)
+            running.callback(under_test.broker.stop)
+            under_test.broker.start()
+            return under_test
+
+        yield start

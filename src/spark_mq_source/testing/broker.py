@@ -194,10 +194,11 @@ class NsqBroker:
         self.started_s = 0
         self.tcp_port, self.http_port, self.https_port = tcp_port, http_port, https_port
         self.broker = Broker(self.settings, self._changed, self._known_channels)
-        self._own_lookupd = NsqLookupd(host=host, http_port=lookupd_http_port) if lookupd is None else None
-        if lookupd is None:
-            lookupd = self._own_lookupd
-        self._lookupds = [lookupd] if isinstance(lookupd, NsqLookupd) else list(lookupd or ())
+        has_own_lookupd = lookupd is None
+        if lookupd is None or isinstance(lookupd, NsqLookupd):
+            lookupd = [lookupd or NsqLookupd(host=host, http_port=lookupd_http_port)]
+        self.lookupds = list(lookupd)
+        self._own_lookupd = self.lookupds[0] if has_own_lookupd else None
         self._host = host
         self._node: Node | None = None
         self._thread: _LoopThread | None = None
@@ -224,7 +225,7 @@ class NsqBroker:
     @property
     def lookupd_addresses(self) -> Sequence[str]:
         """The HTTP interfaces of its lookup daemons."""
-        return [lookupd.http_address for lookupd in self._lookupds]
+        return [lookupd.http_address for lookupd in self.lookupds]
 
     @property
     def lookupd_address(self) -> str:
@@ -254,7 +255,7 @@ class NsqBroker:
         self._end(lose_messages=False)
 
     def crash(self) -> None:
-        """Ends it as a killed nsqd ends: every message is lost, topics and channels are there after start()."""
+        """Ends it as a killed nsqd ends that had nothing on disk: every message is lost, topics and channels stay."""
         self._end(lose_messages=True)
 
     def restart(self, *, crash: bool = False) -> None:
@@ -381,21 +382,21 @@ class NsqBroker:
             self.settings.topology_zone,
             self.settings.topology_region,
         )
-        for lookupd in self._lookupds:
+        for lookupd in self.lookupds:
             lookupd.registry.add_node(self._node)
         for topic in self.broker.topics.values():
             for channel in [None, *topic.channels]:
                 self._changed(topic.name, channel, present=True)
 
     def _changed(self, topic: str, channel: str | None, present: bool) -> None:
-        for lookupd in self._lookupds:
+        for lookupd in self.lookupds:
             if self._node is not None and present:
                 lookupd.registry.register(self._node, topic, channel)
             elif self._node is not None:
                 lookupd.registry.unregister(self._node, topic, channel)
 
     def _known_channels(self, topic: str) -> Iterable[str]:
-        return {channel: None for lookupd in self._lookupds for channel in lookupd.registry.channels(topic)}
+        return {channel: None for lookupd in self.lookupds for channel in lookupd.registry.channels(topic)}
 
     def _end(self, *, lose_messages: bool) -> None:
         if self._thread is not None:
@@ -412,7 +413,7 @@ class NsqBroker:
             self._wake.cancel()
             self._wake = None
         if self._node is not None:
-            for lookupd in self._lookupds:
+            for lookupd in self.lookupds:
                 lookupd.registry.remove_node(self._node)
             self._node = None
         self.broker.settle(lose_messages=lose_messages)

@@ -337,6 +337,7 @@ class Channel:
 
     def settle(self) -> None:
         """What a clean restart makes of it: what was in flight or deferred is queued again, nobody subscribes."""
+        self.message_count = self.requeue_count = self.timeout_count = self.sent_count = 0
         back = [_delivered_again(frame) for holder in self._holders for frame in holder.take_all()]
         self.queue.put(back + [frame for _, _, frame in self._deferred])
         self._deferred.clear()
@@ -420,6 +421,7 @@ class Topic:
 
     def settle(self) -> None:
         """What a clean restart makes of it: ephemeral channels are gone, messages lose their deferral."""
+        self.message_count = self.message_bytes = 0
         self._backlog = deque((frames, 0.0) for frames, _ in self._backlog)
         for channel in list(self.channels.values()):
             channel.settle()

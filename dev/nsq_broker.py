@@ -1,0 +1,252 @@
+"""nsqd and nsqlookupd as processes, where they are on PATH: what the embedded broker is held against."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+from dev.processes import ManagedProcess, free_ports, log_tail
+from spark_mq_source.testing import AuthorizedClient, AuthRequest
+from spark_mq_source.testing.settings import Authorize
+
+START_TIMEOUT_S = 30.0
+
+
+def nsqd_on_path() -> bool:
+    """Whether both programs are there."""
+    return shutil.which("nsqd") is not None and shutil.which("nsqlookupd") is not None
+
+
+class NsqlookupdProcess:
+    """One nsqlookupd.
+
+    Args:
+        folder: receives its log.
+        tcp_port: None finds a free one, as the other port.
+        http_port: of its HTTP interface.
+    """
+
+    def __init__(self, folder: Path, *, tcp_port: int | None = None, http_port: int | None = None) -> None:
+        self.folder = folder
+        self.log = folder / "nsqlookupd.log"
+        free = free_ports(2)
+        self.tcp_address = f"127.0.0.1:{tcp_port or free[0]}"
+        self.http_address = f"127.0.0.1:{http_port or free[1]}"
+        self._process: ManagedProcess | None = None
+
+    def command(self) -> list[str]:
+        """Its command line."""
+        program = shutil.which("nsqlookupd") or "nsqlookupd"
+        return [program, f"-tcp-address={self.tcp_address}", f"-http-address={self.http_address}"]
+
+    def start(self) -> Self:
+        """Starts it and waits until it answers.
+
+        Raises:
+            RuntimeError: it ended, or does not answer; with the end of its log.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._process = ManagedProcess(self.command(), log=self.log, folder=self.folder)
+        wait_until_answering(self.http_address, self.log, lambda: self._process is not None and self._process.alive)
+        return self
+
+    def stop(self) -> None:
+        """Ends it."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+
+class NsqdProcess:
+    """One nsqd with its own data, and a nsqlookupd of its own unless it is given one.
+
+    Args:
+        folder: its data and logs.
+        lookupd: where it registers.
+        tcp_port: None finds a free one, as the other port.
+        http_port: of its HTTP interface.
+        settings: as `spark_mq_source.testing.NsqBroker` takes them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        lookupd: NsqlookupdProcess | None = None,
+        tcp_port: int | None = None,
+        http_port: int | None = None,
+        **settings: Any,  # noqa: ANN401 - flags of any type
+    ) -> None:
+        self.folder = folder
+        self.log = folder / "nsqd.log"
+        self._own_lookupd = lookupd is None
+        self.lookupd = lookupd or NsqlookupdProcess(folder / "lookupd")
+        self._authorize: Authorize | None = settings.pop("authorize", None)
+        self._settings: dict[str, Any] = {"broadcast_address": "127.0.0.1", **settings}
+        free = free_ports(3)
+        self.tcp_port = tcp_port or free[0]
+        self.http_port = http_port or free[1]
+        self.https_port = free[2]
+        self._process: ManagedProcess | None = None
+        self._authorizer: ThreadingHTTPServer | None = None
+
+    @property
+    def tcp_address(self) -> str:
+        """Where clients connect, as `host:port`."""
+        return f"127.0.0.1:{self.tcp_port}"
+
+    @property
+    def http_address(self) -> str:
+        """Its HTTP interface, as `host:port`."""
+        return f"127.0.0.1:{self.http_port}"
+
+    @property
+    def https_address(self) -> str:
+        """The same with TLS, where there is a certificate."""
+        return f"127.0.0.1:{self.https_port}"
+
+    @property
+    def lookupd_address(self) -> str:
+        """The HTTP interface of its lookup daemon, as `host:port`."""
+        return self.lookupd.http_address
+
+    def command(self) -> list[str]:
+        """Its command line."""
+        flags = {
+            "tcp_address": self.tcp_address,
+            "http_address": self.http_address,
+            "https_address": self.https_address,
+            "data_path": self.folder,
+            "lookupd_tcp_address": self.lookupd.tcp_address,
+            **self._settings,
+        }
+        if self._authorizer is not None:
+            flags["auth_http_address"] = f"127.0.0.1:{self._authorizer.server_address[1]}"
+        return [shutil.which("nsqd") or "nsqd", *(_flag(name, value) for name, value in flags.items())]
+
+    def start(self) -> Self:
+        """Starts it and waits until it answers.
+
+        Raises:
+            RuntimeError: it ended, or does not answer; with the end of its log.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self._own_lookupd:
+            self.lookupd.start()
+        if self._authorize is not None:
+            self._authorizer = _authorization_server(self._authorize)
+        self._process = ManagedProcess(self.command(), log=self.log, folder=self.folder)
+        wait_until_answering(self.http_address, self.log, lambda: self._process is not None and self._process.alive)
+        return self
+
+    def stop(self) -> None:
+        """Ends it in order: what it held is on disk."""
+        if self._process is not None:
+            self._process.stop()
+        self._close()
+
+    def crash(self) -> None:
+        """Kills it: what it held in memory is lost."""
+        if self._process is not None:
+            self._process.kill()
+        self._close()
+
+    def restart(self, *, crash: bool = False) -> None:
+        """Stops or kills it, and starts it again with the same data and ports.
+
+        Raises:
+            RuntimeError: it did not come back.
+        """
+        if crash:
+            self.crash()
+        else:
+            self.stop()
+        self.start()
+
+    def _close(self) -> None:
+        self._process = None
+        if self._own_lookupd:
+            self.lookupd.stop()
+        if self._authorizer is not None:
+            self._authorizer.shutdown()
+            self._authorizer.server_close()
+            self._authorizer = None
+
+
+def wait_until_answering(http_address: str, log: Path, still_alive: Callable[[], bool]) -> None:
+    """Waits until a daemon answers /ping.
+
+    Raises:
+        RuntimeError: it ended, or does not answer; with the end of its log.
+    """
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if not still_alive():
+            break
+        connection = http.client.HTTPConnection(http_address, timeout=5)
+        try:
+            connection.request("GET", "/ping")
+            answer = connection.getresponse().read()
+            if answer == b"OK" or b"TLS_REQUIRED" in answer:
+                return
+        except OSError:
+            time.sleep(0.02)  # it does not listen yet, and there is no event for it
+        finally:
+            connection.close()
+    msg = f"nothing answers at {http_address}; the end of {log}:\n{log_tail(log)}"
+    raise RuntimeError(msg)
+
+
+def _flag(name: str, value: object) -> str:
+    if name.endswith("_ms"):
+        name, value = name.removesuffix("_ms"), f"{value}ms"
+    if isinstance(value, bool):
+        value = str(value).lower()
+    return f"-{name.replace('_', '-')}={value}"
+
+
+def _authorization_server(authorize: Authorize) -> ThreadingHTTPServer:
+    """The HTTP server that nsqd asks, in front of a function."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+            client = authorize(
+                AuthRequest(
+                    asked["secret"][0], asked["remote_ip"][0], asked["tls"][0] == "true", asked["common_name"][0]
+                )
+            )
+            self.send_response(403 if client is None else 200)
+            document = {} if client is None else _authorization(client)
+            body = json.dumps(document).encode()
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, name="authorization server", daemon=True).start()
+    return server
+
+
+def _authorization(client: AuthorizedClient) -> dict[str, object]:
+    return {
+        "ttl": max(1, int(client.ttl_s)),
+        "identity": client.identity,
+        "identity_url": client.identity_url,
+        "authorizations": [
+            {"topic": a.topic, "channels": list(a.channels), "permissions": list(a.permissions)}
+            for a in client.authorizations
+        ],
+    }
