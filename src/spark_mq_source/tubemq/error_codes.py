@@ -1,0 +1,174 @@
+"""The servers' error codes and Java exceptions -> error classes, each with what to do about it.
+
+The codes are `TErrCodeConstants` of server 2.4.0, those that a server sends; what they mean was seen on it. Whether
+trying again can help is the class's `retryable`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from spark_mq_source.core.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    ResourceBusyError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
+
+__all__ = [
+    "CERTIFICATE_FAILURE",
+    "DUPLICATE_PARTITION",
+    "FORBIDDEN",
+    "HB_NO_NODE",
+    "NOT_FOUND",
+    "NOT_READY",
+    "PARTITION_OCCUPIED",
+    "SERVER_CONSUME_SPEED_LIMIT",
+    "SERVER_RECEIVE_OVERFLOW",
+    "UNAUTHORIZED",
+    "StandbyError",
+    "error_for_code",
+    "error_for_exception",
+]
+
+NOT_READY: Final = 201
+UNAUTHORIZED: Final = 401
+FORBIDDEN: Final = 403
+NOT_FOUND: Final = 404
+PARTITION_OCCUPIED: Final = 410
+HB_NO_NODE: Final = 411
+DUPLICATE_PARTITION: Final = 412
+CERTIFICATE_FAILURE: Final = 415
+SERVER_RECEIVE_OVERFLOW: Final = 419
+SERVER_CONSUME_SPEED_LIMIT: Final = 452
+
+MAX_WORDS_CHARACTERS: Final = 500
+"""Servers put whole stack traces into their messages; nobody reads further than this."""
+
+
+class StandbyError(ServiceNotReadyError):
+    """The master is not the one that serves: ask the next one."""
+
+
+class _Code(NamedTuple):
+    name: str
+    kind: type[BrokerError]
+    remedy: str
+
+
+_AGAIN = "this passes in most cases and is tried again"
+_GROUP = "all members of a group, Java consumers included, must be alike; read with a group of its own"
+_CODES: Final = {
+    NOT_READY: _Code("NOT_READY", ServiceNotReadyError, f"the master has just started; {_AGAIN}"),
+    301: _Code("MOVED", BrokerError, "the position is below what the broker still has"),
+    400: _Code("BAD_REQUEST", BrokerError, "a field of the request is not what the server takes"),
+    UNAUTHORIZED: _Code(
+        "UNAUTHORIZED", ServiceNotReadyError, "the partition is not, or no longer, this client's; it registers again"
+    ),
+    FORBIDDEN: _Code(
+        "FORBIDDEN", BrokerError, "check that the topic is on this broker and accepts this, and the partition's number"
+    ),
+    NOT_FOUND: _Code("NOT_FOUND", ServiceNotReadyError, "there is nothing to read now at this position"),
+    PARTITION_OCCUPIED: _Code(
+        "PARTITION_OCCUPIED",
+        ResourceBusyError,
+        "another client of the group reads this partition; it is free 30 s after that one has died",
+    ),
+    HB_NO_NODE: _Code(
+        "HB_NO_NODE", ServiceNotReadyError, "the server does not know this client, or no longer; it registers again"
+    ),
+    DUPLICATE_PARTITION: _Code(
+        "DUPLICATE_PARTITION", BrokerError, "another client of the same group has taken this partition over"
+    ),
+    CERTIFICATE_FAILURE: _Code(
+        "CERTIFICATE_FAILURE", AuthenticationError, "check authUser, authPassword and the clock, which may be 20 s off"
+    ),
+    SERVER_RECEIVE_OVERFLOW: _Code(
+        "SERVER_RECEIVE_OVERFLOW", ResourceBusyError, f"the topic's store on the broker takes no more now; {_AGAIN}"
+    ),
+    421: _Code("CLIENT_HIGH_FREQUENCY_REQUEST", ResourceBusyError, f"too many requests; {_AGAIN}"),
+    422: _Code("PARTITION_UNSUBSCRIBABLE", BrokerError, "the topic takes no readers here (acceptSubscribe)"),
+    423: _Code("PARTITION_UNPUBLISHABLE", BrokerError, "the topic takes no messages here (acceptPublish)"),
+    424: _Code(
+        "CLIENT_INCONSISTENT_CONSUMETYPE",
+        BrokerError,
+        f"the group has members with another kind of assignment (assignment=server or client); {_GROUP}",
+    ),
+    425: _Code("CLIENT_INCONSISTENT_TOPICSET", BrokerError, f"the group has members with other topics; {_GROUP}"),
+    426: _Code("CLIENT_INCONSISTENT_FILTERSET", BrokerError, f"the group has members with other filters; {_GROUP}"),
+    427: _Code("CLIENT_INCONSISTENT_SESSIONKEY", BrokerError, f"the group has members with another session; {_GROUP}"),
+    428: _Code("CLIENT_INCONSISTENT_SELECTBIG", BrokerError, f"the group has members that select otherwise; {_GROUP}"),
+    429: _Code("CLIENT_INCONSISTENT_SOURCECOUNT", BrokerError, f"the group has another number of members; {_GROUP}"),
+    430: _Code("CLIENT_DUPLICATE_INDEXID", BrokerError, f"the group has a member with this number; {_GROUP}"),
+    431: _Code("TOPIC_NOT_DEPLOYED", TopicNotFoundError, "check the names; an administrator adds topics to brokers"),
+    450: _Code(
+        "CONSUME_GROUP_FORBIDDEN",
+        AuthorizationError,
+        "the group may not read this topic: have an administrator authorize it, or set group to one that may",
+    ),
+    SERVER_CONSUME_SPEED_LIMIT: _Code(
+        "SERVER_CONSUME_SPEED_LIMIT", ResourceBusyError, "the group's flow control holds it"
+    ),
+    455: _Code("CONSUME_CONTENT_FORBIDDEN", AuthorizationError, "the group may not read these filters"),
+    500: _Code("INTERNAL_SERVER_ERROR", BrokerError, "the server's log knows more"),
+    503: _Code("SERVICE_UNAVAILABLE", ServiceNotReadyError, f"the server is starting or stopping; {_AGAIN}"),
+    510: _Code("INTERNAL_SERVER_ERROR_MSGSET_NULL", ServiceNotReadyError, f"its store was not readable; {_AGAIN}"),
+}
+
+_RPC: Final = "org.apache.inlong.tubemq.corerpc.exception."
+_EXCEPTIONS: Final = {
+    f"{_RPC}StandbyException": (StandbyError, "the next master is asked"),
+    f"{_RPC}ServerNotReadyException": (ServiceNotReadyError, f"the server is starting; {_AGAIN}"),
+    f"{_RPC}ServiceStoppingException": (ServiceNotReadyError, f"the server is stopping; {_AGAIN}"),
+    f"{_RPC}OverflowException": (ResourceBusyError, f"the server has too much to do; {_AGAIN}"),
+}
+
+
+def error_for_code(code: int, words: str, context: str) -> BrokerError:
+    """The error of an answer, to be raised.
+
+    Args:
+        code: `err_code`; codes we do not know are a plain BrokerError.
+        words: `err_msg`; only the beginning is kept.
+        context: what was asked of whom, put in front; may be empty.
+
+    Example:
+        >>> error = error_for_code(410, "has been registered by c1", "demo:0")
+        >>> type(error).__name__, error.retryable, error.code_name
+        ('ResourceBusyError', True, 'PARTITION_OCCUPIED')
+        >>> print(error)  # doctest: +ELLIPSIS
+        demo:0: the server refused with PARTITION_OCCUPIED (410): has been registered by c1; another client of ...
+    """
+    name, kind, remedy = _CODES.get(code, _Code("an unknown code", BrokerError, "see TubeMQ's documentation"))
+    if code == FORBIDDEN and "not existed" in words:
+        kind = TopicNotFoundError
+    sentence = f"the server refused with {name} ({code}){_said(words)}; {remedy}"
+    return kind(f"{context}: {sentence}" if context else sentence, code=code, code_name=name, broker_message=words)
+
+
+def error_for_exception(exception_name: str, words: str, context: str) -> BrokerError:
+    """The error of a call that the server did not handle, to be raised.
+
+    Args:
+        exception_name: a Java class; those we do not know are a plain BrokerError.
+        words: its message; only the beginning is kept.
+        context: what was asked of whom, put in front; may be empty.
+
+    Example:
+        >>> error = error_for_exception("org.apache.inlong.tubemq.corerpc.exception.StandbyException", "m is not", "")
+        >>> type(error).__name__, error.retryable, error.code_name
+        ('StandbyError', True, 'StandbyException')
+    """
+    name = exception_name.rpartition(".")[2]
+    kind, remedy = _EXCEPTIONS.get(exception_name, (BrokerError, "the server's log knows more"))
+    sentence = f"the server could not handle it ({name}){_said(words)}; {remedy}"
+    return kind(f"{context}: {sentence}" if context else sentence, code_name=name, broker_message=words)
+
+
+def _said(words: str) -> str:
+    text = " ".join(words.split())
+    if len(text) > MAX_WORDS_CHARACTERS:
+        text = f"{text[:MAX_WORDS_CHARACTERS]}..."
+    return f": {text}" if text else ""
