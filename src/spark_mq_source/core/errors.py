@@ -18,6 +18,7 @@
     ├── CorruptMessageError                a message that cannot be decoded
     │   └── EncryptedMessageError
     ├── UnwritableRowError                 a row that cannot become a message
+    ├── ReplayError                        what is written again is not what was written before
     ├── DataLossError                      data between two positions is gone
     └── UnsupportedFeatureError            the peer, Spark or an extra is missing
 
@@ -43,6 +44,7 @@ __all__ = [
     "OptionError",
     "ProtocolError",
     "RemoteProtocolError",
+    "ReplayError",
     "RequestTimeoutError",
     "ResourceBusyError",
     "ServiceNotReadyError",
@@ -164,6 +166,10 @@ class EncryptedMessageError(CorruptMessageError):
 
 class UnwritableRowError(MQSourceError):
     """A row that cannot become a message: too large, or with what the protocol has no place for."""
+
+
+class ReplayError(MQSourceError):
+    """Rows that are written again, in place of what is stored of them already, are not the same rows."""
 
 
 class DataLossError(MQSourceError):

@@ -42,6 +42,7 @@ from spark_mq_source.pulsar.offsets import (
 from spark_mq_source.pulsar.schema import BYTES, JSON, ValueSchema, parse_schema
 
 __all__ = [
+    "DeliveryGuarantee",
     "OnCorrupt",
     "OnEncrypted",
     "PulsarOptions",
@@ -76,6 +77,14 @@ class OnCorrupt(enum.StrEnum):
     FAIL = "fail"
     SKIP = "skip"
     NULL = "null"
+
+
+class DeliveryGuarantee(enum.StrEnum):
+    """How often a row is there after whatever has gone wrong."""
+
+    AT_LEAST_ONCE = "at-least-once"
+    EXACTLY_ONCE = "exactly-once"
+    TRANSACTION = "transaction"
 
 
 class ValueFormat(enum.StrEnum):
@@ -741,6 +750,31 @@ class PulsarOptions(Options):
         parse=parse_duration_ms,
         check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
+    delivery_guarantee: DeliveryGuarantee = option(
+        "How often a row is there after whatever has gone wrong: `at-least-once`; `exactly-once`, by the broker's "
+        "deduplication, which must be on; or `transaction`, one for each task, which must be enabled on the broker.",
+        default=DeliveryGuarantee.AT_LEAST_ONCE,
+        scope=WRITE,
+    )
+    producer_name: str | None = option(
+        "What the names of the producers begin with. With `exactly-once` it says which write this is: a batch that is "
+        "run again under the same name adds only what is not there yet, and two different writes must not share one.",
+        default=None,
+        default_text="the query's id; one made up for each batch",
+        scope=WRITE,
+        aliases=("pulsar.producer.producerName",),
+        parse=parse_text,
+    )
+    transaction_timeout_ms: int = option(
+        "When the broker ends a transaction that nobody has: longer than a job or micro-batch takes. Until then a task "
+        "that was killed hides what comes behind it on its topics.",
+        default=600_000,
+        default_text="`10m`",
+        scope=WRITE,
+        name="transactionTimeout",
+        parse=parse_duration_ms,
+        check=between(1000, _INT32_MAX, "from 1s to 24 days"),
+    )
     create_topic: bool = option(
         "Whether a topic that does not exist is created, as the broker is configured to; otherwise it is an error.",
         default=False,
@@ -812,6 +846,13 @@ class PulsarOptions(Options):
         yield from self._security_problems(given)
         if self.schema is not None:
             yield from self._schema_problems(self.schema.type)
+        if self.delivery_guarantee is DeliveryGuarantee.EXACTLY_ONCE and "batching_max_publish_delay_ms" in given:
+            yield (
+                "batchingMaxPublishDelay and deliveryGuarantee=exactly-once contradict each other: which rows share "
+                "a batch must not depend on the clock"
+            )
+        if self.delivery_guarantee is not DeliveryGuarantee.TRANSACTION and "transaction_timeout_ms" in given:
+            yield "transactionTimeout needs deliveryGuarantee=transaction"
 
     def _schema_problems(self, schema_type: str) -> Iterator[str]:
         if self.value_format is ValueFormat.JSON and schema_type not in (JSON, BYTES, ""):
