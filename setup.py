@@ -4,7 +4,13 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-HOT_MODULES = ("spark_mq_source.pulsar._messages_native", "spark_mq_source.pulsar._encode_native")
+HOT_MODULES = (
+    "spark_mq_source.pulsar._messages_native",
+    "spark_mq_source.pulsar._encode_native",
+    "spark_mq_source.tubemq._messages_native",
+    "spark_mq_source.nsq._messages_native",
+    "spark_mq_source.nsq._encode_native",
+)
 
 
 def extensions() -> list[Extension]:

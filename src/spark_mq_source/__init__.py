@@ -70,6 +70,7 @@ __all__ = [
     "register",
 ]
 
+_PROTOCOLS = ("pulsar", "nsq")
 _DATA_SOURCES = {"PulsarNativeDataSource": "spark_mq_source.spark.pulsar"}
 
 
@@ -83,12 +84,12 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has
 
 
 def implementation() -> str:
-    """Which decoder runs: `native`, the compiled one, or `python`, its twin.
+    """Which decoders run: `native`, the compiled ones, or `python`, where the twin of any of them does.
 
     `SPARK_MQ_SOURCE_IMPL=native` or `python` in the environment asks for one.
     """
-    decoder = import_module("spark_mq_source.pulsar.messages")
-    return str(decoder.implementation())
+    found = {import_module(f"spark_mq_source.{protocol}.messages").implementation() for protocol in _PROTOCOLS}
+    return "native" if found == {"native"} else "python"
 
 
 def register(spark: SparkSession) -> None:

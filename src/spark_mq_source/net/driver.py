@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from spark_mq_source.core.errors import ConnectionLostError, LocalProtocolError, MQSourceError
+from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, LocalProtocolError, MQSourceError
 from spark_mq_source.core.ports import SansIOConnection
+from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import Transport
 
-__all__ = ["ConnectionDriver"]
+__all__ = ["ConnectionDriver", "exchange"]
 
 CommandT = TypeVar("CommandT")
 EventT = TypeVar("EventT")
@@ -120,12 +121,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         return copy
 
     def _named(self, error: MQSourceError) -> MQSourceError:
-        """The error with the peer's address in it, which a connection without I/O does not know."""
-        if self.address in str(error):
-            return error
-        named = error.within(self.address)
-        named.__cause__ = error
-        return named
+        return _named(error, self.address)
 
     def _set_reading(self, reading: bool) -> None:
         with self._lock:
@@ -226,3 +222,54 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                 # At once: what the connection says of a command from now on would look like the sender's mistake.
                 failure = self._error = self._named(error)
             return self._connection.events_received(), failure
+
+
+def exchange(
+    connection: SansIOConnection[CommandT, EventT],
+    transport: Transport,
+    *,
+    until: Callable[[], bool],
+    deadline: Deadline,
+) -> None:
+    """Sends and receives on the caller's thread until `until()`, before a driver takes over.
+
+    For what is agreed on before the stream itself changes, as where TLS begins in its middle. Events stay in the
+    connection.
+
+    Raises:
+        ConnectTimeoutError: not before `deadline`.
+        MQSourceError: the connection failed.
+    """
+    with selectors.DefaultSelector() as selector:
+        selector.register(transport, selectors.EVENT_READ)
+        unsent = memoryview(b"")
+        while True:
+            unsent = unsent[transport.send(unsent) :] if unsent else memoryview(connection.data_to_send())
+            if unsent:
+                selector.modify(transport, selectors.EVENT_WRITE)
+            elif until():
+                return
+            else:
+                selector.modify(transport, selectors.EVENT_READ)
+            if not selector.select(deadline.remaining_seconds()):
+                msg = f"{transport.address}: no answer in time"
+                raise ConnectTimeoutError(msg)
+            if unsent:
+                continue
+            try:
+                n = transport.recv_into(connection.writable(RECEIVE_BYTES))
+                if n == 0:
+                    connection.receive_eof()
+                elif n is not None:
+                    connection.received(n, time.monotonic())
+            except MQSourceError as error:
+                raise _named(error, transport.address) from error
+
+
+def _named(error: MQSourceError, address: str) -> MQSourceError:
+    """The error with the peer's address in it, which a connection without I/O does not know."""
+    if address in str(error):
+        return error
+    named = error.within(address)
+    named.__cause__ = error
+    return named

@@ -105,6 +105,22 @@ class Transport:
         except OSError as error:
             raise self._lost(error) from error
 
+    def start_tls(self, tls: TlsSettings, host: str, *, deadline: Deadline) -> None:
+        """Goes on over TLS, for protocols that agree on it in the clear first.
+
+        Args:
+            tls: how the peer is verified.
+            host: what the certificate must be for.
+            deadline: for the handshake.
+
+        Raises:
+            ConnectTimeoutError: no finished TLS handshake before `deadline`.
+            ConnectionLostError: the peer closed the connection during the handshake.
+            TransportError: TLS cannot work with this peer; not retryable.
+            OptionError: certificate files that cannot be used.
+        """
+        self._sock = _tls_handshake(self._sock, tls.context(), host, self.address, deadline)
+
     def close(self) -> None:
         """Closes the stream; what is unsent is dropped. Safe to call twice."""
         with contextlib.suppress(OSError):

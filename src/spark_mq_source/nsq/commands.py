@@ -279,25 +279,22 @@ def encode(command: Identify | Auth | Sub | Rdy | Cls | Nop | Pub | Mpub | Dpub)
         >>> encode(Sub("flights", "spark")), encode(Dpub("flights", 1500, b"late"))
         (b'SUB flights spark\n', b'DPUB flights 1500\n\x00\x00\x00\x04late')
     """
+    words: tuple[bytes, ...] = ()
+    body: ByteString | None = None
     match command:
-        case Pub(topic, body):
-            return encode_command(b"PUB", topic.encode(), body=body)
-        case Mpub(topic, body):
-            return encode_command(b"MPUB", topic.encode(), body=body)
-        case Dpub(topic, defer_ms, body):
-            return encode_command(b"DPUB", topic.encode(), b"%d" % defer_ms, body=body)
-        case Rdy(count):
-            return encode_command(b"RDY", b"%d" % count)
-        case Nop():
-            return encode_command(b"NOP")
-        case Sub(topic, channel):
-            return encode_command(b"SUB", topic.encode(), channel.encode())
-        case Cls():
-            return encode_command(b"CLS")
-        case Auth(secret):
-            return encode_command(b"AUTH", body=secret.encode())
+        case Pub() | Mpub():
+            words, body = (command.topic.encode(),), command.body
+        case Dpub():
+            words, body = (command.topic.encode(), b"%d" % command.defer_ms), command.body
+        case Rdy():
+            words = (b"%d" % command.count,)
+        case Sub():
+            words = (command.topic.encode(), command.channel.encode())
+        case Auth():
+            body = command.secret.encode()
         case Identify():
-            return encode_command(b"IDENTIFY", body=_identify_body(command))
+            body = _identify_body(command)
+    return encode_command(type(command).__name__.upper().encode(), *words, body=body)
 
 
 def _identify_body(command: Identify) -> bytes:
@@ -348,7 +345,7 @@ def decode_identified(data: memoryview) -> Identified:
         >>> decode_identified(memoryview(b'{"max_rdy_count": 2500, "version": "1.3.0"}')).version
         '1.3.0'
     """
-    if data == b"OK":
+    if bytes(data) == b"OK":
         return Identified()
     answer = _json_object(data, "IDENTIFY")
     default = Identified()

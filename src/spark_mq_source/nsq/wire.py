@@ -98,7 +98,7 @@ def encode_frame(kind: int, data: bytes) -> bytes:
 
     Example:
         >>> encode_frame(RESPONSE, b"OK").hex(" ", -4)
-        '0000 00060000 00004f4b'
+        '00000006 00000000 4f4b'
     """
     return _HEAD.pack(SIZE_BYTES + len(data), kind) + data
 

@@ -1,0 +1,73 @@
+"""nsqd's error codes -> error classes, each with what to do about it.
+
+The codes are those of nsqd 1.3.0 (recorded, and E_PUB_FAILED to E_AUTH_ERROR from the V2 specification and nsqd's own
+texts). Whether trying again can help is the class's `retryable`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from spark_mq_source.core.errors import AuthenticationError, AuthorizationError, BrokerError, ServiceNotReadyError
+
+__all__ = ["error_for_code"]
+
+MAX_BROKER_MESSAGE_CHARACTERS: Final = 500
+
+
+class _Code(NamedTuple):
+    kind: type[BrokerError]
+    remedy: str
+
+
+_AGAIN: Final = "this passes in most cases and is tried again"
+_STORED: Final = _Code(ServiceNotReadyError, f"nsqd could not store it (its disk, or it is exiting); {_AGAIN}")
+_CODES: Final = {
+    "E_BAD_PROTOCOL": _Code(BrokerError, "is this the TCP port of an nsqd?"),
+    "E_INVALID": _Code(BrokerError, "a command that nsqd does not take in this state, or not with these words"),
+    "E_BAD_TOPIC": _Code(BrokerError, "check the topic's name"),
+    "E_BAD_CHANNEL": _Code(BrokerError, "check the channel's name"),
+    "E_BAD_BODY": _Code(BrokerError, "a setting or a size beyond what nsqd is configured for"),
+    "E_BAD_MESSAGE": _Code(
+        BrokerError, "a message that nsqd does not take; set maxMessageBytes to nsqd's -max-msg-size to find it earlier"
+    ),
+    "E_IDENTIFY_FAILED": _Code(BrokerError, "nsqd could not agree to what was asked of the connection"),
+    "E_AUTH_FIRST": _Code(AuthenticationError, "set authSecret"),
+    "E_AUTH_DISABLED": _Code(AuthenticationError, "this nsqd has no authorization server; leave authSecret out"),
+    "E_AUTH_FAILED": _Code(
+        AuthenticationError, "the authorization server refused authSecret, or nsqd could not reach that server"
+    ),
+    "E_AUTH_ERROR": _Code(AuthenticationError, "nsqd could not use what the authorization server said"),
+    "E_UNAUTHORIZED": _Code(AuthorizationError, "ask for the permission on this topic and channel"),
+    "E_SUB_FAILED": _Code(ServiceNotReadyError, f"the channel is full of consumers, or being deleted; {_AGAIN}"),
+    "E_PUB_FAILED": _STORED,
+    "E_MPUB_FAILED": _STORED,
+    "E_DPUB_FAILED": _STORED,
+}
+_TLS_REQUIRED: Final = _Code(BrokerError, "this nsqd wants TLS: set tls=true")
+
+
+def error_for_code(code: str, words: str, context: str = "") -> BrokerError:
+    """The error of an error frame, to be raised.
+
+    Args:
+        code: nsqd's code; those we do not know are a plain BrokerError.
+        words: what nsqd says besides; only the beginning is kept.
+        context: what was asked of whom, put in front; may be empty.
+
+    Example:
+        >>> error = error_for_code("E_UNAUTHORIZED", 'AUTH failed for PUB on "denied" ""')
+        >>> type(error).__name__, error.retryable
+        ('AuthorizationError', False)
+        >>> print(error)  # doctest: +ELLIPSIS
+        nsqd refused with E_UNAUTHORIZED: AUTH failed for PUB on "denied" ""; ask for the permission on this topic ...
+    """
+    known = _CODES.get(code, _Code(BrokerError, "see nsqd's log"))
+    if code == "E_INVALID" and "TLS" in words:
+        known = _TLS_REQUIRED
+    shown = " ".join(words.split())
+    if len(shown) > MAX_BROKER_MESSAGE_CHARACTERS:
+        shown = f"{shown[:MAX_BROKER_MESSAGE_CHARACTERS]}..."
+    # Not a known code: whatever it is, it is not all shown, or a stream of nonsense would fill the log.
+    sentence = f"nsqd refused with {code[:64]}{': ' if shown else ''}{shown}; {known.remedy}"
+    return known.kind(f"{context}: {sentence}" if context else sentence, code_name=code[:64], broker_message=words)
