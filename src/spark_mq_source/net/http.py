@@ -1,10 +1,10 @@
-"""Read-only JSON over HTTP(S), for the brokers' admin interfaces."""
+"""JSON over HTTP(S): what the brokers' admin interfaces tell, and tokens from those who issue them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from urllib.parse import urljoin
+from urllib.parse import urlencode, urljoin
 
 import urllib3
 from urllib3.exceptions import HTTPError, SSLError
@@ -24,6 +24,7 @@ __all__ = ["fetch_json"]
 
 MAX_BODY_BYTES = 256 << 20
 MAX_REDIRECTS = 5
+_MOST_WORDS = 2000
 
 _ERRORS: Mapping[int, type[BrokerError]] = {
     401: AuthenticationError,
@@ -36,11 +37,28 @@ _ERRORS: Mapping[int, type[BrokerError]] = {
 }
 
 
-def fetch_json(url: str, *, headers: Mapping[str, str], tls: TlsSettings | None, timeout_seconds: float) -> object:
+def fetch_json(
+    url: str,
+    *,
+    headers: Mapping[str, str],
+    tls: TlsSettings | None,
+    timeout_seconds: float,
+    form: Mapping[str, str] | None = None,
+    address: str = "the admin address",
+) -> object:
     """GETs `url` and parses its JSON; failed connections and 502 to 504 are tried again until time is up.
 
     Redirects are followed with the same headers: brokers send a question about a topic on to the broker that serves
     it, which wants the same token as they do.
+
+    Args:
+        url: what is asked for.
+        headers: sent along, to wherever redirects lead.
+        tls: how the other side is verified; None as by default.
+        timeout_seconds: until there is an answer.
+        form: POSTs these fields instead, which may be secret: a redirect is not followed, and what the other side says
+            of them is in the error's `broker_message` only.
+        address: what an error calls the address.
 
     Raises:
         TopicNotFoundError: status 404.
@@ -53,11 +71,11 @@ def fetch_json(url: str, *, headers: Mapping[str, str], tls: TlsSettings | None,
     """
     tls = tls or TlsSettings()
     deadline = Deadline.after_ms(round(timeout_seconds * 1000))
-    body = retrying(lambda: _fetch(url, headers, tls, deadline), deadline=deadline)
+    body = retrying(lambda: _fetch(url, headers, tls, deadline, form, address), deadline=deadline)
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        msg = f"{url}: the answer is not JSON; is this the admin address?"
+        msg = f"{url}: the answer is not JSON; is this {address}?"
         raise RemoteProtocolError(msg) from error
 
 
@@ -80,17 +98,27 @@ def _read(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
         yield piece
 
 
-def _fetch(url: str, headers: Mapping[str, str], tls: TlsSettings, deadline: Deadline) -> bytes:
+def _fetch(
+    url: str,
+    headers: Mapping[str, str],
+    tls: TlsSettings,
+    deadline: Deadline,
+    form: Mapping[str, str] | None,
+    address: str,
+) -> bytes:
     """The body of one answer, after redirects."""
     asked = url
+    if form is not None:
+        headers = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
     for _ in range(MAX_REDIRECTS + 1):
         # A timeout of 0 means "at once" to urllib3, and is refused.
         timeout = urllib3.Timeout(total=max(deadline.remaining_seconds(), 0.001))
         try:
             with _pool(asked, tls) as pool:
                 response = pool.request(
-                    "GET",
+                    "GET" if form is None else "POST",
                     asked,
+                    body=None if form is None else urlencode(form),
                     headers=dict(headers),
                     timeout=timeout,
                     redirect=False,
@@ -104,22 +132,26 @@ def _fetch(url: str, headers: Mapping[str, str], tls: TlsSettings, deadline: Dea
                     response.close()
         except HTTPError as error:
             reason = error.__cause__ or error.__context__ or error
-            msg = f"{asked}: no answer ({type(error).__name__}: {reason}); check the admin address"
+            msg = f"{asked}: no answer ({type(error).__name__}: {reason}); check {address}"
             failure = TransportError(msg)
             failure.retryable = not isinstance(error, SSLError)
             raise failure from error
         location = response.headers.get("Location")
         if response.status in (301, 302, 303, 307, 308) and location:
             following = urljoin(asked, location)
+            if form is not None:
+                msg = f"{asked}: a redirect to {following}, which is not followed with a secret; check {address}"
+                raise RemoteProtocolError(msg)
             if asked.startswith("https:") and not following.startswith("https:"):
                 msg = f"{asked}: a redirect from HTTPS to {following}, which would show the token to the network"
                 raise RemoteProtocolError(msg)
             asked = following
             continue
         if response.status != 200:
-            words = body[:200].decode("utf-8", "replace")
+            words = body[:_MOST_WORDS].decode("utf-8", "replace")
+            shown = f" ({words[:200]})" if form is None else ""
             raise _ERRORS.get(response.status, BrokerError)(
-                f"{asked}: HTTP status {response.status} ({words})", code=response.status, broker_message=words
+                f"{asked}: HTTP status {response.status}{shown}", code=response.status, broker_message=words
             )
         if len(body) > MAX_BODY_BYTES:
             msg = f"{asked}: an answer of more than {MAX_BODY_BYTES} bytes"

@@ -1,11 +1,16 @@
-"""How we say who we are to a Pulsar broker: token, user and password, or the TLS certificate.
+"""How we say who we are to a Pulsar broker: token, user and password, or the TLS certificate. See also `oauth2`.
 
 Below the connection, so that the options can build one. Secrets never appear in a `repr` or an error.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
+from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +22,7 @@ __all__ = [
     "TlsAuthentication",
     "TokenAuthentication",
     "TokenFileAuthentication",
+    "TokenSupplierAuthentication",
 ]
 
 
@@ -31,8 +37,11 @@ class Authentication(Protocol):
         """What proves who we are; `challenge` is what the broker sent, None when connecting.
 
         Raises:
-            AuthenticationError: it cannot be had.
+            MQSourceError: it cannot be had.
         """
+
+    def principal(self, data: bytes) -> str:
+        """Who we are by this proof, for an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,10 @@ class TokenAuthentication:
     def auth_data(self, challenge: bytes | None) -> bytes:
         """The token."""
         return self.token.encode()
+
+    def principal(self, data: bytes) -> str:
+        """The token's subject."""
+        return _principal_of_token(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,60 @@ class TokenFileAuthentication:
             raise AuthenticationError(msg)
         return token
 
+    def principal(self, data: bytes) -> str:
+        """The token's subject, and where it is."""
+        return f"{_principal_of_token(data)} in {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSupplierAuthentication:
+    """A function of the user's that returns a token: called when connecting and at each challenge.
+
+    Attributes:
+        function: as ``module:function``; takes nothing, returns text or bytes.
+
+    Example:
+        >>> TokenSupplierAuthentication("secrets:token_hex").method_name
+        'token'
+    """
+
+    function: str
+
+    @property
+    def method_name(self) -> str:
+        """`token`."""
+        return "token"
+
+    def auth_data(self, challenge: bytes | None) -> bytes:
+        """What the function returns, without white space around it.
+
+        Raises:
+            AuthenticationError: there is no such function here, it failed, or returned no token.
+        """
+        module, _, name = self.function.partition(":")
+        try:
+            function: Callable[[], object] = reduce(getattr, name.split("."), import_module(module))  # type: ignore[assignment]
+        except (ImportError, AttributeError) as error:
+            msg = (
+                f"authTokenSupplier={self.function!r}: not found here ({error}); every executor must be able to import "
+                f"it from its Python path"
+            )
+            raise AuthenticationError(msg) from error
+        try:
+            token: object = function()
+        except Exception as error:  # noqa: BLE001 - whatever it is: neither its words nor its traceback may show a token
+            msg = f"authTokenSupplier={self.function!r} failed with {type(error).__name__}"
+            raise AuthenticationError(msg) from None
+        data = token.encode() if isinstance(token, str) else token
+        if not isinstance(data, bytes) or not data.strip():
+            msg = f"authTokenSupplier={self.function!r} returned no token (but {type(token).__name__})"
+            raise AuthenticationError(msg)
+        return data.strip()
+
+    def principal(self, data: bytes) -> str:
+        """The token's subject, and where it is from."""
+        return f"{_principal_of_token(data)} from {self.function}"
+
 
 @dataclass(frozen=True, slots=True)
 class BasicAuthentication:
@@ -115,15 +182,24 @@ class BasicAuthentication:
         """`user:password`."""
         return f"{self.user}:{self.password}".encode()
 
+    def principal(self, data: bytes) -> str:
+        """The user's name."""
+        return f"user {self.user!r}"
+
 
 @dataclass(frozen=True, slots=True)
 class TlsAuthentication:
     """The client certificate of the TLS session says it all.
 
+    Attributes:
+        client_cert: its file.
+
     Example:
-        >>> TlsAuthentication().method_name, TlsAuthentication().auth_data(None)
+        >>> TlsAuthentication("c.pem").method_name, TlsAuthentication("c.pem").auth_data(None)
         ('tls', b'')
     """
+
+    client_cert: str
 
     @property
     def method_name(self) -> str:
@@ -133,3 +209,22 @@ class TlsAuthentication:
     def auth_data(self, challenge: bytes | None) -> bytes:
         """Nothing: the certificate has been shown."""
         return b""
+
+    def principal(self, data: bytes) -> str:
+        """The certificate's file."""
+        return f"the owner of the certificate {self.client_cert}"
+
+
+def _principal_of_token(token: bytes) -> str:
+    """Whom a JWT is about (its claim `sub`, RFC 7519, section 4.1.2), which is what a broker goes by unless told else.
+
+    Example:
+        >>> _principal_of_token(b"e30.eyJzdWIiOiJzcGFyayJ9.c2ln"), _principal_of_token(b"opaque")
+        ("'spark' (the token's subject)", 'whom the token is about')
+    """
+    try:
+        payload = token.split(b".")[1]
+        subject = json.loads(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))["sub"]
+    except (IndexError, ValueError, KeyError, TypeError):
+        return "whom the token is about"
+    return f"{subject!r} (the token's subject)"

@@ -248,7 +248,7 @@ class PulsarConnection:
         max_message_bytes: the largest message the broker takes.
 
     Raises:
-        AuthenticationError: `authentication` has nothing to show.
+        MQSourceError: `authentication` has nothing to show.
         LocalProtocolError: an argument does not fit the protocol.
 
     Example:
@@ -298,10 +298,11 @@ class PulsarConnection:
         self._producers: dict[int, _Producer] = {}
         self._producers_closed_by_broker: set[int] = set()
         self._closed_by: str = ""
+        self._shown = b"" if authentication is None else authentication.auth_data(None)
         self._unsent += encode_command(
             Connect(
                 client_version=client_version,
-                auth_data=None if authentication is None else authentication.auth_data(None),
+                auth_data=None if authentication is None else self._shown,
                 protocol_version=PROTOCOL_VERSION,
                 auth_method_name=None if authentication is None else authentication.method_name,
                 proxy_to_broker_url=proxy_to_broker_url,
@@ -312,6 +313,11 @@ class PulsarConnection:
                 ),
             )
         )
+
+    @property
+    def principal(self) -> str:
+        """Who we are to the broker, for an error; without a secret."""
+        return "nobody in particular" if self._authentication is None else self._authentication.principal(self._shown)
 
     # What goes out.
 
@@ -551,7 +557,7 @@ class PulsarConnection:
             case AuthChallenge():
                 self._answer_challenge(command)
             case Error() if self.state is ConnectionState.CONNECTING or command.request_id == NO_ID:
-                raise error_for_code(command.error, command.message, "connecting" if self._connecting else "")
+                raise error_for_code(command.error, command.message, self._connecting_as if self._connecting else "")
             case Connected():
                 self._take_connected(command)
             case _ if self._connecting:
@@ -568,6 +574,10 @@ class PulsarConnection:
     @property
     def _connecting(self) -> bool:
         return self.state is ConnectionState.CONNECTING
+
+    @property
+    def _connecting_as(self) -> str:
+        return "connecting" if self._authentication is None else f"connecting as {self.principal}"
 
     def _take_connected(self, connected: Connected) -> None:
         if not self._connecting:
@@ -619,15 +629,17 @@ class PulsarConnection:
         if self._authentication is None:
             msg = (
                 f"the broker asks for authentication{f' by {asked}' if asked else ''}: set authToken, authTokenFile, "
-                f"authBasicUser with authBasicPassword, or clientCert with clientKey"
+                f"authTokenSupplier, authIssuerUrl, authBasicUser with authBasicPassword, or clientCert with clientKey"
             )
             raise AuthenticationError(msg)
         method = self._authentication.method_name
         if asked and asked != method:
             msg = f"the broker asks for authentication by {asked}, the options are for {method}"
             raise AuthenticationError(msg)
-        data = self._authentication.auth_data(None if challenge.challenge is None else challenge.challenge.auth_data)
-        self._unsent += encode_command(AuthResponse(self._client_version, AuthData(method, data), PROTOCOL_VERSION))
+        asked_with = b"" if challenge.challenge is None else challenge.challenge.auth_data
+        self._shown = self._authentication.auth_data(asked_with)
+        response = AuthData(method, self._shown)
+        self._unsent += encode_command(AuthResponse(self._client_version, response, PROTOCOL_VERSION))
 
     def _consumer_for(self, command: Request) -> _Consumer | None:
         """The consumer a command is for, checked; None where there is none or it need not be open."""

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol, TypeVar
 
-from spark_mq_source.core.errors import ConnectTimeoutError, MQSourceError, RemoteProtocolError, ServiceNotReadyError
+from spark_mq_source.core.errors import (
+    AuthorizationError,
+    ConnectTimeoutError,
+    MQSourceError,
+    RemoteProtocolError,
+    ServiceNotReadyError,
+)
 from spark_mq_source.net.driver import ConnectionDriver
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
@@ -25,9 +31,11 @@ from spark_mq_source.pulsar.authentication import (
     TlsAuthentication,
     TokenAuthentication,
     TokenFileAuthentication,
+    TokenSupplierAuthentication,
 )
 from spark_mq_source.pulsar.connection import PulsarConnection
 from spark_mq_source.pulsar.error_codes import error_for_code
+from spark_mq_source.pulsar.oauth2 import OAuth2Authentication
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 
@@ -299,6 +307,8 @@ class Session:
                     result.set_result(convert(done.result()))
                 except MQSourceError as refused:
                     failure = refused.within(self.address)
+            if isinstance(failure, AuthorizationError):
+                failure = failure.within(f"as {self._connection.principal}")
             if failure is not None:
                 result.set_exception(failure)
 
@@ -472,16 +482,29 @@ def tls_settings(options: PulsarOptions) -> TlsSettings:
     )
 
 
-def authentication_of(options: PulsarOptions) -> Authentication | None:
+def authentication_of(options: PulsarOptions) -> Authentication | None:  # noqa: PLR0911 - one a way
     """Who we are to the broker, as the options say it."""
     if options.auth_token is not None:
         return TokenAuthentication(options.auth_token)
     if options.auth_token_file is not None:
         return TokenFileAuthentication(options.auth_token_file)
+    if options.auth_token_supplier is not None:
+        return TokenSupplierAuthentication(options.auth_token_supplier)
+    if options.auth_issuer_url is not None:
+        return OAuth2Authentication(
+            options.auth_issuer_url,
+            client_id=options.auth_client_id,
+            client_secret=options.auth_client_secret,
+            credentials_file=options.auth_credentials_file,
+            audience=options.auth_audience,
+            scope=options.auth_scope,
+            trust_certs=options.auth_issuer_trust_certs,
+            timeout_ms=options.connect_timeout_ms,
+        )
     if options.auth_basic_user is not None:
         return BasicAuthentication(options.auth_basic_user, options.auth_basic_password or "")
     if options.client_cert is not None:
-        return TlsAuthentication()
+        return TlsAuthentication(options.client_cert)
     return None
 
 

@@ -251,7 +251,7 @@ def test_a_broker_that_asks_for_authentication_we_have_not() -> None:
 
 
 def test_a_broker_that_asks_for_another_authentication() -> None:
-    made = connection(TlsAuthentication())
+    made = connection(TlsAuthentication("client.pem"))
     with pytest.raises(AuthenticationError, match="by token, the options are for tls"):
         made.receive_data(encode_command(CHALLENGE))
 
