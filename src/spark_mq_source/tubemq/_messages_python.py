@@ -1,0 +1,435 @@
+"""The decoder's inner loop over the messages of a fetch, written for the interpreter, and the rules it shares.
+
+An answer to GET_MESSAGE is a protobuf message (`GetMessageResponseB2C`) whose field 4, `messages`, is there once for
+each message: `TransferedMessage{messageId, checkSum, payLoadData, flag}`. Where `flag & 1`, the payload is::
+
+    i32 size  attributes  body          ; big-endian; attributes are UTF-8 text: key=value,key=value
+
+The system's own attributes are ``$msgType$`` and ``$msgTime$`` (yyyyMMddHHmm, without a zone). `checkSum` is the CRC-32
+of the payload & 0x7FFFFFFF, or -1 (seen on broker 2.4.0).
+
+The rules, the same in both implementations:
+
+- A protobuf field of a known number but another wire type is skipped like an unknown one; the last of several counts.
+  Wire types 3, 4, 6 and 7, field number 0, a varint of more than ten bytes and a length past the end are corrupt.
+- All four fields of a message are required; the attributes must fit into the payload, the checksum must match.
+- Between commas stands ``key=value``, divided at the first ``=``; without one the value is empty. Nothing between two
+  commas is nothing. Of several with one key the first counts.
+- Text is checked to be UTF-8 only where a column is built of it. A time that is none is NULL.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import (
+    MAX_COLUMN_BYTES,
+    ConstantColumn,
+    array_of,
+    check_columns,
+    fixed_row_bytes,
+    is_int32,
+    is_int64,
+    is_string_map,
+    is_text,
+    is_text_or_binary,
+    is_timestamp_us,
+    map_array_of,
+)
+from spark_mq_source.core.errors import CorruptMessageError, RemoteProtocolError, UnsupportedFeatureError
+
+__all__ = [
+    "ATTRIBUTE_BYTES",
+    "COLUMN_TYPES",
+    "FAIL",
+    "NULL",
+    "SKIP",
+    "MessageColumns",
+    "ZoneShift",
+    "column_overflow",
+    "corrupt_message",
+    "first_message",
+    "unreadable_answer",
+]
+
+FAIL, SKIP, NULL = 0, 1, 2
+"""What to do with a corrupt message, see `MessageColumns.append`."""
+
+COLUMN_TYPES: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
+    "value": is_text_or_binary,
+    "topic": is_text,
+    "broker_id": is_int32,
+    "partition": is_int32,
+    "message_id": is_int64,
+    "message_time": is_timestamp_us,
+    "message_type": is_text,
+    "attributes": is_string_map,
+    "fetch_offset": is_int64,
+}
+"""Each column this decoder builds, with the test that its Arrow type must pass."""
+
+ATTRIBUTE_BYTES: Final = 8
+"""What one attribute adds to `nbytes` beside its text: its two offsets."""
+
+_TYPE_KEY: Final = b"$msgType$"
+_TIME_KEY: Final = b"$msgTime$"
+_EPOCH: Final = datetime(1970, 1, 1)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_MINUTE: Final = re.compile(rb"[0-9]{12}")
+_MOST_SHIFTS: Final = 10_000
+
+
+class ZoneShift:
+    """Turns local times of one zone into UTC, both in microseconds since 1970; of two the earlier one.
+
+    Example:
+        >>> ZoneShift("Asia/Shanghai")(8 * 3_600_000_000)
+        0
+    """
+
+    def __init__(self, zone: str) -> None:
+        self.is_utc = zone == "UTC"
+        self._zone = ZoneInfo(zone)
+        self._known: dict[int, int] = {}
+
+    def __call__(self, local_us: int) -> int:
+        """The time in UTC."""
+        shifted = self._known.get(local_us)
+        if shifted is None:
+            local = _EPOCH + timedelta(microseconds=local_us)
+            offset = local.replace(tzinfo=self._zone).utcoffset() or timedelta(0)
+            shifted = local_us - offset // _MICROSECOND
+            if len(self._known) >= _MOST_SHIFTS:
+                self._known.clear()
+            self._known[local_us] = shifted
+        return shifted
+
+
+class _Message(NamedTuple):
+    """One message, of which the columns asked for want nothing but this."""
+
+    message_id: int | None
+    value: bytes | None = None
+    message_type: bytes | None = None
+    time_us: int | None = None
+    attributes: Mapping[bytes, bytes] = {}
+
+
+class MessageColumns:
+    """Collects the rows of the columns asked for, until `take_arrays`. It looks at no byte outside what it is given.
+
+    Attributes:
+        rows: appended and not yet taken.
+        nbytes: of these rows, about: what Arrow holds for them, but for the columns that never change.
+        corrupt_messages: how many were skipped or became NULL, ever.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        topic: str,
+        broker_id: int,
+        partition: int,
+        filters: frozenset[bytes],
+        shift: ZoneShift,
+    ) -> None:
+        check_columns(schema, COLUMN_TYPES)
+        self._schema = schema
+        self._filters = filters
+        self._shift = shift
+        constants: tuple[tuple[str, str | int], ...] = (
+            ("topic", topic),
+            ("broker_id", broker_id),
+            ("partition", partition),
+        )
+        self._constant = {
+            name: ConstantColumn(value, schema.field(name).type) for name, value in constants if name in schema.names
+        }
+        self._names = [name for name in schema.names if name not in self._constant]
+        self._wants = {name: name in self._names for name in COLUMN_TYPES}
+        self._value_is_text = self._wants["value"] and is_text(schema.field("value").type)
+        self._row_bytes = sum(fixed_row_bytes(schema.field(name).type) for name in self._names)
+        self.corrupt_messages = 0
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._cells: dict[str, list[Any]] = {name: [] for name in self._names}
+        self.rows = 0
+        self.nbytes = 0
+
+    def append(
+        self,
+        body: bytes | memoryview,
+        fetch_offset: int,
+        on_corrupt: int = FAIL,
+        stop_at: tuple[int, int] | None = None,
+    ) -> int:
+        """Add the messages of one answer.
+
+        Args:
+            body: the answer to GET_MESSAGE.
+            fetch_offset: where it began.
+            on_corrupt: FAIL raises; SKIP leaves the message out; NULL gives a row of which only topic, broker,
+                partition, fetch and, where it can be told, message id are known.
+            stop_at: id and checksum of the first message that is not wanted any more; where it is not there, all are.
+
+        Returns:
+            How many rows were added: after an error none.
+
+        Raises:
+            CorruptMessageError: a message is corrupt, and `on_corrupt` is FAIL.
+            RemoteProtocolError: the answer itself cannot be read.
+            UnsupportedFeatureError: a column would pass 2 GiB.
+        """
+        data = bytes(body)
+        if self.nbytes + len(data) > MAX_COLUMN_BYTES:
+            raise column_overflow()
+        messages: list[_Message] = []
+        corrupt = 0
+        for number, (start, stop) in enumerate(self._messages(data)):
+            message_id: int | None = None
+            try:
+                message_id, check_sum, payload, flag = _parse_message(data, start, stop)
+                if stop_at == (message_id, check_sum):
+                    break
+                message = self._message(message_id, check_sum, payload, flag)
+            except CorruptMessageError as error:
+                if on_corrupt == FAIL:
+                    raise corrupt_message(str(error), message_id, number, fetch_offset) from None
+                corrupt += 1
+                message = _Message(message_id) if on_corrupt == NULL else None
+            if message is not None:
+                messages.append(message)
+        self._add(messages, fetch_offset)
+        self.corrupt_messages += corrupt
+        return len(messages)
+
+    @staticmethod
+    def _messages(data: bytes) -> Iterator[tuple[int, int]]:
+        try:
+            for tag, start, stop in _fields(data, 0, len(data)):
+                if tag == 0x22:
+                    yield start, stop
+        except CorruptMessageError as error:
+            raise unreadable_answer(str(error)) from None
+
+    def _message(self, message_id: int, check_sum: int, payload: bytes, flag: int) -> _Message | None:
+        """The message, or None where the filters leave it out."""
+        if check_sum != -1 and (computed := zlib.crc32(payload) & 0x7FFFFFFF) != check_sum:
+            msg = f"the checksum does not match: {check_sum:#010x} announced, {computed:#010x} found"
+            raise CorruptMessageError(msg)
+        message_type = time_us = None
+        attributes: Mapping[bytes, bytes] = {}
+        if flag & 1:
+            size = int.from_bytes(payload[:4], "big", signed=True)
+            if len(payload) < 4 or not 0 <= size <= len(payload) - 4:
+                msg = "the attributes do not fit into the message"
+                raise CorruptMessageError(msg)
+            if self._filters or self._wants["message_type"] or self._wants["message_time"] or self._wants["attributes"]:
+                found = _parse_attributes(payload[4 : 4 + size])
+                message_type, minute = found.pop(_TYPE_KEY, None), found.pop(_TIME_KEY, None)
+                if self._wants["attributes"]:
+                    attributes = found
+                    for text in (*found, *found.values()):
+                        _check_utf8(text, "attributes")
+                if self._wants["message_time"]:
+                    time_us = self._time_us(minute)
+            payload = payload[4 + size :]
+        if self._filters and message_type not in self._filters:
+            return None
+        if self._value_is_text:
+            _check_utf8(payload, "value")
+        if self._wants["message_type"] and message_type is not None:
+            _check_utf8(message_type, "message_type")
+        return _Message(message_id, payload, message_type, time_us, attributes)
+
+    def _time_us(self, minute: bytes | None) -> int | None:
+        if minute is None or not _MINUTE.fullmatch(minute):
+            return None
+        try:
+            time = datetime.strptime(minute.decode(), "%Y%m%d%H%M")
+        except ValueError:
+            return None
+        return self._shift((time - _EPOCH) // _MICROSECOND)
+
+    def _add(self, messages: list[_Message], fetch_offset: int) -> None:
+        cells, size = self._cells, len(messages) * self._row_bytes
+        for name in self._names:
+            if name == "value":
+                values = [m.value for m in messages]
+                size += sum(map(len, filter(None, values)))
+                cells[name] += values
+            elif name == "message_type":
+                types = [m.message_type for m in messages]
+                size += sum(map(len, filter(None, types)))
+                cells[name] += types
+            elif name == "attributes":
+                maps = [m.attributes for m in messages]
+                size += sum(len(k) + len(v) + ATTRIBUTE_BYTES for one in maps for k, v in one.items())
+                cells[name] += maps
+            elif name == "message_id":
+                cells[name] += [m.message_id for m in messages]
+            elif name == "message_time":
+                cells[name] += [m.time_us for m in messages]
+            else:
+                cells[name] += [fetch_offset] * len(messages)
+        self.rows += len(messages)
+        self.nbytes += size
+
+    def take_arrays(self) -> list[pa.Array]:
+        """Every pending row, one array a column in the schema's order; starts over."""
+        arrays = []
+        for field in self._schema:
+            if field.name in self._constant:
+                array = self._constant[field.name].take(self.rows)
+            elif field.name == "attributes":
+                array = map_array_of(self._cells["attributes"], field.type)
+            else:
+                array = array_of(self._cells[field.name], field.type)
+            arrays.append(array)
+        self._start_over()
+        return arrays
+
+
+def first_message(body: bytes | memoryview) -> tuple[int, int] | None:
+    """Id and checksum of the first message of an answer to GET_MESSAGE; None where it has none.
+
+    Raises:
+        RemoteProtocolError: the answer, or its first message, cannot be read.
+    """
+    data = bytes(body)
+    try:
+        for tag, start, stop in _fields(data, 0, len(data)):
+            if tag == 0x22:
+                message_id, check_sum, _, _ = _parse_message(data, start, stop)
+                return message_id, check_sum
+    except CorruptMessageError as error:
+        raise unreadable_answer(str(error)) from None
+    return None
+
+
+def corrupt_message(sentence: str, message_id: int | None, number: int, fetch_offset: int) -> CorruptMessageError:
+    """The error for a message that cannot be decoded, with where it is."""
+    name = "a message" if message_id is None else f"message {message_id}"
+    return CorruptMessageError(f"{name}, number {number + 1} of those fetched at {fetch_offset}: {sentence}")
+
+
+def unreadable_answer(sentence: str) -> RemoteProtocolError:
+    """The error for an answer that is no protobuf."""
+    return RemoteProtocolError(f"the broker's answer to GET_MESSAGE cannot be read: {sentence}")
+
+
+def column_overflow() -> UnsupportedFeatureError:
+    """The error for a column that would not fit in one Arrow batch."""
+    return UnsupportedFeatureError("a column would pass the 2 GiB that one Arrow batch can hold; lower maxBatchBytes")
+
+
+def _parse_message(data: bytes, at: int, end: int) -> tuple[int, int, bytes, int]:
+    """messageId, checkSum, payLoadData and flag of a TransferedMessage.
+
+    Raises:
+        CorruptMessageError: see the module's rules.
+    """
+    message_id: int | None = None
+    check_sum: int | None = None
+    flag: int | None = None
+    payload: bytes | None = None
+    for tag, value, stop in _fields(data, at, end):
+        if tag == 0x08:
+            message_id = value - 2**64 if value >= 2**63 else value
+        elif tag == 0x10:
+            check_sum = _signed32(value)
+        elif tag == 0x1A:
+            payload = data[value:stop]
+        elif tag == 0x20:
+            flag = _signed32(value)
+    if message_id is None or check_sum is None or payload is None or flag is None:
+        msg = "the message lacks a required field"
+        raise CorruptMessageError(msg)
+    return message_id, check_sum, payload, flag
+
+
+def _parse_attributes(text: bytes) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    for pair in text.split(b","):
+        if pair:
+            key, _, value = pair.partition(b"=")
+            found.setdefault(key, value)
+    return found
+
+
+def _check_utf8(cell: bytes, name: str) -> None:
+    if not cell.isascii():
+        try:
+            cell.decode()
+        except UnicodeDecodeError:
+            msg = f"the {name} is not UTF-8"
+            raise CorruptMessageError(msg) from None
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Each field of a protobuf message: its tag, and its value (varint) or where it begins and ends (bytes).
+
+    Raises:
+        CorruptMessageError: as the module's rules have it.
+    """
+    while at < end:
+        tag = data[at]
+        if tag < 0x80:
+            at += 1
+        else:
+            tag, at = _varint(data, at, end)
+        wire_type = tag & 7
+        if tag < 8 or tag > 0xFFFFFFFF:
+            msg = "a protobuf field has an impossible number"
+            raise CorruptMessageError(msg)
+        if wire_type == 0:
+            value, at = _varint(data, at, end)
+            yield tag, value, at
+        elif wire_type == 2:
+            size, at = _varint(data, at, end)
+            start = at
+            at += size
+            if at > end:
+                msg = "a protobuf field reaches past the end"
+                raise CorruptMessageError(msg)
+            yield tag, start, at
+        elif wire_type in (1, 5):
+            at += 8 if wire_type == 1 else 4
+            if at > end:
+                msg = "a protobuf field reaches past the end"
+                raise CorruptMessageError(msg)
+        else:
+            msg = "a protobuf field has an unknown wire type"
+            raise CorruptMessageError(msg)
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """The unsigned 64-bit varint at `at`, and where it ends.
+
+    Raises:
+        CorruptMessageError: it does not end before `end`, or within ten bytes.
+    """
+    value = shift = 0
+    while at < end and shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+        shift += 7
+    msg = "a protobuf number does not end"
+    raise CorruptMessageError(msg)
+
+
+def _signed32(value: int) -> int:
+    value &= 0xFFFFFFFF
+    return value - 2**32 if value >= 2**31 else value

@@ -1,0 +1,182 @@
+"""Answers to GET_MESSAGE to Arrow RecordBatches.
+
+`MessageDecoder` turns the messages of one topic-partition into rows. The loop over bytes and rows is `MessageColumns`,
+of which there are two: compiled (``_messages_native``) and, where no compiled one is installed, written for the
+interpreter (``_messages_python``, which also states the rules of what is corrupt). Both give the same rows and errors.
+
+``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` in the environment asks for one; `implementation` tells which one runs.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import record_batch
+from spark_mq_source.tubemq import _messages_python
+from spark_mq_source.tubemq._messages_python import FAIL, NULL, SKIP, ZoneShift, first_message
+
+__all__ = ["MessageDecoder", "first_message", "implementation"]
+
+_ON_CORRUPT: Final = {"fail": FAIL, "skip": SKIP, "null": NULL}
+
+
+def _load_native() -> ModuleType:
+    return import_module("spark_mq_source.tubemq._messages_native")
+
+
+def _choose(asked: str) -> tuple[str, ModuleType, str]:
+    """The implementation's name, its module, and why it is not the compiled one ("" where it is, or was not wanted).
+
+    Args:
+        asked: ``native``, ``python``, or empty for the best there is.
+
+    Raises:
+        ImportError: `asked` is no implementation, or is ``native`` and there is none.
+    """
+    if asked not in ("", "native", "python"):
+        msg = f"SPARK_MQ_SOURCE_IMPL={asked}: expected native or python"
+        raise ImportError(msg)
+    if asked == "python":
+        return "python", _messages_python, ""
+    try:
+        return "native", _load_native(), ""
+    except ImportError as error:
+        if asked == "native":
+            msg = f"SPARK_MQ_SOURCE_IMPL=native, but the compiled decoder cannot be loaded: {error}"
+            raise ImportError(msg) from error
+        return "python", _messages_python, str(error)
+
+
+_implementation, _module, _fallback_reason = _choose(os.environ.get("SPARK_MQ_SOURCE_IMPL", ""))
+
+
+def implementation() -> str:
+    """Which decoder runs in this process: ``native``, the compiled one, or ``python``, its twin.
+
+    Example:
+        >>> implementation() in ("native", "python")
+        True
+    """
+    return _implementation
+
+
+def _warn_of_fallback() -> None:
+    """Say once, when the first decoder is made and not when the package is imported, that it is the slow one."""
+    global _fallback_reason
+    if _fallback_reason:
+        reason, _fallback_reason = _fallback_reason, ""
+        warnings.warn(
+            f"spark-mq-source runs without its compiled decoder, several times slower ({reason}); "
+            f"set SPARK_MQ_SOURCE_IMPL=python to accept this",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+class MessageDecoder:
+    """Turns the messages of one topic-partition into RecordBatches.
+
+    Not for use by several threads at once.
+
+    Args:
+        schema: exactly the columns asked for, in that order; what `take_batch` returns has this very schema.
+        topic: the column ``topic``.
+        broker_id: the column ``broker_id``.
+        partition: the column ``partition``.
+        filters: the message types wanted; empty for all messages. A broker compares hashes of them only.
+        time_zone: the zone of message times.
+        on_corrupt: ``fail``; ``skip``: a corrupt message gives no row; ``null``: it gives one row with NULL in every
+            column but topic, broker_id, partition, fetch_offset and, where it can be told, message_id (attributes are
+            empty). May be changed between answers.
+        implementation: ``native`` or ``python``; None for the one the environment asks for, or the best there is.
+
+    Attributes:
+        on_corrupt: as above.
+
+    Raises:
+        OptionError: `schema` has a column or a type that cannot be built.
+        ImportError: `implementation` is ``native`` and the compiled decoder cannot be loaded.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> decoder = MessageDecoder(pa.schema([("value", pa.binary())]), topic="t", broker_id=1, partition=0)
+        >>> message = bytes.fromhex("0807 10ffffffffffffffffff01 1a05") + b"hello" + bytes.fromhex("2000")
+        >>> decoder.decode(bytes([0x22, len(message)]) + message, 2800)
+        1
+        >>> decoder.take_batch().to_pydict()
+        {'value': [b'hello']}
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        topic: str,
+        broker_id: int,
+        partition: int,
+        filters: Iterable[str] = (),
+        time_zone: str = "UTC",
+        on_corrupt: str = "fail",
+        implementation: str | None = None,
+    ) -> None:
+        if implementation is None:
+            _warn_of_fallback()
+            module = _module
+        else:
+            module = _choose(implementation)[1]
+        self._columns: _messages_python.MessageColumns = module.MessageColumns(
+            schema,
+            topic=topic,
+            broker_id=broker_id,
+            partition=partition,
+            filters=frozenset(one.encode() for one in filters),
+            shift=ZoneShift(time_zone),
+        )
+        self._schema = schema
+        self.on_corrupt = on_corrupt
+
+    @property
+    def rows(self) -> int:
+        """Rows decoded and not yet taken."""
+        return self._columns.rows
+
+    @property
+    def nbytes(self) -> int:
+        """What these rows take in Arrow's buffers, in bytes; columns that never change are not counted."""
+        return self._columns.nbytes
+
+    @property
+    def corrupt_messages(self) -> int:
+        """How many were skipped or became NULL."""
+        return self._columns.corrupt_messages
+
+    def decode(self, body: bytes | memoryview, fetch_offset: int, stop_at: tuple[int, int] | None = None) -> int:
+        """Append the rows of one answer.
+
+        Args:
+            body: the answer to GET_MESSAGE; only looked at during this call.
+            fetch_offset: where it began.
+            stop_at: id and checksum of the first message that is not wanted any more (see `first_message`); where it
+                is not there, all are.
+
+        Returns:
+            How many rows were appended: after an error none.
+
+        Raises:
+            CorruptMessageError: a message is corrupt, and `on_corrupt` is ``fail``.
+            RemoteProtocolError: the answer itself cannot be read.
+            UnsupportedFeatureError: a column would pass 2 GiB.
+        """
+        return self._columns.append(body, fetch_offset, _ON_CORRUPT[self.on_corrupt], stop_at)
+
+    def take_batch(self) -> pa.RecordBatch:
+        """Every row decoded so far; starts over. Nothing is copied where the decoder is the compiled one."""
+        rows = self._columns.rows
+        return record_batch(self._schema, self._columns.take_arrays(), rows)
