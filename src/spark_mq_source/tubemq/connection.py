@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 
@@ -42,10 +43,19 @@ from spark_mq_source.tubemq.commands import (
     method_of,
     parse_failure,
 )
-from spark_mq_source.tubemq.error_codes import DUPLICATE_PARTITION, HB_NO_NODE
+from spark_mq_source.tubemq.error_codes import CERTIFICATE_FAILURE, DUPLICATE_PARTITION, HB_NO_NODE
 from spark_mq_source.tubemq.wire import MAX_PAYLOAD_BYTES, take_frame
 
-__all__ = ["Answer", "Call", "ConnectionState", "Event", "PartitionLost", "TubeMQConnection", "Unanswered"]
+__all__ = [
+    "Answer",
+    "Call",
+    "ConnectionState",
+    "Event",
+    "NotAuthorized",
+    "PartitionLost",
+    "TubeMQConnection",
+    "Unanswered",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +100,13 @@ class PartitionLost(NamedTuple):
     code: int
 
 
-Event: TypeAlias = Answer | Unanswered | PartitionLost
+class NotAuthorized(NamedTuple):
+    """A heartbeat was refused because of what it showed of who we are: most likely it has become too old."""
+
+    shown: AuthorizedInfo | None
+
+
+Event: TypeAlias = Answer | Unanswered | PartitionLost | NotAuthorized
 """What `TubeMQConnection.events_received` gives."""
 
 
@@ -123,12 +139,12 @@ class TubeMQConnection:
         broker: at the other end; None for a master.
         request_timeout_ms: how long a call may wait for its answer.
         heartbeat_ms: after so much time registered partitions are confirmed; a broker forgets them after 30 s.
+        authorized: says what heartbeats show to the broker.
         max_payload_bytes: the largest answer taken.
         now: monotonic seconds, as everywhere here.
 
     Attributes:
         state: where the connection is in its life.
-        authorized: what heartbeats show to the broker.
 
     Example:
         >>> from spark_mq_source.tubemq.commands import CloseProducer, CloseProducerResponse, encode_response
@@ -147,11 +163,12 @@ class TubeMQConnection:
         broker: Broker | None = None,
         request_timeout_ms: int,
         heartbeat_ms: int = 10_000,
+        authorized: Callable[[], AuthorizedInfo] | None = None,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         now: float,
     ) -> None:
         self.state = ConnectionState.OPEN
-        self.authorized: AuthorizedInfo | None = None
+        self._authorized = authorized
         self._broker = broker
         self._request_timeout_ms = request_timeout_ms
         self._tick_seconds = request_timeout_ms / 1000 / TICKS_TO_ANSWER
@@ -356,13 +373,15 @@ class TubeMQConnection:
                 reader.group_name,
                 tuple(partitions),
                 qry_priority_id=reader.qry_priority_id,
-                auth_info=self.authorized,
+                auth_info=None if self._authorized is None else self._authorized(),
             )
             self._send(-self._last_own_serial_no, heartbeat)
 
     def _take_heartbeat(self, request: BrokerHeartbeat, response: Response) -> None:
         if not isinstance(response, BrokerHeartbeatResponse) or response.err_code != SUCCESS:
             logger.warning("the broker refused a heartbeat of %s: %s", request.client_id, response)
+            if getattr(response, "err_code", None) == CERTIFICATE_FAILURE:
+                self._events.append(NotAuthorized(request.auth_info))
             return
         for text in response.failure_info:
             code, partition = parse_failure(text)
