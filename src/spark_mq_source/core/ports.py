@@ -5,7 +5,7 @@ A protocol never imports these to inherit from: they are structural, and mypy ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchFormat",
     "Format",
+    "InspectFormat",
+    "Inspector",
     "Predicate",
     "SansIOConnection",
     "Stream",
@@ -209,5 +211,34 @@ class WriteFormat(Protocol[OptionsT, ReportT]):
         """
 
 
+class Inspector(Protocol):
+    """A look at a broker without Spark and without a trace. Rows are of plain values, and of one shape a method."""
+
+    def topics(self) -> Iterable[Mapping[str, object]]:
+        """The topics that the options name."""
+
+    def partitions(self) -> Iterable[Mapping[str, object]]:
+        """Their partitions, and who serves them."""
+
+    def offsets(self) -> Iterable[Mapping[str, object]]:
+        """Where each partition begins and ends now."""
+
+    def lag(self, checkpoint: Mapping[str, object] | None) -> Iterable[Mapping[str, object]]:
+        """How much waits for a streaming query with these offsets, or for what the options name."""
+
+    def steps(self) -> Iterable[tuple[str, Callable[[], str]]]:
+        """What has to work for a read, in order; each says what it found, or raises MQSourceError."""
+
+    def close(self) -> None:
+        """Closes the connections."""
+
+
 class Format(StreamFormat[OptionsT, RangeT], WriteFormat[OptionsT, ReportT], Protocol[OptionsT, RangeT, ReportT]):
-    """All of it."""
+    """All that the Spark layer asks of a format."""
+
+
+class InspectFormat(BatchFormat[OptionsT, RangeT], Protocol[OptionsT, RangeT]):
+    """What the command line asks of a format."""
+
+    def open_inspector(self, options: OptionsT) -> Inspector:
+        """A look at the broker with the options of a read."""

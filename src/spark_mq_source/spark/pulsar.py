@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE
 from spark_mq_source.pulsar.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
+from spark_mq_source.pulsar.inspector import PulsarInspector
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.planner import plan_batch
 from spark_mq_source.pulsar.reader import PulsarRange, read_range
@@ -56,6 +57,10 @@ class PulsarFormat:
         """See `read_range`."""
         return read_range(options, task, schema)
 
+    def open_inspector(self, options: PulsarOptions) -> PulsarInspector:
+        """See `PulsarInspector`."""
+        return PulsarInspector(options)
+
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> PulsarOptions:
         """See `PulsarOptions`."""
         parsed = PulsarOptions.from_spark(options, WRITE)
@@ -66,7 +71,7 @@ class PulsarFormat:
 
     def write(self, options: PulsarOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> int:
         """See `write_rows`."""
-        return write_rows(options, batches, turn=attempt.partition)
+        return write_rows(options, batches, attempt)
 
     def commit(self, options: PulsarOptions, reports: Sequence[int]) -> None:
         """Nothing: what a task has reported is there."""

@@ -1,0 +1,1 @@
+"""`spark-mq`: look at a broker as the connector sees it, without Spark."""

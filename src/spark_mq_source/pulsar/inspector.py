@@ -1,0 +1,147 @@
+"""A look at a cluster as the connector sees it, without Spark: what `spark-mq` shows of Pulsar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from spark_mq_source.core.errors import OptionError, TopicNotFoundError
+from spark_mq_source.net.retry import Deadline
+from spark_mq_source.net.transport import connect
+from spark_mq_source.pulsar.client import PulsarClient
+from spark_mq_source.pulsar.offsets import EARLIEST, TopicPartition, decode_offsets
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.planner import topics_of
+from spark_mq_source.pulsar.session import tls_settings
+
+__all__ = ["PulsarInspector"]
+
+
+class PulsarInspector:
+    """See `core.ports.Inspector`. Reads nothing but metadata, and leaves nothing behind on the cluster.
+
+    Args:
+        options: as a read has them.
+
+    Example:
+        ::
+
+            inspector = PulsarInspector(options)
+            try:
+                print(list(inspector.topics()))
+            finally:
+                inspector.close()
+    """
+
+    def __init__(self, options: PulsarOptions) -> None:
+        self._options = options
+        self._client = PulsarClient(options)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._client.close()
+
+    def topics(self) -> Iterator[Mapping[str, object]]:
+        """The topics that the options name, and how many partitions each has; 0 where it is not partitioned.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
+        """
+        for name in topics_of(self._client, self._options):
+            found = self._client.fetch_partitions([name])
+            yield {"topic": name, "partitions": 0 if found[0].partition < 0 else len(found)}
+
+    def partitions(self) -> Iterator[Mapping[str, object]]:
+        """The topic-partitions and the broker that serves each.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
+        """
+        for tp, address in self._client.fetch_addresses(self._topic_partitions()).items():
+            yield {"topic": tp.topic, "partition": tp.partition, "broker": address}
+
+    def offsets(self) -> Iterator[Mapping[str, object]]:
+        """Where each topic-partition begins and ends, in the form of `startingOffsets`.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
+        """
+        for tp, bounds in self._client.fetch_bounds(self._topic_partitions()).items():
+            yield {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "earliest": bounds.first.to_json(),
+                "latest": bounds.last.to_json(),
+            }
+
+    def lag(self, checkpoint: Mapping[str, object] | None) -> Iterator[Mapping[str, object]]:
+        """How many entries wait in each topic-partition: for a query, or for a subscription.
+
+        An entry is one message, or a batch of them.
+
+        Args:
+            checkpoint: the offsets of a streaming query; None asks `adminUrl` for the option `subscription`.
+
+        Raises:
+            OptionError: there is nothing to go by, or the checkpoint is not of this format.
+            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
+        """
+        options = self._options
+        partitions = self._topic_partitions()
+        if checkpoint is None:
+            if options.subscription is None or options.admin_url is None:
+                msg = "pulsar-native: the lag of what: give a checkpoint, or the options subscription and adminUrl"
+                raise OptionError(msg)
+            for tp in partitions:
+                waiting = self._client.fetch_subscription_backlog(tp, options.subscription)
+                yield {"topic": tp.topic, "partition": tp.partition, "entries_behind": waiting}
+            return
+        try:
+            read = {TopicPartition.parse(name): position for name, position in decode_offsets(checkpoint).items()}
+        except ValueError as error:
+            msg = f"pulsar-native: these are not the offsets of this format: {error}"
+            raise OptionError(msg) from error
+        bounds = self._client.fetch_bounds(partitions)
+        starts = {tp: read.get(tp, EARLIEST) for tp in partitions}
+        behind = {tp: bounds[tp].last for tp in partitions if starts[tp] < bounds[tp].last}
+        waiting_entries = self._client.fetch_backlogs({tp: starts[tp] for tp in behind}, behind)
+        for tp in partitions:
+            yield {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "read": starts[tp].to_json(),
+                "latest": bounds[tp].last.to_json(),
+                "entries_behind": waiting_entries.get(tp, 0),
+            }
+
+    def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
+        """What has to work for a read, in order; each says what it found, or raises what is wrong."""
+        for host, port in self._options.addresses:
+            yield f"connect to {host}:{port}", partial(self._connect, host, port)
+        yield "sign in and find the topics", self._find_topics
+        yield "find the brokers of all partitions", self._find_brokers
+        yield "ask where the messages begin and end", self._find_bounds
+
+    def _topic_partitions(self) -> list[TopicPartition]:
+        return self._client.fetch_partitions(topics_of(self._client, self._options))
+
+    def _connect(self, host: str, port: int) -> str:
+        options = self._options
+        tls = tls_settings(options) if options.uses_tls else None
+        connect(host, port, tls=tls, deadline=Deadline.after_ms(options.connect_timeout_ms)).close()
+        return "TCP and TLS" if options.uses_tls else "TCP, without TLS"
+
+    def _find_topics(self) -> str:
+        found = [f"{row['topic']} ({row['partitions'] or 'not partitioned'})" for row in self.topics()]
+        if not found:
+            msg = "pulsar-native: no topic matches topicsPattern"
+            raise TopicNotFoundError(msg)
+        return ", ".join(found)
+
+    def _find_brokers(self) -> str:
+        return ", ".join(sorted({str(row["broker"]) for row in self.partitions()}))
+
+    def _find_bounds(self) -> str:
+        bounds = self._client.fetch_bounds(self._topic_partitions())
+        empty = sum(b.last <= b.first for b in bounds.values())
+        return f"{len(bounds)} topic-partitions, {empty} of them empty"

@@ -1,0 +1,149 @@
+"""`spark-mq` as its user meets it: what it prints and how it exits, on the real broker."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typer.testing import CliRunner
+
+from spark_mq_source.cli.main import app
+from spark_mq_source.pulsar.offsets import Position, TopicPartition
+from spark_mq_source.pulsar.stream import offsets_to_json
+from tests.behaviours.formats import PulsarFormat
+from tests.fix_brokers import PulsarUnderTest
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+
+def spark_mq(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def asked(command: str, broker: PulsarUnderTest, *more: str, **options: str) -> list[dict[str, object]]:
+    given = {"serviceUrl": broker.service_url} | options
+    flags = [flag for name, value in given.items() for flag in ("--option", f"{name}={value}")]
+    answer = spark_mq(command, "pulsar-native", *flags, *more, "--json")
+    assert answer.exit_code == 0, answer.stderr
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+def filled(broker: PulsarUnderTest) -> str:
+    topic = broker.topic(2)
+    feed = PulsarFormat(broker)
+    feed.publish(topic, [b"zero", b"\xff"], partition=0)
+    feed.publish(topic, [b"one"], partition=1)
+    return topic
+
+
+def test_topics_and_partitions_are_listed(pulsar: PulsarUnderTest):
+    topic = filled(pulsar)
+    pattern = topic.removeprefix("persistent://")
+    assert asked("topics", pulsar, topicsPattern=pattern) == [{"topic": topic, "partitions": 2}]
+    broker = pulsar.service_url.removeprefix("pulsar://")
+    assert [(row["partition"], row["broker"]) for row in asked("partitions", pulsar, topic=topic)] == [
+        (0, broker),
+        (1, broker),
+    ]
+
+
+def test_offsets_can_be_given_back_as_starting_offsets(pulsar: PulsarUnderTest):
+    topic = filled(pulsar)
+    rows = asked("offsets", pulsar, topic=topic)
+    latest = {f"{row['topic']}-partition-{row['partition']}": row["latest"] for row in rows}
+    assert asked("peek", pulsar, topic=topic, startingOffsets=json.dumps(latest)) == []
+    earliest = {f"{row['topic']}-partition-{row['partition']}": row["earliest"] for row in rows}
+    assert len(asked("peek", pulsar, topic=topic, startingOffsets=json.dumps(earliest))) == 3
+
+
+def test_peek_shows_as_many_messages_as_asked_for(pulsar: PulsarUnderTest):
+    topic = filled(pulsar)
+    assert [row["value"] for row in asked("peek", pulsar, topic=topic)] == ["zero", "ff", "one"]
+    assert [row["value"] for row in asked("peek", pulsar, "--rows", "1", topic=topic)] == ["zero"]
+
+
+def test_the_lag_of_a_query_is_read_off_its_checkpoint(pulsar: PulsarUnderTest, tmp_path: Path):
+    topic = filled(pulsar)
+    rows = asked("offsets", pulsar, topic=topic)
+    read = Position(**rows[1]["latest"])  # type: ignore[arg-type]
+    for folder, name, lines in [
+        ("offsets", "3", ["v1", "{}", json.dumps(offsets_to_json({TopicPartition(topic, 1): read}))]),
+        ("offsets", "4", ["v1", "{}", "not committed"]),
+        ("commits", "3", ["v1", "{}"]),
+    ]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / name).write_text("\n".join(lines))
+    lag = asked("lag", pulsar, "--checkpoint", str(tmp_path), topic=topic)
+    assert [(row["partition"], row["entries_behind"]) for row in lag] == [(0, 1), (1, 0)]
+
+
+def test_the_lag_of_a_subscription_is_what_the_broker_says(pulsar: PulsarUnderTest):
+    topic = filled(pulsar)
+    client = pulsar.client()
+    client.subscribe(topic, "group").close()
+    PulsarFormat(pulsar).publish(topic, [b"more"], partition=1)
+    lag = asked("lag", pulsar, topic=topic, subscription="group", adminUrl=pulsar.admin_url)
+    assert [row["entries_behind"] for row in lag] == [0, 1]
+
+
+def test_a_table_is_what_a_person_gets(pulsar: PulsarUnderTest):
+    topic = filled(pulsar)
+    answer = spark_mq("topics", "pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}")
+    assert answer.exit_code == 0
+    assert re.search(r"topic\s+┃\s+partitions", answer.stdout)
+
+
+def test_the_doctor_walks_every_step_of_a_read(pulsar: PulsarUnderTest):
+    topic = filled(pulsar)
+    answer = spark_mq("doctor", "pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}")
+    assert answer.exit_code == 0, answer.stderr
+    assert [line.split()[0] for line in answer.stdout.splitlines()] == ["ok"] * 5
+    assert "the first one there is can be decoded" in answer.stdout
+
+
+def test_the_doctor_says_which_step_fails_and_why(pulsar: PulsarUnderTest):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        answer = spark_mq("doctor", "pulsar-native", "-o", f"serviceUrl=pulsar://{address}", "-o", "topic=t")
+    assert answer.exit_code == 1
+    assert answer.stdout.split() == ["failed", "connect", "to", address]
+    assert address in answer.stderr
+    topic = pulsar.unused_topic()
+    answer = spark_mq("doctor", "pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}")
+    assert answer.exit_code == 1
+    assert [line.split()[0] for line in answer.stdout.splitlines()] == ["ok", "failed"]
+    assert topic in answer.stderr
+
+
+def test_wrong_arguments_have_a_status_of_their_own_and_no_secret_is_shown(pulsar: PulsarUnderTest):
+    service = f"serviceUrl={pulsar.service_url}"
+    for arguments, why in [
+        (["topics", "kafka"], "there is no format kafka; there are pulsar-native"),
+        (["topics", "pulsar-native", "-o", service, "-o", "topik=t"], "topik"),
+        (["topics", "pulsar-native", "-o", service, "-o", "t0psecret"], "an --option is not NAME=VALUE"),
+        (["lag", "pulsar-native", "-o", service, "-o", "topic=t", "--checkpoint", "/nowhere"], "no batch"),
+    ]:
+        answer = spark_mq(*arguments)
+        assert answer.exit_code == 2
+        assert answer.stderr.startswith("spark-mq: ")
+        assert len(answer.stderr.splitlines()) == 1
+        assert why in answer.stderr
+        assert "t0psecret" not in answer.stderr
+
+
+def test_it_is_a_program_of_its_own():
+    program = subprocess.run(
+        [sys.executable, "-m", "spark_mq_source.cli.main", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert all(command in program.stdout for command in ("topics", "partitions", "offsets", "peek", "lag", "doctor"))
