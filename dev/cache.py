@@ -9,10 +9,11 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 MAVEN_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
+MAVEN_INSTALL = "org.apache.maven.plugins:maven-install-plugin:3.1.1:install-file"
 
 
 def cache_folder() -> Path:
@@ -32,7 +33,9 @@ def exclusive(name: str) -> Iterator[None]:
         yield
 
 
-def unpacked_artifact(coordinates: str, *, top_folder: str, say: str) -> Path:
+def unpacked_artifact(
+    coordinates: str, *, say: str, top_folder: str = "", folder_name: str = "", parent: str = ""
+) -> Path:
     """The unpacked folder of a tar.gz published under Maven coordinates, fetched the first time.
 
     Two processes may ask at once: one fetches, the other waits and finds it. A fetch that is cut short leaves nothing
@@ -40,44 +43,82 @@ def unpacked_artifact(coordinates: str, *, top_folder: str, say: str) -> Path:
 
     Args:
         coordinates: group:artifact:version:tar.gz:classifier.
-        top_folder: the one folder in the archive; also its name in the cache.
         say: printed before the first, slow fetch.
+        top_folder: the one folder in the archive; also its name in the cache.
+        folder_name: the name in the cache of an archive that has no such folder.
+        parent: coordinates (group:artifact:version) of the artifact's parent, for repositories that lack it.
 
     Raises:
         RuntimeError: Maven is absent or could not fetch; the message carries Maven's last lines.
     """
-    folder = cache_folder() / top_folder
+    folder = cache_folder() / (folder_name or top_folder)
     if folder.is_dir():
         return folder
-    with exclusive(top_folder):
+    with exclusive(folder.name):
         if folder.is_dir():  # another process was faster
             return folder
         print(say, flush=True)
-        with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=f".{top_folder}-") as temporary:
-            archive = _fetch(coordinates, Path(temporary))
+        with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=f".{folder.name}-") as temporary:
+            archive = _fetch(coordinates, Path(temporary), parent)
+            unpacked = Path(temporary) / "unpacked"
             with tarfile.open(archive) as packed:
-                packed.extractall(temporary, filter="data")
+                packed.extractall(unpacked, filter="data")
             # The rename is what makes it visible, and it is atomic.
-            (Path(temporary) / top_folder).rename(folder)
+            (unpacked / top_folder).rename(folder)
     return folder
 
 
-def _fetch(coordinates: str, folder: Path) -> Path:
+def artifact(coordinates: str, *, say: str) -> Path:
+    """One file published under Maven coordinates (group:artifact:version:type), fetched the first time.
+
+    Raises:
+        RuntimeError: Maven is absent or could not fetch; the message carries Maven's last lines.
+    """
+    _, name, version, kind = coordinates.split(":")
+    file = cache_folder() / f"{name}-{version}.{kind}"
+    if file.is_file():
+        return file
+    with exclusive(file.name):
+        if file.is_file():  # another process was faster
+            return file
+        print(say, flush=True)
+        with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=f".{file.name}-") as temporary:
+            _fetch(coordinates, Path(temporary)).rename(file)
+    return file
+
+
+def _fetch(coordinates: str, folder: Path, parent: str = "") -> Path:
     """Copies one artifact into the folder through Maven, whose settings name the repository."""
+    kind = coordinates.split(":")[3]
+    copy = [MAVEN_COPY, f"-Dartifact={coordinates}", f"-DoutputDirectory={folder}"]
+    done = _maven(copy, folder)
+    if done.returncode != 0 and parent:
+        group, name, version = parent.split(":")
+        if f"{group}:{name}:pom:{version}" in done.stdout:
+            stub = folder / "parent.xml"
+            stub.write_text(
+                "<project><modelVersion>4.0.0</modelVersion><packaging>pom</packaging>"
+                f"<groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></project>\n"
+            )
+            _maven([MAVEN_INSTALL, f"-Dfile={stub}", f"-DpomFile={stub}"], folder)
+            done = _maven(copy, folder)
+    found = list(folder.glob(f"*.{kind}"))
+    if done.returncode != 0 or len(found) != 1:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        msg = f"Maven could not fetch {coordinates} (exit {done.returncode}):\n{tail}"
+        raise RuntimeError(msg)
+    return found[0]
+
+
+def _maven(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     maven = shutil.which("mvn")
     if maven is None:
-        msg = f"Maven (mvn) is needed to fetch {coordinates}, and it is not on PATH"
+        msg = "Maven (mvn) is needed to fetch brokers, and it is not on PATH"
         raise RuntimeError(msg)
-    done = subprocess.run(
-        [maven, "-B", "-q", MAVEN_COPY, f"-Dartifact={coordinates}", f"-DoutputDirectory={folder}"],
+    return subprocess.run(
+        [maven, "-B", "-q", *arguments],
         cwd=folder,  # away from any pom.xml of the caller
         capture_output=True,
         text=True,
         check=False,
     )
-    archives = list(folder.glob("*.tar.gz"))
-    if done.returncode != 0 or len(archives) != 1:
-        tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        msg = f"Maven could not fetch {coordinates} (exit {done.returncode}):\n{tail}"
-        raise RuntimeError(msg)
-    return archives[0]

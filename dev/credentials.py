@@ -27,8 +27,8 @@ BASIC_HASH = "$apr1$sparkmqs$DaAJL4n/87RuwxotsD7nb0"
 class Credentials:
     """Paths and secrets of one broker instance.
 
-    The server certificate is valid for 127.0.0.1 and broker.test, on purpose not for localhost: connecting to
-    localhost must fail host name verification.
+    The server certificate is valid for 127.0.0.1, 127.0.0.2 and broker.test, on purpose not for localhost: connecting
+    to localhost must fail host name verification.
     """
 
     folder: Path
@@ -155,7 +155,8 @@ def _certificate(
         )
     )
     if not is_ca:
-        names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("broker.test")]
+        addresses = [x509.IPAddress(ipaddress.ip_address(f"127.0.0.{number}")) for number in (1, 2)]
+        names = [*addresses, x509.DNSName("broker.test")]
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)

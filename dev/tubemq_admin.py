@@ -1,0 +1,276 @@
+"""A small client of TubeMQ's web interfaces (webapi.htm of masters, broker.htm of brokers), for tests and tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import urllib3
+
+MODIFY_TOKEN = "abc"  # noqa: S105 - protects nothing: servers on loopback with made-up data
+USER = "tests"
+"""Who changes things; the masters refuse names of one letter (seen on 2.4.0)."""
+
+
+class AdminError(Exception):
+    """No server answered a request, or one refused it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What a topic is to be.
+
+    Attributes:
+        name: its name.
+        stores: files a broker, of which each has its own partitions: the second's are 10000, 10001, ...
+        partitions: partitions a store.
+        brokers: the ids of the brokers that hold it; None for all of the cluster.
+        flush_ms: after how long what is in a broker's memory goes to disk, up to 10 s later; at least 4000.
+        settings: more fields of admin_add_new_topic_record.
+    """
+
+    name: str
+    stores: int = 1
+    partitions: int = 1
+    brokers: tuple[int, ...] | None = None
+    flush_ms: int = 4000
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def partition_ids(self) -> list[int]:
+        """The ids of a broker's partitions of it."""
+        return [10_000 * store + partition for store in range(self.stores) for partition in range(self.partitions)]
+
+
+class TubeAdmin:
+    """Admin requests to the masters of one cluster, and questions to its brokers.
+
+    Args:
+        masters: the web addresses of the masters, e.g. http://127.0.0.1:8080; the one that leads now is found.
+        brokers: the web addresses of the brokers, by id.
+    """
+
+    def __init__(self, masters: Sequence[str], brokers: Mapping[int, str]) -> None:
+        self.masters = tuple(masters)
+        self.brokers = dict(brokers)
+        # retries=False: a server that restarts must be seen to refuse, not be waited for in here.
+        self._http = urllib3.PoolManager(timeout=30.0, retries=False)
+
+    def close(self) -> None:
+        """Closes the idle connections."""
+        self._http.clear()
+
+    def leader(self) -> str:
+        """The address (host:port) of the master that leads, as it says itself.
+
+        Raises:
+            AdminError: none leads.
+        """
+        for url in self.masters:
+            try:
+                answer = self._request(f"{url}/webapi.htm", "op_query", "admin_query_master_group_info", {})
+            except AdminError:
+                continue
+            for node in answer:
+                if node["statusInfo"]["nodeStatus"] == "Master":
+                    return str(node["name"])
+        msg = f"none of the masters {', '.join(self.masters)} leads"
+        raise AdminError(msg)
+
+    def query(self, method: str, **parameters: object) -> list[dict[str, Any]]:
+        """Asks the masters.
+
+        Raises:
+            AdminError: none answered, or the answer was an error.
+        """
+        return self._ask_masters("op_query", method, parameters)
+
+    def modify(self, method: str, **parameters: object) -> list[dict[str, Any]]:
+        """Changes something at the masters.
+
+        Raises:
+            AdminError: none answered, or one refused all or a part of it.
+        """
+        return self._ask_masters(
+            "op_modify",
+            method,
+            {"createUser": USER, "modifyUser": USER, "confModAuthToken": MODIFY_TOKEN, **parameters},
+        )
+
+    # -- brokers
+
+    def add_broker(self, broker_id: int, *, host: str, port: int, tls_port: int, web_port: int) -> None:
+        """Makes a broker known and lets it work; it refuses to start before that."""
+        self.modify(
+            "admin_add_broker_configure",
+            brokerId=broker_id,
+            brokerIp=host,
+            brokerPort=port,
+            brokerTLSPort=tls_port,
+            brokerWebPort=web_port,
+            acceptPublish="true",
+            acceptSubscribe="true",
+            deletePolicy="delete,168h",
+        )
+        self.modify("admin_online_broker_configure", brokerId=broker_id)
+
+    def broker_states(self) -> dict[int, dict[str, Any]]:
+        """What the leading master knows of each broker: runStatus, subStatus, isBrokerOnline, isConfLoaded, ..."""
+        return {int(broker["brokerId"]): broker for broker in self.query("admin_query_broker_run_status")}
+
+    def brokers_online(self, broker_ids: Iterable[int]) -> bool:
+        """Whether the leading master hears from all of them."""
+        states = self.broker_states()
+        return all(states.get(broker_id, {}).get("isBrokerOnline") == "true" for broker_id in broker_ids)
+
+    # -- topics
+
+    def add_topics(self, topics: Iterable[Topic]) -> None:
+        """Makes topics known; brokers that run take them over at `reload_brokers`."""
+        alike: dict[tuple[object, ...], list[Topic]] = {}
+        for topic in topics:
+            key = (topic.stores, topic.partitions, topic.brokers, topic.flush_ms, tuple(sorted(topic.settings.items())))
+            alike.setdefault(key, []).append(topic)
+        for same in alike.values():
+            first = same[0]
+            # A request takes 50 brokers and 100 topics at most (CFG_BATCH_..._MAX_COUNT of 2.4.0).
+            for begin in range(0, len(same), 50):
+                self.modify(
+                    "admin_add_new_topic_record",
+                    brokerId=",".join(map(str, first.brokers or self.brokers)),
+                    topicName=",".join(topic.name for topic in same[begin : begin + 50]),
+                    numTopicStores=first.stores,
+                    numPartitions=first.partitions,
+                    memCacheFlushIntvl=first.flush_ms,
+                    **first.settings,
+                )
+
+    def reload_brokers(self, broker_ids: Iterable[int] | None = None) -> None:
+        """Sends the topics that were added to the brokers, or to these."""
+        for broker_id in broker_ids or self.brokers:
+            self.modify("admin_reload_broker_configure", brokerId=broker_id)
+
+    def topics_ready(self, names: Iterable[str]) -> bool:
+        """Whether every broker of each of the topics takes and gives messages."""
+        known = {topic["topicName"]: topic for topic in self.query("admin_query_topic_info")}
+        return all(
+            name in known
+            and known[name]["topicInfo"]
+            and all(
+                place["runInfo"]["acceptPublish"] is True and place["runInfo"]["acceptSubscribe"] is True
+                for place in known[name]["topicInfo"]
+            )
+            for name in names
+        )
+
+    # -- groups
+
+    def authorize_topic(self, topic: str, *, enabled: bool = True) -> None:
+        """Lets only groups that are allowed to read the topic, or anybody again."""
+        self.modify("admin_set_topic_authorize_control", topicName=topic, isEnable=str(enabled).lower())
+
+    def authorize_group(self, topic: str, group: str) -> None:
+        """Lets a group read a topic that is read by authorized groups only."""
+        self.modify("admin_add_authorized_consumergroup_info", topicName=topic, groupName=group)
+
+    def set_flow_control(self, group: str, rules: Sequence[Mapping[str, object]], *, priority: int = 301) -> None:
+        """Limits how fast a group reads.
+
+        Args:
+            group: the group.
+            rules: e.g. `[{"type": 0, "rule": [{"start": "00:00", "end": "24:00", "dltInM": 1, "limitInM": 1,
+                "freqInMs": 1000}]}]`, times in GMT+8.
+            priority: what the group may read, 1xx to 3xx.
+        """
+        self.modify(
+            "admin_set_group_flow_control_rule",
+            groupName=group,
+            flowCtrlInfo=json.dumps(list(rules)),
+            qryPriorityId=priority,
+            statusId=1,
+        )
+
+    def group_members(self, group: str) -> list[dict[str, Any]]:
+        """The consumers of a group as the leading master knows them, with the partitions that it gave them."""
+        return self.query("admin_query_consume_group_detail", consumeGroup=group)
+
+    # -- what brokers say
+
+    def group_offset(self, broker_id: int, group: str, topic: str, partition: int) -> int | None:
+        """The position that a group has committed for a partition; None if it has none.
+
+        Raises:
+            AdminError: the broker did not answer.
+        """
+        # Both are needed on 2.4.0: without requireRealOffset the answer has only what was fetched last.
+        answer = self.ask_broker(
+            broker_id,
+            "admin_query_group_offset",
+            groupName=group,
+            topicName=topic,
+            partitionId=partition,
+            requireRealOffset="true",
+        )
+        for entry in answer:
+            for place in entry.get("subInfo", []):
+                if place["topicName"] == topic:
+                    for offset in place["offsets"]:
+                        if int(offset["partitionId"]) == partition:
+                            return int(offset["zkOffset"])
+        return None
+
+    def topic_range(self, broker_id: int, topic: str, partition: int) -> tuple[int, int]:
+        """The lowest and highest position of a partition's store, with what is in memory.
+
+        Raises:
+            AdminError: the broker did not answer.
+        """
+        for entry in self.ask_broker(broker_id, "admin_query_pubinfo", topicName=topic):
+            for place in entry["offsetInfo"]:
+                if int(place["partitionId"]) == partition:
+                    return int(place["offsetMin"]), int(place["offsetMax"])
+        return 0, 0  # a store comes into being with its first message or reader
+
+    def holders(self, broker_id: int, group: str) -> list[dict[str, Any]]:
+        """Which consumers of a group hold which partitions of a broker, and at which position."""
+        return self.ask_broker(broker_id, "admin_query_broker_all_consumer_info", groupName=group)
+
+    def ask_broker(self, broker_id: int, method: str, **parameters: object) -> list[dict[str, Any]]:
+        """Asks one broker.
+
+        Raises:
+            AdminError: it did not answer, or with an error.
+        """
+        return self._request(f"{self.brokers[broker_id]}/broker.htm", "op_query", method, parameters)
+
+    # -- requests
+
+    def _ask_masters(self, kind: str, method: str, parameters: Mapping[str, object]) -> list[dict[str, Any]]:
+        refusals = []
+        for url in self.masters:
+            try:
+                return self._request(f"{url}/webapi.htm", kind, method, parameters)
+            except AdminError as error:
+                refusals.append(str(error))
+        raise AdminError("; ".join(refusals))
+
+    def _request(self, url: str, kind: str, method: str, parameters: Mapping[str, object]) -> list[dict[str, Any]]:
+        fields = {"type": kind, "method": method} | {name: str(value) for name, value in parameters.items()}
+        try:
+            answer = self._http.request("POST", url, fields=fields, encode_multipart=False)
+        except urllib3.exceptions.HTTPError as error:
+            msg = f"{method}: no answer from {url}: {error}"
+            raise AdminError(msg) from error
+        text = answer.data.decode(errors="replace")
+        try:
+            found = json.loads(text)
+        except json.JSONDecodeError:
+            found = {"result": False, "errMsg": text[:300]}
+        entries: list[dict[str, Any]] = found.get("data") or found.get("dataSet") or []
+        refused = [entry["errInfo"] for entry in entries if entry.get("success") is False]
+        if answer.status >= 300 or found.get("result") is False or found.get("errCode") or refused:
+            msg = f"{method} at {url}: {found.get('errMsg')} {'; '.join(map(str, refused))}"
+            raise AdminError(msg.strip())
+        return entries

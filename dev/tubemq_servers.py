@@ -1,0 +1,618 @@
+"""A real TubeMQ cluster of processes: ZooKeeper, masters and brokers, fetched once, started, killed, stopped.
+
+With a with block::
+
+    with TubeCluster(Path("/tmp/somewhere"), topics=[Topic("flights", partitions=3)]) as cluster:
+        cluster.master_addresses, cluster.admin
+
+By hand, until Ctrl-C or a signal::
+
+    python -m dev.tubemq_servers [--brokers 2] [--masters 2] [--secure] [--unbuffered] flights:1:3 delays:2:2
+
+A topic is NAME[:STORES[:PARTITIONS]]. When all is ready (10 to 15 s) one line of JSON is printed: `masters`
+(what clients get), `brokers`, `admin` (web addresses) and, of a secure cluster, the files and names that clients need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
+
+from dev.cache import artifact, unpacked_artifact
+from dev.credentials import Credentials, make_credentials
+from dev.processes import ManagedProcess, free_ports, log_tail
+from dev.tubemq_admin import MODIFY_TOKEN, AdminError, Topic, TubeAdmin
+
+VERSION = "2.4.0"
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 120.0
+START_ATTEMPTS = 3
+POLL_S = 0.1
+REPORTED_TLS_PORT = 8124
+"""What a broker without TLS tells a master, who must have been told the same (2.4.0)."""
+
+SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:CICompilerCount=1")
+"""Starts soonest, which is most of what a test asks of a server."""
+ZOOKEEPER_HEAP, MASTER_HEAP, BROKER_HEAP = "-Xmx128m", "-Xmx256m", "-Xmx384m"
+
+AUTH_USER = "tube-user"
+AUTH_PASSWORD = "flights-and-stores"  # noqa: S105 - protects nothing: servers on loopback with made-up data
+STORE_PASSWORD = "throw-away"  # noqa: S105 - as above
+
+# What the masters do only every half minute is to happen every second in tests.
+MASTER_SETTINGS = {
+    "consumerBalancePeriodMs": "1000",
+    "firstBalanceDelayAfterStartMs": "1000",
+    "confModAuthToken": MODIFY_TOKEN,
+}
+BROKER_SETTINGS = {
+    "maxSegmentSize": "1073741824",
+    "maxIndexSegmentSize": "22020096",
+    "transferSize": "524288",
+    "loadMessageStoresInParallel": "true",
+    "consumerRegTimeoutMs": "20000",  # the least that a broker takes
+    "heartbeatPeriodMs": "500",
+}
+LOGGING = """<configuration status="WARN">
+  <appenders>
+    <Console name="out" target="SYSTEM_OUT"><PatternLayout pattern="%d{HH:mm:ss.SSS} %-5p %c{1.} %m%n"/></Console>
+  </appenders>
+  <loggers><root level="INFO"><appender-ref ref="out"/></root></loggers>
+</configuration>
+"""
+
+
+def distribution() -> Path:
+    """The unpacked TubeMQ servers, fetched on first use; the official Java client is in lib/ too."""
+    return unpacked_artifact(
+        f"org.apache.inlong:tubemq-server:{VERSION}:tar.gz:bin",
+        folder_name=f"apache-inlong-tubemq-server-{VERSION}",
+        say=f"Fetching TubeMQ {VERSION} (51 MB, once) ...",
+        # Where a repository lacks it, Maven reads no further; the archive itself needs nothing of it.
+        parent=f"org.apache.inlong:inlong-tubemq:{VERSION}",
+    )
+
+
+def zookeeper_classpath() -> str:
+    """ZooKeeper is among TubeMQ's libraries, all but one class that its server needs."""
+    metrics = artifact("io.dropwizard.metrics:metrics-core:4.1.12.1:jar", say="Fetching what ZooKeeper needs ...")
+    return f"{distribution()}/lib/*:{metrics}"
+
+
+class Process(Protocol):
+    """A program that runs; `ManagedProcess` is one."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        ...
+
+    def stop(self) -> None:
+        """Ends it in order."""
+        ...
+
+    def kill(self) -> None:
+        """Ends it without notice."""
+        ...
+
+
+Launch = Callable[["Server"], Process]
+
+
+@dataclass(slots=True)
+class Server:
+    """One server of a cluster: ZooKeeper, a master or a broker.
+
+    Attributes:
+        name: e.g. `broker-1`.
+        folder: where it writes.
+        command: starts it, in the distribution's folder: masters look there for their web pages.
+        host: where clients find it.
+        port: where clients find it; the others are 0 where it has none.
+        web_port: of its web interface.
+        tls_port: for clients with TLS.
+    """
+
+    name: str
+    folder: Path
+    command: list[str]
+    host: str
+    port: int
+    web_port: int = 0
+    tls_port: int = 0
+    process: Process | None = None
+
+    @property
+    def log(self) -> Path:
+        """Its log file."""
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def tls_address(self) -> str:
+        """Where clients with TLS find it."""
+        return f"{self.host}:{self.tls_port}"
+
+    @property
+    def web(self) -> str:
+        """The address of its web interface."""
+        return f"http://{self.host}:{self.web_port}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self.process is not None and self.process.alive
+
+    def stop(self) -> None:
+        """Ends it in order (SIGTERM): a broker writes what it has in memory."""
+        if self.process is not None:
+            self.process.stop()
+            self.process = None
+
+    def kill(self) -> None:
+        """Ends it without notice (SIGKILL): a broker loses what it has in memory, acknowledged or not."""
+        if self.process is not None:
+            self.process.kill()
+            self.process = None
+
+
+def managed(server: Server) -> Process:
+    """Starts a server that ends with this program."""
+    return ManagedProcess(server.command, log=server.log, folder=distribution())
+
+
+@dataclass(slots=True)
+class TubeCluster:
+    """ZooKeeper, masters and brokers with their own data.
+
+    Args:
+        folder: everything they write (made if absent); start() goes on with the data it finds there.
+        master_count: how many masters; the first leads.
+        broker_count: how many brokers; their ids are 1, 2, ...
+        secure: with mutual TLS besides plain ports, visit tokens, and authentication of producers and consumers
+            (AUTH_USER, AUTH_PASSWORD, of which a server checks only that they are there).
+        unbuffered: the ids of brokers that write every message to disk before they acknowledge it (`enableMemStore`),
+            so that it can be read as flushed data at once; with stock brokers that takes 4 to 14 s.
+        topics: exist when start() is done; later ones take half a minute each time, see `create_topics`.
+        master_settings: of [master] of master.ini, on top.
+        broker_settings: of [broker] of broker.ini, on top.
+        ports: of ZooKeeper, then (port, web, TLS) of each master, then of each broker; None finds free ones.
+        jvm: options of every JVM.
+        launch: starts a server.
+    """
+
+    folder: Path
+    master_count: int = 1
+    broker_count: int = 1
+    secure: bool = False
+    unbuffered: Collection[int] = ()
+    topics: Sequence[Topic] = ()
+    master_settings: Mapping[str, str] = field(default_factory=dict)
+    broker_settings: Mapping[str, str] = field(default_factory=dict)
+    ports: Sequence[int] | None = None
+    jvm: Sequence[str] = SMALL_JVM
+    launch: Launch = managed
+    credentials: Credentials | None = None
+    zookeeper: Server = field(init=False)
+    masters: list[Server] = field(default_factory=list)
+    brokers: list[Server] = field(default_factory=list)
+    admin: TubeAdmin = field(init=False)
+
+    # -- addresses
+
+    @property
+    def master_addresses(self) -> str:
+        """What clients are told: host:port, one or several."""
+        return ",".join(master.address for master in self.masters)
+
+    @property
+    def master_addresses_tls(self) -> str:
+        """The same for clients with TLS (secure cluster only)."""
+        return ",".join(master.tls_address for master in self.masters)
+
+    @property
+    def servers(self) -> list[Server]:
+        """All of them, in the order in which they start."""
+        return [self.zookeeper, *self.masters, *self.brokers]
+
+    def broker(self, broker_id: int) -> Server:
+        """The broker with this id."""
+        return self.brokers[broker_id - 1]
+
+    @property
+    def key_store(self) -> Path:
+        """The client's certificate and key for Java, of STORE_PASSWORD (secure cluster only)."""
+        return self.folder / "client.p12"
+
+    @property
+    def trust_store(self) -> Path:
+        """The authority to trust, for Java, of STORE_PASSWORD (secure cluster only)."""
+        return self.folder / "trust.p12"
+
+    # -- life
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Starts all of it and waits until every topic can be written and read.
+
+        Raises:
+            RuntimeError: a server ended, or did not answer in time; the message carries the end of its log.
+        """
+        choose_ports = self.ports is None
+        for attempt in range(START_ATTEMPTS):
+            self.prepare()
+            try:
+                self._start_once()
+            except RuntimeError as error:
+                self.kill()
+                if not (choose_ports and "Address already in use" in str(error)) or attempt == START_ATTEMPTS - 1:
+                    raise
+                self.ports = None
+            else:
+                return self
+        raise AssertionError
+
+    def _start_once(self) -> None:
+        first, *other_masters = self.masters
+        # A master that is there before ZooKeeper never leads (seen on 2.4.0).
+        self.start_server(self.zookeeper)
+        self.start_server(first)
+        self._wait_for(lambda: bool(self.admin.leader()), "no master leads", first)
+        known = self.admin.query("admin_query_broker_configure")
+        for broker_id, broker in enumerate(self.brokers, 1):
+            if not any(int(entry["brokerId"]) == broker_id for entry in known):
+                self.admin.add_broker(
+                    broker_id,
+                    host=broker.host,
+                    port=broker.port,
+                    tls_port=broker.tls_port if self.secure else REPORTED_TLS_PORT,
+                    web_port=broker.web_port,
+                )
+        names = {entry["topicName"] for entry in self.admin.query("admin_query_topic_info")}
+        self.admin.add_topics(topic for topic in self.topics if topic.name not in names)
+        for broker in self.brokers:
+            broker.process = self.launch(broker)
+        broker_ids = range(1, self.broker_count + 1)
+        self._wait_for(lambda: self.admin.brokers_online(broker_ids), "not all brokers are online", *self.brokers)
+        # A master offers a topic that is new to it after 30 s (StepStatus of 2.4.0). One that has just started asks the
+        # brokers what they have and offers all of it at once.
+        first.stop()
+        self.start_server(first)
+        self.wait_for_topics(topic.name for topic in self.topics)
+        for master in other_masters:
+            self.start_server(master)
+
+    def start_server(self, server: Server) -> None:
+        """Starts one of the servers and waits until it listens.
+
+        Raises:
+            RuntimeError: it ended, or does not listen in time.
+        """
+        server.process = self.launch(server)
+
+        def listens() -> bool:
+            for port in filter(None, (server.port, server.web_port)):
+                with socket.socket() as probe:
+                    if probe.connect_ex((server.host, port)) != 0:
+                        return False
+            return True
+
+        self._wait_for(listens, f"{server.name} does not listen on {server.address}", server)
+
+    def restart_broker(self, broker_id: int, *, crash: bool = False) -> None:
+        """Ends a broker, in order or by a crash, and starts it again with the same data on the same ports.
+
+        Raises:
+            RuntimeError: it did not come back.
+        """
+        broker = self.broker(broker_id)
+        if crash:
+            broker.kill()
+        else:
+            broker.stop()
+        self.start_broker(broker_id)
+
+    def start_broker(self, broker_id: int) -> None:
+        """Starts a broker that was ended and waits until the leading master hears from it.
+
+        Raises:
+            RuntimeError: it did not come back.
+        """
+        broker = self.broker(broker_id)
+        self.start_server(broker)
+        self._wait_for(lambda: self.admin.brokers_online([broker_id]), f"{broker.name} is not online", broker)
+
+    def create_topics(self, *topics: Topic) -> None:
+        """Creates topics and waits, half a minute, until they can be written and read.
+
+        Raises:
+            AdminError: the master refused.
+            RuntimeError: they were not usable in time.
+        """
+        self.admin.add_topics(topics)
+        self.admin.reload_brokers()
+        self.wait_for_topics(topic.name for topic in topics)
+
+    def wait_for_topics(self, names: Iterable[str]) -> None:
+        """Waits until the leading master offers all of these topics.
+
+        Raises:
+            RuntimeError: not in time.
+        """
+        wanted = list(names)
+        self._wait_for(lambda: self.admin.topics_ready(wanted), f"not all of {wanted} can be used", *self.brokers)
+
+    def stop(self) -> None:
+        """Ends all servers in order. Their data stays."""
+        for server in reversed(self.servers):
+            server.stop()
+        self.admin.close()
+
+    def kill(self) -> None:
+        """Ends all servers without notice. Their data stays."""
+        for server in reversed(self.servers):
+            server.kill()
+        self.admin.close()
+
+    def remove(self) -> None:
+        """Stops the servers, without care for their data, and deletes their folder."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _wait_for(self, condition: Callable[[], bool], problem: str, *needed: Server) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        last = ""
+        while time.monotonic() < deadline:
+            for server in needed:
+                if not server.alive:
+                    msg = f"TubeMQ's {server.name} ended; {_first_cause(server.log)}the end of {server.log}:\n"
+                    raise RuntimeError(msg + log_tail(server.log))
+            try:
+                if condition():
+                    return
+            except AdminError as error:
+                last = str(error)
+            time.sleep(POLL_S)  # the servers offer no event for it
+        logs = "\n".join(f"{server.log}:\n{log_tail(server.log, 10)}" for server in needed)
+        msg = f"TubeMQ {VERSION}: {problem} after {START_TIMEOUT_S:.0f} s {last}\n{logs}"
+        raise RuntimeError(msg)
+
+    # -- configuration
+
+    def prepare(self) -> None:
+        """Chooses ports and writes the configuration, so that `servers` have their commands."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        count = 1 + 3 * (self.master_count + self.broker_count)
+        ports = list(self.ports or free_ports(count))
+        self.ports = ports
+        if self.secure and self.credentials is None:
+            self.credentials = make_credentials(self.folder / "credentials")
+            write_java_stores(self.credentials, self.folder)
+        (self.folder / "log4j2.xml").write_text(LOGGING)
+        threes = [tuple(ports[at : at + 3]) for at in range(1, count, 3)]
+        self.zookeeper = self._zookeeper(ports[0])
+        self.masters = [self._master(number, *threes[number - 1]) for number in range(1, self.master_count + 1)]
+        self.brokers = [
+            self._broker(number, *threes[self.master_count + number - 1]) for number in range(1, self.broker_count + 1)
+        ]
+        self.admin = TubeAdmin(
+            [master.web for master in self.masters],
+            {number: broker.web for number, broker in enumerate(self.brokers, 1)},
+        )
+
+    def _zookeeper(self, port: int) -> Server:
+        configuration = self._write_folder("zookeeper") / "zoo.cfg"
+        settings = {
+            "tickTime": "1000",  # a session ends after two of them at the soonest
+            "dataDir": str(configuration.parent / "data"),
+            "clientPort": str(port),
+            "clientPortAddress": HOST,
+            "admin.enableServer": "false",
+        }
+        configuration.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        program = "org.apache.zookeeper.server.ZooKeeperServerMain"
+        command = ["java", ZOOKEEPER_HEAP, *self.jvm, "-cp", zookeeper_classpath(), program, str(configuration)]
+        return Server("zookeeper", configuration.parent, command, HOST, port)
+
+    def _master(self, number: int, port: int, web_port: int, tls_port: int) -> Server:
+        name = f"master-{number}"
+        settings = {
+            "hostName": HOST,
+            "port": str(port),
+            "webPort": str(web_port),
+            "webResourcePath": str(distribution() / "resources"),
+            **MASTER_SETTINGS,
+        }
+        if self.secure:
+            settings |= {
+                "startVisitTokenCheck": "true",
+                "startProduceAuthenticate": "true",
+                "startConsumeAuthenticate": "true",
+                "needBrokerVisitAuth": "true",
+                "visitName": AUTH_USER,
+                "visitPassword": AUTH_PASSWORD,
+            }
+        sections = {
+            "master": settings | dict(self.master_settings),
+            "meta_zookeeper": {
+                "zkNodeRoot": "/tubemq",
+                "zkServerAddr": self.zookeeper.address,
+                "zkSessionTimeoutMs": "4000",
+                "zkConnectionTimeoutMs": "30000",
+                "zkSyncTimeMs": "1000",
+                "zkCommitPeriodMs": "1000",
+                "zkMasterCheckPeriodMs": "1000",
+            },
+        }
+        command = self._command("MasterStartup", MASTER_HEAP, name, sections, tls_port)
+        return Server(name, self.folder / name, command, HOST, port, web_port, tls_port)
+
+    def _broker(self, number: int, port: int, web_port: int, tls_port: int) -> Server:
+        name = f"broker-{number}"
+        host = f"127.0.0.{number}"  # no two brokers of a cluster may have the same address (2.4.0)
+        settings = {
+            "brokerId": str(number),
+            "hostName": host,
+            "port": str(port),
+            "webPort": str(web_port),
+            "masterAddressList": self.master_addresses_tls if self.secure else self.master_addresses,
+            "primaryPath": str(self.folder / name / "data"),
+            "enableMemStore": str(number not in self.unbuffered).lower(),
+            **BROKER_SETTINGS,
+        }
+        if self.secure:
+            settings |= {"visitMasterAuth": "true", "visitName": AUTH_USER, "visitPassword": AUTH_PASSWORD}
+        sections = {"broker": settings | dict(self.broker_settings), "audit": {"auditEnable": "false"}}
+        command = self._command("BrokerStartup", BROKER_HEAP, name, sections, tls_port)
+        return Server(name, self.folder / name, command, host, port, web_port, tls_port)
+
+    def _command(
+        self, program: str, heap: str, name: str, sections: Mapping[str, Mapping[str, str]], tls_port: int
+    ) -> list[str]:
+        folder = self._write_folder(name)
+        configuration = folder / f"{name}.ini"
+        everything = {**sections, "prometheus": {"promEnable": "false"}}
+        if self.secure:
+            # With TLS in one direction only a server ends itself at the first connection (2.4.0).
+            everything["tlsSetting"] = {
+                "tlsEnable": "true",
+                "tlsPort": str(tls_port),
+                "tlsKeyStorePath": str(self.folder / "server.p12"),
+                "tlsKeyStorePassword": STORE_PASSWORD,
+                "tlsTwoWayAuthEnable": "true",
+                "tlsTrustStorePath": str(self.trust_store),
+                "tlsTrustStorePassword": STORE_PASSWORD,
+            }
+        configuration.write_text(
+            "".join(
+                f"[{section}]\n" + "".join(f"{name}={value}\n" for name, value in settings.items())
+                for section, settings in everything.items()
+            )
+        )
+        return [
+            "java", heap, *self.jvm, f"-Dtubemq.home={folder}", f"-Dtubemq.log.path={folder}",
+            f"-Dlog4j.configurationFile={self.folder / 'log4j2.xml'}", "-cp", f"{distribution()}/lib/*",
+            f"org.apache.inlong.tubemq.server.tools.{program}", "-f", str(configuration),
+        ]  # fmt: skip
+
+    def _write_folder(self, name: str) -> Path:
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        return folder
+
+
+def write_java_stores(credentials: Credentials, folder: Path) -> None:
+    """Writes the certificates as Java reads them: server.p12, client.p12 and trust.p12, of STORE_PASSWORD."""
+    lock = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
+    authority = x509.load_pem_x509_certificate(credentials.ca_certificate.read_bytes())
+    for name in ("server", "client"):
+        key = serialization.load_pem_private_key(credentials.key(name).read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)  # noqa: S101 - for the type checker: that is what was made
+        certificate = x509.load_pem_x509_certificate(credentials.certificate(name).read_bytes())
+        store = pkcs12.serialize_key_and_certificates(name.encode(), key, certificate, [authority], lock)
+        (folder / f"{name}.p12").write_bytes(store)
+    trusted = [pkcs12.PKCS12Certificate(authority, b"authority")]
+    (folder / "trust.p12").write_bytes(pkcs12.serialize_java_truststore(trusted, lock))
+
+
+def _first_cause(log: Path) -> str:
+    """The log's lines about a port that is taken, which the end of the log seldom shows."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    return "".join(f"{line}\n" for line in lines if "Address already in use" in line)[:500]
+
+
+# -- by hand
+
+
+def parse_topic(text: str) -> Topic:
+    """A topic of the command line, NAME[:STORES[:PARTITIONS]].
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    match = re.fullmatch(r"([A-Za-z]\w*)(?::(\d+))?(?::(\d+))?", text)
+    if match is None:
+        msg = f"{text!r} is not NAME[:STORES[:PARTITIONS]]"
+        raise argparse.ArgumentTypeError(msg)
+    return Topic(match[1], int(match[2] or 1), int(match[3] or 1))
+
+
+def description(cluster: TubeCluster) -> dict[str, object]:
+    """What clients need to know, as JSON can hold it."""
+    found: dict[str, object] = {
+        "masters": cluster.master_addresses,
+        "brokers": {number: broker.address for number, broker in enumerate(cluster.brokers, 1)},
+        "admin": [master.web for master in cluster.masters],
+        "broker_admin": {number: broker.web for number, broker in enumerate(cluster.brokers, 1)},
+        "logs": {server.name: str(server.log) for server in cluster.servers},
+    }
+    if cluster.credentials is not None:
+        found |= {
+            "masters_tls": cluster.master_addresses_tls,
+            "ca": str(cluster.credentials.ca_certificate),
+            "certificate": str(cluster.credentials.certificate("client")),
+            "key": str(cluster.credentials.key("client")),
+            "user": AUTH_USER,
+            "password": AUTH_PASSWORD,
+        }
+    return found
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a cluster until a signal comes."""
+    parser = argparse.ArgumentParser(prog="python -m dev.tubemq_servers", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("topics", nargs="*", type=parse_topic, help="NAME[:STORES[:PARTITIONS]]")
+    parser.add_argument("--masters", type=int, default=1, help="how many (default: 1)")
+    parser.add_argument("--brokers", type=int, default=1, help="how many (default: 1)")
+    parser.add_argument("--secure", action="store_true", help="mutual TLS, visit tokens, authentication")
+    parser.add_argument("--unbuffered", action="store_true", help="messages can be read as flushed data at once")
+    options = parser.parse_args(arguments)
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    with tempfile.TemporaryDirectory(prefix="tubemq-") as folder:
+        cluster = TubeCluster(
+            Path(folder),
+            master_count=options.masters,
+            broker_count=options.brokers,
+            secure=options.secure,
+            unbuffered=range(1, options.brokers + 1) if options.unbuffered else (),
+            topics=options.topics,
+        )
+        with cluster:
+            print(json.dumps(description(cluster)), flush=True)
+            ended.wait()
+            sys.stderr.write("stopping\n")
+
+
+if __name__ == "__main__":
+    main()

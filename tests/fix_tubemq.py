@@ -1,0 +1,151 @@
+"""Fixtures of real TubeMQ clusters: started when the first test asks, ended with the session at the latest."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from dev.tubemq_admin import Topic, TubeAdmin
+from dev.tubemq_servers import TubeCluster
+
+_serial = itertools.count()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a TubeMQ topic has: partitions a store, stores a broker, and the brokers' ids."""
+
+    partitions: int = 1
+    stores: int = 1
+    brokers: tuple[int, ...] = (1,)
+
+
+TUBE_TOPICS = {
+    Shape(): 60,
+    Shape(partitions=3): 60,
+    Shape(stores=2, partitions=2): 20,
+    Shape(brokers=(2,)): 20,
+    Shape(partitions=3, brokers=(2,)): 20,
+    Shape(partitions=2, brokers=(1, 2)): 20,
+}
+"""How many topics of which shape are made when the cluster starts: one that is made later takes half a minute."""
+TUBE_TOPICS_LATER = 10
+
+
+@dataclass
+class TubeUnderTest:
+    """A running TubeMQ cluster as tests see it.
+
+    Broker 1 has every message on disk when it acknowledges it; broker 2 is a stock one, which keeps messages in memory
+    for 4 to 14 s. Topics are on broker 1 unless a test asks for others.
+    """
+
+    cluster: TubeCluster
+    _unused: dict[Shape, list[str]] = field(default_factory=dict)
+
+    @property
+    def masters(self) -> str:
+        """What clients are told."""
+        return self.cluster.master_addresses
+
+    @property
+    def admin(self) -> TubeAdmin:
+        """Changes and asks the cluster."""
+        return self.cluster.admin
+
+    def topic(self, partitions: int = 1, *, stores: int = 1, brokers: tuple[int, ...] = (1,)) -> str:
+        """A topic nobody else uses, with so many partitions a store, and so many stores a broker."""
+        shape = Shape(partitions, stores, brokers)
+        if not self._unused.get(shape):
+            topics = _tube_topics(shape, TUBE_TOPICS_LATER)
+            self.cluster.create_topics(*topics)
+            self._unused[shape] = [topic.name for topic in topics]
+        return self._unused[shape].pop()
+
+    def group(self, prefix: str = "g") -> str:
+        """The name of a group nobody else uses."""
+        return f"{prefix}_{os.getpid()}_{next(_serial)}"
+
+
+def _tube_topics(shape: Shape, count: int) -> list[Topic]:
+    return [Topic(f"t_{next(_serial)}", shape.stores, shape.partitions, shape.brokers) for _ in range(count)]
+
+
+def start_or_skip(config: pytest.Config, cluster: TubeCluster) -> TubeCluster:
+    """Starts a cluster; one that cannot run here skips the test, or fails it where brokers are required."""
+    try:
+        return cluster.start()
+    except (RuntimeError, OSError) as error:
+        if config.getoption("--require-brokers"):
+            pytest.fail(f"a broker is required and did not start: {error}", pytrace=False)
+        pytest.skip(f"no TubeMQ: {error}")
+
+
+@pytest.fixture(scope="session")
+def _tubemq_session(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TubeUnderTest]:
+    topics = {shape: _tube_topics(shape, count) for shape, count in TUBE_TOPICS.items()}
+    cluster = TubeCluster(
+        tmp_path_factory.mktemp("tubemq"),
+        broker_count=2,
+        unbuffered=(1,),
+        topics=[topic for made in topics.values() for topic in made],
+    )
+    start_or_skip(pytestconfig, cluster)
+    yield TubeUnderTest(cluster, {shape: [topic.name for topic in made] for shape, made in topics.items()})
+    cluster.remove()
+
+
+@pytest.fixture
+def tubemq(_tubemq_session: TubeUnderTest) -> TubeUnderTest:
+    """A master and two brokers, shared by all tests: use topics and groups of your own, restart nothing."""
+    return _tubemq_session
+
+
+@pytest.fixture(scope="session")
+def _tubemq_secure_session(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TubeUnderTest]:
+    topics = _tube_topics(Shape(partitions=3), 30)
+    cluster = TubeCluster(tmp_path_factory.mktemp("tubemq-secure"), secure=True, unbuffered=(1,), topics=topics)
+    start_or_skip(pytestconfig, cluster)
+    yield TubeUnderTest(cluster, {Shape(partitions=3): [topic.name for topic in topics]})
+    cluster.remove()
+
+
+@pytest.fixture
+def tubemq_secure(_tubemq_secure_session: TubeUnderTest) -> TubeUnderTest:
+    """A cluster with mutual TLS, visit tokens and authentication; its topics have 3 partitions on its one broker.
+
+    `tubemq_secure.cluster.credentials` has the certificates, `dev.tubemq_servers` the user and the password.
+    """
+    return _tubemq_secure_session
+
+
+@pytest.fixture
+def tubemq_private(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., TubeUnderTest]]:
+    """Starts clusters of the test's own, which it may restart, kill and reconfigure.
+
+    Called with the arguments of `TubeCluster` and `shapes`, how many topics of which shape there are.
+    """
+    with contextlib.ExitStack() as running:
+
+        def start(shapes: Mapping[Shape, int], **settings: Any) -> TubeUnderTest:
+            topics = {shape: _tube_topics(shape, count) for shape, count in shapes.items()}
+            cluster = TubeCluster(
+                tmp_path_factory.mktemp("tubemq-private"),
+                topics=[topic for made in topics.values() for topic in made],
+                **settings,
+            )
+            running.callback(cluster.remove)
+            start_or_skip(pytestconfig, cluster)
+            return TubeUnderTest(cluster, {shape: [topic.name for topic in made] for shape, made in topics.items()})
+
+        yield start
