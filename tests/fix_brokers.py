@@ -253,6 +253,17 @@ def _nsq(kind: str, folder: Path, *, lookupd: NsqUnderTest | None = None, **sett
     return NsqUnderTest(broker, broker.lookupds[0])
 
 
+@contextlib.contextmanager
+def start_nsq(kind: str, folder: Path, **settings: Any) -> Iterator[NsqUnderTest]:
+    """Runs a broker of one kind, see `nsq_kind` and `nsq_private`."""
+    under_test = _nsq(kind, folder, **settings)
+    under_test.broker.start()
+    try:
+        yield under_test
+    finally:
+        under_test.broker.stop()
+
+
 @pytest.fixture(scope="session", params=["embedded", *(["nsqd"] if nsqd_on_path() else [])])
 def nsq_kind(request: pytest.FixtureRequest) -> str:
     """Which NSQ broker a test runs against: every test with both, where nsqd and nsqlookupd are on PATH."""
@@ -261,10 +272,8 @@ def nsq_kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def _nsq_session(nsq_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqUnderTest]:
-    under_test = _nsq(nsq_kind, tmp_path_factory.mktemp("nsq"))
-    under_test.broker.start()
-    yield under_test
-    under_test.broker.stop()
+    with start_nsq(nsq_kind, tmp_path_factory.mktemp("nsq")) as under_test:
+        yield under_test
 
 
 @pytest.fixture
@@ -282,9 +291,6 @@ def nsq_private(nsq_kind: str, tmp_path: Path) -> Iterator[Callable[..., NsqUnde
     with contextlib.ExitStack() as running:
 
         def start(**settings: Any) -> NsqUnderTest:
-            under_test = _nsq(nsq_kind, tmp_path / f"nsq-{next(_serial)}", **settings)
-            running.callback(under_test.broker.stop)
-            under_test.broker.start()
-            return under_test
+            return running.enter_context(start_nsq(nsq_kind, tmp_path / f"nsq-{next(_serial)}", **settings))
 
         yield start
