@@ -96,12 +96,10 @@ class Limits:
     Attributes:
         max_message_bytes: `-max-msg-size`.
         max_body_bytes: `-max-body-size`: of an MPUB.
-        max_defer_ms: `-max-req-timeout`: of a DPUB.
     """
 
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
-    max_defer_ms: int = DEFAULT_MAX_DEFER_MS
 
 
 class NsqClient:
@@ -137,8 +135,8 @@ class NsqClient:
         try:
             return open_() if deadline is None else retrying(open_, deadline=deadline)
         except MQSourceError as error:
-            hint = "" if nsqd.name == f"{nsqd.host}:{nsqd.port}" else f" (which announces {nsqd.name})"
-            raise error.within(f"nsq: connecting to {nsqd.host}:{nsqd.port}{hint}") from error
+            hint = "" if nsqd.name == _address(nsqd.host, nsqd.port) else f" (which announces {nsqd.name}; see hostMap)"
+            raise error.within(f"nsq{hint}") from error
 
     def fetch_topology(self, topic: str) -> Topology:
         """The nsqd that have a topic, and its channels. A topic that nobody knows has none.
@@ -203,8 +201,12 @@ class NsqClient:
             message_bytes = _number(self._ask_nsqd(nsqd, "/config/max_msg_size"), DEFAULT_MAX_MESSAGE_BYTES)
         if body_bytes is None:
             body_bytes = _number(self._ask_nsqd(nsqd, "/config/max_body_size"), DEFAULT_MAX_BODY_BYTES)
-        defer = _number(self._ask_nsqd(nsqd, "/config/max_req_timeout"), DEFAULT_MAX_DEFER_MS * _NANOSECONDS_A_MS)
-        return Limits(message_bytes, body_bytes, defer // _NANOSECONDS_A_MS)
+        return Limits(message_bytes, body_bytes)
+
+    def fetch_max_defer_ms(self, nsqd: Nsqd) -> int:
+        """For how long a message can be deferred: what an nsqd says itself, else nsqd's default."""
+        nanoseconds = _number(self._ask_nsqd(nsqd, "/config/max_req_timeout"), DEFAULT_MAX_DEFER_MS * _NANOSECONDS_A_MS)
+        return nanoseconds // _NANOSECONDS_A_MS
 
     # -- which nsqd
 
