@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import base64
 import random
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from spark_mq_source.core.errors import (
@@ -23,6 +24,7 @@ from spark_mq_source.core.errors import (
     MQSourceError,
     RemoteProtocolError,
     RequestTimeoutError,
+    ServiceNotReadyError,
     TransportError,
 )
 from spark_mq_source.net.http import fetch_json
@@ -52,6 +54,12 @@ MAX_REDIRECTS = 20
 
 MAX_REQUESTS_IN_FLIGHT = 500
 """Requests sent before the first is waited for; a broker allows 5,000 topic loads and 50,000 lookups at once."""
+
+_LONG_SECONDS = 10.0
+"""Who has waited longer for its turn than this has had a place in the queue."""
+
+_PRODUCER_FENCED = 25
+"""`ServerError.ProducerFenced`: another producer has the topic for itself."""
 
 MAX_ENTRIES_AT_ONCE = 16
 """Entries looked at together: each is as large as a broker accepts, 5 MiB unless configured."""
@@ -386,8 +394,11 @@ class PulsarClient:
         *,
         name: str | None,
         epoch: int,
+        topic_epoch: int | None = None,
+        schema: commands.Schema | None = None,
+        wait_ms: int | None = None,
     ) -> tuple[Session, commands.ProducerSuccess]:
-        """A producer at the broker that serves a topic-partition now.
+        """A producer at the broker that serves a topic-partition now, in the `accessMode` of the options.
 
         Args:
             topic_partition: where it writes; a topic that does not exist is created where the broker may.
@@ -395,29 +406,63 @@ class PulsarClient:
             events: who is told of receipts, and of its end.
             name: None for one that the broker makes up, to be used when it is opened again.
             epoch: how often it was opened before: the broker lets it take the place of its forerunner.
+            topic_epoch: what it was told when it was opened before: a broker that has let another one take over since
+                then refuses it.
+            schema: of its messages; None for none.
+            wait_ms: how long it may wait for its turn with WaitForExclusive; None for ever.
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
         """
-        session = self._lookup([topic_partition])[topic_partition]
-        opened = session.open_producer(
+        mode = commands.ProducerAccessMode(self._options.access_mode)
+        create = partial(
+            self._create_producer,
+            topic_partition,
             producer_id,
-            events,
-            lambda request_id: commands.Producer(
-                str(topic_partition),
-                producer_id,
-                request_id,
-                producer_name=name,
-                epoch=epoch,
-                user_provided_producer_name=False,
-            ),
+            name,
+            epoch,
+            schema=schema,
+            # What is the default is not sent, so that brokers that do not know it are not bothered.
+            producer_access_mode=mode or None,
+            topic_epoch=topic_epoch,
         )
+        waits = mode is commands.ProducerAccessMode.WaitForExclusive
+        while True:
+            asked = time.monotonic()
+            session = self._lookup([topic_partition])[topic_partition]
+            opened = session.open_producer(producer_id, events, create)
+            try:
+                if waits:
+                    return session, self._wait_for_turn(opened, topic_partition, wait_ms)
+                return session, self._wait(opened, f"PRODUCER of {topic_partition}")
+            except RequestTimeoutError:
+                # Or the broker would not take the same id again (Pulsar binary protocol, Command CloseProducer).
+                session.close_producer(producer_id)
+                raise
+            except MQSourceError as error:
+                is_fenced = isinstance(error, BrokerError) and error.code == _PRODUCER_FENCED
+                if is_fenced and name is not None and error.broker_message.endswith(f": {name}"):
+                    # It is in its own way: for the broker, the connection that was lost has not ended yet.
+                    raise ServiceNotReadyError(str(error), code=_PRODUCER_FENCED) from error
+                # A topic that is unloaded sends away who waits: what was long waited for is waited for again.
+                if not (waits and error.retryable and wait_ms is None and time.monotonic() > asked + _LONG_SECONDS):
+                    raise
+
+    @staticmethod
+    def _wait_for_turn(
+        opened: Future[commands.ProducerSuccess], topic_partition: TopicPartition, wait_ms: int | None
+    ) -> commands.ProducerSuccess:
+        what = f"PRODUCER of {topic_partition}"
         try:
-            return session, self._wait(opened, f"PRODUCER of {topic_partition}")
-        except RequestTimeoutError:
-            # Or the broker would not take the same id again (Pulsar binary protocol, Command CloseProducer).
-            session.close_producer(producer_id)
-            raise
+            return opened.result(None if wait_ms is None else wait_ms / 1000)
+        except FutureTimeoutError:
+            msg = (
+                f"{what}: others have the topic for themselves since {wait_ms} ms (sendTimeout); it is not waited "
+                f"longer by a task that has others for itself, which they may wait for: write to one topic-partition"
+            )
+            raise RequestTimeoutError(msg) from None
+        except MQSourceError as error:
+            raise error.within(what) from error
 
     def close_producer(self, session: Session, producer_id: int) -> None:
         """Closes a producer and waits until the broker has; one that is closed already is left alone.
@@ -427,6 +472,50 @@ class PulsarClient:
         """
         if not session.closed and session.has_producer(producer_id):
             self._wait(session.close_producer(producer_id), "CLOSE_PRODUCER")
+
+    def fetch_last_sequence_ids(self, producers: Mapping[TopicPartition, tuple[int, str]]) -> dict[TopicPartition, int]:
+        """The highest sequence id that the broker has stored of producers that are not open; -1 for none.
+
+        Args:
+            producers: the id, not in use on any connection of this client, and the name of each.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        sessions: dict[TopicPartition, Session] = {}
+
+        def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[commands.ProducerSuccess]]:
+            sessions.update(self._lookup(names))
+            return {
+                at: sessions[at].open_producer(
+                    producers[at][0], _Unconcerned(), partial(self._create_producer, at, *producers[at], 0)
+                )
+                for at in names
+            }
+
+        found = self._gather(list(producers), ask, "PRODUCER")
+        # One that is asked for and not yet answered cannot be closed.
+        self.wait_for({at: sessions[at].close_producer(producers[at][0]) for at in found}, "CLOSE_PRODUCER")
+        return {at: opened.last_sequence_id for at, opened in found.items()}
+
+    @staticmethod
+    def _create_producer(
+        topic_partition: TopicPartition,
+        producer_id: int,
+        name: str | None,
+        epoch: int,
+        request_id: int,
+        **more: Any,  # noqa: ANN401
+    ) -> commands.Producer:
+        return commands.Producer(
+            str(topic_partition),
+            producer_id,
+            request_id,
+            producer_name=name,
+            epoch=epoch,
+            user_provided_producer_name=False,
+            **more,
+        )
 
     # -- how it is asked
 
@@ -598,6 +687,19 @@ class PulsarClient:
             raise RequestTimeoutError(msg) from None
         except MQSourceError as error:
             raise error.within(what) from error
+
+
+class _Unconcerned:
+    """Takes what a producer is told that sends nothing."""
+
+    def opened(self) -> None:
+        pass
+
+    def deliver(self, event: commands.SendReceipt | commands.SendError) -> None:
+        pass
+
+    def fail(self, error: MQSourceError) -> None:
+        pass
 
 
 def http_headers(options: PulsarOptions) -> dict[str, str]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import warnings
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Final, NamedTuple
@@ -525,6 +525,8 @@ class EntryEncoder:
         chunking: whether a message larger than `max_message_bytes` is cut into several entries, or is an error.
         schema_version: of the messages, as PRODUCER_SUCCESS gave it; empty for none.
         txn_id: the transaction they belong to: its least and its most significant half.
+        numbering: makes an entry's first and last sequence id of the number of its rows and of what they are; None for
+            the rows' own.
         implementation: ``native`` or ``python``; None for the one the environment asks for, or the best there is.
 
     Attributes:
@@ -558,6 +560,7 @@ class EntryEncoder:
         chunking: bool = False,
         schema_version: bytes = b"",
         txn_id: tuple[int, int] | None = None,
+        numbering: Callable[[int, bytes | memoryview], tuple[int, int]] | None = None,
         implementation: str | None = None,
     ) -> None:
         self._producer_id = producer_id
@@ -569,6 +572,7 @@ class EntryEncoder:
         self._chunking = chunking
         self._schema_version = schema_version
         self._txn_id = txn_id
+        self._numbering = numbering
         self._payload: _encode_python.BatchPayload = _encoding(implementation).BatchPayload(
             max_bytes=min(batch_bytes, max_message_bytes * 3 // 4), max_rows=batch_rows, by_key=batching_by_key
         )
@@ -626,11 +630,14 @@ class EntryEncoder:
             return
         key, is_base64, ordering_key = payload.first
         first, last = self.sequence_id - rows, self.sequence_id - 1
+        if self._numbering is not None:
+            with payload.view() as view:
+                first, last = self._numbering(rows, view)
         metadata = self._metadata(first, now_ms)
         metadata.num_messages_in_batch = rows
         # The first message's: it is by these that a Key_Shared subscription chooses its consumer (as the Java client).
         _put_keys(metadata, key, is_base64, ordering_key)
-        if rows > 1:
+        if last > first:
             metadata.highest_sequence_id = last
         with payload.view() as view:
             compressed = self._compressed(view, metadata)
@@ -640,7 +647,7 @@ class EntryEncoder:
         else:
             body = b"".join((head, compressed))
             payload.clear()
-        self._finish(first, body, rows, last if rows > 1 else None)
+        self._finish(first, body, rows, last if last > first else None)
 
     def take(self) -> list[Send]:
         """The SENDs of the entries finished since the last call, in order."""
@@ -653,7 +660,7 @@ class EntryEncoder:
 
     def _finish_alone(self, row: Row, now_ms: int) -> None:
         _check(row)
-        metadata = self._metadata(self.sequence_id, now_ms)
+        metadata = self._metadata(0, 0)
         for name, item in row.properties:
             metadata.properties.add(key=name.decode(), value=(item or b"").decode())
         _put_keys(metadata, row.key, row.is_base64, row.ordering_key)
@@ -664,12 +671,16 @@ class EntryEncoder:
         if row.value is None:
             metadata.null_value = True
         value = row.value or b""
+        sequence_id = self.sequence_id
+        if self._numbering is not None:
+            _, sequence_id = self._numbering(1, b"".join((metadata.SerializeToString(), value)))
+        metadata.sequence_id, metadata.publish_time = sequence_id, now_ms
         payload = self._compressed(value, metadata)
         if payload is None:
             payload = value
         head = _head_of(metadata, payload)
         if len(head) + len(payload) <= self._max_message_bytes:
-            self._finish(self.sequence_id, b"".join((head, payload)), 1, None)
+            self._finish(sequence_id, b"".join((head, payload)), 1, None)
             return
         if not self._chunking:
             msg = (
@@ -678,11 +689,11 @@ class EntryEncoder:
             )
             raise UnwritableRowError(msg)
         for body in self._chunks(metadata, payload):
-            self._finish(self.sequence_id, body, 1, None)
+            self._finish(sequence_id, body, 1, None)
             self._finished[-1] = self._finished[-1]._replace(is_chunk=True)
 
     def _chunks(self, metadata: _pb.MessageMetadata, payload: bytes | memoryview) -> Iterator[bytes]:
-        metadata.uuid = f"{self._producer_name}-{self.sequence_id}"
+        metadata.uuid = f"{self._producer_name}-{metadata.sequence_id}"
         metadata.total_chunk_msg_size = len(payload)
         # As large as the numbers can become, so that all chunks but the last are of one size.
         metadata.num_chunks_from_msg = metadata.chunk_id = _INT32_MAX

@@ -19,33 +19,40 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark_mq_source.core.errors import (
     LocalProtocolError,
     MQSourceError,
     RemoteProtocolError,
+    ReplayError,
     RequestTimeoutError,
     ServiceNotReadyError,
     TopicNotFoundError,
+    UnsupportedFeatureError,
     UnwritableRowError,
 )
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.pulsar import commands
 from spark_mq_source.pulsar._encode_python import NO_PARTITION
 from spark_mq_source.pulsar.client import PulsarClient
+from spark_mq_source.pulsar.deduplication import EntryNumbers, producer_name
 from spark_mq_source.pulsar.error_codes import error_for_code
 from spark_mq_source.pulsar.messages import EntryEncoder, group_rows, hash_keys, open_rows
 from spark_mq_source.pulsar.offsets import TopicPartition, parse_topic
+from spark_mq_source.pulsar.options import DeliveryGuarantee
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_mq_source.core.ports import TaskAttempt
     from spark_mq_source.pulsar._encode_python import RowSource
     from spark_mq_source.pulsar.options import PulsarOptions
     from spark_mq_source.pulsar.session import Session
 
 __all__ = ["PulsarWriter", "write_rows"]
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +63,13 @@ _producer_ids = itertools.count(1)
 """Unique in this process, so that an entry's bytes, which hold it, can be sent over another connection as they are."""
 
 
-def write_rows(options: PulsarOptions, batches: Iterator[pa.RecordBatch], *, turn: int) -> int:
+def write_rows(options: PulsarOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> int:
     """Writes the rows of one task.
 
     Args:
         options: of the query.
         batches: the rows.
-        turn: see `PulsarWriter`.
+        attempt: who writes.
 
     Returns:
         How many rows the broker has stored: all of them.
@@ -71,11 +78,11 @@ def write_rows(options: PulsarOptions, batches: Iterator[pa.RecordBatch], *, tur
         MQSourceError: see `PulsarWriter.write`.
     """
     rows = 0
-    with PulsarWriter(options, turn=turn) as writer:
+    with PulsarWriter(options, attempt) as writer:
         for batch in batches:
             writer.write(batch)
             rows += batch.num_rows
-        writer.flush()
+        writer.finish()
     return rows
 
 
@@ -84,14 +91,16 @@ class _Pending:
 
     Attributes:
         send: its bytes.
+        may_be_stored: whether an earlier attempt may have stored it.
         times_sent: over whatever connections.
         refused: whether the broker has certainly not stored it, up to now.
     """
 
-    __slots__ = ("refused", "send", "times_sent")
+    __slots__ = ("may_be_stored", "refused", "send", "times_sent")
 
-    def __init__(self, send: commands.Send) -> None:
+    def __init__(self, send: commands.Send, *, may_be_stored: bool) -> None:
         self.send = send
+        self.may_be_stored = may_be_stored
         self.times_sent = 0
         self.refused = False
 
@@ -105,13 +114,25 @@ class _Producer:
         error: why it is not open.
         last_progress: when it was opened, or the last receipt came, or the first entry of those under way was sent.
         distrusts_connection: whether no receipt has come since it was opened again because none came.
+        confirmed: the last sequence id of the last entry that has its receipt.
+        numbers: of its entries, where the broker's deduplication keeps each row once.
+        is_proven: whether the broker has shown that it deduplicates, where it must.
     """
 
-    def __init__(self, topic_partition: TopicPartition, arrived: threading.Condition) -> None:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        arrived: threading.Condition,
+        *,
+        name: str | None = None,
+        numbers: EntryNumbers | None = None,
+    ) -> None:
         self.topic_partition = topic_partition
         self.encoder: EntryEncoder | None = None
         self.producer_id = next(_producer_ids)
-        self.name: str | None = None
+        self.name = name
+        self.numbers = numbers
+        self.is_proven = numbers is None
         self.epoch = 0
         self.session: Session | None = None
         self.error: MQSourceError | None = None
@@ -119,6 +140,7 @@ class _Producer:
         self.pending_bytes = 0
         self.last_progress = 0.0
         self.distrusts_connection = False
+        self.confirmed = -1
         self._arrived = arrived
 
     # What the connection tells, in its driver's thread.
@@ -153,11 +175,13 @@ class _Producer:
             # Of an entry that was sent twice, because the first receipt was late.
             logger.debug("%s: a second receipt of %d", self.topic_partition, receipt.sequence_id)
             return
-        if entry is not self.pending[0] and self.error is None:
+        # A duplicate is answered at once. Of a message in chunks only the last one can be: the others, which are stored
+        # again, have their receipts later (seen on broker 4.0.8).
+        if entry is not self.pending[0] and not entry.may_be_stored and self.error is None:
             msg = f"a receipt of {receipt.sequence_id} came before that of {self.pending[0].send.sequence_id}"
             self._fail(RemoteProtocolError(self._about(msg)))
             return
-        if receipt.is_duplicate and (entry.refused or entry.times_sent == 1):
+        if receipt.is_duplicate and not entry.may_be_stored and (entry.refused or entry.times_sent == 1):
             msg = (
                 f"the broker dropped the entry of sequence id {receipt.sequence_id} as a duplicate, though it never "
                 f"stored it: another producer named {self.name!r} has written with these or higher sequence ids"
@@ -165,6 +189,7 @@ class _Producer:
             self._fail(LocalProtocolError(self._about(msg)))
             return
         self.pending.remove(entry)
+        self.confirmed = max(self.confirmed, _last_id(entry.send))
         self.pending_bytes -= len(entry.send.body)
         self.last_progress = time.monotonic()
         self.distrusts_connection = False
@@ -194,9 +219,9 @@ class _Topic:
         producers: by partition; -1 for a topic that is not partitioned.
     """
 
-    def __init__(self, topic_partitions: Sequence[TopicPartition], arrived: threading.Condition, turn: int) -> None:
-        self.producers = [_Producer(topic_partition, arrived) for topic_partition in topic_partitions]
-        self.is_partitioned = topic_partitions[0].partition >= 0
+    def __init__(self, producers: Sequence[_Producer], turn: int) -> None:
+        self.producers = producers
+        self.is_partitioned = producers[0].topic_partition.partition >= 0
         self._turn = turn % len(self.producers)
 
     @property
@@ -214,21 +239,21 @@ class PulsarWriter:
 
     Args:
         options: of the query.
-        turn: which partition gets the first rows that have no key: the number of the task, so that tasks do not all
-            begin with the same one.
+        attempt: who writes. The number of the task also says which partition gets the first rows that have no key, so
+            that tasks do not all begin with the same one.
 
     Example:
         ::
 
-            with PulsarWriter(options, turn=0) as writer:
+            with PulsarWriter(options, TaskAttempt("flights")) as writer:
                 for batch in batches:
                     writer.write(batch)
-                writer.flush()
+                writer.finish()
     """
 
-    def __init__(self, options: PulsarOptions, *, turn: int = 0) -> None:
+    def __init__(self, options: PulsarOptions, attempt: TaskAttempt) -> None:
         self._options = options
-        self._turn = turn
+        self._attempt = attempt
         self._client = PulsarClient(options)
         self._arrived = threading.Condition()
         self._topics: dict[str, _Topic] = {}
@@ -275,6 +300,43 @@ class PulsarWriter:
                 else:
                     self._append(topic.producers[partition], source, chosen)
 
+    def finish(self) -> None:
+        """Sends what is left, waits until the broker has stored everything, and closes the producers.
+
+        Raises:
+            ReplayError: an earlier attempt has stored more than this one has.
+            MQSourceError: as for `flush`, and a producer could not be closed.
+        """
+        self.flush()
+        if self._options.delivery_guarantee is DeliveryGuarantee.EXACTLY_ONCE:
+            self._finish_replay()
+        for producer in self._open:
+            if producer.session is not None:
+                self._client.close_producer(producer.session, producer.producer_id)
+
+    def _finish_replay(self) -> None:
+        """Looks for more that an earlier attempt may have stored, also where this one writes nothing.
+
+        Raises:
+            ReplayError: there is more.
+        """
+        if self._options.topic is not None:
+            self._topic(self._options.topic)
+        producers = [producer for topic in self._topics.values() for producer in topic.producers]
+        untouched = {one.topic_partition: one for one in producers if one.encoder is None}
+        names = {at: (one.producer_id, one.name or "") for at, one in untouched.items()}
+        for at, last_sequence_id in self._client.fetch_last_sequence_ids(names).items():
+            self._check(untouched[at], partial(EntryNumbers.found, last_sequence_id=last_sequence_id))
+        for producer in producers:
+            self._check(producer, EntryNumbers.finish)
+
+    def _check(self, producer: _Producer, look: Callable[[EntryNumbers], T]) -> T:
+        assert producer.numbers is not None  # noqa: S101 - for mypy: all have them here
+        try:
+            return look(producer.numbers)
+        except ReplayError as error:
+            raise self._in_context(producer, error) from error
+
     def flush(self) -> None:
         """Sends what is left, and waits until the broker has stored everything.
 
@@ -319,8 +381,15 @@ class PulsarWriter:
                 raise error.within(f"pulsar-native: writing to {full} (createTopic=true would create it)") from error
             except MQSourceError as error:
                 raise error.within(f"pulsar-native: writing to {full}") from error
-            topic = self._topics[name] = _Topic(found, self._arrived, self._turn)
+            producers = [self._producer(topic_partition) for topic_partition in found]
+            topic = self._topics[name] = _Topic(producers, self._attempt.partition)
         return topic
+
+    def _producer(self, topic_partition: TopicPartition) -> _Producer:
+        if self._options.delivery_guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
+            return _Producer(topic_partition, self._arrived)
+        name = producer_name(self._options.producer_name, self._attempt)
+        return _Producer(topic_partition, self._arrived, name=name, numbers=EntryNumbers(self._attempt.batch_id))
 
     @staticmethod
     def _explicit(topic: _Topic, column: pa.Array | None, order: array[int] | None) -> pa.Array | None:
@@ -378,14 +447,44 @@ class PulsarWriter:
         for send in sends:
             size = len(send.body)
             self._wait_until(partial(self._has_room, size))
-            entry = _Pending(send)
+            entry = _Pending(send, may_be_stored=self._admit(producer, send))
             with self._arrived:
                 if not producer.pending:
                     producer.last_progress = time.monotonic()
                 producer.pending.append(entry)
                 producer.pending_bytes += size
             self._send_entry(producer, entry)
+        if sends and not producer.is_proven:
+            self._prove(producer, sends[-1])
         return bool(sends)
+
+    def _admit(self, producer: _Producer, send: commands.Send) -> bool:
+        """Whether an earlier attempt may have stored an entry.
+
+        Raises:
+            ReplayError: it has stored others in its place.
+        """
+        if producer.numbers is None:
+            return False
+        return self._check(producer, lambda numbers: numbers.admit(send.sequence_id, _last_id(send)))
+
+    def _prove(self, producer: _Producer, send: commands.Send) -> None:
+        """Has the broker show that it deduplicates: it must know, by now, what this producer has sent.
+
+        Raises:
+            UnsupportedFeatureError: it does not.
+        """
+        self._wait_until(lambda: not producer.pending)
+        self._reopen(producer)
+        if not producer.is_proven:
+            namespace = producer.topic_partition.topic.partition("://")[2].rpartition("/")[0]
+            msg = (
+                f"pulsar-native: writing to {producer.topic_partition}: deliveryGuarantee=exactly-once needs the "
+                f"broker's deduplication, which is off: turn it on by `pulsar-admin namespaces set-deduplication "
+                f"--enable {namespace}`, or brokerDeduplicationEnabled=true in the broker's configuration; the rows up "
+                f"to sequence id {send.sequence_id} are written"
+            )
+            raise UnsupportedFeatureError(msg)
 
     def _has_room(self, size: int) -> bool:
         # One entry is let through whatever its size: more than allowed, or it could never be sent.
@@ -475,6 +574,12 @@ class PulsarWriter:
             producer.session = session
             producer.epoch += 1
             producer.last_progress = time.monotonic()
+        if producer.numbers is not None:
+            # Without deduplication a broker knows nobody's sequence ids, whatever it has stored (seen on 4.0.8).
+            producer.is_proven = producer.is_proven or opened.last_sequence_id >= 0
+            with self._arrived:
+                own = {producer.confirmed, *(_last_id(entry.send) for entry in producer.pending)}
+            producer.numbers.found(opened.last_sequence_id, own)
         if producer.encoder is None:
             producer.name = opened.producer_name
             producer.encoder = self._encoder(producer, session, opened)
@@ -485,7 +590,7 @@ class PulsarWriter:
         return EntryEncoder(
             producer_id=producer.producer_id,
             producer_name=opened.producer_name,
-            sequence_id=opened.last_sequence_id + 1,
+            sequence_id=opened.last_sequence_id + 1 if producer.numbers is None else producer.numbers.first_row_id,
             max_message_bytes=session.max_message_bytes,
             compression=options.compression_type,
             batching=options.batching,
@@ -494,6 +599,7 @@ class PulsarWriter:
             batching_by_key=options.batching_by_key,
             chunking=options.chunking,
             schema_version=opened.schema_version,
+            numbering=None if producer.numbers is None else producer.numbers.next,
         )
 
     @staticmethod
@@ -502,6 +608,10 @@ class PulsarWriter:
         if producer.pending:
             where += f" from sequence id {producer.pending[0].send.sequence_id} on"
         return error.within(where)
+
+
+def _last_id(send: commands.Send) -> int:
+    return send.sequence_id if send.highest_sequence_id is None else send.highest_sequence_id
 
 
 def _now_ms() -> int:

@@ -16,6 +16,7 @@ import pytest
 from spark_mq_source.core.compression import CODECS
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, TopicNotFoundError, UnwritableRowError
 from spark_mq_source.core.options import WRITE
+from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.writer import PulsarWriter
 from tests.behaviours.formats import MESSAGE_ID, PulsarFormat
@@ -23,6 +24,7 @@ from tests.behaviours.pulsar.java_client import JavaClient
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import Fault, FaultProxy
 
+ATTEMPT = TaskAttempt("job")
 TIME = pa.timestamp("us", "UTC")
 MAP = pa.map_(pa.string(), pa.string())
 EVENT_TIME_MS = 1_700_000_000_123
@@ -44,7 +46,7 @@ def options(broker: PulsarUnderTest, topic: str | None, **more: Any) -> PulsarOp
 
 
 def write(broker: PulsarUnderTest, topic: str | None, *batches: dict[str, Any], **more: Any) -> None:
-    with PulsarWriter(options(broker, topic, **more)) as writer:
+    with PulsarWriter(options(broker, topic, **more), ATTEMPT) as writer:
         for columns in batches:
             writer.write(pa.record_batch(columns))
         writer.flush()
@@ -200,7 +202,7 @@ def assert_complete(found: list[int], total: int) -> None:
 
 def test_unloading_the_topic_while_it_is_written(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
     topic = pulsar.topic()
-    with PulsarWriter(options(pulsar, topic, batchingMaxBytes=5000)) as writer:
+    with PulsarWriter(options(pulsar, topic, batchingMaxBytes=5000), ATTEMPT) as writer:
         for n, columns in enumerate(numbered(20_000)):
             writer.write(pa.record_batch(columns))
             if n % 8 == 4:
@@ -215,7 +217,7 @@ def test_a_deduplicating_broker_keeps_one_of_each(pulsar: PulsarUnderTest, pulsa
     pulsar.admin.set_deduplication(namespace, enabled=True)
     topic = pulsar.topic(namespace=namespace)
     proxy, cut = link_cut_often
-    with PulsarWriter(options(pulsar, topic, service=proxy, batchingMaxBytes=5000)) as writer:
+    with PulsarWriter(options(pulsar, topic, service=proxy, batchingMaxBytes=5000), ATTEMPT) as writer:
         for n, columns in enumerate(numbered(20_000)):
             writer.write(pa.record_batch(columns))
             if n % 8 == 4:
@@ -233,7 +235,7 @@ def link_cut_often(pulsar_format: PulsarFormat) -> Iterator[Any]:
 def test_a_link_that_is_cut_while_it_is_written(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, link_cut_often):
     topic = pulsar.topic()
     proxy, cut = link_cut_often
-    with PulsarWriter(options(pulsar, topic, service=proxy, batchingMaxBytes=5000)) as writer:
+    with PulsarWriter(options(pulsar, topic, service=proxy, batchingMaxBytes=5000), ATTEMPT) as writer:
         for n, columns in enumerate(numbered(20_000)):
             writer.write(pa.record_batch(columns))
             if n % 8 == 4:
@@ -272,7 +274,7 @@ def test_a_broker_that_sends_no_receipt(pulsar: PulsarUnderTest, link: FaultProx
 def test_no_more_is_under_way_than_allowed(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
     topic = pulsar.topic(3)
     most = 0
-    with PulsarWriter(options(pulsar, topic, maxPendingBytes=300_000)) as writer:
+    with PulsarWriter(options(pulsar, topic, maxPendingBytes=300_000), ATTEMPT) as writer:
         for columns in numbered(10_000):
             writer.write(pa.record_batch(columns))
             most = max(most, sum(producer.pending_bytes for producer in writer._open))
@@ -295,7 +297,7 @@ def test_a_topic_that_does_not_exist(pulsar: PulsarUnderTest, pulsar_format: Pul
 
 def test_a_terminated_topic(pulsar: PulsarUnderTest):
     topic = pulsar.topic()
-    with PulsarWriter(options(pulsar, topic, sendTimeout="10s")) as writer:
+    with PulsarWriter(options(pulsar, topic, sendTimeout="10s"), ATTEMPT) as writer:
         writer.write(pa.record_batch({"value": [b"x"]}))
         writer.flush()
         pulsar.admin.terminate(topic)

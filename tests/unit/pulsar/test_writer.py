@@ -12,6 +12,7 @@ import pytest
 
 from spark_mq_source.core.errors import BrokerError, LocalProtocolError, MQSourceError, RemoteProtocolError
 from spark_mq_source.core.options import WRITE
+from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar import _pb
 from spark_mq_source.pulsar import commands as c
 from spark_mq_source.pulsar.options import PulsarOptions
@@ -19,6 +20,7 @@ from spark_mq_source.pulsar.writer import PulsarWriter
 from tests.unit.pulsar.test_client import Broker, Link
 
 TOPIC = "persistent://public/default/t"
+ATTEMPT = TaskAttempt("job")
 CHECKSUM_ERROR, PERSISTENCE_ERROR, NOT_ALLOWED = 9, 2, 22
 
 
@@ -56,7 +58,7 @@ def writer() -> Iterator[Callable[..., PulsarWriter]]:
         def make(broker: Broker, **options: Any) -> PulsarWriter:
             given = {"serviceUrl": broker.url, "topic": "t", "sendTimeout": "10s", "batching": "false"} | options
             lowered = {name.lower(): value for name, value in given.items()}
-            return stack.enter_context(PulsarWriter(PulsarOptions.from_spark(lowered, WRITE)))
+            return stack.enter_context(PulsarWriter(PulsarOptions.from_spark(lowered, WRITE), ATTEMPT))
 
         yield make
 

@@ -1,0 +1,200 @@
+"""`deliveryGuarantee=exactly-once` on a broker that deduplicates: what an attempt leaves, the next one completes."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pulsar as official
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import MQSourceError, ReplayError, UnsupportedFeatureError
+from spark_mq_source.core.options import WRITE
+from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.writer import PulsarWriter, write_rows
+from tests.behaviours.pulsar.test_writer import read_official
+from tests.fix_brokers import PulsarUnderTest
+from tests.fix_net import Fault, FaultProxy
+
+TASK = TaskAttempt("query", batch_id=7, partition=3)
+"""Each test has topics of its own, so that all of them can write under one name."""
+
+
+@pytest.fixture(scope="module")
+def namespace(_pulsar_session: PulsarUnderTest) -> str:
+    """A namespace whose topics deduplicate."""
+    name = _pulsar_session.new_namespace()
+    _pulsar_session.admin.set_deduplication(name, enabled=True)
+    return name
+
+
+@pytest.fixture
+def topic(pulsar: PulsarUnderTest, namespace: str) -> str:
+    return pulsar.topic(namespace=namespace)
+
+
+def options(broker: PulsarUnderTest, topic: str, **more: Any) -> PulsarOptions:
+    given = {
+        "serviceUrl": broker.service_url, "topic": topic, "deliveryGuarantee": "exactly-once",
+        "batchingMaxMessages": 10, "sendTimeout": "30s",
+    } | more  # fmt: skip
+    return PulsarOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, WRITE)
+
+
+def rows(*numbers: int) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array([b"%06d" % number for number in numbers], pa.binary())})
+
+
+def write(broker: PulsarUnderTest, topic: str, batch: pa.RecordBatch, task: TaskAttempt = TASK, **more: Any) -> None:
+    write_rows(options(broker, topic, **more), iter([batch]), task)
+
+
+def left_behind(
+    broker: PulsarUnderTest, topic: str, batch: pa.RecordBatch, task: TaskAttempt = TASK, **more: Any
+) -> None:
+    """An attempt that is killed when its full batches of ten are stored."""
+    with PulsarWriter(options(broker, topic, **more), task) as writer:
+        writer.write(batch)
+        writer._wait_until(lambda: not any(producer.pending for producer in writer._open))
+
+
+def stored(broker: PulsarUnderTest, topic: str, count: int) -> list[int]:
+    return [int(message.data()) for message in read_official(broker, topic, count)]
+
+
+@pytest.mark.parametrize("batching", [True, False])
+def test_an_attempt_goes_on_where_another_was_killed(pulsar: PulsarUnderTest, topic: str, batching: bool) -> None:
+    left_behind(pulsar, topic, rows(*range(35)), batching=batching)
+    assert stored(pulsar, topic, 30 if batching else 35) == list(range(30 if batching else 35))
+    for attempt in range(2):
+        write(pulsar, topic, rows(*range(100)), replace(TASK, attempt=attempt), batching=batching)
+    assert stored(pulsar, topic, 100) == list(range(100))
+
+
+def test_micro_batches_and_tasks_are_told_apart(pulsar: PulsarUnderTest, topic: str) -> None:
+    for batch_id in (65_534, 65_535, 65_536, 65_537):
+        for partition in range(2):
+            for _ in range(2):
+                write(pulsar, topic, rows(batch_id, partition), TaskAttempt("query", batch_id, partition))
+    expected = [
+        value for batch_id in range(65_534, 65_538) for partition in range(2) for value in (batch_id, partition)
+    ]
+    assert stored(pulsar, topic, 16) == expected
+
+
+def test_a_batch_that_is_run_again_adds_what_is_not_there(pulsar: PulsarUnderTest, topic: str) -> None:
+    for number, job in enumerate(("a", "b")):
+        left_behind(pulsar, topic, rows(*range(20 + 10 * number)), TaskAttempt(job), producerName="flights")
+    write(pulsar, topic, rows(*range(40)), TaskAttempt("c"), producerName="flights")
+    assert stored(pulsar, topic, 40) == list(range(40))
+    write(pulsar, topic, rows(1), TaskAttempt("d"))
+    assert stored(pulsar, topic, 41)[40:] == [1]
+
+
+@pytest.mark.parametrize("compression", ["NONE", "ZSTD"])
+def test_messages_in_chunks_are_there_once(pulsar: PulsarUnderTest, topic: str, compression: str) -> None:
+    large = random.Random(1).randbytes(6 << 20)
+    batch = pa.record_batch({"value": [b"before", large, b"behind", large]})
+    given = {"chunking": True, "compressionType": compression}
+    left_behind(pulsar, topic, batch.slice(0, 3), **given)
+    for _ in range(2):
+        write(pulsar, topic, batch, **given)
+    reader = pulsar.client().create_reader(topic, official.MessageId.earliest)
+    assert [reader.read_next(20_000).data() for _ in range(4)] == batch["value"].to_pylist()
+    # What is left are chunks without the last one, which are no message.
+    with pytest.raises(official.Timeout):
+        reader.read_next(2000)
+
+
+@pytest.mark.parametrize(
+    ("again", "sentence"),
+    [
+        pytest.param(range(1, 101), "rows 20 to 29 are not the ones", id="other rows of the same size"),
+        pytest.param([*range(100, 120), *range(20)], "rows 20 to 29 are not the ones", id="another order"),
+        pytest.param(range(25), "rows 20 to 24 are not|has 25 rows, an earlier one has stored 30", id="fewer rows"),
+        pytest.param(range(20), "has 20 rows, an earlier one has stored 30", id="fewer batches"),
+        pytest.param([], "has 0 rows, an earlier one has stored 30", id="no rows"),
+    ],
+)
+def test_a_replay_with_other_rows_fails(pulsar: PulsarUnderTest, topic: str, again: Any, sentence: str) -> None:
+    left_behind(pulsar, topic, rows(*range(35)))
+    with pytest.raises(ReplayError, match=rf"writing to {re.escape(topic)}.*({sentence}).*producerName"):
+        write(pulsar, topic, rows(*again))
+    assert stored(pulsar, topic, 30) == list(range(30))
+
+
+def test_a_replay_that_is_cut_otherwise_fails(pulsar: PulsarUnderTest, topic: str) -> None:
+    left_behind(pulsar, topic, rows(*range(35)))
+    with pytest.raises(ReplayError, match="rows 28 to 34 are not the ones"):
+        write(pulsar, topic, rows(*range(100)), batchingMaxMessages=7)
+    assert stored(pulsar, topic, 30) == list(range(30))
+
+
+def test_a_replay_that_leaves_a_partition_out_fails(pulsar: PulsarUnderTest, namespace: str) -> None:
+    topic = pulsar.topic(2, namespace=namespace)
+    here = {"value": [b"1"] * 10, "partition": pa.array([0] * 10, pa.int32())}
+    there = here | {"partition": pa.array([1] * 10, pa.int32())}
+    left_behind(pulsar, topic, pa.record_batch(here), batchingMaxMessages=5)
+    with pytest.raises(ReplayError, match=r"partition-0.*has 0 rows, an earlier one has stored 5"):
+        write(pulsar, topic, pa.record_batch(there))
+
+
+def test_a_checkpoint_that_was_put_back_fails(pulsar: PulsarUnderTest, topic: str) -> None:
+    write(pulsar, topic, rows(1))
+    with pytest.raises(ReplayError, match=r"a later micro-batch \(7 of 65,536; this one is 6\)"):
+        write(pulsar, topic, rows(2), replace(TASK, batch_id=6))
+    assert stored(pulsar, topic, 1) == [1]
+
+
+def test_two_attempts_never_write_at_once(pulsar: PulsarUnderTest, topic: str) -> None:
+    with PulsarWriter(options(pulsar, topic), TASK) as first:
+        first.write(rows(*range(20)))
+        with pytest.raises(MQSourceError, match=r"ProducerBusy \(16\)"):
+            write(pulsar, topic, rows(*range(20)), sendTimeout="2s")
+        first.finish()
+    write(pulsar, topic, rows(*range(20)))
+    assert stored(pulsar, topic, 20) == list(range(20))
+
+
+def test_a_broker_that_does_not_deduplicate_is_found_out(pulsar: PulsarUnderTest) -> None:
+    topic = pulsar.topic()
+    sentence = rf"set-deduplication --enable {pulsar.namespace}`, or brokerDeduplicationEnabled=true"
+    with pytest.raises(UnsupportedFeatureError, match=sentence):
+        write(pulsar, topic, rows(*range(100)))
+    assert stored(pulsar, topic, 10) == list(range(10))
+
+
+@pytest.fixture
+def proxy(pulsar: PulsarUnderTest) -> Iterator[FaultProxy]:
+    host, _, port = pulsar.service_url.removeprefix("pulsar://").rpartition(":")
+    with FaultProxy(host, int(port)) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_whatever_happens_each_row_is_there_once_and_in_order(
+    pulsar: PulsarUnderTest, topic: str, proxy: FaultProxy, number: int
+) -> None:
+    seed = random.randrange(1_000_000)
+    print("schedule", number, "seed", seed)  # noqa: T201
+    rng = random.Random(seed)
+    given = {"serviceUrl": f"pulsar://{proxy.address}", "batchingMaxBytes": 3000, "batchingMaxMessages": 100}
+    batches = [rows(*range(start, start + 500)) for start in range(0, 5000, 500)]
+    for attempt in range(4):
+        proxy.add(Fault("cut", rng.choice(["c2b", "b2c"]), at=rng.randrange(200, 60_000), connections=3))
+        with PulsarWriter(options(pulsar, topic, **given), replace(TASK, attempt=attempt)) as writer:
+            for batch in batches[: rng.randrange(11) if attempt < 3 else None]:
+                writer.write(batch)
+                action = rng.randrange(6)
+                if action == 0:
+                    pulsar.admin.unload(topic)
+                elif action == 1:
+                    proxy.cut_now(abort=rng.random() < 0.5)
+            if attempt == 3:
+                writer.finish()
+    assert stored(pulsar, topic, 5000) == list(range(5000))
