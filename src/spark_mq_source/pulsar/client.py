@@ -440,8 +440,7 @@ class PulsarClient:
                 session.close_producer(producer_id)
                 raise
             except MQSourceError as error:
-                is_fenced = isinstance(error, BrokerError) and error.code == _PRODUCER_FENCED
-                if is_fenced and name is not None and error.broker_message.endswith(f": {name}"):
+                if name is not None and _is_fenced_by(error, name):
                     # It is in its own way: for the broker, the connection that was lost has not ended yet.
                     raise ServiceNotReadyError(str(error), code=_PRODUCER_FENCED) from error
                 # A topic that is unloaded sends away who waits: what was long waited for is waited for again.
@@ -687,6 +686,15 @@ class PulsarClient:
             raise RequestTimeoutError(msg) from None
         except MQSourceError as error:
             raise error.within(what) from error
+
+
+def _is_fenced_by(error: MQSourceError, name: str) -> bool:
+    """Whether a producer of this name has the topic for itself (the broker's own words, seen on 4.0.8)."""
+    return (
+        isinstance(error, BrokerError)
+        and error.code == _PRODUCER_FENCED
+        and error.broker_message.endswith(f"existing exclusive producer: {name}")
+    )
 
 
 class _Unconcerned:

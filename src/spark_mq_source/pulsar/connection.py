@@ -604,7 +604,7 @@ class PulsarConnection:
     def _take_response(self, response: Response) -> None:
         if isinstance(response, ProducerSuccess) and not response.producer_ready:
             # It waits for its turn, and so does the request: this same answer comes again.
-            logger.debug("producer %s waits until it may be exclusive", response.producer_name)
+            logger.info("producer %s waits until it may be exclusive", response.producer_name)
             return
         request = None if response.request_id is None else self._requests.pop(response.request_id, None)
         if isinstance(request, Subscribe):

@@ -56,16 +56,24 @@ _CODES = {
     13: _Code("ConsumerNotFound", ServiceNotReadyError, f"the consumer was closed meanwhile; {_AGAIN}"),
     14: _Code("TooManyRequests", ServiceNotReadyError, f"the broker limits requests; {_AGAIN}"),
     15: _Code("TopicTerminatedError", BrokerError, "a terminated topic takes no more messages; write to another one"),
-    16: _Code("ProducerBusy", ResourceBusyError, "another producer of this name is connected"),
+    16: _Code("ProducerBusy", ResourceBusyError, "another producer has this name, or the topic for itself"),
     17: _Code("InvalidTopicName", BrokerError, "write persistent://tenant/namespace/topic, or a topic's short name"),
-    18: _Code("IncompatibleSchema", BrokerError, "the topic has another schema"),
+    18: _Code(
+        "IncompatibleSchema",
+        BrokerError,
+        "write what fits the topic's schema (`pulsar-admin schemas get`), or have it or the namespace's rules changed",
+    ),
     19: _Code("ConsumerAssignError", BrokerError, "the subscription is used with another type or other key ranges"),
     20: _Code("TransactionCoordinatorNotFound", ServiceNotReadyError, f"are they enabled? If so, {_AGAIN}"),
     21: _Code("InvalidTxnStatus", BrokerError, "the transaction is already committed or aborted"),
     22: _Code("NotAllowedError", BrokerError, "the broker's configuration or policies forbid this"),
     23: _Code("TransactionConflict", BrokerError, "another transaction has touched the same messages"),
     24: _Code("TransactionNotFound", BrokerError, "the transaction ended before, or timed out: its outcome is unknown"),
-    25: _Code("ProducerFenced", BrokerError, "a newer producer has taken over"),
+    25: _Code(
+        "ProducerFenced",
+        BrokerError,
+        "with this accessMode the topic is for one producer, and others are connected or have taken over",
+    ),
 }
 
 
