@@ -21,7 +21,6 @@ import re
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -390,7 +389,7 @@ class TubeCluster:
         last = ""
         while time.monotonic() < deadline:
             for server in needed:
-                if not server.alive:
+                if not server.alive or _gave_up(server.log):
                     msg = f"TubeMQ's {server.name} ended; {_first_cause(server.log)}the end of {server.log}:\n"
                     raise RuntimeError(msg + log_tail(server.log))
             try:
@@ -481,7 +480,7 @@ class TubeCluster:
             "hostName": host,
             "port": str(port),
             "webPort": str(web_port),
-            "masterAddressList": self.master_addresses_tls if self.secure else self.master_addresses,
+            "masterAddressList": self.master_addresses,  # TLS is for clients only
             "primaryPath": str(self.folder / name / "data"),
             "enableMemStore": str(number not in self.unbuffered).lower(),
             **BROKER_SETTINGS,
@@ -539,6 +538,14 @@ def write_java_stores(credentials: Credentials, folder: Path) -> None:
         (folder / f"{name}.p12").write_bytes(store)
     trusted = [pkcs12.PKCS12Certificate(authority, b"authority")]
     (folder / "trust.p12").write_bytes(pkcs12.serialize_java_truststore(trusted, lock))
+
+
+def _gave_up(log: Path) -> bool:
+    """Whether a broker's main thread has ended: the others live on and do nothing (2.4.0)."""
+    try:
+        return "StartupException: " in log.read_text(errors="replace")
+    except FileNotFoundError:
+        return False
 
 
 def _first_cause(log: Path) -> str:
@@ -608,10 +615,12 @@ def main(arguments: list[str] | None = None) -> None:
             unbuffered=range(1, options.brokers + 1) if options.unbuffered else (),
             topics=options.topics,
         )
-        with cluster:
+        try:
+            cluster.start()
             print(json.dumps(description(cluster)), flush=True)
             ended.wait()
-            sys.stderr.write("stopping\n")
+        finally:
+            cluster.kill()
 
 
 if __name__ == "__main__":
