@@ -6,6 +6,7 @@
     python -m bench memory               only the 3 GiB partition
     python -m bench planning             only the 1,000 partitions
     python -m bench stream               streaming queries; with --quick one partition, once
+    python -m bench write                writing; with --quick one partition, uncompressed
     python -m bench decode               the decoder alone, without broker and Spark
     python -m bench encode               the encoder alone
 
@@ -23,8 +24,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -33,6 +35,7 @@ from bench.publish import Workload, create_topic, publish, use_namespace
 from bench.readers import CONTENDERS, JVM, Case, spark_session, warm_broker, warm_up
 from bench.report import CaseResult, Results, StreamResult, describe_machine
 from bench.stream import CATCH_UP_MESSAGES, TRIGGERS, measure_stream
+from bench.writers import WRITERS, WRITTEN_MESSAGES, WriteCase, warm_up_writers
 from dev.pulsar_broker import VERSION, PulsarStandalone
 
 HERE = Path(__file__).resolve().parent
@@ -63,7 +66,7 @@ class Broker:
         if not create_topic(self.admin_url, workload.topic, workload.partitions):
             say(f"{workload.topic} is there already")
             return
-        rate = publish(self.address, workload)
+        rate = publish(self.address, workload.topic, workload)
         say(
             f"published {workload.topic} at {rate / 1e6:.2f} M messages/s, {rate * workload.value_bytes / 1e6:.0f} MB/s"
         )
@@ -76,7 +79,7 @@ def main() -> None:
         importlib.import_module(f"bench.{sys.argv[1]}").main(sys.argv[2:])
         return
     arguments = _parse(sys.argv[1:])
-    parts = ("rates", "memory", "planning", "stream") if arguments.what == "all" else (arguments.what,)
+    parts = ("rates", "memory", "planning", "stream", "write") if arguments.what == "all" else (arguments.what,)
     workloads = [
         Workload(size, codec, partitions, int(MESSAGES[size] * arguments.scale))
         for partitions, size, codec in itertools.product(arguments.partitions, arguments.sizes, arguments.codecs)
@@ -98,16 +101,20 @@ def main() -> None:
             results.planning = measure_planning(broker.service_url, broker.admin_url, broker.address)
         if "stream" in parts:
             results.streams += _streams(arguments, broker, folder)
+        if "write" in parts:
+            results.writes += _writes(arguments, broker, folder)
     print(results.terminal())
     say(f"took {(time.monotonic() - started) / 60:.1f} minutes")
     if arguments.output is not None:
         arguments.output.mkdir(parents=True, exist_ok=True)
-        if parts != ("stream",):
+        if parts not in {("stream",), ("write",)}:
             results.write_json(arguments.output / "results.json")
         if results.cases:
             results.write_chart(arguments.output / "results.png")
         if results.streams:
             results.write_stream_json(arguments.output / "stream.json")
+        if results.writes:
+            results.write_write_json(arguments.output / "write.json")
     if arguments.update_readme:
         results.update_readme(HERE.parent / "README.md")
 
@@ -124,7 +131,7 @@ def _rates(
         if number == 0:
             say("reading until the broker's code is compiled")
             warm_broker(case)
-        yield _measure(case, arguments.only, arguments.repeats)
+        yield _measure(case, [name for name in CONTENDERS if name in arguments.only], arguments.repeats)
 
 
 def _streams(arguments: argparse.Namespace, broker: Broker, folder: Path) -> Iterator[StreamResult]:
@@ -138,14 +145,29 @@ def _streams(arguments: argparse.Namespace, broker: Broker, folder: Path) -> Ite
         )
 
 
+def _writes(arguments: argparse.Namespace, broker: Broker, folder: Path) -> Iterator[CaseResult]:
+    names = [name for name in WRITERS if name in arguments.only]
+    for partitions, codec in itertools.product(arguments.partitions, arguments.codecs):
+        workload = Workload(100, codec, partitions, int(WRITTEN_MESSAGES * arguments.scale))
+        case = WriteCase(workload, broker.service_url, broker.admin_url, spark_session(partitions, folder), folder)
+        say(f"writing 100 B, {codec}, {partitions} partitions: warming up")
+        warm_up_writers(case)
+        result = CaseResult(workload, {name: [] for name in names})
+        yield _interleaved(result, {name: partial(WRITERS[name], case) for name in names}, arguments.repeats)
+
+
 def _measure(case: Case, names: Sequence[str], repeats: int) -> CaseResult:
     result = CaseResult(case.workload, {name: [] for name in names})
     say(f"{case.workload.topic}: warming up")
     warm_up(case, names)
+    return _interleaved(result, {name: partial(CONTENDERS[name], case) for name in names}, repeats)
+
+
+def _interleaved(result: CaseResult, contenders: Mapping[str, Callable[[], float]], repeats: int) -> CaseResult:
     for repeat in range(repeats):
         # One of each in turn: what the machine does meanwhile happens to all alike.
-        for name in names:
-            result.rates[name].append(CONTENDERS[name](case))
+        for name, measure in contenders.items():
+            result.rates[name].append(measure())
         found = ", ".join(f"{name} {rates[-1] / 1e6:.3f}" for name, rates in result.rates.items())
         say(f"  {repeat + 1}/{repeats} M rows/s: {found}")
     return result
@@ -170,13 +192,16 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="?", default="all", choices=("all", "rates", "memory", "planning", "stream"))
+    names = dict.fromkeys((*CONTENDERS, *WRITERS))
+    parser.add_argument(
+        "what", nargs="?", default="all", choices=("all", "rates", "memory", "planning", "stream", "write")
+    )
     parser.add_argument("--quick", action="store_true", help="rates of 100 B, uncompressed, one partition")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(MESSAGES), choices=list(MESSAGES), metavar="BYTES")
     parser.add_argument("--codecs", nargs="+", default=["none", "lz4"], choices=("none", "lz4"))
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--only", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS), metavar="CONTENDER",
-                        help=f"of {', '.join(CONTENDERS)}")  # fmt: skip
+    parser.add_argument("--only", nargs="+", default=list(names), choices=list(names), metavar="CONTENDER",
+                        help=f"of {', '.join(names)}")  # fmt: skip
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--triggers", type=int, default=TRIGGERS, help="of each measurement of triggers")
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of messages, e.g. 0.25 to be quick")
@@ -185,7 +210,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--output",
         type=Path,
-        help="folder of results.json, results.png and stream.json (default: bench, if all is run)",
+        help="folder of results.json, results.png, stream.json and write.json (default: bench, if all is run)",
     )
     parser.add_argument("--update-readme", action="store_true", help="write the table into README.md")
     parsed = parser.parse_args(arguments)
@@ -193,6 +218,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--service-url and --admin-url belong together")
     if parsed.quick and parsed.what == "stream":
         parsed.partitions, parsed.repeats, parsed.scale = [1], 1, parsed.scale / 3
+    elif parsed.quick and parsed.what == "write":
+        parsed.partitions, parsed.codecs = [1], ["none"]
     elif parsed.quick:
         parsed.what, parsed.sizes, parsed.codecs, parsed.partitions = "rates", [100], ["none"], [1]
     elif parsed.what == "all" and parsed.output is None:

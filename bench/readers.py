@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["CONTENDERS", "JVM", "Case", "spark_schema", "spark_session", "warm_broker", "warm_up"]
+__all__ = ["CONTENDERS", "JVM", "Case", "perf_rate", "spark_schema", "spark_session", "warm_broker", "warm_up"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -206,17 +206,21 @@ def _pulsar_perf(case: Case) -> float:
     done = subprocess.run(
         command, env=environment, cwd=case.folder, check=False, capture_output=True, text=True, timeout=300
     )
-    return _perf_rate(done.stdout + done.stderr)
+    return perf_rate(
+        done.stdout + done.stderr, "Consume throughput received:", range(PERF_WARM_UP_SECONDS, PERF_SECONDS)
+    )
 
 
-_PERF_LINE = re.compile(r"\[(\S+-partition-\d+)\].*Consume throughput received: ([0-9.]+) msgs/s")
+def perf_rate(output: str, what: str, seconds: range) -> float:
+    """The mean of what pulsar-perf reports a partition in these seconds of its run, the partitions summed.
 
-
-def _perf_rate(output: str) -> float:
+    Raises:
+        RuntimeError: it reports nothing.
+    """
     rates: defaultdict[str, list[float]] = defaultdict(list)
-    for partition, rate in _PERF_LINE.findall(output):
+    for partition, rate in re.findall(rf"\[(\S+-partition-\d+)\].*{what} ([0-9.]+) msgs?/s", output):
         rates[partition].append(float(rate))
-    steady = [fmean(r[PERF_WARM_UP_SECONDS:]) for r in rates.values() if len(r) > PERF_WARM_UP_SECONDS]
+    steady = [fmean(r[seconds.start : seconds.stop]) for r in rates.values() if len(r) > seconds.start]
     if not steady:
         msg = f"pulsar-perf reported no rates:\n{output[-2000:]}"
         raise RuntimeError(msg)

@@ -27,6 +27,7 @@ LABELS = {
     "pulsar_client": "pulsar-client (C++/Python)",
     "pulsar_perf": "pulsar-perf (Java)",
 }
+WRITE_LABELS = LABELS | {"null": "null Arrow sink", "ready_made": "ready-made batches"}
 COLOURS = {
     "ours": "#1b6ca8",
     "null": "#9fb8c8",
@@ -43,6 +44,7 @@ RATIOS = (
     ("ours_value", "null_value"),
     ("ours_value", "pulsar_client"),
     ("ours_value", "pulsar_perf"),
+    ("ours", "ready_made"),
 )
 
 
@@ -51,7 +53,7 @@ class CaseResult:
     """The rates of one workload.
 
     Attributes:
-        workload: what was read.
+        workload: what was read, or written.
         rates: rows a second of every repeat, by contender.
     """
 
@@ -71,6 +73,27 @@ class CaseResult:
         """
         a, b = self.median(ours), self.median(other)
         return a / b if a is not None and b is not None else None
+
+    def terminal(self, labels: Mapping[str, str]) -> list[str]:
+        """The lines of a terminal."""
+        lines = [f"\n{_title(self.workload)}, {self.workload.messages:,} messages"]
+        for name, rates in self.rates.items():
+            spread = f"{min(rates) / 1e6:6.3f} .. {max(rates) / 1e6:.3f}"
+            lines.append(f"  {labels[name]:28} {median(rates) / 1e6:6.3f} M rows/s   ({spread})")
+        for ours, other in RATIOS:
+            ratio = self.ratio(ours, other)
+            if ratio is not None:
+                lines.append(f"  {labels[ours] + ' / ' + labels[other]:58} {ratio:6.2f}")
+        return lines
+
+    def document(self) -> dict[str, Any]:
+        """What goes into a JSON file, each repeat included."""
+        return {
+            **asdict(self.workload),
+            "rows_per_second": self.rates,
+            "median": {name: self.median(name) for name in self.rates},
+            "ratios": {f"{a}/{b}": r for a, b in RATIOS if (r := self.ratio(a, b)) is not None},
+        }
 
 
 @dataclass
@@ -140,6 +163,7 @@ class Results:
     machine: dict[str, Any]
     cases: list[CaseResult] = field(default_factory=list)
     streams: list[StreamResult] = field(default_factory=list)
+    writes: list[CaseResult] = field(default_factory=list)
     memory: dict[str, dict[str, int]] | None = None
     planning: dict[str, float] | None = None
 
@@ -147,16 +171,11 @@ class Results:
         """The tables of a terminal."""
         lines: list[str] = []
         for case in self.cases:
-            lines += [f"\n{_title(case.workload)}, {case.workload.messages:,} messages"]
-            for name, rates in case.rates.items():
-                spread = f"{min(rates) / 1e6:6.3f} .. {max(rates) / 1e6:.3f}"
-                lines.append(f"  {LABELS[name]:28} {median(rates) / 1e6:6.3f} M rows/s   ({spread})")
-            for ours, other in RATIOS:
-                ratio = case.ratio(ours, other)
-                if ratio is not None:
-                    lines.append(f"  {LABELS[ours] + ' / ' + LABELS[other]:58} {ratio:6.2f}")
+            lines += case.terminal(LABELS)
         for stream in self.streams:
             lines += stream.terminal()
+        for write in self.writes:
+            lines += write.terminal(WRITE_LABELS)
         return "\n".join([*lines, "", *self._bounds()])
 
     def markdown(self) -> str:
@@ -206,6 +225,29 @@ class Results:
         )
         return "\n".join([*rows, "", note, ""])
 
+    def write_markdown(self) -> str:
+        """The table of README.md about writing."""
+        head = ["messages", "pulsar-native", "of the null sink", "of ready-made batches"]
+        head += ["pulsar-client", "pulsar-perf (Java)"]
+        rows = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+        for case in self.writes:
+            cells = [
+                _title(case.workload),
+                _millions(case.median("ours")),
+                _decimal(case.ratio("ours", "null")),
+                _decimal(case.ratio("ours", "ready_made")),
+                _against(case.median("pulsar_client"), case.ratio("ours", "pulsar_client")),
+                _against(case.median("pulsar_perf"), case.ratio("ours", "pulsar_perf")),
+            ]
+            rows.append("| " + " | ".join(cells) + " |")
+        note = (
+            f"Writing {self.writes[0].workload.messages:,} rows of one column, `value`, from the same DataFrame. "
+            f"Million rows a second, medians of {len(self.writes[0].rates['ours'])} interleaved runs; in brackets, how "
+            f"many times as fast pulsar-native is. {self._where()}, "
+            f"pulsar-client {self.machine['versions']['pulsar-client']}."
+        )
+        return "\n".join([*rows, "", note, ""])
+
     def _where(self) -> str:
         machine = self.machine
         return (
@@ -239,19 +281,16 @@ class Results:
         ]
         path.write_text(json.dumps({"machine": self.machine, "streams": streams}, indent=2) + "\n")
 
+    def write_write_json(self, path: Path) -> None:
+        """What was measured of writing, each repeat included."""
+        content = {"machine": self.machine, "cases": [case.document() for case in self.writes]}
+        path.write_text(json.dumps(content, indent=2) + "\n")
+
     def write_json(self, path: Path) -> None:
         """Everything, each repeat included."""
         content = {
             "machine": self.machine,
-            "cases": [
-                {
-                    **asdict(case.workload),
-                    "rows_per_second": case.rates,
-                    "median": {name: case.median(name) for name in case.rates},
-                    "ratios": {f"{a}/{b}": r for a, b in RATIOS if (r := case.ratio(a, b)) is not None},
-                }
-                for case in self.cases
-            ],
+            "cases": [case.document() for case in self.cases],
             "memory": self.memory,
             "planning_seconds": self.planning,
         }
@@ -307,6 +346,8 @@ class Results:
             text = _replaced(text, "bench", self.markdown())
         if self.streams:
             text = _replaced(text, "bench-stream", self.stream_markdown())
+        if self.writes:
+            text = _replaced(text, "bench-write", self.write_markdown())
         path.write_text(text)
 
 

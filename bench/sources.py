@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -33,7 +40,9 @@ class _Rows(InputPartition):
 class NullSource(DataSource):
     """Batches that lie ready in memory, again and again: what Spark itself takes, so the ceiling of every source.
 
-    Options:
+    Written to, it counts the rows and drops them: what Spark itself hands over, so the ceiling of every sink.
+
+    Options, of reading:
         batches: an Arrow IPC file of batches, made by the reader under test from the same topic, so that columns,
             types, row sizes and batch sizes are the same.
         rows: how many rows each partition yields.
@@ -66,6 +75,29 @@ class NullSource(DataSource):
             int(options.get("rows", 0)) * partitions,
             None if rate is None else int(rate),
         )
+
+    def writer(self, schema: StructType, overwrite: bool) -> _NullWriter:
+        """The writer; it needs the option `rows`, of all partitions together."""
+        return _NullWriter(int(self.options["rows"]))
+
+
+@dataclass(frozen=True)
+class _Counted(WriterCommitMessage):
+    rows: int
+
+
+class _NullWriter(DataSourceArrowWriter):
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Counted:
+        return _Counted(sum(batch.num_rows for batch in iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        rows = sum(message.rows for message in messages if isinstance(message, _Counted))
+        if rows != self._rows:
+            msg = f"{rows} rows were written, {self._rows} expected"
+            raise RuntimeError(msg)
 
 
 class _NullReader(DataSourceReader):
