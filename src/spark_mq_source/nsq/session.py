@@ -348,8 +348,8 @@ class Session:
             try:
                 self._driver.send(command)
             except MQSourceError as error:
-                # Unless it waits no more: then the driver has told it of its end already.
-                if answer in self._waiting:
+                # A socket that has just broken may still hold nsqd's reason: the driver's thread reads it, and says so.
+                if self._driver.closed or not isinstance(error, TransportError):
                     self._waiting.remove(answer)
                     answer.set_exception(error)
         return answer
@@ -361,15 +361,20 @@ class Session:
                     if self._consumer is not None:
                         self._consumer.deliver(event)
                 case commands.Ok() | commands.CloseWait():
-                    if not self._waiting:
-                        msg = f"{self.address}: nsqd answered {type(event).__name__}, and nothing was asked"
-                        raise RemoteProtocolError(msg)
-                    self._waiting.popleft().set_result(None)
+                    self._answer(event)
                 case commands.Failed():
                     if self._consumer is not None:
                         self._consumer.refused(event)
                 case commands.Identified():
                     self._connected.set_result(None)
+
+    def _answer(self, event: commands.Ok | commands.CloseWait) -> None:
+        with self._sending:
+            waiting = self._waiting.popleft() if self._waiting else None
+        if waiting is None:
+            msg = f"{self.address}: nsqd answered {type(event).__name__}, and nothing was asked"
+            raise RemoteProtocolError(msg)
+        waiting.set_result(None)
 
     def _on_closed(self, error: MQSourceError) -> None:
         if not self._connected.done():
@@ -380,8 +385,10 @@ class Session:
         following = error
         if not isinstance(error, TransportError):
             following = ConnectionLostError(f"{self.address}: the connection ended with an earlier command ({error})")
-        while self._waiting:
-            self._waiting.popleft().set_exception(error)
+        with self._sending:
+            waiting, self._waiting = self._waiting, deque()
+        for answer in waiting:
+            answer.set_exception(error)
             error = following
 
 

@@ -1,0 +1,65 @@
+"""Sessions and options as the tests of nsq use them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from spark_mq_source.core.options import READ, WRITE
+from spark_mq_source.nsq.commands import Messages
+from spark_mq_source.nsq.messages import MessageDecoder, message_ids
+from spark_mq_source.nsq.options import NsqOptions
+from spark_mq_source.nsq.session import Consumer, Session
+from tests.behaviours.nsq.conftest import PATIENCE_S
+
+COLUMNS = pa.schema([("value", pa.binary()), ("message_id", pa.string()), ("attempts", pa.int32())])
+
+
+def read_options(address: str, topic: str = "t", channel: str = "c", **options: str) -> NsqOptions:
+    given = {"nsqdTcpAddresses": address, "topic": topic, "channel": channel, "maxSeconds": "60"}
+    return NsqOptions.from_spark({**given, **options}, READ)
+
+
+def write_options(address: str, **options: str) -> NsqOptions:
+    return NsqOptions.from_spark({"nsqdTcpAddresses": address, **options}, WRITE)
+
+
+@contextlib.contextmanager
+def open_session(address: str, **options: str) -> Iterator[Session]:
+    host, _, port = address.rpartition(":")
+    with Session(read_options(address, **options), host, int(port)) as session:
+        yield session
+
+
+def receive(consumer: Consumer, count: int) -> list[Messages]:
+    """Exactly so many messages, as they came."""
+    runs: list[Messages] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while (missing := count - sum(run.count for run in runs)) > 0:
+        more = consumer.receive(max_bytes=1 << 20, timeout_seconds=1.0)
+        assert more or time.monotonic() < deadline, f"{missing} of {count} messages did not come"
+        runs += more
+    assert sum(run.count for run in runs) == count
+    return runs
+
+
+def ids_of(runs: list[Messages]) -> bytes:
+    return b"".join(message_ids(run) for run in runs)
+
+
+def rows_of(runs: list[Messages], schema: pa.Schema = COLUMNS) -> list[dict[str, Any]]:
+    decoder = MessageDecoder(schema, topic="t", channel="c", nsqd="n")
+    for run in runs:
+        decoder.append(run)
+    return decoder.take_batch().to_pylist()
+
+
+def take(consumer: Consumer, count: int) -> list[bytes]:
+    """Receives and finishes exactly so many messages; their values."""
+    runs = receive(consumer, count)
+    consumer.fin(ids_of(runs))
+    return [row["value"] for row in rows_of(runs)]

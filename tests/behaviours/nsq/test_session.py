@@ -1,0 +1,304 @@
+"""A session with an NSQ broker: what it agrees on, how messages come and go, and how it ends."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from spark_mq_source.core.errors import (
+    BrokerError,
+    ConnectionLostError,
+    ConnectTimeoutError,
+    LocalProtocolError,
+    MQSourceError,
+    RemoteProtocolError,
+    TransportError,
+)
+from spark_mq_source.nsq.commands import Dpub, Mpub, Pub
+from tests.behaviours.nsq.clients import ids_of, open_session, receive, rows_of, take
+from tests.behaviours.nsq.conftest import PATIENCE_S
+from tests.fix_brokers import NsqUnderTest, wait_until
+from tests.fix_net import Fault, FaultProxy, Peer, ScriptedServer, expect, send
+
+Proxies = Callable[[str, int], FaultProxy]
+
+
+def in_front_of(fault_proxy: Proxies, nsq: NsqUnderTest) -> FaultProxy:
+    host, _, port = nsq.tcp_address.rpartition(":")
+    return fault_proxy(host, int(port))
+
+
+def stay_silent(peer: Peer) -> None:
+    peer.stay_silent()
+
+
+def test_the_broker_says_what_was_agreed_on(nsq: NsqUnderTest):
+    with open_session(
+        nsq.tcp_address, msgTimeout="2s", outputBufferSize="128", outputBufferTimeout="30ms", sampleRate="7"
+    ) as session:
+        agreed = session.identified
+    assert (agreed.version, agreed.max_rdy_count, agreed.max_msg_timeout_ms) == ("1.3.0", 2500, 900_000)
+    assert (agreed.msg_timeout_ms, agreed.output_buffer_bytes, agreed.output_buffer_timeout_ms) == (2000, 128, 30)
+    assert agreed.sample_rate == 7
+    assert session.authorized is None
+    assert session.closed
+
+
+def test_the_broker_shows_who_we_are(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    with open_session(nsq.tcp_address, clientId="me", topologyZone="z1", topologyRegion="r1") as session:
+        session.subscribe(topic, "c")
+        (client,) = nsq.channel_stats(topic, "c")["clients"]
+    assert client["client_id"] == "me"
+    assert client["user_agent"].startswith("spark-mq-source")
+    assert (client["topology_zone"], client["topology_region"]) == ("z1", "r1")
+
+
+def test_messages_come_once_and_are_finished(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    sent = [b"m%d" % number for number in range(5000)]
+    nsq.publish(topic, *sent)
+    with open_session(nsq.tcp_address) as session:
+        consumer = session.subscribe(topic, "c")
+        consumer.ready(100_000)  # cut down to what the broker allows
+        got: list[bytes] = []
+        while len(got) < len(sent):
+            runs = consumer.receive(max_bytes=1 << 20, timeout_seconds=PATIENCE_S)
+            assert runs
+            consumer.fin(ids_of(runs))
+            got += [row["value"] for row in rows_of(runs)]
+        assert consumer.close(timeout_seconds=PATIENCE_S) == b""
+    assert sorted(got) == sorted(sent)
+    stats = nsq.channel_stats(topic, "c")
+    assert (stats["depth"], stats["in_flight_count"], stats["requeue_count"], stats["timeout_count"]) == (0, 0, 0, 0)
+
+
+def test_what_is_ready_bounds_what_is_in_flight(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    nsq.publish(topic, b"1", b"2", b"3")
+    with open_session(nsq.tcp_address) as session:
+        consumer = session.subscribe(topic, "c")
+        assert consumer.receive(max_bytes=1, timeout_seconds=0.1) == []
+        consumer.ready(2)
+        first = receive(consumer, 2)
+        assert consumer.receive(max_bytes=1, timeout_seconds=0.3) == []
+        consumer.fin(ids_of(first)[:16])
+        take(consumer, 1)
+        consumer.fin(ids_of(first)[16:])
+        assert consumer.close(timeout_seconds=PATIENCE_S) == b""
+
+
+def test_what_is_put_back_comes_again_with_another_attempt(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    nsq.publish(topic, b"again")
+    with open_session(nsq.tcp_address) as session:
+        consumer = session.subscribe(topic, "c")
+        consumer.ready(1)
+        for attempts in (1, 2, 3):
+            runs = receive(consumer, 1)
+            assert [row["attempts"] for row in rows_of(runs)] == [attempts]
+            consumer.requeue(ids_of(runs))
+        take(consumer, 1)
+
+
+def test_touch_holds_a_message_beyond_its_timeout(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    nsq.publish(topic, b"slow")
+    with open_session(nsq.tcp_address, msgTimeout="1s") as session:
+        consumer = session.subscribe(topic, "c")
+        consumer.ready(1)
+        held = receive(consumer, 1)
+        for _ in range(9):
+            assert consumer.receive(max_bytes=1, timeout_seconds=0.25) == []
+            consumer.touch(ids_of(held))
+        consumer.fin(ids_of(held))
+        assert consumer.close(timeout_seconds=PATIENCE_S) == b""
+    assert nsq.channel_stats(topic, "c")["timeout_count"] == 0
+
+
+def test_the_barrier_names_what_was_finished_too_late(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    nsq.publish(topic, b"late", b"in time")
+    with open_session(nsq.tcp_address, msgTimeout="1s") as slow, open_session(nsq.tcp_address) as other:
+        consumer = slow.subscribe(topic, "c")
+        consumer.ready(1)
+        late = receive(consumer, 1)
+        helper = other.subscribe(topic, "c")
+        helper.ready(2)
+        receive(helper, 2)  # the second of them once it has timed out
+        consumer.fin(ids_of(late))
+        assert consumer.close(timeout_seconds=PATIENCE_S) == ids_of(late)
+
+
+def test_the_barrier_puts_back_what_was_not_taken(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *(b"%d" % number for number in range(10)))
+    with open_session(nsq.tcp_address) as session:
+        consumer = session.subscribe(topic, "c")
+        consumer.ready(6)
+        wait_until(lambda: nsq.channel_stats(topic, "c")["in_flight_count"] == 6, "six in flight")
+        assert consumer.close(timeout_seconds=PATIENCE_S) == b""
+        stats = nsq.channel_stats(topic, "c")
+        assert (stats["depth"], stats["in_flight_count"]) == (10, 0)
+
+
+def test_heartbeats_are_answered_while_nobody_asks(nsq: NsqUnderTest, fault_proxy: Proxies):
+    topic = nsq.topic("c")
+    proxy = in_front_of(fault_proxy, nsq)
+    with open_session(proxy.address, heartbeatInterval="1s") as session:
+        consumer = session.subscribe(topic, "c")
+        before = proxy.passed("b2c")
+        heartbeat = len(b"....____" + b"_heartbeat_")
+        proxy.wait_for(lambda p: p.passed("b2c") >= before + 3 * heartbeat)
+        consumer.ready(1)
+        nsq.publish(topic, b"still here")
+        assert take(consumer, 1) == [b"still here"]
+
+
+def test_a_broker_without_heartbeats_is_given_up(nsq: NsqUnderTest, fault_proxy: Proxies):
+    proxy = in_front_of(fault_proxy, nsq)
+    with open_session(proxy.address, heartbeatInterval="1s") as session:
+        consumer = session.subscribe(nsq.topic("c"), "c")
+        proxy.stall_now()
+        with pytest.raises(ConnectionLostError, match=r"topic .*, channel c: .*nsqd was silent for 3 s") as caught:
+            consumer.receive(max_bytes=1, timeout_seconds=PATIENCE_S)
+        assert caught.value.retryable
+        with pytest.raises(ConnectionLostError, match="silent"):
+            consumer.fin(b"0123456789abcdef")
+        proxy.resume()
+
+
+def test_a_full_queue_holds_the_broker_back(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    bodies = [b"%04d" % number + bytes(100_000) for number in range(150)]
+    for body in bodies:
+        nsq.publish(topic, body)
+
+    def ready_count() -> int:
+        return int(nsq.channel_stats(topic, "c")["clients"][0]["ready_count"])
+
+    with open_session(nsq.tcp_address, receiveQueueBytes="1m") as session:
+        consumer = session.subscribe(topic, "c")
+        consumer.ready(2500)
+        wait_until(lambda: nsq.channel_stats(topic, "c")["in_flight_count"] > 0 and ready_count() == 0, "RDY 0")
+        # What was under way when RDY 0 came is in sockets and buffers.
+        assert nsq.channel_stats(topic, "c")["in_flight_count"] < len(bodies)
+        assert sorted(take(consumer, len(bodies))) == bodies
+        assert ready_count() == 2500
+
+
+def test_published_messages_are_taken_in_order(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    packed = struct.pack(">I", 2) + struct.pack(">I", 2) + b"m1" + struct.pack(">I", 2) + b"m2"
+    with open_session(nsq.tcp_address) as session:
+        answers = [session.publish(one) for one in (Pub(topic, b"p"), Mpub(topic, packed), Dpub(topic, 60_000, b"d"))]
+        for answer in answers:
+            assert answer.result(PATIENCE_S) is None
+        consumer = session.subscribe(topic, "c")
+        consumer.ready(9)
+        assert sorted(take(consumer, 3)) == [b"m1", b"m2", b"p"]
+        assert nsq.channel_stats(topic, "c")["deferred_count"] == 1
+
+
+def test_a_refused_publish_has_the_brokers_words_and_ends_the_connection(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    with open_session(nsq.tcp_address) as session:
+        stored = session.publish(Pub(topic, b"fine"))
+        refused = session.publish(Pub(topic, bytes((1 << 20) + 1)))
+        behind = session.publish(Pub(topic, b"behind"))
+        assert stored.result(PATIENCE_S) is None
+        with pytest.raises(BrokerError, match="E_BAD_MESSAGE: PUB message too big 1048577 > 1048576") as caught:
+            refused.result(PATIENCE_S)
+        assert caught.value.code_name == "E_BAD_MESSAGE"
+        assert nsq.tcp_address in str(caught.value)
+        assert not caught.value.retryable
+        failure = behind.exception(PATIENCE_S)
+        assert isinstance(failure, ConnectionLostError), failure
+        assert failure.retryable
+        with pytest.raises(MQSourceError):
+            session.publish(Pub(topic, b"later")).result(PATIENCE_S)
+    assert nsq.topic_stats(topic)["message_count"] == 1
+
+
+@pytest.mark.parametrize("name", ["bad topic", "bad!", "", "x" * 65, "new\nline", "a#ephemeral#ephemeral"])
+def test_names_are_refused_before_the_broker_misunderstands_them(nsq: NsqUnderTest, name: str):
+    with open_session(nsq.tcp_address) as session:
+        with pytest.raises(LocalProtocolError, match="is no name"):
+            session.publish(Pub(name, b"x")).result(PATIENCE_S)
+        for names in ((name, "c"), ("t", name)):
+            with pytest.raises(LocalProtocolError, match="is no name"):
+                session.subscribe(*names)
+        assert not session.closed
+
+
+def test_ephemeral_topics_and_channels_vanish_with_their_last_consumer(nsq: NsqUnderTest):
+    topic = nsq.unused_topic() + "#ephemeral"
+    with open_session(nsq.tcp_address) as session:
+        consumer = session.subscribe(topic, "c#ephemeral")
+        consumer.ready(1)
+        session.publish(Pub(topic, b"now")).result(PATIENCE_S)
+        assert take(consumer, 1) == [b"now"]
+        assert consumer.close(timeout_seconds=PATIENCE_S) == b""
+    wait_until(lambda: not nsq.topic_stats(topic), f"{topic} is gone")
+
+
+def test_a_cut_connection_loses_nothing_that_came_whole(nsq: NsqUnderTest, fault_proxy: Proxies):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *(b"%03d" % number for number in range(100)))
+    proxy = in_front_of(fault_proxy, nsq)
+    # After the answer to IDENTIFY and the OK of SUB: somewhere within the messages of 37 bytes.
+    proxy.add(Fault("cut", "b2c", at=2000))
+    with open_session(proxy.address) as session:
+        consumer = session.subscribe(topic, "c")
+        consumer.ready(100)
+        got = 0
+        with pytest.raises(ConnectionLostError, match=r"closed the connection|broke"):  # noqa: PT012 - until it fails
+            while True:
+                got += sum(run.count for run in consumer.receive(max_bytes=1 << 20, timeout_seconds=PATIENCE_S))
+        assert 30 < got < 60
+        with pytest.raises(ConnectionLostError):
+            consumer.close(timeout_seconds=PATIENCE_S)
+
+
+def test_a_connection_without_answer_ends_in_time(scripted_server: Callable[..., ScriptedServer]):
+    server = scripted_server([expect(b"  V2IDENTIFY\n"), stay_silent])
+    with (
+        pytest.raises(ConnectTimeoutError, match="no answer to IDENTIFY in time"),
+        open_session(server.address, connectTimeout="300ms"),
+    ):
+        pass
+
+
+def test_a_port_that_speaks_http_is_recognised(scripted_server: Callable[..., ScriptedServer]):
+    server = scripted_server([expect(b"  V2IDENTIFY\n"), send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), stay_silent])
+    with pytest.raises(RemoteProtocolError, match="looks like an HTTP server") as caught, open_session(server.address):
+        pass
+    assert server.address in str(caught.value)
+
+
+def test_a_broker_that_is_not_there_is_a_retryable_error(fault_proxy: Proxies, nsq: NsqUnderTest):
+    proxy = in_front_of(fault_proxy, nsq)
+    proxy.stop()
+    with pytest.raises(TransportError, match="cannot connect") as caught, open_session(proxy.address):
+        pass
+    assert caught.value.retryable
+
+
+def test_a_setting_beyond_the_brokers_limit_says_which(nsq: NsqUnderTest):
+    with (
+        pytest.raises(BrokerError, match="E_BAD_BODY: IDENTIFY msg timeout"),
+        open_session(nsq.tcp_address, msgTimeout="24h"),
+    ):
+        pass
+
+
+def test_two_consumers_of_a_channel_share_its_messages(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    with open_session(nsq.tcp_address) as one, open_session(nsq.tcp_address) as two:
+        consumers = [session.subscribe(topic, "c") for session in (one, two)]
+        for consumer in consumers:
+            consumer.ready(1)
+        nsq.publish(topic, b"1", b"2")
+        assert sorted(take(consumers[0], 1) + take(consumers[1], 1)) == [b"1", b"2"]
