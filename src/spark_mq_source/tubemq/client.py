@@ -200,6 +200,10 @@ class TubeMQClient:
         """What a master has let us have last, for the clients of tasks; it is good for 16 minutes at least."""
         return self._authorization.given
 
+    def authorization_for_brokers(self) -> AuthorizedInfo:
+        """What a message that is sent has in it."""
+        return self._authorization.for_broker()
+
     def renew_authorization(self, refused: AuthorizedInfo | None) -> None:
         """Gets a new visit token, unless there is another one than `refused` already.
 

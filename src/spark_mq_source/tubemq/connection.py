@@ -77,6 +77,7 @@ class Answer(NamedTuple):
     """What a call was answered."""
 
     serial_no: int
+    request: Request
     response: Response
 
 
@@ -153,8 +154,8 @@ class TubeMQConnection:
         >>> len(connection.data_to_send())
         40
         >>> connection.receive_data(encode_response(1, CloseProducerResponse(True, 200, "OK!")))
-        >>> connection.events_received()
-        [Answer(serial_no=1, response=CloseProducerResponse(success=True, err_code=200, err_msg='OK!'))]
+        >>> connection.events_received()[0].response
+        CloseProducerResponse(success=True, err_code=200, err_msg='OK!')
     """
 
     def __init__(
@@ -325,7 +326,7 @@ class TubeMQConnection:
                 request = call.request
                 if type(request) is SendMessage:
                     if method is Method.SEND_MESSAGE or method is None:
-                        events.append(Answer(serial_no, response))
+                        events.append(Answer(serial_no, request, response))
                         continue
                 elif method is None or method is method_of(request):
                     self._take(serial_no, request, response)
@@ -346,7 +347,7 @@ class TubeMQConnection:
         elif isinstance(response, GetMessageResponse) and response.err_code in {HB_NO_NODE, DUPLICATE_PARTITION}:
             # Who asked is told by this answer; a heartbeat has nothing to add.
             self._forget(request.client_id, request.group_name, request.topic_name, request.partition_id)  # type: ignore[union-attr]
-        self._events.append(Answer(serial_no, response))
+        self._events.append(Answer(serial_no, request, response))
 
     def _take_registered(self, request: RegisterPartition, response: Response) -> None:
         if self._broker is None or not isinstance(response, RegisterPartitionResponse) or response.err_code != SUCCESS:

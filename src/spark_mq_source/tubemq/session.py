@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, RequestTimeoutError
 from spark_mq_source.net.driver import ConnectionDriver
@@ -55,6 +55,7 @@ from spark_mq_source.tubemq.options import TubeMQOptions
 __all__ = [
     "Authorization",
     "PartitionConsumer",
+    "Receipt",
     "Receipts",
     "Session",
     "client_version",
@@ -149,11 +150,22 @@ class Authorization:
         return signed[1]
 
 
+Receipt: TypeAlias = tuple[commands.SendMessage, Response | MQSourceError]
+"""What became of a message: the answer, or why there is none."""
+
+
 class Receipts(Protocol):
     """What a writer is told, by the driver's thread; it may not block."""
 
-    def deliver(self, answers: Sequence[tuple[int, Response | MQSourceError]]) -> None:
-        """What became of messages, by serial number, in the order of the answers."""
+    def deliver(self, receipts: Sequence[Receipt]) -> None:
+        """What became of messages, in the order of the answers."""
+
+
+class _Sent(NamedTuple):
+    """A message without an answer, and who is told of it."""
+
+    send: commands.SendMessage
+    receipts: Receipts
 
 
 class Session:
@@ -182,7 +194,7 @@ class Session:
         self._timeout_ms = options.request_timeout_ms
         self._authorization = authorization
         self._is_master = broker is None
-        self._waiting: dict[int, _Waiter | Receipts] = {}
+        self._waiting: dict[int, _Waiter | _Sent] = {}
         self._consumers: dict[tuple[str, str, str, int], PartitionConsumer] = {}
         connection = TubeMQConnection(
             broker=broker,
@@ -224,25 +236,25 @@ class Session:
         self._send(waiters)
         return [waiter.answer for waiter in waiters]
 
-    def send_messages(self, sends: Sequence[commands.SendMessage], receipts: Receipts) -> list[int]:
-        """Sends messages in one go, and has `receipts` told of each; their serial numbers, in order.
+    def send_messages(self, sends: Sequence[commands.SendMessage], receipts: Receipts) -> None:
+        """Sends messages in one go, as they are; `receipts` is told of each, once.
 
-        Raises:
-            MQSourceError: the connection has ended; `receipts` is not told of any of them.
+        Args:
+            sends: with what shows who we are in them.
+            receipts: told by the driver's thread, or by this one where the connection has ended.
         """
         self.last_used = time.monotonic()
         calls = [Call(_next_serial_no(), send) for send in sends]
-        serial_nos = [call.serial_no for call in calls]
         waiting = self._waiting
-        for serial_no in serial_nos:
-            waiting[serial_no] = receipts
+        for serial_no, send in calls:
+            waiting[serial_no] = _Sent(send, receipts)  # type: ignore[arg-type]  # requests of calls are of any kind
         try:
             self._driver.send(*calls)
-        except MQSourceError:
-            for serial_no in serial_nos:
-                waiting.pop(serial_no, None)
-            raise
-        return serial_nos
+        except MQSourceError as error:
+            # The driver's thread may have told of some already.
+            untold = [send for serial_no, send in calls if waiting.pop(serial_no, None) is not None]
+            if untold:
+                receipts.deliver([(send, error) for send in untold])  # type: ignore[misc]  # the same
 
     # Inside.
 
@@ -270,29 +282,29 @@ class Session:
 
     def _on_events(self, events: Sequence[Event]) -> None:
         waiting = self._waiting
-        told: dict[Receipts, list[tuple[int, Response | MQSourceError]]] = {}
+        told: dict[Receipts, list[Receipt]] = {}
         for event in events:
             if type(event) is Answer:
                 waiter = waiting.pop(event.serial_no, None)
-                if waiter is None:
-                    continue
-                if type(waiter) is _Waiter:
+                if type(waiter) is _Sent:
+                    told.setdefault(waiter.receipts, []).append((waiter.send, event.response))
+                elif type(waiter) is _Waiter:
                     self._settle(waiter, event.response)
-                else:
-                    told.setdefault(waiter, []).append(event)  # type: ignore[arg-type]  # both are pairs
             elif type(event) is Unanswered:
-                waiter = waiting.pop(event.serial_no, None)
-                error = self._unanswered(event.request)
-                if type(waiter) is _Waiter:
-                    waiter.answer.set_exception(error)
-                elif waiter is not None:
-                    told.setdefault(waiter, []).append((event.serial_no, error))  # type: ignore[arg-type]
+                self._fail(event.serial_no, self._unanswered(event.request), told)
             elif type(event) is PartitionLost:
                 self._lose_partition(event)
             elif type(event) is NotAuthorized:
                 self._in_background(partial(self._authorization.renew, event.shown))
         for receipts, answers in told.items():
             receipts.deliver(answers)
+
+    def _fail(self, serial_no: int, error: MQSourceError, told: dict[Receipts, list[Receipt]]) -> None:
+        waiter = self._waiting.pop(serial_no, None)
+        if type(waiter) is _Sent:
+            told.setdefault(waiter.receipts, []).append((waiter.send, error))
+        elif type(waiter) is _Waiter:
+            waiter.answer.set_exception(error)
 
     def _unanswered(self, request: Request) -> RequestTimeoutError:
         what = type(request).__name__
@@ -340,13 +352,9 @@ class Session:
             )
 
     def _on_closed(self, error: MQSourceError) -> None:
-        told: dict[Receipts, list[tuple[int, Response | MQSourceError]]] = {}
-        while self._waiting:
-            serial_no, waiter = self._waiting.popitem()
-            if type(waiter) is _Waiter:
-                waiter.answer.set_exception(error)
-            else:
-                told.setdefault(waiter, []).append((serial_no, error))  # type: ignore[arg-type]
+        told: dict[Receipts, list[Receipt]] = {}
+        for serial_no in list(self._waiting):
+            self._fail(serial_no, error, told)
         for receipts, answers in told.items():
             receipts.deliver(answers)
         for consumer in list(self._consumers.values()):
