@@ -27,12 +27,19 @@ from spark_mq_source.core.options import (
 )
 from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, WantedOffsets, parse_offsets, parse_topic
 
-__all__ = ["Assignment", "OnCorrupt", "TubeMQOptions", "parse_masters"]
+__all__ = ["FLUSHED_ONLY", "WITH_MEMORY", "Assignment", "OnCorrupt", "TubeMQOptions", "parse_masters"]
 
 _READING: Final = READ | STREAM
 _EVERYWHERE: Final = READ | STREAM | WRITE
 _DEFAULT_PORT: Final = 8715
 _INT32_MAX: Final = 2**31 - 1
+
+
+FLUSHED_ONLY: Final = 1
+"""The qryPriorityId that shows only what is on a broker's disk (seen on 2.4.0)."""
+
+WITH_MEMORY: Final = 303
+"""The qryPriorityId that shows a broker's memory too, to filtered reads as well (seen on 2.4.0)."""
 
 
 class Assignment(enum.StrEnum):
@@ -354,8 +361,8 @@ class TubeMQOptions(Options):
 
     @property
     def read_priority(self) -> int:
-        """The qryPriorityId of reads: 1 sees what is on disk, 303 memory too, filtered or not (seen on 2.4.0)."""
-        return 303 if self.low_latency else 1
+        """The qryPriorityId of reads."""
+        return WITH_MEMORY if self.low_latency else FLUSHED_ONLY
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """What is wrong between options, one sentence each."""
