@@ -31,6 +31,7 @@ from spark_mq_source.tubemq.wire import Frame, encode_frame
 
 __all__ = [
     "PROTOCOL_VERSION",
+    "STORED",
     "SUCCESS",
     "ApprovedClientConfig",
     "AuthenticateInfo",
@@ -83,6 +84,7 @@ __all__ = [
     "decode_response",
     "encode_request",
     "encode_response",
+    "is_stored",
     "parse_failure",
     "parse_topic_infos",
     "parse_topic_metas",
@@ -1022,6 +1024,10 @@ _ONE_BYTE: Final = [bytes([n]) for n in range(_MORE)]
 # RpcConnHeader{flag=1} and ResponseHeader{SUCCESS, protocol_ver=3}: how a server 2.4.0 begins what it has handled.
 _USUAL_HEAD: Final = bytes.fromhex("02080104 08001803")
 _METHOD, _DATA = 0x08, 0x12
+# RspResponseBody{SEND_MESSAGE, data=SendMessageResponseB2P{success=True, err_code=200, ...}}, each after a size that is
+# one byte: before 128 bytes there is no second one.
+_SENT: Final = bytes.fromhex("080d12")
+_WITH_SUCCESS: Final = bytes.fromhex("080110c801")
 
 
 def _delimited(message: ProtobufMessage) -> bytes:
@@ -1101,6 +1107,18 @@ def decode_response(frame: Frame) -> tuple[Method | None, Response]:
         raise RemoteProtocolError(msg) from error
 
 
+STORED: Final = SendMessageResponse(True, SUCCESS)
+"""What a message that was stored is answered, as far as `is_stored` looks."""
+
+
+def is_stored(payload: memoryview) -> bool:
+    """Whether this is how a server 2.4.0 begins its answer to a message that it has stored; what is not may be, too.
+
+    A fifth of the time of `decode_response`, once for every row that is written.
+    """
+    return payload[:8] == _USUAL_HEAD and payload[9:12] == _SENT and payload[13:18] == _WITH_SUCCESS
+
+
 def decode_request(frame: Frame) -> tuple[Request, int]:
     """What a client's frame asks and its `timeout_ms`: a server's side, for tests and tools.
 
@@ -1147,40 +1165,78 @@ def encode_response(serial_no: int, response: Response) -> bytes:
 
 
 def _encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
-    # A third of the time that protobuf and the filling of its objects take. The fields in order, as protobuf has them.
+    # A quarter of the time that protobuf and the filling of its objects take. The fields in protobuf's own order.
+    client_id, topic_name, partition_id, data, flag, check_sum, sent_addr, msg_type, msg_time, auth_info = send
     try:
-        target = _encode_send_target(send.client_id, send.topic_name, send.partition_id)
-        data = send.data
-        tail = b"\x28" + _varint(send.flag) + b"\x30" + _varint(send.check_sum) + b"\x38" + _varint(send.sent_addr)
-        if send.msg_type is not None:
-            tail += b"\x42" + _text_field(send.msg_type)
-        if send.msg_time is not None:
-            tail += b"\x4a" + _text_field(send.msg_time)
-        if send.auth_info is not None:
-            tail += _encode_send_authorization(send.auth_info)
+        head = _encode_send_head(client_id, topic_name, partition_id)
+        size = len(data)
+        size_of_data = _ONE_BYTE[size] if size < _MORE else _varint(size)
+        tail = _encode_send_tail(sent_addr, msg_type, msg_time, auth_info)
+        if 1 << 28 <= check_sum < 1 << 31 and 0 <= flag < _MORE:
+            sum_and_flag = bytes(
+                (
+                    0x28,
+                    flag,
+                    0x30,
+                    check_sum & 0x7F | _MORE,
+                    check_sum >> 7 & 0x7F | _MORE,
+                    check_sum >> 14 & 0x7F | _MORE,
+                    check_sum >> 21 & 0x7F | _MORE,
+                    check_sum >> 28,
+                )
+            )
+        else:
+            sum_and_flag = b"\x28" + _varint(flag) + b"\x30" + _varint(check_sum)
+        request_bytes = len(head) + len(size_of_data) + size + len(sum_and_flag) + len(tail)
+        call = _encode_send_call(timeout_ms, request_bytes)
+        return encode_frame(serial_no, b"".join((call, head, size_of_data, data, sum_and_flag, tail)))
     except (EncodeError, TypeError, ValueError, AttributeError) as error:
         msg = f"SendMessage cannot be sent: {error}"
         raise LocalProtocolError(msg) from error
-    size_of_data = _varint(len(data))
-    request_bytes = len(target) + 1 + len(size_of_data) + len(data) + len(tail)
-    head = b"\x08\x0d\x10" + _varint(timeout_ms) + b"\x1a" + _varint(request_bytes)
-    body_bytes = len(head) + request_bytes
-    return encode_frame(
-        serial_no,
-        b"".join((_REQUEST_HEADS[_WRITE], _varint(body_bytes), head, target, b"\x22", size_of_data, data, tail)),
-    )
+
+
+@lru_cache(maxsize=1024)
+def _encode_send_call(timeout_ms: int, request_bytes: int) -> bytes:
+    body = b"\x08\x0d\x10" + _varint(timeout_ms) + b"\x1a" + _varint(request_bytes)
+    return _REQUEST_HEADS[_WRITE] + _varint(len(body) + request_bytes) + body
 
 
 @lru_cache(maxsize=4096)
-def _encode_send_target(client_id: str, topic_name: str, partition_id: int) -> bytes:
-    return b"\x0a" + _text_field(client_id) + b"\x12" + _text_field(topic_name) + b"\x18" + _varint(partition_id)
+def _encode_send_head(client_id: str, topic_name: str, partition_id: int) -> bytes:
+    fields = (
+        b"\x0a",
+        _text_field(client_id),
+        b"\x12",
+        _text_field(topic_name),
+        b"\x18",
+        _varint(partition_id),
+        b"\x22",
+    )
+    return b"".join(fields)
 
 
-@lru_cache(maxsize=16)
-def _encode_send_authorization(auth_info: AuthorizedInfo) -> bytes:
-    message = _pb.AuthorizedInfo()
-    _PAIRS.fill(message, auth_info)
-    return b"\x52" + _delimited(message)
+def _encode_send_tail(
+    sent_addr: int, msg_type: str | None, msg_time: str | None, auth_info: AuthorizedInfo | None
+) -> bytes:
+    # One is kept, and known by its identity: to hash the token's parts would take longer than all the rest.
+    last = _LAST_TAIL[0]
+    if last[0] is auth_info and last[1] == sent_addr and last[2] == msg_type and last[3] == msg_time:
+        return last[4]
+    tail = b"\x38" + _varint(sent_addr)
+    if msg_type is not None:
+        tail += b"\x42" + _text_field(msg_type)
+    if msg_time is not None:
+        tail += b"\x4a" + _text_field(msg_time)
+    if auth_info is not None:
+        message = _pb.AuthorizedInfo()
+        _PAIRS.fill(message, auth_info)
+        tail += b"\x52" + _delimited(message)
+    _LAST_TAIL[0] = auth_info, sent_addr, msg_type, msg_time, tail
+    return tail
+
+
+_Tail: TypeAlias = tuple[AuthorizedInfo | None, int, str | None, str | None, bytes]
+_LAST_TAIL: Final[list[_Tail]] = [(None, 0, None, None, b"\x38\x00")]
 
 
 def _text_field(text: str) -> bytes:

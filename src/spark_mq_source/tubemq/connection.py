@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, NoReturn, TypeAlias
 from spark_mq_source.core.buffer import ReceiveBuffer
 from spark_mq_source.core.errors import ConnectionLostError, LocalProtocolError, MQSourceError, RemoteProtocolError
 from spark_mq_source.tubemq.commands import (
+    STORED,
     SUCCESS,
     AuthorizedInfo,
     Broker,
@@ -31,7 +32,6 @@ from spark_mq_source.tubemq.commands import (
     BrokerHeartbeatResponse,
     BrokerPartition,
     GetMessageResponse,
-    Method,
     RegisterPartition,
     RegisterPartitionResponse,
     RegisterType,
@@ -40,6 +40,7 @@ from spark_mq_source.tubemq.commands import (
     SendMessage,
     decode_response,
     encode_request,
+    is_stored,
     method_of,
     parse_failure,
 )
@@ -58,6 +59,8 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+_new_tuple = tuple.__new__
 
 TICKS_TO_ANSWER: Final = 4
 """Whole ticks that a call may wait."""
@@ -204,7 +207,8 @@ class TubeMQConnection:
         if serial_no in self._waiting or not 0 < serial_no <= MAX_SERIAL_NO:
             msg = f"{type(request).__name__} has the serial number {serial_no}, which is in use or none"
             raise LocalProtocolError(msg)
-        self._send(serial_no, request)
+        self._unsent += encode_request(serial_no, request, timeout_ms=self._request_timeout_ms)
+        self._waiting[serial_no] = _new_tuple(_Waiting, (request, self._tick))
         if type(request) is RegisterPartition and request.op_type == RegisterType.UNREGISTER:
             self._forget(request.client_id, request.group_name, request.topic_name, request.partition_id)
 
@@ -304,10 +308,6 @@ class TubeMQConnection:
 
     # Inside.
 
-    def _send(self, serial_no: int, request: Request) -> None:
-        self._unsent += encode_request(serial_no, request, timeout_ms=self._request_timeout_ms)
-        self._waiting[serial_no] = _Waiting(request, self._tick)
-
     def _parse(self) -> None:
         buffer, events, waiting = self._buffer, self._events, self._waiting
         data = buffer.peek(len(buffer))
@@ -322,17 +322,15 @@ class TubeMQConnection:
                     # Of a call that was given up, or of a heartbeat that was.
                     logger.debug("an answer to call %d, for which nobody waits, was dropped", serial_no)
                     continue
-                method, response = decode_response(frame)
-                request = call.request
-                if type(request) is SendMessage:
-                    if method is Method.SEND_MESSAGE or method is None:
-                        events.append(Answer(serial_no, request, response))
-                        continue
-                elif method is None or method is method_of(request):
-                    self._take(serial_no, request, response)
+                request = call[0]
+                if type(request) is SendMessage and is_stored(frame.payload):
+                    events.append(_new_tuple(Answer, (serial_no, request, STORED)))
                     continue
-                msg = f"the server answered {type(request).__name__} by {type(response).__name__}"
-                raise RemoteProtocolError(msg)
+                method, response = decode_response(frame)
+                if method is not None and method is not method_of(request):
+                    msg = f"the server answered {type(request).__name__} by {type(response).__name__}"
+                    raise RemoteProtocolError(msg)
+                self._take(serial_no, request, response)
         finally:
             buffer.take(offset)
 
@@ -376,7 +374,9 @@ class TubeMQConnection:
                 qry_priority_id=reader.qry_priority_id,
                 auth_info=None if self._authorized is None else self._authorized(),
             )
-            self._send(-self._last_own_serial_no, heartbeat)
+            serial_no = -self._last_own_serial_no
+            self._unsent += encode_request(serial_no, heartbeat, timeout_ms=self._request_timeout_ms)
+            self._waiting[serial_no] = _Waiting(heartbeat, self._tick)
 
     def _take_heartbeat(self, request: BrokerHeartbeat, response: Response) -> None:
         if not isinstance(response, BrokerHeartbeatResponse) or response.err_code != SUCCESS:

@@ -44,6 +44,7 @@ MAX_PAYLOAD_BYTES: Final = MAX_BLOCKS * BLOCK_BYTES
 HEAD: Final = Struct(">4sii")
 SIZE: Final = Struct(">i")
 _ONE_BLOCK: Final = Struct(">4siii")
+_unpack_one_block = _ONE_BLOCK.unpack_from
 _new_tuple = tuple.__new__
 
 TLS_ALERT, TLS_HANDSHAKE, TLS_MAJOR_VERSION = 0x15, 0x16, 0x03
@@ -104,6 +105,13 @@ def take_frame(data: memoryview, offset: int, max_payload_bytes: int = MAX_PAYLO
         (7, b'payload', 23)
     """
     received = len(data)
+    if received >= offset + _ONE_BLOCK.size:
+        # The rule, but for fetched messages.
+        token, serial_no, blocks, size = _unpack_one_block(data, offset)
+        if blocks == 1 and token == BEGIN_TOKEN and 0 <= size <= max_payload_bytes:
+            begin = offset + 16
+            end = begin + size
+            return _new_tuple(Frame, (serial_no, data[begin:end], end - offset)) if end <= received else None
     at = offset + HEAD.size
     if received < at:
         if received >= offset + len(BEGIN_TOKEN):
@@ -133,7 +141,7 @@ def take_frame(data: memoryview, offset: int, max_payload_bytes: int = MAX_PAYLO
         if received < at:
             return None
         parts.append(data[begin:at])
-    payload = parts[0] if blocks == 1 else memoryview(b"".join(parts))
+    payload = memoryview(b"".join(parts))
     return _new_tuple(Frame, (serial_no, payload, at - offset))
 
 
