@@ -39,7 +39,7 @@ DEFAULT_COLUMNS: Final[Sequence[str]] = (
 """What is read where the user names no columns, in order."""
 
 WRITE_COLUMNS: Final[Mapping[str, Sequence[str]]] = {
-    "value": ("binary", "string"),
+    "value": ("binary", "string", "struct"),
     "key": ("binary", "string"),
     "topic": ("string",),
     "event_time": ("timestamp", "timestamp_ntz"),
@@ -48,7 +48,7 @@ WRITE_COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "partition": ("int",),
     "deliver_at": ("timestamp", "timestamp_ntz"),
 }
-"""Column name to the SQL types it can be written from."""
+"""Column name to the SQL types it can be written from; `struct` is any."""
 
 REQUIRED_WRITE_COLUMNS: Final[Sequence[str]] = ("value",)
 """Those that a DataFrame must have to be written."""

@@ -94,12 +94,70 @@ def _parse_object(text: str) -> dict[str, Any] | None:
 
 
 def _definition(text: str) -> str:
-    # The broker reads it strictly; here it only has to be one at all.
+    # A broker does not answer a producer whose definition it cannot parse (seen on 4.0.8), so it is looked at here.
     document = _parse_object(text)
-    if document is None or "type" not in document:
-        msg = 'the definition is no Avro schema, which looks like {"type": "record", "name": "F", "fields": [...]}'
+    wrong = "it is no JSON object" if document is None else next(_faults(document, "the schema", set()), None)
+    if wrong is not None:
+        msg = (
+            f"the definition is no Avro schema, which looks like "
+            f'{{"type": "record", "name": "F", "fields": [{{"name": "a", "type": "string"}}]}}: {wrong}'
+        )
         raise ValueError(msg)
     return text
+
+
+_PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+
+
+def _faults(kind: Any, path: str, named: set[str]) -> Iterator[str]:  # noqa: ANN401 - JSON
+    """What breaks the grammar of Avro schemas (Apache Avro 1.11 specification, Schema Declaration)."""
+    if isinstance(kind, list):
+        for branch in kind:
+            yield from _faults(branch, path, named)
+        return
+    if isinstance(kind, str):
+        if kind not in _PRIMITIVES and kind.rpartition(".")[2] not in named:
+            yield f"{path} has the type {kind!r}, which is none"
+        return
+    type_ = kind.get("type") if isinstance(kind, dict) else None
+    if type_ in ("record", "enum", "fixed"):
+        name = kind.get("name")
+        if not isinstance(name, str) or not all(_AVRO_NAME.fullmatch(part) for part in name.split(".")):
+            yield f"{path} is a {type_} without a name of letters, digits and _"
+            return
+        named.add(name.rpartition(".")[2])
+        yield from _faults_of_named(kind, path, named)
+    elif type_ == "array":
+        yield from _faults(kind.get("items"), f"{path}[]", named)
+    elif type_ == "map":
+        yield from _faults(kind.get("values"), f"{path}{{}}", named)
+    elif type_ is None:
+        yield f"{path} has no type"
+    else:
+        yield from _faults(type_, path, named)
+
+
+def _faults_of_named(kind: Mapping[str, Any], path: str, named: set[str]) -> Iterator[str]:
+    if kind["type"] == "enum" and not isinstance(kind.get("symbols"), list):
+        yield f"{path} is an enum without symbols"
+    if kind["type"] == "fixed" and not isinstance(kind.get("size"), int):
+        yield f"{path} is a fixed without a size"
+    if kind["type"] != "record":
+        return
+    fields = kind.get("fields")
+    if not isinstance(fields, list):
+        yield f"{path} is a record without fields"
+        return
+    seen: set[str] = set()
+    for field in fields:
+        name = field.get("name") if isinstance(field, dict) else None
+        if not isinstance(name, str) or not _AVRO_NAME.fullmatch(name):
+            yield f"{path} has a field without a name of letters, digits and _"
+            return
+        if name in seen:
+            yield f"{path} has two fields {name}"
+        seen.add(name)
+        yield from _faults(field.get("type"), f"{path}.{name}", named)
 
 
 # -- from a struct

@@ -32,6 +32,7 @@ from spark_mq_source.core.errors import (
     UnsupportedFeatureError,
     UnwritableRowError,
 )
+from spark_mq_source.net.arrivals import arrivals
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.pulsar import commands
 from spark_mq_source.pulsar._encode_python import NO_PARTITION
@@ -40,7 +41,8 @@ from spark_mq_source.pulsar.deduplication import EntryNumbers, producer_name
 from spark_mq_source.pulsar.error_codes import error_for_code
 from spark_mq_source.pulsar.messages import EntryEncoder, group_rows, hash_keys, open_rows
 from spark_mq_source.pulsar.offsets import TopicPartition, parse_topic
-from spark_mq_source.pulsar.options import DeliveryGuarantee
+from spark_mq_source.pulsar.options import DeliveryGuarantee, ValueFormat
+from spark_mq_source.pulsar.values import check_values, json_values, schema_to_send
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +81,7 @@ def write_rows(options: PulsarOptions, batches: Iterator[pa.RecordBatch], attemp
     """
     rows = 0
     with PulsarWriter(options, attempt) as writer:
-        for batch in batches:
+        for batch in writer.arriving(batches):
             writer.write(batch)
             rows += batch.num_rows
         writer.finish()
@@ -134,6 +136,7 @@ class _Producer:
         self.numbers = numbers
         self.is_proven = numbers is None
         self.epoch = 0
+        self.topic_epoch: int | None = None
         self.session: Session | None = None
         self.error: MQSourceError | None = None
         self.pending: deque[_Pending] = deque()
@@ -258,6 +261,9 @@ class PulsarWriter:
         self._arrived = threading.Condition()
         self._topics: dict[str, _Topic] = {}
         self._open: list[_Producer] = []
+        self._schema: commands.Schema | None = None
+        # When the rows that wait for their batches to be full have waited long enough; None while there are none.
+        self._publish_at: float | None = None
 
     def __enter__(self) -> PulsarWriter:
         return self
@@ -279,7 +285,8 @@ class PulsarWriter:
         """
         if not batch.num_rows:
             return
-        source = open_rows(batch)
+        began = time.monotonic()
+        source = open_rows(self._with_values(batch))
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         hashes = hash_keys(columns["key"], self._options.hashing) if "key" in columns else None
         for name, order in self._topics_of(columns.get("topic"), batch.num_rows):
@@ -299,6 +306,67 @@ class PulsarWriter:
                     self._append_anywhere(topic, source, chosen)
                 else:
                     self._append(topic.producers[partition], source, chosen)
+        self._publish_in_time(began)
+
+    def arriving(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches as they come; between them, rows that wait longer than `batchingMaxPublishDelay` are sent.
+
+        Raises:
+            MQSourceError: as for `write`.
+        """
+        if self._options.batching_max_publish_delay_ms is None:
+            yield from batches
+            return
+        for batch in arrivals(batches, self._seconds_to_publish):
+            if batch is None:
+                self._publish()
+            else:
+                yield batch
+
+    def _seconds_to_publish(self) -> float | None:
+        return None if self._publish_at is None else max(0.0, self._publish_at - time.monotonic())
+
+    def _publish_in_time(self, began: float) -> None:
+        """Notes since when rows wait for their batch, or sends them where that is too long."""
+        delay_ms = self._options.batching_max_publish_delay_ms
+        if delay_ms is None or not any(
+            producer.encoder is not None and producer.encoder.nbytes for producer in self._open
+        ):
+            self._publish_at = None
+            return
+        if self._publish_at is None:
+            self._publish_at = began + delay_ms / 1000
+        if time.monotonic() >= self._publish_at:
+            self._publish()
+
+    def _publish(self) -> None:
+        """Sends what waits, without waiting for receipts."""
+        for producer in self._open:
+            if producer.encoder is not None:
+                producer.encoder.flush(now_ms=_now_ms())
+                self._send(producer)
+        self._publish_at = None
+
+    def _with_values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with values that can be sent. Their schema is that of the first batch: Spark's all have one.
+
+        Raises:
+            OptionError: the column ``value`` is not there, or not what the options say.
+            UnwritableRowError: a struct has no JSON.
+        """
+        if "value" not in batch.schema.names:
+            return batch  # whoever opens the rows refuses them
+        type_ = batch.schema.field("value").type
+        if not self._topics:
+            check_values(self._options, type_)
+            self._schema = schema_to_send(self._options, type_)
+        if self._options.value_format is ValueFormat.RAW:
+            return batch
+        try:
+            return json_values(batch)
+        except UnwritableRowError as error:
+            msg = "pulsar-native: writing column value as JSON"
+            raise error.within(msg) from error
 
     def finish(self) -> None:
         """Sends what is left, waits until the broker has stored everything, and closes the producers.
@@ -343,10 +411,7 @@ class PulsarWriter:
         Raises:
             MQSourceError: the broker refused an entry, or sent no receipt in time.
         """
-        for producer in self._open:
-            if producer.encoder is not None:
-                producer.encoder.flush(now_ms=_now_ms())
-                self._send(producer)
+        self._publish()
         self._wait_until(lambda: not any(producer.pending for producer in self._open))
 
     # -- which rows go where
@@ -568,11 +633,20 @@ class PulsarWriter:
             # Unless the broker has closed it: what it has stored by then is said before the answer.
             self._client.close_producer(producer.session, producer.producer_id)
         session, opened = self._client.open_producer(
-            producer.topic_partition, producer.producer_id, producer, name=producer.name, epoch=producer.epoch
+            producer.topic_partition,
+            producer.producer_id,
+            producer,
+            name=producer.name,
+            epoch=producer.epoch,
+            topic_epoch=producer.topic_epoch,
+            schema=self._schema,
+            # Two tasks that each have a topic-partition for themselves must not wait for each other for ever.
+            wait_ms=self._options.send_timeout_ms if any(one is not producer for one in self._open) else None,
         )
         with self._arrived:
             producer.session = session
             producer.epoch += 1
+            producer.topic_epoch = opened.topic_epoch
             producer.last_progress = time.monotonic()
         if producer.numbers is not None:
             # Without deduplication a broker knows nobody's sequence ids, whatever it has stored (seen on 4.0.8).

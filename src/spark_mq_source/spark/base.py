@@ -382,7 +382,7 @@ def _column_problems(columns: Mapping[str, Sequence[str]], schema: StructType) -
         types = columns.get(field.name)
         if types is None:
             problems.append(f"column {field.name} is unknown (known: {', '.join(columns)})")
-        elif field.dataType.simpleString() not in types:
+        elif field.dataType.simpleString() not in types and field.dataType.typeName() not in types:
             problems.append(f"column {field.name} is {field.dataType.simpleString()}, expected {' or '.join(types)}")
     if len({field.name for field in schema.fields}) < len(schema.fields):
         problems.append("a column is named twice")

@@ -13,11 +13,14 @@ from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.planner import plan_batch
 from spark_mq_source.pulsar.reader import PulsarRange, read_range
 from spark_mq_source.pulsar.stream import PulsarStream
+from spark_mq_source.pulsar.values import check_values
 from spark_mq_source.pulsar.writer import write_rows
+from spark_mq_source.spark._compat import arrow_schema
 from spark_mq_source.spark.base import MQDataSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from spark_mq_source.core.ports import Predicate, TaskAttempt
 
@@ -101,8 +104,9 @@ class PulsarNativeDataSource(MQDataSource):
                 .load()
             )
 
-    Writing: `value` (binary or string) is required; `key`, `topic`, `event_time`, `properties`, `ordering_key`,
-    `partition` and `deliver_at` are written where they are there. A row's own topic wins over the option `topic`.
+    Writing: `value` (binary, string, or with `valueFormat=json` a struct) is required; `key`, `topic`, `event_time`,
+    `properties`, `ordering_key`, `partition` and `deliver_at` are written where they are there. A row's own topic wins
+    over the option `topic`.
 
     Example:
         ::
@@ -118,3 +122,8 @@ class PulsarNativeDataSource(MQDataSource):
     """
 
     format = PulsarFormat()
+
+    def _write_options(self, schema: StructType) -> PulsarOptions:
+        options: PulsarOptions = super()._write_options(schema)
+        check_values(options, arrow_schema(schema).field("value").type)
+        return options
