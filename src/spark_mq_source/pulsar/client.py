@@ -25,6 +25,7 @@ from spark_mq_source.core.errors import (
     RemoteProtocolError,
     RequestTimeoutError,
     ServiceNotReadyError,
+    TopicNotFoundError,
     TransportError,
 )
 from spark_mq_source.net.http import fetch_json
@@ -32,7 +33,7 @@ from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.pulsar import commands
 from spark_mq_source.pulsar.error_codes import error_for_code
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
-from spark_mq_source.pulsar.options import PulsarOptions, TopicsPattern
+from spark_mq_source.pulsar.options import DeliveryGuarantee, PulsarOptions, TopicsPattern
 from spark_mq_source.pulsar.session import (
     Bounds,
     Consumer,
@@ -44,10 +45,17 @@ from spark_mq_source.pulsar.session import (
 )
 from spark_mq_source.pulsar.warm import SessionKey, warm_sessions
 
-__all__ = ["Ledger", "PulsarClient"]
+__all__ = ["Ledger", "PulsarClient", "unrefused"]
 
 T = TypeVar("T")
 K = TypeVar("K")
+A = TypeVar(
+    "A",
+    commands.TcClientConnectResponse,
+    commands.NewTxnResponse,
+    commands.AddPartitionToTxnResponse,
+    commands.EndTxnResponse,
+)
 
 MAX_REDIRECTS = 20
 """Lookups that are redirected more often than this go in circles (the Java client's own limit)."""
@@ -60,6 +68,9 @@ _LONG_SECONDS = 10.0
 
 _PRODUCER_FENCED = 25
 """`ServerError.ProducerFenced`: another producer has the topic for itself."""
+
+COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
+"""Its partition N is served by the broker that has transaction coordinator N (seen on broker 4.0.8)."""
 
 MAX_ENTRIES_AT_ONCE = 16
 """Entries looked at together: each is as large as a broker accepts, 5 MiB unless configured."""
@@ -424,6 +435,7 @@ class PulsarClient:
             schema=schema,
             # What is the default is not sent, so that brokers that do not know it are not bothered.
             producer_access_mode=mode or None,
+            txn_enabled=self._options.delivery_guarantee is DeliveryGuarantee.TRANSACTION or None,
             topic_epoch=topic_epoch,
         )
         waits = mode is commands.ProducerAccessMode.WaitForExclusive
@@ -435,10 +447,13 @@ class PulsarClient:
                 if waits:
                     return session, self._wait_for_turn(opened, topic_partition, wait_ms)
                 return session, self._wait(opened, f"PRODUCER of {topic_partition}")
-            except RequestTimeoutError:
+            except RequestTimeoutError as error:
                 # Or the broker would not take the same id again (Pulsar binary protocol, Command CloseProducer).
                 session.close_producer(producer_id)
-                raise
+                if schema is None or waits:
+                    raise
+                msg = f"{error}; a broker does not answer where it cannot read a schema (seen on 4.0.8): check it"
+                raise RequestTimeoutError(msg) from None
             except MQSourceError as error:
                 if name is not None and _is_fenced_by(error, name):
                     # It is in its own way: for the broker, the connection that was lost has not ended yet.
@@ -515,6 +530,44 @@ class PulsarClient:
             user_provided_producer_name=False,
             **more,
         )
+
+    # -- transactions
+
+    def fetch_coordinators(self) -> int:
+        """How many transaction coordinators the cluster has; 0 where transactions are not enabled.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        try:
+            found = self.fetch_partitions([COORDINATORS])
+        except TopicNotFoundError:
+            return 0
+        return sum(at.partition >= 0 for at in found)
+
+    def open_coordinator(self, number: int) -> Session:
+        """The connection to the broker that has a transaction coordinator, loaded.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        at = TopicPartition(COORDINATORS, number)
+        session = self._lookup([at])[at]
+        # Once a load would do. Asked each time, the broker that has it since a moment is ready for what comes next.
+        loaded = session.request(
+            lambda request_id: commands.TcClientConnectRequest(request_id, number),
+            lambda answer: unrefused(expect(answer, commands.TcClientConnectResponse)),
+        )
+        self._wait(loaded, f"TC_CLIENT_CONNECT of coordinator {number}")
+        return session
+
+    def wait_for_one(self, answer: Future[T], what: str) -> T:
+        """An answer, within `operationTimeout`.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        return self._wait(answer, what)
 
     # -- how it is asked
 
@@ -740,6 +793,17 @@ def split_broker_url(url: str) -> tuple[str, int]:
         msg = f"a lookup answered with the address {url!r}, which is no Pulsar address"
         raise RemoteProtocolError(msg)
     return host, port
+
+
+def unrefused(answer: A) -> A:
+    """The answer of a transaction coordinator, if it is no refusal.
+
+    Raises:
+        BrokerError: it is one.
+    """
+    if answer.error is not None:
+        raise error_for_code(answer.error, answer.message, "")
+    return answer
 
 
 def _partitions_of(response: object) -> int:

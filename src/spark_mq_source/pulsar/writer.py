@@ -18,6 +18,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -40,8 +41,9 @@ from spark_mq_source.pulsar.client import PulsarClient
 from spark_mq_source.pulsar.deduplication import EntryNumbers, producer_name
 from spark_mq_source.pulsar.error_codes import error_for_code
 from spark_mq_source.pulsar.messages import EntryEncoder, group_rows, hash_keys, open_rows
-from spark_mq_source.pulsar.offsets import TopicPartition, parse_topic
+from spark_mq_source.pulsar.offsets import Position, TopicPartition, parse_topic
 from spark_mq_source.pulsar.options import DeliveryGuarantee, ValueFormat
+from spark_mq_source.pulsar.transactions import TaskTransaction, Transaction
 from spark_mq_source.pulsar.values import check_values, json_values, schema_to_send
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from spark_mq_source.pulsar.options import PulsarOptions
     from spark_mq_source.pulsar.session import Session
 
-__all__ = ["PulsarWriter", "write_rows"]
+__all__ = ["PulsarWriter", "WriteReport", "write_rows"]
 
 T = TypeVar("T")
 
@@ -65,7 +67,20 @@ _producer_ids = itertools.count(1)
 """Unique in this process, so that an entry's bytes, which hold it, can be sent over another connection as they are."""
 
 
-def write_rows(options: PulsarOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> int:
+@dataclass(frozen=True, slots=True)
+class WriteReport:
+    """What an attempt at a task tells the driver.
+
+    Attributes:
+        rows: how many the broker has stored: all of them.
+        transaction: by which the driver makes them visible; None where they are, or there are none.
+    """
+
+    rows: int
+    transaction: Transaction | None = None
+
+
+def write_rows(options: PulsarOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> WriteReport:
     """Writes the rows of one task.
 
     Args:
@@ -73,19 +88,16 @@ def write_rows(options: PulsarOptions, batches: Iterator[pa.RecordBatch], attemp
         batches: the rows.
         attempt: who writes.
 
-    Returns:
-        How many rows the broker has stored: all of them.
-
     Raises:
         MQSourceError: see `PulsarWriter.write`.
     """
     rows = 0
     with PulsarWriter(options, attempt) as writer:
-        for batch in writer.arriving(batches):
+        for batch in batches:
             writer.write(batch)
             rows += batch.num_rows
-        writer.finish()
-    return rows
+        transaction = writer.finish()
+    return WriteReport(rows, transaction)
 
 
 class _Pending:
@@ -117,6 +129,7 @@ class _Producer:
         last_progress: when it was opened, or the last receipt came, or the first entry of those under way was sent.
         distrusts_connection: whether no receipt has come since it was opened again because none came.
         confirmed: the last sequence id of the last entry that has its receipt.
+        last_position: where the entry is that had its receipt last.
         numbers: of its entries, where the broker's deduplication keeps each row once.
         is_proven: whether the broker has shown that it deduplicates, where it must.
     """
@@ -144,6 +157,7 @@ class _Producer:
         self.last_progress = 0.0
         self.distrusts_connection = False
         self.confirmed = -1
+        self.last_position: Position | None = None
         self._arrived = arrived
 
     # What the connection tells, in its driver's thread.
@@ -193,6 +207,8 @@ class _Producer:
             return
         self.pending.remove(entry)
         self.confirmed = max(self.confirmed, _last_id(entry.send))
+        if receipt.message_id is not None:
+            self.last_position = Position(receipt.message_id.ledger_id, receipt.message_id.entry_id)
         self.pending_bytes -= len(entry.send.body)
         self.last_progress = time.monotonic()
         self.distrusts_connection = False
@@ -261,6 +277,8 @@ class PulsarWriter:
         self._arrived = threading.Condition()
         self._topics: dict[str, _Topic] = {}
         self._open: list[_Producer] = []
+        is_transaction = options.delivery_guarantee is DeliveryGuarantee.TRANSACTION
+        self._transaction = TaskTransaction(options, self._client) if is_transaction else None
         self._schema: commands.Schema | None = None
         # When the rows that wait for their batches to be full have waited long enough; None while there are none.
         self._publish_at: float | None = None
@@ -268,8 +286,12 @@ class PulsarWriter:
     def __enter__(self) -> PulsarWriter:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        try:
+            if error_type is not None and self._transaction is not None:
+                self._abort(self._transaction)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Closes the connections, and with them the producers; does not wait for receipts, see `flush`."""
@@ -368,8 +390,11 @@ class PulsarWriter:
             msg = "pulsar-native: writing column value as JSON"
             raise error.within(msg) from error
 
-    def finish(self) -> None:
+    def finish(self) -> Transaction | None:
         """Sends what is left, waits until the broker has stored everything, and closes the producers.
+
+        Returns:
+            What the driver has to commit, if anything.
 
         Raises:
             ReplayError: an earlier attempt has stored more than this one has.
@@ -381,6 +406,28 @@ class PulsarWriter:
         for producer in self._open:
             if producer.session is not None:
                 self._client.close_producer(producer.session, producer.producer_id)
+        if self._transaction is None or self._transaction.id is None:
+            return None
+        wrote = next((producer for producer in self._open if producer.last_position is not None), None)
+        if wrote is None:
+            return Transaction(*self._transaction.id)
+        return Transaction(*self._transaction.id, wrote.topic_partition, wrote.last_position)
+
+    def _abort(self, transaction: TaskTransaction) -> None:
+        """Aborts the transaction, if it is certain that nothing more of this attempt can reach the broker."""
+        try:
+            for producer in self._open:
+                if producer.session is None or producer.session.closed:
+                    # What is still on its way over a lost connection is not taken once another one has the name.
+                    retrying(
+                        partial(self._open_once, producer),
+                        deadline=Deadline.after_ms(self._options.operation_timeout_ms),
+                    )
+                if producer.session is not None:
+                    self._client.close_producer(producer.session, producer.producer_id)
+            transaction.abort()
+        except MQSourceError as error:
+            logger.warning("pulsar-native: a transaction is left to its time-out: %s", error)
 
     def _finish_replay(self) -> None:
         """Looks for more that an earlier attempt may have stored, also where this one writes nothing.
@@ -556,10 +603,11 @@ class PulsarWriter:
         pending = sum(producer.pending_bytes for producer in self._open)
         return pending == 0 or pending + size <= self._options.max_pending_bytes
 
-    @staticmethod
-    def _send_entry(producer: _Producer, entry: _Pending) -> None:
+    def _send_entry(self, producer: _Producer, entry: _Pending) -> None:
         if producer.session is None or producer.error is not None:
             return
+        if self._transaction is not None:
+            self._transaction.check_time()
         entry.times_sent += 1
         try:
             producer.session.send(entry.send)
@@ -661,6 +709,7 @@ class PulsarWriter:
 
     def _encoder(self, producer: _Producer, session: Session, opened: commands.ProducerSuccess) -> EntryEncoder:
         options = self._options
+        txn_id = None if self._transaction is None else self._transaction.join(producer.topic_partition)
         return EntryEncoder(
             producer_id=producer.producer_id,
             producer_name=opened.producer_name,
@@ -673,6 +722,7 @@ class PulsarWriter:
             batching_by_key=options.batching_by_key,
             chunking=options.chunking,
             schema_version=opened.schema_version,
+            txn_id=None if txn_id is None else (txn_id[1], txn_id[0]),
             numbering=None if producer.numbers is None else producer.numbers.next,
         )
 
