@@ -20,6 +20,7 @@
     ├── UnwritableRowError                 a row that cannot become a message
     ├── ReplayError                        what is written again is not what was written before
     ├── DataLossError                      data between two positions is gone
+    ├── TooManyAttemptsError               a message was delivered more often than the options allow
     └── UnsupportedFeatureError            the peer, Spark or an extra is missing
 
 Spark's Python worker sends only the traceback's text to the JVM, so ``str(error)`` is the whole interface: one
@@ -48,6 +49,7 @@ __all__ = [
     "RequestTimeoutError",
     "ResourceBusyError",
     "ServiceNotReadyError",
+    "TooManyAttemptsError",
     "TopicNotFoundError",
     "TransportError",
     "UnsupportedFeatureError",
@@ -174,6 +176,10 @@ class ReplayError(MQSourceError):
 
 class DataLossError(MQSourceError):
     """Messages that should be in the range are gone from the broker."""
+
+
+class TooManyAttemptsError(MQSourceError):
+    """A message was delivered more often than the options allow."""
 
 
 class UnsupportedFeatureError(MQSourceError):
