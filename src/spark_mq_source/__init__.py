@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_mq_source.spark.pulsar import PulsarNativeDataSource
+    from spark_mq_source.spark.tubemq import TubeMQDataSource
 
 __all__ = [
     "AuthenticationError",
@@ -66,14 +67,18 @@ __all__ = [
     "TooManyAttemptsError",
     "TopicNotFoundError",
     "TransportError",
+    "TubeMQDataSource",
     "UnsupportedFeatureError",
     "UnwritableRowError",
     "implementation",
     "register",
 ]
 
-_PROTOCOLS = ("pulsar", "nsq")
-_DATA_SOURCES = {"PulsarNativeDataSource": "spark_mq_source.spark.pulsar"}
+_PROTOCOLS = ("pulsar", "tubemq", "nsq")
+_DATA_SOURCES = {
+    "PulsarNativeDataSource": "spark_mq_source.spark.pulsar",
+    "TubeMQDataSource": "spark_mq_source.spark.tubemq",
+}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has
