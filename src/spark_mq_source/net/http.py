@@ -45,6 +45,7 @@ def fetch_json(
     timeout_seconds: float,
     form: Mapping[str, str] | None = None,
     address: str = "the admin address",
+    retries: bool = True,
 ) -> object:
     """GETs `url` and parses its JSON; failed connections and 502 to 504 are tried again until time is up.
 
@@ -59,6 +60,7 @@ def fetch_json(
         form: POSTs these fields instead, which may be secret: a redirect is not followed, and what the other side says
             of them is in the error's `broker_message` only.
         address: what an error calls the address.
+        retries: False asks once, for what nobody needs.
 
     Raises:
         TopicNotFoundError: status 404.
@@ -71,7 +73,11 @@ def fetch_json(
     """
     tls = tls or TlsSettings()
     deadline = Deadline.after_ms(round(timeout_seconds * 1000))
-    body = retrying(lambda: _fetch(url, headers, tls, deadline, form, address), deadline=deadline)
+
+    def fetch() -> bytes:
+        return _fetch(url, headers, tls, deadline, form, address)
+
+    body = retrying(fetch, deadline=deadline) if retries else fetch()
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -292,7 +292,7 @@ class NsqClient:
             is_guess = not self._options.nsqd_http_addresses and nsqd.name in dict(self._given())
             if is_guess and not self._is_of(url, nsqd):
                 return None
-            return self._fetch(url + path, _OPTIONAL_SECONDS)
+            return self._fetch(url + path, _OPTIONAL_SECONDS, retries=False)
         except MQSourceError as error:
             logger.info("%s: no HTTP interface at %s, going on without: %s", nsqd.name, url, error)
             _unreachable_until[url] = time.monotonic() + _UNREACHABLE_SECONDS
@@ -300,12 +300,19 @@ class NsqClient:
 
     def _is_of(self, url: str, nsqd: Nsqd) -> bool:
         """Whether an HTTP interface that was guessed is this nsqd's."""
-        info = self._fetch(url + "/info", _OPTIONAL_SECONDS)
+        info = self._fetch(url + "/info", _OPTIONAL_SECONDS, retries=False)
         announced = parse_address(nsqd.name, 0)[1]
         return isinstance(info, dict) and info.get("data", info).get("tcp_port") in {announced, nsqd.port}
 
-    def _fetch(self, url: str, timeout_seconds: float) -> object:
-        return fetch_json(url, headers={}, tls=tls_settings(self._options), timeout_seconds=timeout_seconds)
+    def _fetch(self, url: str, timeout_seconds: float, *, retries: bool = True) -> object:
+        return fetch_json(
+            url,
+            headers={},
+            tls=tls_settings(self._options),
+            timeout_seconds=timeout_seconds,
+            address="nsqd's or nsqlookupd's HTTP address",
+            retries=retries,
+        )
 
 
 def _address(host: str, port: int) -> str:

@@ -270,8 +270,9 @@ class NsqConnection:
             return
         if self.state is not ConnectionState.CONNECTED:
             hint = "is this the TCP port of an nsqd (4150 unless configured)?"
-            if self.state is ConnectionState.STARTING_TLS:
-                hint = "does nsqd want a client certificate (clientCert)?"
+            if self._identify.tls_v1 and self.state is not ConnectionState.IDENTIFYING:
+                # In TLS 1.3 the peer judges our certificate after the handshake has ended for us.
+                hint = "does nsqd want a client certificate (clientCert), or another one?"
             self._lose(f"the peer closed the connection while {self.state.value}; {hint}")
         unfinished = f" ({len(self._buffer)} bytes of an unfinished frame received)" if len(self._buffer) else ""
         self._lose(f"nsqd closed the connection{unfinished}")

@@ -134,7 +134,7 @@ class NsqWriter:
         self._turn = turn % len(self._targets)
         self._limits: Limits | None = None
         self._max_defer_ms: int | None = None
-        self._again: deque[_Entry] = deque()
+        self._unplaced: deque[_Entry] = deque()
         self._last_progress = time.monotonic()
         self._last_error: MQSourceError | None = None
         self._answers = 0
@@ -261,20 +261,21 @@ class NsqWriter:
     def _publish(self, entry: _Entry) -> None:
         if not self._has_pending():
             self._last_progress = time.monotonic()
-        self._advance(lambda: self._place(entry))
+        self._unplaced.append(entry)
+        self._advance(lambda: True)
 
     def _has_pending(self) -> bool:
-        return bool(self._again) or any(target.pending for target in self._targets)
+        return bool(self._unplaced) or any(target.pending for target in self._targets)
 
     def _advance(self, is_reached: Callable[[], bool]) -> None:
-        """Takes OKs, and sends again what was not taken, until `is_reached()`."""
+        """Takes OKs, and sends what is to be sent, again or at last, until `is_reached()`."""
         while True:
             seen = self._answers
             for target in self._targets:
                 self._harvest(target)
-            while self._again and self._place(self._again[0]):
-                self._again.popleft()
-            if not self._again and is_reached():
+            while self._unplaced and self._place(self._unplaced[0]):
+                self._unplaced.popleft()
+            if not self._unplaced and is_reached():
                 return
             wait_seconds = self._patience_seconds()
             with self._answered:
@@ -299,7 +300,7 @@ class NsqWriter:
             elif isinstance(error, MQSourceError) and error.retryable:
                 logger.info("%s: sending again what it has not taken: %s", target.nsqd.name, error)
                 self._last_error = error
-                self._again.extend(target.pending)
+                self._unplaced.extend(target.pending)
                 target.pending.clear()
                 target.pending_bytes = 0
                 target.rest()
@@ -360,7 +361,9 @@ class NsqWriter:
         whole = self._options.send_timeout_ms / 1000
         left = self._last_progress + whole - now
         if left <= 0:
-            waiting = self._again[0] if self._again else next((t.pending[0] for t in self._targets if t.pending), None)
+            waiting = (
+                self._unplaced[0] if self._unplaced else next((t.pending[0] for t in self._targets if t.pending), None)
+            )
             reason = f": {self._last_error}" if self._last_error is not None else ""
             what = f"{waiting.rows} rows to topic {waiting.command.topic}" if waiting is not None else "rows"
             msg = f"nsq: writing {what}: no OK within sendTimeout ({self._options.send_timeout_ms} ms){reason}"

@@ -1,0 +1,221 @@
+"""What a connection can be upgraded to: TLS, client certificates, deflate, snappy, authorization, and all of it."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_mq_source.core.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    MQSourceError,
+    TransportError,
+    UnsupportedFeatureError,
+)
+from spark_mq_source.nsq.commands import Mpub, Pub
+from spark_mq_source.nsq.session import Session
+from spark_mq_source.testing import Authorization, AuthorizedClient, AuthRequest
+from tests.behaviours.nsq.clients import ids_of, open_session, rows_of, take
+from tests.behaviours.nsq.conftest import PATIENCE_S
+from tests.fix_brokers import NsqUnderTest
+from tests.fix_net import FaultProxy, TlsMaterial
+
+Start = Callable[..., NsqUnderTest]
+SECRET = "a-long-secret"
+
+
+def authorize(request: AuthRequest) -> AuthorizedClient | None:
+    if request.secret != SECRET:
+        return None
+    return AuthorizedClient("me", [Authorization("^allowed", ["^c$", "^$"])], identity_url="http://who/me")
+
+
+def with_certificate(material: TlsMaterial, server: str = "server.pem", **settings: Any) -> dict[str, Any]:
+    path = str(material.folder / server)
+    return {"tls_cert": path, "tls_key": path, **settings}
+
+
+def trusting(material: TlsMaterial, **options: str) -> dict[str, str]:
+    return {"tls": "true", "trustCerts": material.ca, **options}
+
+
+def round_trip(session: Session, topic: str, messages: list[bytes]) -> list[bytes]:
+    for start in range(0, len(messages), 50):
+        part = messages[start : start + 50]
+        packed = b"".join(len(message).to_bytes(4, "big") + message for message in part)
+        session.publish(Mpub(topic, len(part).to_bytes(4, "big") + packed)).result(PATIENCE_S)
+    consumer = session.subscribe(topic, "c")
+    consumer.ready(2500)
+    got: list[bytes] = []
+    while len(got) < len(messages):
+        runs = consumer.receive(max_bytes=1 << 20, timeout_seconds=PATIENCE_S)
+        assert runs, f"{len(got)} of {len(messages)} came"
+        consumer.fin(ids_of(runs))
+        got += [row["value"] for row in rows_of(runs)]
+    assert consumer.close(timeout_seconds=PATIENCE_S) == b""
+    return got
+
+
+def messages(seed: int) -> list[bytes]:
+    """Some that compress well, and some that do not at all."""
+    print(f"seed {seed}")  # noqa: T201 - shown where a test fails
+    dice = random.Random(seed)
+    return [
+        dice.choice([dice.randbytes, lambda size: b"z" * size])(dice.choice([1, 10, 100, 70_000])) for _ in range(600)
+    ]
+
+
+@pytest.mark.parametrize("compression", ["none", "deflate", "snappy"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_upgraded_connections_carry_what_they_are_given(
+    nsq_private: Start, tls_material: TlsMaterial, tls: bool, compression: str
+):
+    nsq = nsq_private(**with_certificate(tls_material) if tls else {})
+    options = trusting(tls_material) if tls else {}
+    sent = messages(random.randrange(1 << 32))
+    with open_session(nsq.tcp_address, compression=compression, **options) as session:
+        agreed = session.identified
+        assert (agreed.tls_v1, agreed.deflate, agreed.snappy) == (
+            tls,
+            compression == "deflate",
+            compression == "snappy",
+        )
+        topic = nsq.topic("c")
+        assert sorted(round_trip(session, topic, sent)) == sorted(sent)
+
+
+def test_everything_at_once(nsq_private: Start, tls_material: TlsMaterial):
+    nsq = nsq_private(
+        **with_certificate(
+            tls_material, tls_root_ca_file=tls_material.ca, tls_client_auth_policy="require-verify", tls_required=False
+        ),
+        authorize=authorize,
+    )
+    options = trusting(
+        tls_material,
+        clientCert=tls_material.client_cert,
+        clientKey=tls_material.client_key,
+        compression="deflate",
+        deflateLevel="9",
+        authSecret=SECRET,
+    )
+    with open_session(nsq.tcp_address, **options) as session:
+        assert session.identified.deflate_level == session.identified.max_deflate_level == 6
+        assert session.authorized is not None
+        assert (session.authorized.identity, session.authorized.identity_url) == ("me", "http://who/me")
+        consumer = session.subscribe("allowed", "c")
+        consumer.ready(1)
+        session.publish(Pub("allowed", b"all of it")).result(PATIENCE_S)
+        assert take(consumer, 1) == [b"all of it"]
+
+
+def test_heartbeats_are_answered_in_the_compressed_stream(nsq: NsqUnderTest, fault_proxy: Callable[..., FaultProxy]):
+    host, _, port = nsq.tcp_address.rpartition(":")
+    proxy = fault_proxy(host, int(port))
+    topic = nsq.topic("c")
+    with open_session(proxy.address, compression="deflate", heartbeatInterval="1s") as session:
+        consumer = session.subscribe(topic, "c")
+        before = proxy.passed("c2b")
+        # A NOP is no less than five bytes of deflate with a flush; three of them are after more than two intervals.
+        proxy.wait_for(lambda p: p.passed("c2b") >= before + 3 * 5)
+        consumer.ready(1)
+        nsq.publish(topic, b"x")
+        assert take(consumer, 1) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("options", "server", "words"),
+    [
+        ({"trustCerts": "other_ca"}, "server.pem", "the certificate is not trusted"),
+        ({"trustCerts": "ca"}, "elsewhere.pem", "Hostname mismatch|IP address mismatch|not valid for"),
+        ({"trustCerts": "ca"}, "expired.pem", "expired"),
+    ],
+    ids=["unknown authority", "another name", "expired"],
+)
+def test_certificates_are_verified(
+    nsq_private: Start, tls_material: TlsMaterial, options: dict[str, str], server: str, words: str
+):
+    nsq = nsq_private(**with_certificate(tls_material, server))
+    given = {name: str(getattr(tls_material, value)) for name, value in options.items()}
+    with pytest.raises(TransportError, match=words) as caught, open_session(nsq.tcp_address, tls="true", **given):
+        pass
+    assert "trustCerts" in str(caught.value)
+    assert nsq.tcp_address in str(caught.value)
+    assert not caught.value.retryable
+
+
+def test_the_name_in_a_certificate_may_be_left_unchecked(nsq_private: Start, tls_material: TlsMaterial):
+    nsq = nsq_private(**with_certificate(tls_material, "elsewhere.pem"))
+    with open_session(nsq.tcp_address, **trusting(tls_material, tlsVerifyHostname="false")) as session:
+        assert session.identified.tls_v1
+
+
+def test_a_missing_client_certificate_is_asked_for(nsq_private: Start, tls_material: TlsMaterial):
+    nsq = nsq_private(
+        **with_certificate(tls_material, tls_root_ca_file=tls_material.ca, tls_client_auth_policy="require-verify")
+    )
+    with (
+        pytest.raises(MQSourceError, match="clientCert") as caught,
+        open_session(nsq.tcp_address, **trusting(tls_material)),
+    ):
+        pass
+    assert nsq.tcp_address in str(caught.value)
+
+
+def test_a_broker_without_tls_is_no_broker_for_who_wants_it(nsq: NsqUnderTest):
+    with (
+        pytest.raises(UnsupportedFeatureError, match="this nsqd has no TLS"),
+        open_session(nsq.tcp_address, tls="true"),
+    ):
+        pass
+
+
+def test_a_broker_that_demands_tls_says_so(nsq_private: Start, tls_material: TlsMaterial):
+    nsq = nsq_private(**with_certificate(tls_material, tls_required="tcp-https"))
+    with open_session(nsq.tcp_address) as session, pytest.raises(BrokerError, match="set tls=true"):
+        session.subscribe("t", "c")
+
+
+@pytest.mark.parametrize("compression", ["deflate", "snappy"])
+def test_a_broker_that_does_not_compress_is_talked_to_all_the_same(
+    nsq_private: Start, caplog: pytest.LogCaptureFixture, compression: str
+):
+    nsq = nsq_private(**{compression: False})
+    with caplog.at_level(logging.WARNING), open_session(nsq.tcp_address, compression=compression) as session:
+        assert round_trip(session, nsq.topic("c"), [b"plain"]) == [b"plain"]
+    assert "does not compress" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({}, "set authSecret"), ({"authSecret": "wrong-secret"}, "E_AUTH_FAILED|E_UNAUTHORIZED")],
+    ids=["none", "wrong"],
+)
+def test_a_secret_is_needed_and_never_shown(nsq_private: Start, options: dict[str, str], words: str):
+    nsq = nsq_private(authorize=authorize)
+    with pytest.raises(MQSourceError, match=words) as caught, open_session(nsq.tcp_address, **options):
+        pass
+    assert isinstance(caught.value, AuthenticationError | AuthorizationError)
+    assert "wrong-secret" not in str(caught.value)
+
+
+def test_what_a_secret_does_not_allow_is_an_authorization_error(nsq_private: Start):
+    nsq = nsq_private(authorize=authorize)
+    with (
+        open_session(nsq.tcp_address, authSecret=SECRET) as session,
+        pytest.raises(AuthorizationError, match=r"topic denied, channel c: .*E_UNAUTHORIZED"),
+    ):
+        session.subscribe("denied", "c")
+    with open_session(nsq.tcp_address, authSecret=SECRET) as session, pytest.raises(AuthorizationError):
+        session.publish(Pub("denied", b"x")).result(PATIENCE_S)
+
+
+def test_a_secret_is_kept_from_a_broker_that_asks_for_none(nsq: NsqUnderTest):
+    # A client must not authorize where it is not asked to; nsqd would end the connection.
+    with open_session(nsq.tcp_address, authSecret=SECRET) as session:
+        session.publish(Pub(nsq.topic(), b"x")).result(PATIENCE_S)

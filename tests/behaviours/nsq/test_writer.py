@@ -1,0 +1,317 @@
+"""Writing a task's rows to NSQ brokers: what arrives where, what is refused unsent, and what is sent again."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import (
+    AuthorizationError,
+    MQSourceError,
+    OptionError,
+    RequestTimeoutError,
+    ServiceNotReadyError,
+    TransportError,
+    UnwritableRowError,
+)
+from spark_mq_source.core.options import WRITE
+from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.nsq.options import NsqOptions
+from spark_mq_source.nsq.writer import NsqWriter, write_rows
+from spark_mq_source.testing import Authorization, AuthorizedClient
+from tests.behaviours.nsq.clients import ids_of, open_session, rows_of, take, write_options
+from tests.behaviours.nsq.conftest import PATIENCE_S
+from tests.fix_brokers import NsqUnderTest, wait_until
+from tests.fix_net import Fault, FaultProxy
+
+Start = Callable[..., NsqUnderTest]
+Proxies = Callable[[str, int], FaultProxy]
+
+
+def batch(values: Iterable[bytes | str | None], **columns: Any) -> pa.RecordBatch:
+    found = list(values)
+    kind = pa.string() if any(isinstance(value, str) for value in found) else pa.binary()
+    return pa.record_batch({"value": pa.array(found, kind), **columns})
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(count)]
+
+
+def write(options: NsqOptions, *batches: pa.RecordBatch, partition: int = 0) -> int:
+    return write_rows(options, iter(batches), TaskAttempt("job", partition=partition))
+
+
+def read_all(address: str, topic: str, count: int) -> list[bytes]:
+    """Everything that waits in channel c, which must be so many messages."""
+    with open_session(address) as session:
+        consumer = session.subscribe(topic, "c")
+        consumer.ready(2500)
+        got: list[bytes] = []
+        while len(got) < count:
+            runs = consumer.receive(max_bytes=1 << 20, timeout_seconds=PATIENCE_S)
+            assert runs, f"{len(got)} of {count} came"
+            consumer.fin(ids_of(runs))
+            got += [row["value"] for row in rows_of(runs)]
+        assert consumer.close(timeout_seconds=PATIENCE_S) == b""
+    return got
+
+
+def stored(nsq: NsqUnderTest, topic: str) -> int:
+    return int(nsq.topic_stats(topic).get("message_count", 0))
+
+
+def in_front_of(fault_proxy: Proxies, nsq: NsqUnderTest) -> FaultProxy:
+    host, _, port = nsq.tcp_address.rpartition(":")
+    return fault_proxy(host, int(port))
+
+
+@pytest.mark.parametrize("kind", ["binary", "string"])
+def test_rows_arrive_each_once(nsq: NsqUnderTest, kind: str):
+    topic = nsq.topic("c")
+    sent = numbered(5000)
+    values = [value.decode() for value in sent] if kind == "string" else sent
+    options = write_options(nsq.tcp_address, topic=topic, batchingMaxBytes="1k")
+    assert write(options, batch(values[:2000]), batch([]), batch(values[2000:])) == 5000
+    assert sorted(read_all(nsq.tcp_address, topic, 5000)) == sent
+    assert stored(nsq, topic) == 5000
+
+
+def test_sliced_batches_are_read_where_they_begin(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    whole = batch(numbered(100))
+    assert write(write_options(nsq.tcp_address, topic=topic), whole.slice(10, 7), whole.slice(97)) == 10
+    assert sorted(read_all(nsq.tcp_address, topic, 10)) == numbered(17)[10:] + numbered(100)[97:]
+
+
+def test_a_batch_of_messages_keeps_to_its_limits(nsq_private: Start):
+    nsq = nsq_private(max_msg_size=1000, max_body_size=1200)
+    topic = nsq.topic("c")
+    values = [bytes([65 + size % 26]) * size for size in (1, 999, 1000, 300, 300, 300, 1000, 584, 600, 1, 1, 1)]
+    # nsqd's own limits are asked for: 4 + 4 + 584 + 4 + 600 are just the most.
+    options = write_options(nsq.tcp_address, topic=topic, nsqdHttpAddresses=nsq.http_address)
+    assert write(options, batch(values)) == len(values)
+    assert sorted(read_all(nsq.tcp_address, topic, len(values))) == sorted(values)
+
+
+def test_a_message_that_fits_no_batch_goes_alone(nsq_private: Start):
+    nsq = nsq_private(max_msg_size=1000, max_body_size=1004)
+    topic = nsq.topic("c")
+    values = [b"x" * 1000, b"y" * 996, b"z"]
+    options = write_options(nsq.tcp_address, topic=topic, nsqdHttpAddresses=nsq.http_address)
+    assert write(options, batch(values)) == 3
+    assert sorted(read_all(nsq.tcp_address, topic, 3)) == sorted(values)
+
+
+def test_rows_say_their_topic(nsq: NsqUnderTest):
+    one, two, default = (nsq.topic("c") for _ in range(3))
+    topics = pa.array([one, two, None, one, two, None] * 100)
+    options = write_options(nsq.tcp_address, topic=default)
+    assert write(options, batch(numbered(600), topic=topics)) == 600
+    for topic, first in ((one, 0), (two, 1), (default, 2)):
+        expected = [value for number, value in enumerate(numbered(600)) if number % 3 == first]
+        assert sorted(read_all(nsq.tcp_address, topic, 200)) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "topic", "words"),
+    [
+        ({}, None, "a row has no topic"),
+        ({}, "bad topic", "for topic 'bad topic'"),
+        ({"topic": "t"}, "", "for topic ''"),
+    ],
+)
+def test_rows_without_a_usable_topic_are_refused(
+    nsq: NsqUnderTest, options: dict[str, str], topic: str | None, words: str
+):
+    good = nsq.topic("c")
+    rows = batch([b"1", b"2"], topic=pa.array([good, topic], pa.string()))
+    with pytest.raises(UnwritableRowError, match=words):
+        write(write_options(nsq.tcp_address, **options), rows)
+    assert stored(nsq, good) == 0
+
+
+def test_deferred_rows_come_later(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    defer = pa.array([None, 3_600_000, 0, 100], pa.int64())
+    options = write_options(nsq.tcp_address, topic=topic)
+    assert write(options, batch([b"now", b"in an hour", b"at once", b"soon"], defer=defer)) == 4
+    with open_session(nsq.tcp_address) as session:
+        consumer = session.subscribe(topic, "c")
+        consumer.ready(9)
+        assert sorted(take(consumer, 3)) == [b"at once", b"now", b"soon"]
+        stats = nsq.channel_stats(topic, "c")
+        assert (stats["depth"], stats["deferred_count"]) == (0, 1)
+
+
+@pytest.mark.parametrize("wait_ms", [-1, 3_600_001])
+def test_a_time_that_the_broker_does_not_take_is_refused_before_anything_is_sent(nsq: NsqUnderTest, wait_ms: int):
+    topic = nsq.topic("c")
+    rows = batch([b"1", b"2"], defer=pa.array([0, wait_ms], pa.int32()))
+    with pytest.raises(UnwritableRowError, match=rf"row 1 .*defer is {wait_ms} ms.*0 to 3600000"):
+        write(write_options(nsq.tcp_address, topic=topic), rows)
+    assert stored(nsq, topic) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(None, "its value is NULL"), (b"", "its value is empty"), (bytes(1025), r"1025 bytes, where nsqd takes 1024")],
+    ids=["null", "empty", "oversize"],
+)
+@pytest.mark.parametrize("has_http", [True, False], ids=["limits asked", "limits given"])
+def test_rows_that_can_be_no_message_are_refused_before_anything_is_sent(
+    nsq_private: Start, fault_proxy: Proxies, value: bytes | None, words: str, has_http: bool
+):
+    nsq = nsq_private(max_msg_size=1024)
+    topic = nsq.topic("c")
+    given = {"nsqdHttpAddresses": nsq.http_address} if has_http else {"maxMessageBytes": "1k", "maxBodyBytes": "5m"}
+    proxy = in_front_of(fault_proxy, nsq)
+    options = write_options(proxy.address, topic=topic, **given)
+    with pytest.raises(UnwritableRowError, match=words) as caught:
+        write(options, batch(numbered(50)), batch([*numbered(20), value, b"x"]))
+    assert "row 70 of the task" in str(caught.value)
+    assert stored(nsq, topic) in {0, 50}
+
+
+def test_columns_that_cannot_be_written_are_named(nsq: NsqUnderTest):
+    options = write_options(nsq.tcp_address, topic="t")
+    with pytest.raises(OptionError, match="column key is unknown"):
+        write(options, batch([b"x"], key=pa.array(["k"])))
+    with pytest.raises(OptionError, match="no column value"):
+        write(options, pa.record_batch({"topic": pa.array(["t"])}))
+    with pytest.raises(OptionError, match="column defer cannot be of type string"):
+        write(options, batch([b"x"], defer=pa.array(["1"])))
+
+
+def test_batches_go_to_the_brokers_in_turn(nsq_private: Start):
+    first = nsq_private()
+    second = nsq_private(lookupd=first)
+    topic = first.topic("c")
+    second.create(topic, "c")
+    options = NsqOptions.from_spark(
+        {"nsqlookupdHttpAddresses": first.lookupd_address, "topic": topic, "batchingMaxMessages": "10"}, WRITE
+    )
+    assert write(options, batch(numbered(100))) == 100
+    assert (stored(first, topic), stored(second, topic)) == (50, 50)
+    # Tasks do not all begin with the same one.
+    assert write(options, batch(numbered(10)), partition=0) + write(options, batch(numbered(10)), partition=1) == 20
+    assert (stored(first, topic), stored(second, topic)) == (60, 60)
+
+
+def test_a_broker_that_is_down_is_passed_over(nsq_private: Start):
+    first, second = nsq_private(), nsq_private()
+    topic = second.topic("c")
+    first.broker.stop()
+    options = write_options(f"{first.tcp_address},{second.tcp_address}", topic=topic, batchingMaxMessages="10")
+    assert write(options, batch(numbered(100))) == 100
+    assert sorted(read_all(second.tcp_address, topic, 100)) == numbered(100)
+
+
+def test_what_a_lost_broker_has_not_taken_goes_to_another(nsq_private: Start, fault_proxy: Proxies):
+    first, second = nsq_private(), nsq_private()
+    topic = first.topic("c")
+    second.create(topic, "c")
+    proxy = in_front_of(fault_proxy, first)
+    proxy.add(Fault("cut", "c2b", at=random.randrange(400, 20_000)))
+    options = write_options(f"{proxy.address},{second.tcp_address}", topic=topic, batchingMaxMessages="10")
+    assert write(options, *(batch(numbered(5000)[start : start + 500]) for start in range(0, 5000, 500))) == 5000
+    assert proxy.happened
+    counts = [stored(nsq, topic) for nsq in (first, second)]
+    got = read_all(first.tcp_address, topic, counts[0]) + read_all(second.tcp_address, topic, counts[1])
+    assert set(got) == set(numbered(5000))
+    # Only what was under way when it broke can be there twice.
+    assert all(times <= 2 for times in Counter(got).values())
+
+
+def test_the_only_broker_is_waited_for(nsq: NsqUnderTest, fault_proxy: Proxies):
+    topic = nsq.topic("c")
+    proxy = in_front_of(fault_proxy, nsq)
+    proxy.add(Fault("abort", "b2c", at=400))  # after some OKs
+    options = write_options(proxy.address, topic=topic, batchingMaxMessages="10")
+    assert write(options, batch(numbered(1000))) == 1000
+    assert proxy.connections == 2
+    assert set(read_all(nsq.tcp_address, topic, stored(nsq, topic))) == set(numbered(1000))
+
+
+def test_a_broker_that_answers_nothing_is_given_up_for_another(nsq_private: Start, fault_proxy: Proxies):
+    first, second = nsq_private(), nsq_private()
+    topic = second.topic("c")
+    proxy = in_front_of(fault_proxy, first)
+    proxy.add(Fault("stall", "b2c", at=400, connections=100))
+    options = write_options(
+        f"{proxy.address},{second.tcp_address}", topic=topic, batchingMaxMessages="10", sendTimeout="4s"
+    )
+    assert write(options, batch(numbered(1000))) == 1000
+    got = read_all(second.tcp_address, topic, stored(second, topic))
+    if stored(first, topic):
+        got += read_all(first.tcp_address, topic, stored(first, topic))
+    assert set(got) == set(numbered(1000))
+
+
+def test_no_broker_at_all_is_an_error_in_time(nsq: NsqUnderTest, fault_proxy: Proxies):
+    proxy = in_front_of(fault_proxy, nsq)
+    proxy.stop()
+    options = write_options(proxy.address, topic="flights", sendTimeout="1500ms")
+    with pytest.raises(
+        RequestTimeoutError, match=r"writing 10 rows to topic flights: .*1500 ms\).*cannot connect"
+    ) as it:
+        write(options, batch(numbered(10)))
+    assert proxy.address in str(it.value)
+
+
+def test_a_broker_that_stays_silent_is_an_error_in_time(nsq: NsqUnderTest, fault_proxy: Proxies):
+    topic = nsq.topic("c")
+    proxy = in_front_of(fault_proxy, nsq)
+    options = write_options(proxy.address, topic=topic, sendTimeout="1500ms", connectTimeout="500ms")
+    with NsqWriter(options) as writer:
+        writer.write(batch(numbered(10)))
+        writer.flush()
+        proxy.stall_now()
+        with pytest.raises(RequestTimeoutError, match=rf"writing 10 rows to topic {topic}: no OK within sendTimeout"):
+            _write_and_flush(writer)
+    proxy.resume()
+
+
+def _write_and_flush(writer: NsqWriter) -> None:
+    writer.write(batch(numbered(10)))
+    writer.flush()
+
+
+def test_a_refused_publish_names_topic_and_rows(nsq_private: Start):
+    nsq = nsq_private(authorize=lambda _: AuthorizedClient("me", [Authorization("^allowed$")]))
+    with pytest.raises(AuthorizationError, match=r"writing 3 rows to topic denied: .*E_UNAUTHORIZED") as caught:
+        write(write_options(nsq.tcp_address, topic="denied", authSecret="s"), batch([b"1", b"2", b"3"]))
+    assert nsq.tcp_address in str(caught.value)
+
+
+def test_what_cannot_work_with_any_try_fails_at_once(nsq: NsqUnderTest):
+    with pytest.raises(MQSourceError, match=r"writing 1 rows to topic t: .*this nsqd has no TLS") as caught:
+        write(write_options(nsq.tcp_address, topic="t", tls="true"), batch([b"x"]))
+    assert not isinstance(caught.value, TransportError)
+
+
+def test_a_lookup_without_brokers_is_an_error(nsq_private: Start):
+    nsq = nsq_private()
+    lookupd = nsq.lookupd_address
+    options = NsqOptions.from_spark({"nsqlookupdHttpAddresses": lookupd, "topic": "t"}, WRITE)
+    wait_until(lambda: nsq.ask("GET", lookupd, "/nodes")[1]["producers"] != [], "registered")
+    nsq.post("/topic/create", topic="t")
+    wait_until(lambda: nsq.ask("GET", lookupd, "/lookup", topic="t")[0] == 200, "known")
+    status, _ = nsq.ask(
+        "POST", lookupd, "/topic/tombstone", topic="t", node=f"127.0.0.1:{nsq.http_address.split(':')[1]}"
+    )
+    assert status == 200
+    with pytest.raises(ServiceNotReadyError, match="no nsqd to write to"):
+        NsqWriter(options)
+
+
+def test_everything_over_a_compressed_connection(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    options = write_options(nsq.tcp_address, topic=topic, compression="deflate", batchingMaxBytes="10k")
+    assert write(options, batch(numbered(3000))) == 3000
+    assert sorted(read_all(nsq.tcp_address, topic, 3000)) == numbered(3000)
