@@ -26,14 +26,19 @@ JSON = b'{"ledgers": [{"ledgerId": 7, "entries": 3}]}'
 
 
 class Server:
-    """Answers GETs with the next of `answers`, (status, body, headers), the last one again and again."""
+    """Answers GETs and POSTs with the next of `answers`, (status, body, headers), the last one again and again."""
 
     def __init__(self, *answers, context=None):
         self.asked: list[tuple[str, dict[str, str]]] = []
+        self.forms: list[bytes] = []
         server = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                server.forms.append(self.rfile.read(int(self.headers["Content-Length"])))
+                self.do_GET()
 
             def do_GET(self):
                 number = len(server.asked)
@@ -275,3 +280,40 @@ def test_a_redirect_onto_https_is_verified(tls_material):
         assert fetch(plain.url, tls=TlsSettings(tls_material.ca)) == json.loads(JSON)
         with pytest.raises(TransportError, match="certificate verify failed"):
             fetch(plain.url, tls=TlsSettings(tls_material.other_ca))
+
+
+# -- forms
+
+
+def post(url, form):
+    return fetch_json(url, headers={}, tls=None, timeout_seconds=20.0, form=form, address="the issuer")
+
+
+def test_a_form_is_posted():
+    with Server((200, JSON, {})) as server:
+        assert post(f"{server.url}/x", {"a": "b c&", "ä": "1"}) == json.loads(JSON)
+    assert server.forms == [b"a=b+c%26&%C3%A4=1"]
+    assert server.asked[0][1]["Content-Type"] == "application/x-www-form-urlencoded"
+
+
+def test_a_form_is_sent_again_where_the_server_restarts():
+    with Server((503, b"", {}), (200, JSON, {})) as server:
+        assert post(f"{server.url}/x", {"a": "1"}) == json.loads(JSON)
+    assert server.forms == [b"a=1", b"a=1"]
+
+
+def test_what_is_said_of_a_form_is_not_in_the_sentence():
+    with Server((400, b"you said hush", {})) as server, pytest.raises(BrokerError) as caught:
+        post(f"{server.url}/x", {"secret": "hush"})
+    assert str(caught.value) == f"{server.url}/x: HTTP status 400"
+    assert caught.value.broker_message == "you said hush"
+
+
+def test_a_form_is_not_taken_elsewhere():
+    with (
+        Server((200, JSON, {})) as other,
+        Server((307, b"", {"Location": f"{other.url}/y"})) as server,
+        pytest.raises(RemoteProtocolError, match="which is not followed with a secret; check the issuer"),
+    ):
+        post(f"{server.url}/x", {"secret": "hush"})
+    assert other.forms == []

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from spark_mq_source.net.arrivals import arrivals
+
+
+def test_items_come_in_order():
+    assert list(arrivals(range(100), lambda: None)) == list(range(100))
+    assert list(arrivals([], lambda: None)) == []
+
+
+def test_where_none_comes_in_time_there_is_none():
+    more = threading.Event()
+
+    def slow() -> Iterator[int]:
+        yield 1
+        more.wait(30)
+        yield 2
+
+    found = arrivals(slow(), lambda: 0.05)
+    seen = [item for item in (next(found), next(found), next(found)) if item is not None]
+    assert seen == [1]
+    more.set()
+    rest = list(found)
+    assert [item for item in rest if item is not None] == [2]
+
+
+def test_what_the_iterator_raises_is_raised():
+    def failing() -> Iterator[int]:
+        yield 1
+        msg = "broken"
+        raise OSError(msg)
+
+    found = arrivals(failing(), lambda: None)
+    assert next(found) == 1
+    with pytest.raises(OSError, match="broken"):
+        next(found)
+
+
+def test_who_stops_leaves_no_thread_behind():
+    before = set(threading.enumerate())
+    found = arrivals(iter(range(1000)), lambda: None)
+    assert next(found) == 0
+    (reader,) = set(threading.enumerate()) - before
+    found.close()
+    reader.join(30)
+    assert not reader.is_alive()
