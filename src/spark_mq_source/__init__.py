@@ -42,6 +42,7 @@ from spark_mq_source.core.errors import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_mq_source.spark.nsq import NsqDataSource
     from spark_mq_source.spark.pulsar import PulsarNativeDataSource
     from spark_mq_source.spark.tubemq import TubeMQDataSource
 
@@ -56,6 +57,7 @@ __all__ = [
     "EncryptedMessageError",
     "LocalProtocolError",
     "MQSourceError",
+    "NsqDataSource",
     "OptionError",
     "ProtocolError",
     "PulsarNativeDataSource",
@@ -76,6 +78,7 @@ __all__ = [
 
 _PROTOCOLS = ("pulsar", "tubemq", "nsq")
 _DATA_SOURCES = {
+    "NsqDataSource": "spark_mq_source.spark.nsq",
     "PulsarNativeDataSource": "spark_mq_source.spark.pulsar",
     "TubeMQDataSource": "spark_mq_source.spark.tubemq",
 }

@@ -1,0 +1,225 @@
+"""What a query reads: the nsqd that have its topic, what waits on them, and how much each task takes of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from spark_mq_source.core.errors import MQSourceError, TopicNotFoundError
+from spark_mq_source.nsq.client import ChannelStats, NsqClient, Nsqd
+from spark_mq_source.nsq.options import NsqOptions
+from spark_mq_source.nsq.reader import NsqRange
+from spark_mq_source.nsq.wal import open_store, read_plan, write_plan
+
+__all__ = [
+    "Waiting",
+    "fetch_waiting",
+    "find_nsqds",
+    "plan_batch",
+    "plan_document",
+    "share_out",
+    "tasks_of",
+    "trigger_tasks",
+]
+
+logger = logging.getLogger(__name__)
+
+MOST_AT_ONCE: Final = 16
+"""HTTP interfaces asked at the same time."""
+
+Waiting = Mapping[Nsqd, int | None]
+"""How many messages wait on each nsqd; None where it does not say."""
+
+
+def plan_batch(options: NsqOptions) -> list[NsqRange]:
+    """The tasks of one batch read: a drain, or with `walDir` and `runId` what was planned when it was first read.
+
+    Raises:
+        TopicNotFoundError: no nsqd has the topic, or the channel is not there and not to be created.
+        OptionError: `walDir` cannot be used.
+        UnsupportedFeatureError: nothing can be made exclusively in `walDir`.
+        MQSourceError: no nsqlookupd answers, or no nsqd can be reached.
+    """
+    try:
+        if options.wal_dir is None or options.run_id is None:
+            return [NsqRange(nsqd, rows) for nsqd, rows in _drain(options)]
+        store = open_store(options.wal_dir, probe=True)
+        folder = f"run-{options.run_id}"
+        if not store.names(folder):
+            write_plan(store, folder, plan_document(_drain(options)))
+        return tasks_of(folder, read_plan(store, folder))
+    except MQSourceError as error:
+        raise error.within("nsq: planning") from error
+
+
+def _drain(options: NsqOptions) -> list[tuple[Nsqd, int | None]]:
+    client = NsqClient(options)
+    nsqds = find_nsqds(client, options)
+    if not nsqds:
+        msg = f"nsq topic {options.topic}: no nsqd has it"
+        raise TopicNotFoundError(msg)
+    return _drain_tasks(options, fetch_waiting(client, options, nsqds))
+
+
+def find_nsqds(client: NsqClient, options: NsqOptions) -> Sequence[Nsqd]:
+    """The nsqd that have the topic; makes sure that the channel is there, or creates it on each.
+
+    Raises:
+        TopicNotFoundError: the channel is not there and not to be created, or nobody can say whether it is.
+        MQSourceError: no nsqlookupd answers, or no nsqd can be reached where a channel is to be created.
+    """
+    topic, channel = options.topic or "", options.channel or ""
+    topology = client.fetch_topology(topic)
+    if not topology.nsqds or channel in topology.channels:
+        return topology.nsqds
+    stats = _ask(client, options, topology.nsqds)
+    if any(found is not None and found.exists for found in stats.values()):
+        return topology.nsqds
+    if not options.create_channel:
+        who = ", ".join(nsqd.name for nsqd in topology.nsqds)
+        why = "has no such channel" if all(stats.values()) else "does not say over HTTP whether it has the channel"
+        msg = (
+            f"nsq topic {topic}, channel {channel}: {who} {why}; set createChannel=true to create it: the first "
+            f"channel of a topic gets what waits in the topic, any other what is published from then on"
+        )
+        raise TopicNotFoundError(msg)
+    failures: list[MQSourceError] = []
+    for nsqd in topology.nsqds:
+        try:
+            with client.open_session(nsqd) as session:
+                session.subscribe(topic, channel)
+        except MQSourceError as error:
+            if not error.retryable:
+                raise
+            logger.warning("%s: the channel %s of %s is not created there: %s", nsqd.name, channel, topic, error)
+            failures.append(error)
+    if len(failures) == len(topology.nsqds):
+        raise failures[0]
+    return topology.nsqds
+
+
+def fetch_waiting(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd]) -> dict[Nsqd, int | None]:
+    """How many messages each nsqd could deliver now: none of a paused channel, none that are deferred or in flight."""
+    return {
+        nsqd: None if found is None else 0 if found.is_paused else found.depth
+        for nsqd, found in _ask(client, options, nsqds).items()
+    }
+
+
+def tasks_of(folder: str, plan: Mapping[str, Any]) -> list[NsqRange]:
+    """The tasks of a batch that is planned: the same whenever it is asked."""
+    nsqds = [Nsqd(**nsqd) for nsqd in plan["nsqds"]]
+    duplicates = plan["duplicates"]
+    return [
+        NsqRange(
+            nsqds[task["nsqd"]],
+            task["max_rows"],
+            folder,
+            number,
+            frozenset(duplicates.get(nsqds[task["nsqd"]].name, ())),
+        )
+        for number, task in enumerate(plan["tasks"])
+    ]
+
+
+def plan_document(
+    tasks: Sequence[tuple[Nsqd, int | None]], duplicates: Mapping[str, Mapping[str, float]] | None = None
+) -> dict[str, object]:
+    """The JSON document of a batch that is planned.
+
+    Args:
+        tasks: whom each asks, and for how many messages at most.
+        duplicates: ids of messages that may come again, by the nsqd's name, each with when that was noticed.
+    """
+    nsqds = list(dict.fromkeys(nsqd for nsqd, _ in tasks))
+    return {
+        "nsqds": [
+            {"name": nsqd.name, "host": nsqd.host, "port": nsqd.port, "http_url": nsqd.http_url} for nsqd in nsqds
+        ],
+        "tasks": [{"nsqd": nsqds.index(nsqd), "max_rows": rows} for nsqd, rows in tasks],
+        "duplicates": duplicates or {},
+    }
+
+
+def share_out(waiting: Sequence[int], budget: int, *, turn: int) -> list[int]:
+    """Divides `budget` by what waits; whoever has any gets at least one, in turns where there is not enough.
+
+    Args:
+        waiting: how many wait at each, 0 and up.
+        budget: how many to take in all, 1 and up.
+        turn: whose turn it is where not all get one.
+
+    Example:
+        >>> share_out([90, 10, 0], 20, turn=0)
+        [18, 2, 0]
+        >>> [share_out([5, 5, 5], 2, turn=turn) for turn in (0, 1)]
+        [[1, 1, 0], [0, 1, 1]]
+    """
+    total = sum(waiting)
+    if total <= budget:
+        return list(waiting)
+    order = [index % len(waiting) for index in range(turn, turn + len(waiting))]
+    having = [index for index in order if waiting[index]]
+    shares = [0] * len(waiting)
+    for index in having[:budget]:
+        shares[index] = 1
+    left = budget - sum(shares)
+    rest = total - len(having)
+    if left > 0:
+        for index in having:
+            shares[index] += left * (waiting[index] - 1) // rest
+        for index in having[: budget - sum(shares)]:
+            shares[index] += 1
+    return shares
+
+
+def trigger_tasks(
+    options: NsqOptions, waiting: Waiting, budget: int | None, *, turn: int
+) -> list[tuple[Nsqd, int | None]]:
+    """Whom each task of a trigger asks, and for how many messages: for what waits, within the budget of all.
+
+    An nsqd that does not say what waits is asked for as much as the budget allows, or for whatever there is (None).
+    """
+    nsqds = list(waiting)
+    if budget is None:
+        parts = [waiting[nsqd] for nsqd in nsqds]
+    else:
+        parts = list(share_out([_or(waiting[nsqd], budget) for nsqd in nsqds], budget, turn=turn))
+    return _by_connection(options, zip(nsqds, parts, strict=True))
+
+
+def _drain_tasks(options: NsqOptions, waiting: Waiting) -> list[tuple[Nsqd, int | None]]:
+    """The same for a batch read, which waits for more than there is now, where its other limits allow."""
+    nsqds, budget = list(waiting), options.max_rows
+    if budget is None:
+        return _by_connection(options, ((nsqd, None) for nsqd in nsqds))
+    parts = share_out([_or(waiting[nsqd], budget) for nsqd in nsqds], budget, turn=0)
+    each, odd = divmod(budget - sum(parts), len(nsqds))
+    more = (part + each + (index < odd) for index, part in enumerate(parts))
+    return _by_connection(options, zip(nsqds, more, strict=True))
+
+
+def _by_connection(options: NsqOptions, parts: Iterable[tuple[Nsqd, int | None]]) -> list[tuple[Nsqd, int | None]]:
+    connections = options.connections_per_nsqd
+    tasks: list[tuple[Nsqd, int | None]] = []
+    for nsqd, rows in parts:
+        for connection in range(connections):
+            if rows is None:
+                tasks.append((nsqd, None))
+            elif part := rows // connections + (connection < rows % connections):
+                tasks.append((nsqd, part))
+    return tasks
+
+
+def _or(waiting: int | None, otherwise: int) -> int:
+    return otherwise if waiting is None else waiting
+
+
+def _ask(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd]) -> dict[Nsqd, ChannelStats | None]:
+    if not nsqds:
+        return {}
+    topic, channel = options.topic or "", options.channel or ""
+    with ThreadPoolExecutor(min(len(nsqds), MOST_AT_ONCE), thread_name_prefix="nsqd http") as pool:
+        return dict(zip(nsqds, pool.map(lambda nsqd: client.fetch_stats(nsqd, topic, channel), nsqds), strict=True))

@@ -1,0 +1,478 @@
+"""One task's messages -> Arrow batches: straight from an nsqd, or by way of the write-ahead folder.
+
+Without `walDir` a read is a drain: messages are finished once Spark has taken their rows, and whoever reads again gets
+others. With it the messages of a task are written down first and finished then; see `wal` for how attempts agree.
+
+A message is in flight from its delivery until its FIN, and nsqd delivers no more than it was let (RDY) ahead. So RDY is
+never more than what the task still wants: nothing has to be put back, and nothing is delivered once too often.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import (
+    ConstantColumn,
+    check_columns,
+    fixed_width_array,
+    is_text,
+    record_batch,
+    variable_width_array,
+)
+from spark_mq_source.core.errors import (
+    CorruptMessageError,
+    MQSourceError,
+    RequestTimeoutError,
+    TooManyAttemptsError,
+    TransportError,
+)
+from spark_mq_source.nsq._messages_python import COLUMN_TYPES
+from spark_mq_source.nsq.client import NsqClient, Nsqd
+from spark_mq_source.nsq.commands import Pub
+from spark_mq_source.nsq.messages import MessageDecoder
+from spark_mq_source.nsq.options import AckMode, NsqOptions, OnMaxAttempts
+from spark_mq_source.nsq.wal import TaskLog, open_store
+from spark_mq_source.nsq.wire import MESSAGE_ID_BYTES
+
+if TYPE_CHECKING:
+    from spark_mq_source.nsq.session import Consumer, Session
+
+__all__ = ["NsqRange", "read_range"]
+
+logger = logging.getLogger(__name__)
+
+BATCH_BYTES: Final = 2 << 20
+"""An Arrow batch is handed over, or written down, when it holds so much: see the Pulsar reader's measurements."""
+
+IDLE_MS: Final = 500
+"""How long a trigger waits for a next message, unless `idleTimeout` says: what is late is in the next trigger."""
+
+DRAIN_IDLE_MS: Final = 2000
+"""How long a batch read that has no other end in time does: there is no next one for what is late."""
+
+LONGEST_WAIT_SECONDS: Final = 1.0
+"""A wait for messages is never longer, so that what else has to be done is done in time."""
+
+_LOGGED: Final = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("message_id", pa.string()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("attempts", pa.int32()),
+    ]
+)
+"""What is written down, whatever columns are asked for: whoever does the batch over may ask for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class NsqRange:
+    """The work of one task.
+
+    Attributes:
+        nsqd: who is asked.
+        max_rows: how many messages at most; None for no bound.
+        folder: of the batch, in `walDir`; empty without.
+        task: the task's number in it.
+        duplicates: ids of messages that earlier batches have, and that may come again.
+    """
+
+    nsqd: Nsqd
+    max_rows: int | None = None
+    folder: str = ""
+    task: int = 0
+    duplicates: frozenset[str] = frozenset()
+
+
+def read_range(options: NsqOptions, task: NsqRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, in batches of `schema`.
+
+    Raises:
+        OptionError: columns or types that cannot be built.
+        CorruptMessageError: text was asked for and a message is not UTF-8.
+        TooManyAttemptsError: a message came more often than `maxAttempts` says, and `onMaxAttempts` is `fail`.
+        DataLossError: the write-ahead log was deleted.
+        MQSourceError: nsqd refuses, or (without `walDir`) cannot be reached or goes away.
+    """
+    check_columns(schema, COLUMN_TYPES)
+    if not task.folder:
+        yield from _Drain(options, task, schema).rows()
+        return
+    log = TaskLog(open_store(options.wal_dir or ""), task.folder, task.task)
+    log.catch_up()
+    if not log.is_ended:
+        _Collector(options, task, log).collect()
+    project = _Projection(options, task, schema)
+    for slot in log.slots:
+        if not slot.is_end:
+            yield from map(project, log.read(slot))
+
+
+class _Limits:
+    """When a read ends: so many messages, so long, or nothing for a while; None is no such limit."""
+
+    def __init__(self, max_rows: int | None, max_seconds: float | None, idle_seconds: float | None) -> None:
+        self._max_rows = max_rows
+        self._deadline = float("inf") if max_seconds is None else time.monotonic() + max_seconds
+        self._idle_seconds = float("inf") if idle_seconds is None else idle_seconds
+        self._heard = time.monotonic()
+
+    def heard(self) -> None:
+        """Messages came."""
+        self._heard = time.monotonic()
+
+    def wanted(self, rows: int, most: int) -> int:
+        """How many more than `rows` may be on their way at once; `most` at most."""
+        return most if self._max_rows is None else max(0, min(most, self._max_rows - rows))
+
+    def seconds_left(self) -> float:
+        """How long the next message may take to come."""
+        return max(0.0, min(self._deadline, self._heard + self._idle_seconds) - time.monotonic())
+
+
+class _Received:
+    """Messages that were received and not handed on yet, decoded into `schema`."""
+
+    def __init__(self, options: NsqOptions, task: NsqRange, schema: pa.Schema) -> None:
+        self._decoder = MessageDecoder(
+            schema, topic=options.topic or "", channel=options.channel or "", nsqd=task.nsqd.name
+        )
+        self._ids: list[bytes] = []
+        self._since = 0.0
+
+    def receive(self, consumer: Consumer, timeout_seconds: float) -> bool:
+        """Takes what is there, or what comes in time; whether that was anything."""
+        if not self.rows:
+            self._since = time.monotonic()
+        runs = consumer.receive(max_bytes=BATCH_BYTES, timeout_seconds=min(timeout_seconds, LONGEST_WAIT_SECONDS))
+        for run in runs:
+            self._ids.append(self._decoder.append(run))
+        return bool(runs)
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return self._decoder.rows
+
+    @property
+    def ids(self) -> bytes:
+        """The ids of all of them, 16 bytes each."""
+        return b"".join(self._ids)
+
+    def is_due(self, wanted: int, most: int, patience_seconds: float) -> bool:
+        """Whether they are to be handed on before more is waited for.
+
+        At half of what may be in flight: nsqd sends the other half meanwhile. And well before their timeout.
+        """
+        return self.rows > 0 and (
+            self.rows >= wanted
+            or self.rows * 2 >= most
+            or self._decoder.nbytes >= BATCH_BYTES
+            or time.monotonic() - self._since >= patience_seconds
+        )
+
+    def take(self) -> tuple[bytes, pa.RecordBatch]:
+        """Their ids and rows; starts over."""
+        ids, self._ids = self.ids, []
+        return ids, self._decoder.take_batch()
+
+
+class _Task:
+    """What both ways to read have in common: the connection, and messages that came more than once."""
+
+    def __init__(self, options: NsqOptions, task: NsqRange) -> None:
+        self._options = options
+        self._task = task
+        self._where = f"nsq topic {options.topic}, channel {options.channel}, nsqd {task.nsqd.name}"
+
+    @contextmanager
+    def _subscribed(self) -> Iterator[Consumer]:
+        with NsqClient(self._options).open_session(self._task.nsqd) as session:
+            yield session.subscribe(self._options.topic or "", self._options.channel or "")
+
+    def _most_in_flight(self, session: Session) -> int:
+        most = session.identified.max_rdy_count
+        return most if self._options.max_in_flight is None else min(most, self._options.max_in_flight)
+
+    def _close(self, consumer: Consumer) -> bytes:
+        """The barrier; returns the ids of what was finished too late."""
+        refused = consumer.close(timeout_seconds=self._options.operation_timeout_ms / 1000)
+        if refused:
+            count = len(refused) // MESSAGE_ID_BYTES
+            logger.warning("%s: %d messages were finished after their timeout, and come again", self._where, count)
+        return refused
+
+    def _sorted_out(self, consumer: Consumer, batch: pa.RecordBatch, known: Callable[[], set[str]]) -> pa.RecordBatch:
+        """The batch without duplicates, and without messages that are given up.
+
+        Args:
+            consumer: whose session publishes what is given up.
+            batch: with the columns of `_LOGGED`.
+            known: gives the ids that are read already; asked for only where a message has come before, and added to.
+
+        Raises:
+            TooManyAttemptsError: a message came too often.
+            MQSourceError: nsqd did not take a message that was given up.
+        """
+        attempts = memoryview(batch.column("attempts").buffers()[1]).cast("i")[: batch.num_rows]
+        if max(attempts, default=0) <= 1:
+            return batch
+        limit, seen = self._options.max_attempts, known()
+        kept = array("i")
+        for row, id_ in enumerate(batch.column("message_id").to_pylist()):
+            if id_ in seen:
+                continue
+            seen.add(id_)
+            if limit and attempts[row] > limit:
+                self._give_up(consumer, id_, attempts[row], batch.column("value")[row].as_buffer())
+            else:
+                kept.append(row)
+        if len(kept) == batch.num_rows:
+            return batch
+        logger.info("%s: %d messages left out: come again, or given up", self._where, batch.num_rows - len(kept))
+        # From a buffer, because pa.array imports pandas where there is one.
+        return batch.take(fixed_width_array(pa.int32(), len(kept), pa.py_buffer(kept)))
+
+    def _give_up(self, consumer: Consumer, id_: str, attempts: int, value: pa.Buffer) -> None:
+        options = self._options
+        if options.on_max_attempts is OnMaxAttempts.FAIL:
+            msg = (
+                f"{self._where}: message {id_} was delivered {attempts} times, and maxAttempts is "
+                f"{options.max_attempts}; set onMaxAttempts=deadLetterTopic to put such messages aside"
+            )
+            raise TooManyAttemptsError(msg)
+        answer = consumer.session.publish(Pub(options.dead_letter_topic or "", value))
+        try:
+            answer.result(options.operation_timeout_ms / 1000)
+        except FutureTimeoutError:
+            msg = f"{self._where}: no OK for message {id_} within operationTimeout"
+            raise RequestTimeoutError(msg) from None
+        except MQSourceError as error:
+            raise error.within(f"{self._where}: message {id_} to topic {options.dead_letter_topic}") from error
+
+
+class _Drain(_Task):
+    """Messages straight from nsqd, finished (or put back) when Spark has taken their rows."""
+
+    def __init__(self, options: NsqOptions, task: NsqRange, schema: pa.Schema) -> None:
+        super().__init__(options, task)
+        self._schema = schema
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """See `read_range`."""
+        options = self._options
+        # Whether a message came too often cannot be told by any columns.
+        project = _Projection(options, self._task, self._schema) if options.max_attempts else None
+        received = _Received(options, self._task, self._schema if project is None else _LOGGED)
+        unfinished = b""
+        with self._subscribed() as consumer:
+            try:
+                for ids, batch in self._received(consumer, received):
+                    unfinished += ids
+                    rows = batch if project is None else project(self._sorted_out(consumer, batch, set))
+                    if rows.num_rows:
+                        yield rows
+                    if options.ack_mode is AckMode.FIN:
+                        consumer.fin(unfinished)
+                        unfinished = b""
+            finally:
+                if not consumer.session.closed:
+                    consumer.requeue(unfinished + received.ids)
+                    self._close(consumer)
+
+    def _received(self, consumer: Consumer, received: _Received) -> Iterator[tuple[bytes, pa.RecordBatch]]:
+        options, session = self._options, consumer.session
+        most, patience = self._most_in_flight(session), _patience_seconds(session)
+        max_rows = self._task.max_rows
+        if options.ack_mode is AckMode.REQUEUE:
+            # All of it stays in flight until the end.
+            max_rows = most if max_rows is None else min(most, max_rows)
+        limits = _drain_limits(options, max_rows)
+        rows = 0
+        while True:
+            wanted = limits.wanted(rows, most)
+            consumer.ready(wanted)
+            while True:
+                left = limits.seconds_left()
+                if received.is_due(wanted, most, patience) or not (wanted and left):
+                    break
+                if received.receive(consumer, left):
+                    limits.heard()
+            if not received.rows:
+                return
+            rows += received.rows
+            yield received.take()
+
+
+class _Collector(_Task):
+    """Fills the log of a task: receives, writes down, finishes; until the limits, or until the log has ended."""
+
+    def __init__(self, options: NsqOptions, task: NsqRange, log: TaskLog) -> None:
+        super().__init__(options, task)
+        self._log = log
+        self._known = set(task.duplicates)
+        self._slots_known = 0
+
+    def collect(self) -> None:
+        """Ends the log, with whatever there was. An nsqd that is not there, or goes away, has no more messages.
+
+        Raises:
+            MQSourceError: see `read_range`.
+        """
+        try:
+            with self._subscribed() as consumer:
+                self._fill(consumer)
+                refused = self._close(consumer)
+        except TransportError as error:
+            # What was not finished is delivered again, in a later batch: as a duplicate where it is in the log.
+            logger.warning("%s: no more of it in this batch: %s", self._where, error)
+        else:
+            if any(slot.attempt == self._log.attempt for slot in self._log.slots):
+                self._log.finished(_as_text(refused))
+        self._log.end()
+
+    def _fill(self, consumer: Consumer) -> None:
+        options, session = self._options, consumer.session
+        most, patience = self._most_in_flight(session), _patience_seconds(session)
+        if options.run_id is None:
+            limits = _Limits(self._task.max_rows, patience, (options.idle_timeout_ms or IDLE_MS) / 1000)
+        else:
+            limits = _drain_limits(options, self._task.max_rows)
+        received = _Received(options, self._task, _LOGGED)
+        try:
+            while not self._log.is_ended:
+                wanted = limits.wanted(self._log.rows, most)
+                consumer.ready(wanted)
+                while True:
+                    left = limits.seconds_left()
+                    if received.is_due(wanted, most, patience) or not (wanted and left):
+                        break
+                    if received.receive(consumer, left):
+                        limits.heard()
+                if not received.rows:
+                    return
+                self._write_down(consumer, received, patience)
+        finally:
+            if not session.closed:
+                # An error, or another attempt has ended the log: nsqd need not wait for the timeout.
+                consumer.requeue(received.ids)
+
+    def _write_down(self, consumer: Consumer, received: _Received, patience_seconds: float) -> None:
+        """Puts what was received into the log and finishes it; puts it back where the log has ended."""
+        ids, batch = received.take()
+        is_stored = False
+        try:
+            with _kept(consumer, ids, patience_seconds):
+                batch = self._sorted_out(consumer, batch, self._ids_known)
+                is_stored = not batch.num_rows or self._log.append(batch)
+        finally:
+            if not is_stored and not consumer.session.closed:
+                consumer.requeue(ids)
+        if is_stored:
+            consumer.fin(ids)
+
+    def _ids_known(self) -> set[str]:
+        for slot in self._log.slots[self._slots_known :]:
+            if not slot.is_end:
+                self._known |= self._log.ids(slot)
+        self._slots_known = len(self._log.slots)
+        return self._known
+
+
+class _Projection:
+    """Rows that were written down -> the columns asked for."""
+
+    def __init__(self, options: NsqOptions, task: NsqRange, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._where = f"nsq topic {options.topic}, channel {options.channel}, nsqd {task.nsqd.name}"
+        constants = {"topic": options.topic or "", "channel": options.channel or "", "nsqd": task.nsqd.name}
+        self._constants = {
+            field.name: ConstantColumn(constants[field.name], field.type) for field in schema if field.name in constants
+        }
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The same rows.
+
+        Raises:
+            CorruptMessageError: text was asked for and a message is not UTF-8.
+        """
+        arrays = [
+            self._constants[field.name].take(batch.num_rows)
+            if field.name in self._constants
+            else self._converted(batch, field)
+            for field in self._schema
+        ]
+        return record_batch(self._schema, arrays, batch.num_rows)
+
+    def _converted(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        column = batch.column(field.name)
+        if column.type == field.type:
+            return column
+        if not pa.types.is_timestamp(field.type):
+            _, offsets, data = column.buffers()
+            converted = variable_width_array(field.type, batch.num_rows, offsets, data)
+            if is_text(field.type):
+                self._check_text(batch, converted)
+            return converted
+        return fixed_width_array(field.type, batch.num_rows, column.buffers()[1])
+
+    def _check_text(self, batch: pa.RecordBatch, column: pa.Array) -> None:
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            for id_, value in zip(
+                batch.column("message_id").to_pylist(), batch.column("value").to_pylist(), strict=True
+            ):
+                try:
+                    value.decode()
+                except UnicodeDecodeError as error:
+                    msg = f"{self._where}: message {id_}: value is not UTF-8 ({error}); read it as binary"
+                    raise CorruptMessageError(msg) from error
+            raise
+
+
+@contextmanager
+def _kept(consumer: Consumer, ids: bytes, every_seconds: float) -> Iterator[None]:
+    """Has nsqd wait longer for messages (TOUCH) as long as it takes to write them down."""
+    done = threading.Event()
+
+    def touch() -> None:
+        while not done.wait(every_seconds):
+            try:
+                consumer.touch(ids)
+            except MQSourceError as error:
+                logger.debug("no TOUCH: %s", error)
+                return
+
+    toucher = threading.Thread(target=touch, name="nsq touch", daemon=True)
+    toucher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        toucher.join()
+
+
+def _patience_seconds(session: Session) -> float:
+    """How long a message may wait here before something is done about its timeout: half of it."""
+    return session.identified.msg_timeout_ms / 2000
+
+
+def _drain_limits(options: NsqOptions, max_rows: int | None) -> _Limits:
+    idle_ms = options.idle_timeout_ms
+    if idle_ms is None and options.max_seconds is None:
+        idle_ms = DRAIN_IDLE_MS
+    return _Limits(max_rows, options.max_seconds, None if idle_ms is None else idle_ms / 1000)
+
+
+def _as_text(ids: bytes) -> list[str]:
+    return [ids[at : at + MESSAGE_ID_BYTES].decode("ascii") for at in range(0, len(ids), MESSAGE_ID_BYTES)]

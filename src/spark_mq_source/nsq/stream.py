@@ -1,0 +1,196 @@
+"""The driver's side of one streaming query: a batch is planned into the write-ahead folder before Spark knows of it.
+
+NSQ has no positions, so an offset is the number of a batch and the name of a folder in `walDir` (a new one for each
+checkpoint: batches of two queries never meet). What a batch reads is written there as its plan; whoever does the batch
+over, after whatever crash, finds the same tasks, and each task finds in its log what it has read already.
+
+A message whose FIN did not get through, or may not have, comes again although a batch has it. Each plan names those of
+the batches before it, and its tasks leave them out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from spark_mq_source.core.errors import OptionError, TransportError
+from spark_mq_source.nsq.client import NsqClient, Nsqd
+from spark_mq_source.nsq.offsets import BatchOffset
+from spark_mq_source.nsq.options import NsqOptions
+from spark_mq_source.nsq.planner import fetch_waiting, find_nsqds, plan_document, tasks_of, trigger_tasks
+from spark_mq_source.nsq.reader import NsqRange
+from spark_mq_source.nsq.session import Session
+from spark_mq_source.nsq.wal import Store, TaskLog, open_store, read_plan, remove_batch, write_plan
+
+__all__ = ["NsqStream"]
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED_SECONDS: Final = 24 * 3600.0
+"""How long a message that may come again is looked for. It waits for its timeout, and then behind all that waits."""
+
+EPHEMERAL: Final = "#ephemeral"
+"""What a channel's name ends in that nsqd deletes with its last consumer (V2 specification, Notes)."""
+
+
+class NsqStream:
+    """Plans the triggers of one query.
+
+    Not for use by several threads at once. After any error the same call may be made again.
+
+    Args:
+        options: the query's options.
+
+    Attributes:
+        newest: the offset that was planned last and how many messages wait, without any limit; None before.
+
+    Raises:
+        OptionError: `walDir` cannot be written to.
+        UnsupportedFeatureError: nothing can be made exclusively there.
+    """
+
+    def __init__(self, options: NsqOptions) -> None:
+        self._options = options
+        self._client = NsqClient(options)
+        self._store: Store = open_store(options.wal_dir or "", probe=True)
+        self.newest: dict[str, object] | None = None
+        # How many more messages there are to be read, once that is fixed.
+        self._left: int | None = None
+        self._held: dict[str, Session] = {}
+
+    def close(self) -> None:
+        """Closes the connections."""
+        while self._held:
+            self._held.popitem()[1].close()
+
+    def initial(self) -> dict[str, object]:
+        """Where a query starts that has no checkpoint: before the first batch of a folder of its own.
+
+        Raises:
+            TopicNotFoundError: the channel is not there and not to be created.
+            MQSourceError: no nsqlookupd answers, or no nsqd can be reached where a channel is to be created.
+        """
+        find_nsqds(self._client, self._options)
+        return BatchOffset(uuid.uuid4().hex, 0).to_json()
+
+    def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
+        """Where the next trigger ends: one batch on, if anything may wait. The batch is planned then.
+
+        Args:
+            start: where it begins; None begins a new query.
+            limited: whether `maxRowsPerTrigger` counts.
+
+        Raises:
+            DataLossError: the write-ahead folder is gone.
+            MQSourceError: no nsqlookupd answers, or the channel is not there.
+        """
+        at = _offset(self.initial() if start is None else start)
+        nsqds = find_nsqds(self._client, self._options)
+        self._hold(nsqds)
+        waiting = fetch_waiting(self._client, self._options, nsqds)
+        known = [depth for depth in waiting.values() if depth is not None]
+        self.newest = at.to_json() | {"waiting": sum(known) if len(known) == len(waiting) else None}
+        following = BatchOffset(at.wal, at.batch + 1)
+        if self._store.exists(f"{following.folder}/plan.json"):
+            # Planned before the query ended, and not yet known to Spark, or to be done over.
+            return following.to_json()
+        budget = self._options.max_rows_per_trigger if limited else None
+        if self._left is not None:
+            budget = self._left if budget is None else min(budget, self._left)
+        if (known and len(known) == len(waiting) and not any(known)) or not nsqds or budget == 0:
+            return at.to_json()
+        if self._left is not None and not known and at.batch and self._was_empty(at):
+            return at.to_json()
+        tasks = trigger_tasks(self._options, waiting, budget, turn=following.batch)
+        if self._left is not None:
+            self._left -= sum(rows or 0 for _, rows in tasks)
+        write_plan(self._store, following.folder, plan_document(tasks, self._duplicates(at)))
+        return following.to_json()
+
+    def aim_at_now(self) -> None:
+        """From now on `latest` plans no more messages than there are now (`Trigger.AvailableNow`).
+
+        Where an nsqd does not say how many there are, it ends after a batch that found none.
+
+        Raises:
+            MQSourceError: no nsqlookupd answers, or the channel is not there.
+        """
+        waiting = fetch_waiting(self._client, self._options, find_nsqds(self._client, self._options))
+        self._left = sum(depth or 0 for depth in waiting.values())
+
+    def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[NsqRange]:
+        """The tasks of one trigger; the same for the same offsets.
+
+        Raises:
+            DataLossError: the plan is gone.
+        """
+        first, last = _offset(start), _offset(end)
+        # The start of a query that was interrupted in its first batch is made up anew, with a folder that has nothing.
+        begin = first.batch if first.wal == last.wal else 0
+        batches = (BatchOffset(last.wal, number) for number in range(begin + 1, last.batch + 1))
+        return [task for batch in batches for task in tasks_of(batch.folder, read_plan(self._store, batch.folder))]
+
+    def commit(self, end: Mapping[str, object]) -> None:
+        """Spark has `end` for good. Its batch is kept until the next one: that has to know what may come again."""
+        at = _offset(end)
+        for name in self._store.names(at.wal):
+            if name.isdecimal() and int(name) < at.batch:
+                remove_batch(self._store, f"{at.wal}/{name}")
+
+    # -- inside
+
+    def _hold(self, nsqds: Sequence[Nsqd]) -> None:
+        """Keeps an ephemeral channel, and what waits in it, from going between two triggers."""
+        topic, channel = self._options.topic or "", self._options.channel or ""
+        if not channel.endswith(EPHEMERAL):
+            return
+        for nsqd in nsqds:
+            held = self._held.get(nsqd.name)
+            if held is None or held.closed:
+                try:
+                    session = self._client.open_session(nsqd)
+                    self._held[nsqd.name] = session
+                    session.subscribe(topic, channel)
+                except TransportError as error:
+                    logger.warning("%s: the channel %s of %s is not kept there: %s", nsqd.name, channel, topic, error)
+
+    def _was_empty(self, at: BatchOffset) -> bool:
+        tasks = tasks_of(at.folder, read_plan(self._store, at.folder))
+        logs = [TaskLog(self._store, at.folder, task.task) for task in tasks]
+        for log in logs:
+            log.catch_up()
+        return not any(log.rows for log in logs)
+
+    def _duplicates(self, at: BatchOffset) -> dict[str, dict[str, float]]:
+        """What may come again after this batch: ids by nsqd, and since when each is looked for."""
+        if not at.batch:
+            return {}
+        plan = read_plan(self._store, at.folder)
+        now = time.time()
+        found: dict[str, dict[str, float]] = {
+            name: {id_: since for id_, since in ids.items() if now - since < REMEMBERED_SECONDS}
+            for name, ids in plan["duplicates"].items()
+        }
+        for task in tasks_of(at.folder, plan):
+            unfinished = TaskLog(self._store, at.folder, task.task).unfinished()
+            if unfinished:
+                logger.warning(
+                    "nsq topic %s, nsqd %s: %d messages of batch %d may come again, and will be left out",
+                    self._options.topic,
+                    task.nsqd.name,
+                    len(unfinished),
+                    at.batch,
+                )
+                found.setdefault(task.nsqd.name, {}).update(dict.fromkeys(unfinished, now))
+        return {name: ids for name, ids in found.items() if ids}
+
+
+def _offset(document: Mapping[str, object]) -> BatchOffset:
+    try:
+        return BatchOffset.from_json(document)
+    except ValueError as error:
+        msg = f"nsq: the checkpoint cannot be used: {error}"
+        raise OptionError(msg) from error

@@ -1,0 +1,122 @@
+"""`spark.read.format("nsq")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.options import READ, STREAM, WRITE
+from spark_mq_source.nsq.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
+from spark_mq_source.nsq.options import NsqOptions
+from spark_mq_source.nsq.planner import plan_batch
+from spark_mq_source.nsq.reader import NsqRange, read_range
+from spark_mq_source.nsq.stream import NsqStream
+from spark_mq_source.nsq.writer import write_rows
+from spark_mq_source.spark.base import MQDataSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_mq_source.core.ports import Predicate, TaskAttempt
+
+__all__ = ["NsqDataSource", "NsqFormat"]
+
+
+class NsqFormat:
+    """NSQ, as `core.ports.Format` wants it."""
+
+    name = "nsq"
+    columns: Mapping[str, Sequence[str]] = COLUMNS
+    default_columns: Sequence[str] = DEFAULT_COLUMNS
+    write_columns: Mapping[str, Sequence[str]] = WRITE_COLUMNS
+    required_write_columns: Sequence[str] = REQUIRED_WRITE_COLUMNS
+
+    def parse_options(self, options: Mapping[str, str]) -> NsqOptions:
+        """See `NsqOptions`."""
+        return NsqOptions.from_spark(options, READ)
+
+    def parse_stream_options(self, options: Mapping[str, str]) -> NsqOptions:
+        """See `NsqOptions`."""
+        return NsqOptions.from_spark(options, STREAM)
+
+    def open_stream(self, options: NsqOptions) -> NsqStream:
+        """See `NsqStream`."""
+        return NsqStream(options)
+
+    def wants_pushdown(self, options: NsqOptions) -> bool:
+        """Never: nsqd delivers what is next, and nothing else would spare it work."""
+        del options
+        return False
+
+    def plan(self, options: NsqOptions, predicates: Sequence[Predicate]) -> Sequence[NsqRange]:
+        """See `plan_batch`."""
+        del predicates
+        return plan_batch(options)
+
+    def read(self, options: NsqOptions, task: NsqRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """See `read_range`."""
+        return read_range(options, task, schema)
+
+    def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> NsqOptions:
+        """See `NsqOptions`."""
+        parsed = NsqOptions.from_spark(options, WRITE)
+        if parsed.topic is None and "topic" not in columns:
+            msg = f"format {self.name!r}: set the option topic, or write a column topic"
+            raise OptionError(msg)
+        return parsed
+
+    def write(self, options: NsqOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> int:
+        """See `write_rows`."""
+        return write_rows(options, batches, attempt)
+
+    def commit(self, options: NsqOptions, reports: Sequence[int]) -> None:
+        """Nothing: what a task has reported is there."""
+
+    def abort(self, options: NsqOptions, reports: Sequence[int]) -> None:
+        """Nothing: what was published stays, and is published again when it is written again."""
+
+
+class NsqDataSource(MQDataSource):
+    """Topics of NSQ as DataFrames, over NSQ's own TCP protocol.
+
+    Name: `nsq`
+
+    Options: see the table in README.md; `topic`, `channel`, and `nsqlookupdHttpAddresses` or `nsqdTcpAddresses` are
+    required to read.
+
+    Columns: `value`, `topic`, `channel`, `message_id`, `timestamp`, `attempts`, `nsqd`; `.schema()` chooses among them.
+
+    NSQ has no positions. A batch read takes what is there out of the channel, and needs an end: `maxRows`,
+    `maxSeconds` or `idleTimeout`. With `walDir` and `runId` the rows are written down, and the same read gives the same
+    rows again. A stream always writes them down, in `walDir`.
+
+    Example:
+        ::
+
+            query = (
+                spark.readStream.format("nsq")
+                .option("nsqlookupdHttpAddresses", "localhost:4161")
+                .option("topic", "flights")
+                .option("channel", "spark")
+                .option("walDir", "/data/flights.wal")
+                .load()
+            )
+
+    Writing: `value` (binary or string) is required; `topic` wins over the option; a row with `defer` (milliseconds) is
+    delivered that much later.
+
+    Example:
+        ::
+
+            (
+                df.selectExpr("to_json(struct(*)) as value")
+                .write.format("nsq")
+                .option("nsqdTcpAddresses", "localhost:4150")
+                .option("topic", "flights")
+                .mode("append")
+                .save()
+            )
+    """
+
+    format = NsqFormat()
