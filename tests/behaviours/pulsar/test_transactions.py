@@ -1,0 +1,206 @@
+"""`deliveryGuarantee=transaction`: what can be seen, and when, as the broker's official client sees it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pulsar as official
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import BrokerError, MQSourceError, RequestTimeoutError, UnsupportedFeatureError
+from spark_mq_source.core.options import WRITE
+from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.transactions import Transaction, abort_transactions, commit_transactions
+from spark_mq_source.pulsar.writer import PulsarWriter, write_rows
+from tests.fix_brokers import PulsarUnderTest
+from tests.fix_net import Fault, FaultProxy
+
+TASK = TaskAttempt("query", batch_id=0)
+
+
+class CountingProxy(FaultProxy):
+    """Counts what the broker has sent, by connection, and cuts one instead of sending so much."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.answered: Counter[int] = Counter()
+        self.lose_at: dict[int, int] = {}
+        super().__init__(host, port)
+
+    def tap(self, number: int, direction: str, data: bytes) -> None:
+        if direction == "b2c":
+            self.answered[number] += len(data)
+            if self.answered[number] > self.lose_at.get(number, 1 << 30):
+                del self.lose_at[number]
+                raise ConnectionError
+
+
+@pytest.fixture
+def broker(pulsar_featured: PulsarUnderTest) -> PulsarUnderTest:
+    return pulsar_featured
+
+
+@pytest.fixture
+def proxy(broker: PulsarUnderTest) -> Iterator[CountingProxy]:
+    host, _, port = broker.service_url.removeprefix("pulsar://").rpartition(":")
+    with CountingProxy(host, int(port)) as proxy:
+        yield proxy
+
+
+def options(broker: PulsarUnderTest, topic: str, **more: Any) -> PulsarOptions:
+    given = {
+        "serviceUrl": broker.service_url, "topic": topic, "deliveryGuarantee": "transaction", "sendTimeout": "30s",
+        "batchingMaxMessages": 10, "transactionTimeout": "2m",
+    } | more  # fmt: skip
+    if broker.broker is not None and broker.broker.admin_token is not None:
+        given["authToken"] = broker.broker.admin_token
+    return PulsarOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, WRITE)
+
+
+def rows(*numbers: int) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array([b"%06d" % number for number in numbers], pa.binary())})
+
+
+def write(broker: PulsarUnderTest, topic: str, *numbers: int, **more: Any) -> Transaction:
+    transaction = write_rows(options(broker, topic, **more), iter([rows(*numbers)]), TASK).transaction
+    assert transaction is not None
+    return transaction
+
+
+def visible(broker: PulsarUnderTest, topic: str) -> list[int]:
+    """What can be seen now, by the numbers that it holds."""
+    reader = broker.client().create_reader(topic, official.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(int(reader.read_next(20_000).data()))
+    reader.close()
+    return found
+
+
+def test_rows_can_be_seen_when_the_driver_has_committed(broker: PulsarUnderTest) -> None:
+    topic = broker.topic(2)
+    partitions = [f"{topic}-partition-{number}" for number in range(2)]
+    one = write(broker, topic, *range(50))
+    other = write(broker, topic, *range(50, 100))
+    assert [visible(broker, name) for name in partitions] == [[], []]
+    commit_transactions(options(broker, topic), [one, other])
+    found = [visible(broker, name) for name in partitions]
+    assert all(found)
+    assert sorted(found[0] + found[1]) == list(range(100))
+
+
+def test_no_row_of_an_attempt_that_was_not_taken_is_seen(broker: PulsarUnderTest) -> None:
+    topic = broker.topic()
+    loser, winner = write(broker, topic, *range(50)), write(broker, topic, *range(50))
+    commit_transactions(options(broker, topic), [winner])
+    abort_transactions(options(broker, topic), [loser])
+    assert visible(broker, topic) == list(range(50))
+
+
+def test_an_attempt_that_fails_aborts_its_transaction(broker: PulsarUnderTest) -> None:
+    topic = broker.topic()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows(*range(100))
+        raise OSError
+
+    with pytest.raises(OSError):  # noqa: PT011 - the one from above
+        write_rows(options(broker, topic), batches(), TASK)
+    # An open transaction would hide this one.
+    commit_transactions(options(broker, topic), [write(broker, topic, 7)])
+    assert visible(broker, topic) == [7]
+
+
+def test_an_attempt_that_is_killed_hides_what_comes_behind_it_until_its_time_is_up(broker: PulsarUnderTest) -> None:
+    topic = broker.topic()
+    killed = PulsarWriter(options(broker, topic, transactionTimeout="3s"), TASK)
+    killed.write(rows(*range(20)))
+    killed._wait_until(lambda: not any(producer.pending for producer in killed._open))
+    killed.close()
+    commit_transactions(options(broker, topic), [write(broker, topic, 7)])
+    assert visible(broker, topic) == []
+    deadline = time.monotonic() + 60
+    while not visible(broker, topic) and time.monotonic() < deadline:
+        time.sleep(0.2)  # the broker offers no event for it
+    assert visible(broker, topic) == [7]
+
+
+def test_nothing_is_sent_any_more_when_the_time_is_nearly_up(broker: PulsarUnderTest) -> None:
+    topic = broker.topic()
+    with PulsarWriter(options(broker, topic, transactionTimeout="2s"), TASK) as writer:
+        writer.write(rows(*range(20)))
+        time.sleep(1.6)  # the fault itself
+        with pytest.raises(RequestTimeoutError, match=r"raise transactionTimeout \(2000 ms\)"):
+            writer.write(rows(*range(20, 40)))
+    commit_transactions(options(broker, topic), [write(broker, topic, 7)])
+    deadline = time.monotonic() + 60
+    while not visible(broker, topic) and time.monotonic() < deadline:
+        time.sleep(0.2)  # the broker offers no event for it
+    assert visible(broker, topic) == [7]
+
+
+def test_a_transaction_that_has_timed_out_fails_the_commit(broker: PulsarUnderTest) -> None:
+    topic = broker.topic()
+    late, other = write(broker, topic, 1, transactionTimeout="1s"), write(broker, topic, 2)
+    time.sleep(2)  # the fault itself
+    with pytest.raises(
+        BrokerError,
+        match=rf"1 of 2 transactions are committed.*{re.escape(str(late))} was not committed.*TransactionNotFound",
+    ):
+        commit_transactions(options(broker, topic), [late, other])
+    abort_transactions(options(broker, topic), [late, other])
+    assert visible(broker, topic) == [2]
+
+
+def test_a_commit_whose_answer_is_lost_is_looked_up(broker: PulsarUnderTest, proxy: CountingProxy) -> None:
+    topic = broker.topic()
+    through_proxy = options(broker, topic, serviceUrl=f"pulsar://{proxy.address}")
+    commit_transactions(through_proxy, [write(broker, topic, 0)])
+    # One connection to look up, one to the coordinator.
+    assert list(proxy.answered) == [0, 1]
+    proxy.lose_at = {3: proxy.answered[1] - 5}  # in the midst of what answers END_TXN
+    commit_transactions(through_proxy, [write(broker, topic, 1)])
+    assert proxy.lose_at == {}
+    assert visible(broker, topic) == [0, 1]
+
+
+def test_unloads_and_cut_links_leave_each_row_once(broker: PulsarUnderTest, proxy: FaultProxy) -> None:
+    topic = broker.topic()
+    given = options(broker, topic, serviceUrl=f"pulsar://{proxy.address}", batchingMaxMessages=100)
+    with PulsarWriter(given, TASK) as writer:
+        for n, start in enumerate(range(0, 5000, 500)):
+            writer.write(rows(*range(start, start + 500)))
+            if n % 3 == 1:
+                broker.admin.unload(topic)
+            elif n % 3 == 2:
+                proxy.cut_now(abort=n % 2 == 0)
+        transaction = writer.finish()
+    assert transaction is not None
+    assert visible(broker, topic) == []
+    commit_transactions(options(broker, topic), [transaction])
+    assert set(visible(broker, topic)) == set(range(5000))
+
+
+def test_a_task_without_rows_begins_no_transaction(broker: PulsarUnderTest) -> None:
+    assert write_rows(options(broker, broker.topic()), iter([rows()]), TASK).transaction is None
+
+
+def test_a_broker_without_transactions_is_named(pulsar: PulsarUnderTest) -> None:
+    with pytest.raises(UnsupportedFeatureError, match="transactionCoordinatorEnabled=true"):
+        write(pulsar, pulsar.topic(), 1)
+
+
+def test_a_coordinator_that_does_not_answer(broker: PulsarUnderTest, proxy: FaultProxy) -> None:
+    topic = broker.topic()
+    transaction = write(broker, topic, 1)
+    proxy.add(Fault("deaf", connections=100))
+    given = options(broker, topic, serviceUrl=f"pulsar://{proxy.address}", connectTimeout="1s", sendTimeout="2s")
+    with pytest.raises(MQSourceError, match=r"0 of 1 transactions are committed.*was not committed"):
+        commit_transactions(given, [transaction])
+    commit_transactions(options(broker, topic), [transaction])
+    assert visible(broker, topic) == [1]
