@@ -35,3 +35,26 @@ def pulsar_frames() -> list[RecordedFrame]:
             data = bytes.fromhex(item["hex"])
             frames.append(RecordedFrame(item["name"], item["dir"] == "b2c", item["type"], data, item["text"]))
     return frames
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """One call of TubeMQ and its answer, whole frames; `text` is protobuf's own text of both, ` => ` between them."""
+
+    case: str
+    request: bytes
+    answer: bytes
+    text: str
+
+    def __str__(self) -> str:
+        return self.case.replace(" ", "_")
+
+
+def tubemq_calls() -> list[RecordedCall]:
+    """Every recorded TubeMQ call."""
+    lines = (FOLDER / "tubemq" / "server-2.4.0.jsonl").read_text(encoding="utf-8").splitlines()
+    items = [json.loads(line) for line in lines]
+    return [
+        RecordedCall(item["name"], bytes.fromhex(item["send"]), bytes.fromhex(item["recv"]), item["decoded"])
+        for item in items
+    ]

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError
+from spark_mq_source.tubemq import commands as c
+from spark_mq_source.tubemq.commands import decode_request, decode_response, encode_request, encode_response, is_stored
+from spark_mq_source.tubemq.connection import Call, TubeMQConnection
+from spark_mq_source.tubemq.wire import BEGIN_TOKEN, Frame, encode_frame, take_frame
+from tests.vectors import tubemq_calls
+
+MAX_PAYLOAD_BYTES = 1 << 20
+ANSWERS = [call.answer for call in tubemq_calls()]
+REQUESTS = [
+    decode_request(frame)[0]
+    for call in tubemq_calls()
+    if (frame := take_frame(memoryview(call.request), 0)) and not call.case.startswith("exception response (")
+]
+
+int32 = st.integers(-(2**31), 2**31 - 1)
+int64 = st.integers(-(2**63), 2**63 - 1)
+text = st.text(st.characters(codec="utf-8"), max_size=20)
+texts = st.lists(text, max_size=3).map(tuple)
+maybe_int32, maybe_int64, maybe_text = st.none() | int32, st.none() | int64, st.none() | text
+authorized = st.none() | st.builds(c.AuthorizedInfo, int64, maybe_text)
+certificate = st.none() | st.builds(
+    c.MasterCertificateInfo, st.none() | st.builds(c.AuthenticateInfo, text, int64, int32, text, text), maybe_text
+)
+config = st.none() | st.builds(c.ApprovedClientConfig, int64, maybe_int32)
+event = st.none() | st.builds(c.Event, int64, int32, maybe_int32, texts)
+flow = st.none() | st.builds(c.OpsTaskInfo, maybe_int64, maybe_int64, maybe_int32)
+reported = st.none() | st.builds(c.ClientSubRepInfo, int64, int64, maybe_int64, st.none() | st.booleans(), texts)
+outcome = (st.booleans(), int32, text)
+requests = st.one_of(
+    st.builds(c.RegisterProducer, text, texts, text, int64, certificate, maybe_text, config),
+    st.builds(c.ProducerHeartbeat, text, texts, text, int64, certificate, config),
+    st.builds(c.CloseProducer, text, certificate),
+    st.builds(c.RegisterConsumer, text, text, text, texts, texts, texts, st.none() | st.booleans(), maybe_int64),
+    st.builds(c.ConsumerHeartbeat, text, text, st.booleans(), texts, event, maybe_int64, maybe_int64),
+    st.builds(c.CloseConsumer, text, text, certificate),
+    st.builds(c.RegisterConsumerV2, text, text, text, texts, int32, int32, texts, reported, flow, certificate),
+    st.builds(c.ConsumerHeartbeatV2, text, text, reported, flow, certificate),
+    st.builds(c.GetPartMeta, text, text, int64, int64, certificate),
+    st.builds(c.RegisterPartition, int32, text, text, text, int32, int32, texts, maybe_int64),
+    st.builds(c.BrokerHeartbeat, text, text, texts, int32, maybe_int32, authorized),
+    st.builds(c.GetMessage, text, int32, text, text, st.booleans(), st.booleans()),
+    st.builds(c.CommitOffset, text, text, int32, text, st.booleans()),
+    st.builds(
+        c.SendMessage,
+        text,
+        text,
+        int32,
+        st.binary(max_size=200),
+        int32,
+        int32,
+        int32,
+        maybe_text,
+        maybe_text,
+        authorized,
+    ),
+)
+responses = st.one_of(
+    st.builds(c.RegisterProducerResponse, *outcome, int64, texts, authorized, config),
+    st.builds(c.ProducerHeartbeatResponse, *outcome, int64, texts, texts, st.booleans(), authorized, config),
+    st.builds(c.CloseProducerResponse, *outcome),
+    st.builds(c.RegisterConsumerResponse, *outcome, st.none() | st.booleans(), maybe_int64, maybe_text),
+    st.builds(c.ConsumerHeartbeatResponse, *outcome, event, st.none() | st.booleans(), maybe_int64, maybe_text),
+    st.builds(c.CloseConsumerResponse, *outcome),
+    st.builds(c.RegisterConsumerV2Response, int32, text, maybe_int64, texts, flow, authorized),
+    st.builds(c.ConsumerHeartbeatV2Response, int32, text, maybe_int64, texts, maybe_int64, texts, flow, authorized),
+    st.builds(c.GetPartMetaResponse, int32, text, maybe_int64, maybe_int64, texts, texts),
+    st.builds(c.RegisterPartitionResponse, *outcome, int64, int64),
+    st.builds(c.BrokerHeartbeatResponse, *outcome, st.booleans(), texts, st.booleans()),
+    st.builds(c.CommitOffsetResponse, *outcome, int64, int64),
+    st.builds(c.SendMessageResponse, *outcome, st.booleans(), int64, int64, int64),
+    st.builds(c.RpcException, st.sampled_from([c.Status.ERROR, c.Status.FATAL]), text, text),
+)
+
+
+def converse(pieces: list[bytes], waiting: int = 8) -> tuple[list[object], str]:
+    """What comes of these bytes, where calls of every kind wait: events, and the error that ended it."""
+    connection = TubeMQConnection(
+        broker=c.Broker(1, "h", 1), request_timeout_ms=1000, max_payload_bytes=MAX_PAYLOAD_BYTES, now=0.0
+    )
+    for serial_no in range(1, waiting + 1):
+        connection.send(Call(serial_no, REQUESTS[serial_no * 5 % len(REQUESTS)]))
+    connection.data_to_send()
+    events: list[object] = []
+    for piece in pieces:
+        try:
+            connection.receive_data(piece)
+        except MQSourceError as raised:
+            return events + connection.events_received(), f"{type(raised).__name__}: {raised}"
+        events += connection.events_received()
+    return events, ""
+
+
+def split(data: bytes, cuts: list[int]) -> list[bytes]:
+    places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[start:stop] for start, stop in itertools.pairwise(places)]
+
+
+def renumbered(serial_no: int, answer: bytes) -> bytes:
+    return answer[:4] + serial_no.to_bytes(4, "big") + answer[8:]
+
+
+@given(st.integers(-(2**31), 2**31 - 1), requests, st.integers(0, 2**31 - 1))
+def test_a_request_survives_the_wire(serial_no: int, request: c.Request, timeout_ms: int) -> None:
+    frame = take_frame(memoryview(encode_request(serial_no, request, timeout_ms=timeout_ms)), 0)
+    assert frame is not None
+    assert (frame.serial_no, decode_request(frame)) == (serial_no, (request, timeout_ms))
+
+
+@given(responses)
+def test_an_answer_survives_the_wire(response: c.Response) -> None:
+    frame = take_frame(memoryview(encode_response(1, response)), 0)
+    assert frame is not None
+    assert decode_response(frame)[1] == response
+    if is_stored(frame.payload):
+        assert isinstance(response, c.SendMessageResponse)
+        assert response[:2] == (True, 200)
+
+
+@given(st.binary(max_size=60), st.integers(0, 60), st.integers(0, 255))
+def test_whatever_the_short_way_takes_for_stored_is(tail: bytes, at: int, byte: int) -> None:
+    data = bytearray.fromhex("02080104 08001803 12 080d12 0e 080110c801 1a034f4b21 2000 2807") + tail
+    if at < len(data):
+        data[at] = byte
+    if is_stored(memoryview(data)):
+        try:
+            method, response = decode_response(Frame(1, memoryview(data), 0))
+        except RemoteProtocolError:
+            return
+        # A field that is there twice counts as the last one says, in protobuf; no server writes one twice.
+        if method is c.Method.SEND_MESSAGE and not tail and at < 18:
+            assert isinstance(response, c.SendMessageResponse)
+            assert response[:2] == (True, 200)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 8), st.sampled_from(ANSWERS)).map(
+            lambda one: one[1][:4] + one[0].to_bytes(4, "big") + one[1][8:]
+        )
+        | st.tuples(st.integers(1, 8), responses).map(lambda one: encode_response(*one)),
+        max_size=8,
+    ),
+    st.lists(st.integers(0)),
+)
+def test_any_split_of_the_stream_gives_the_same(frames: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(frames)
+    assert converse(split(data, cuts)) == converse([data])
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(0), max_size=5))
+@example(BEGIN_TOKEN + bytes.fromhex("00000001 00000e00 00000000"), [])
+def test_garbage_is_refused_or_waited_for_and_nothing_else(data: bytes, cuts: list[int]) -> None:
+    for pieces in (split(data, cuts), split(BEGIN_TOKEN + data, cuts)):
+        _, error = converse(pieces)
+        assert not error or error.startswith("RemoteProtocolError")
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_a_damaged_answer_is_an_error_of_the_peer_or_another_answer(data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, len(ANSWERS) - 1))
+    answer = bytearray(renumbered(1, ANSWERS[index]))
+    for _ in range(data.draw(st.integers(1, 4))):
+        answer[data.draw(st.integers(0, min(len(answer), 200) - 1))] = data.draw(st.integers(0, 255))
+    connection = TubeMQConnection(broker=c.Broker(1, "h", 1), request_timeout_ms=1000, now=0.0)
+    connection.send(Call(1, REQUESTS[index % len(REQUESTS)]))
+    try:
+        connection.receive_data(bytes(answer))
+    except RemoteProtocolError:
+        return
+    connection.events_received()
+
+
+@given(st.binary(max_size=80))
+def test_a_call_of_garbage_is_refused_or_understood(payload: bytes) -> None:
+    for data in (payload, bytes.fromhex("0208010408001803") + bytes([len(payload)]) + payload):
+        for decode in (decode_response, decode_request):
+            try:
+                decode(Frame(1, memoryview(data), 0))
+            except RemoteProtocolError:
+                continue
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=5), st.binary(max_size=20))
+def test_a_payload_survives_any_cut_into_blocks(blocks: list[bytes], trailing: bytes) -> None:
+    sized = b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
+    data = BEGIN_TOKEN + (7).to_bytes(4, "big") + len(blocks).to_bytes(4, "big") + sized
+    frame = take_frame(memoryview(data + trailing), 0)
+    assert frame is not None
+    assert (bytes(frame.payload), frame.size, frame.serial_no) == (b"".join(blocks), len(data), 7)
+    assert all(take_frame(memoryview(data[:n]), 0) is None for n in range(len(data)))
+
+
+@pytest.mark.parametrize("blocks", [1, 3584])
+@pytest.mark.parametrize("size", [0x7FFFFFFF, MAX_PAYLOAD_BYTES + 1, MAX_PAYLOAD_BYTES])
+def test_a_promise_of_many_bytes_costs_no_memory_beyond_the_limit(size: int, blocks: int) -> None:
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        head = encode_frame(1, b"x")[:8] + blocks.to_bytes(4, "big") + size.to_bytes(4, "big")
+        _, error = converse([head])
+        assert bool(error) == (size > MAX_PAYLOAD_BYTES)
+        used = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert used < 2 * MAX_PAYLOAD_BYTES + (5 << 20)
