@@ -53,7 +53,7 @@ setup-oldest: .make/venv-oldest .make/native-oldest ## Build .venv-oldest: the l
 	@touch $@
 
 .PHONY: demo
-demo: setup ## Read 336,776 flights from a real Pulsar with Spark: as a batch, and as a stream while they are replayed
+demo: setup ## Publish 336,776 flights to a real Pulsar with Spark; read them as a batch, and as a stream while they are replayed
 	$(BIN)/python -m demo.flights
 
 .PHONY: test

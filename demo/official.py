@@ -1,15 +1,16 @@
-"""Publishes flights with the official pulsar-client, and knows that each was stored."""
+"""The official pulsar-client: publishes flights, and knows that each was stored; reads what others have published."""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from types import TracebackType
 from typing import Any, Self
 
 from demo.data import Flight
 from dev.pulsar_broker import PulsarStandalone
 
-__all__ = ["Publisher"]
+__all__ = ["Publisher", "read_all"]
 
 
 class Publisher:
@@ -89,3 +90,28 @@ class _Receipts:
             if self._refusal is not None or self._stored != count:
                 msg = f"{self._stored:,} of {count:,} messages were stored; last refusal: {self._refusal}"
                 raise RuntimeError(msg)
+
+
+def read_all(broker: PulsarStandalone, topic: str) -> Counter[tuple[str, str, int]]:
+    """What a topic holds: how often each value with its key and its event time (milliseconds since 1970).
+
+    Ends when nothing more comes for a second: the topic is not written meanwhile.
+    """
+    import pulsar
+
+    client = broker.client()
+    consumer = client.subscribe(
+        topic, "official-reader", initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=10_000
+    )
+    found: Counter[tuple[str, str, int]] = Counter()
+    try:
+        timeout_ms = 30_000
+        while True:
+            message = consumer.receive(timeout_ms)
+            found[message.data().decode(), message.partition_key(), message.event_timestamp()] += 1
+            timeout_ms = 1000
+    except pulsar.Timeout:
+        pass
+    consumer.unsubscribe()
+    client.close()
+    return found
