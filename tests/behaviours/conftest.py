@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.behaviours.formats import Format, PulsarFormat
+from tests.behaviours.formats import Format, PulsarFormat, TubeMQFormat
+from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import FaultProxy
+from tests.fix_tubemq import TubeUnderTest
 
-FORMATS = ["pulsar"]
+FORMATS = ["pulsar", "tubemq"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,6 +27,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pulsar_format(pulsar: PulsarUnderTest) -> PulsarFormat:
     """`pulsar-native` on the shared stock broker."""
     return PulsarFormat(pulsar)
+
+
+@pytest.fixture
+def tubemq_format(tubemq: TubeUnderTest, tube_java: TubeJavaClient) -> TubeMQFormat:
+    """`tubemq` on the shared cluster."""
+    return TubeMQFormat(tubemq, tube_java)
 
 
 @pytest.fixture(params=FORMATS)

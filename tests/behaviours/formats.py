@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -21,13 +23,22 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_mq_source.core.options import READ
+from spark_mq_source.core.options import READ, Scope
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.planner import plan_batch
 from spark_mq_source.pulsar.reader import PulsarRange, read_range
 from spark_mq_source.spark._compat import arrow_schema
+from spark_mq_source.tubemq import session as tubemq_session
+from spark_mq_source.tubemq.client import TubeMQClient
+from spark_mq_source.tubemq.commands import SendMessage
+from spark_mq_source.tubemq.options import TubeMQOptions
+from spark_mq_source.tubemq.planner import plan_batch as plan_tubemq
+from spark_mq_source.tubemq.reader import TubeMQRange
+from spark_mq_source.tubemq.reader import read_range as read_tubemq
+from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.fix_brokers import PulsarUnderTest
-from tests.fix_net import FaultProxy
+from tests.fix_net import HOST, FaultProxy
+from tests.fix_tubemq import TubeUnderTest
 
 MESSAGE_ID = "message_id struct<ledger_id:bigint,entry_id:bigint,batch_index:int>"
 
@@ -65,11 +76,17 @@ class Format(Protocol):
 
     Attributes:
         name: of the data source.
-        service: host and port that clients connect to.
+        service: host and port that clients connect to first.
+        partitions_have_ends: whether a plan sees that a partition has no message.
+        partitions_split: whether `minPartitions` has any effect.
+        impatient: options for tests of links that fail without a word.
     """
 
     name: str
     service: tuple[str, int]
+    partitions_have_ends: bool
+    partitions_split: bool
+    impatient: Mapping[str, str]
 
     def new_topic(self, partitions: int = 1) -> str:
         """Creates a topic."""
@@ -87,7 +104,10 @@ class Format(Protocol):
         """The tasks of a batch read."""
 
     def read(self, topic: str, ddl: str = "value binary", **options: Any) -> pa.Table:
-        """All rows of a topic, task after task; `service=(host, port)` reads through another address."""
+        """All rows of a topic, task after task.
+
+        With `service=(host, port)` another address is asked first; with `via=` a `proxy()` the rows come through that.
+        """
 
     def batches(self, topic: str, ddl: str = "value binary", **options: Any) -> Iterator[pa.RecordBatch]:
         """The same as they come."""
@@ -95,8 +115,8 @@ class Format(Protocol):
     def proxy(self) -> FaultProxy:
         """A link to the broker that all connections pass through, made to fail; the caller stops it."""
 
-    def position_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
-        """What identifies a row's message in its partition, in order; of a row of `position_columns`."""
+    def assert_each_once(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Nothing is there twice or, as far as `position_columns` tell, out of order."""
 
     position_columns: str
 
@@ -108,6 +128,9 @@ class PulsarFormat:
     broker: PulsarUnderTest
     name: str = "pulsar-native"
     position_columns: str = f"topic string, partition int, {MESSAGE_ID}"
+    partitions_have_ends: bool = True
+    partitions_split: bool = True
+    impatient: Mapping[str, str] = field(default_factory=lambda: {"keepAliveInterval": "500ms"})
     defaults: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -156,6 +179,111 @@ class PulsarFormat:
     def position_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
         return tuple(row["message_id"].values())
 
+    def assert_each_once(self, rows: Sequence[dict[str, Any]]) -> None:
+        assert_each_once(rows, self.position_of)
+
+
+class _BrokerLink(FaultProxy):
+    """A link to a TubeMQ broker, which clients cannot be sent through: they connect to the address masters tell.
+
+    So while it is there, whoever connects to that broker, here, connects to it.
+    """
+
+    def __enter__(self) -> _BrokerLink:
+        self._connect = tubemq_session.connect
+
+        def connect(host: str, port: int, **how: Any) -> Any:
+            return self._connect(*((HOST, self.port) if (host, port) == self.broker else (host, port)), **how)
+
+        tubemq_session.connect = connect
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        tubemq_session.connect = self._connect
+        super().__exit__(*exc)
+
+
+@dataclass
+class TubeMQFormat:
+    """`tubemq` on a cluster; topics are on its broker 1."""
+
+    tube: TubeUnderTest
+    java: TubeJavaClient
+    name: str = "tubemq"
+    position_columns: str = "topic string, broker_id int, partition int, message_id bigint"
+    partitions_have_ends: bool = False  # of one store they have one index
+    partitions_split: bool = False
+    impatient: Mapping[str, str] = field(default_factory=lambda: {"requestTimeout": "1s"})
+
+    @property
+    def service(self) -> tuple[str, int]:
+        host, _, port = self.tube.masters.partition(":")
+        return host, int(port)
+
+    def new_topic(self, partitions: int = 1) -> str:
+        return self.tube.topic(partitions)
+
+    def unused_topic(self) -> str:
+        return self.tube.group("absent")
+
+    def topics(self) -> list[str]:
+        return sorted(entry["topicName"] for entry in self.tube.admin.query("admin_query_topic_info"))
+
+    def publish(self, topic: str, values: Sequence[bytes], *, partition: int | None = None) -> None:
+        if partition is None:
+            self.java.produce(self.tube.cluster, topic, list(values))
+        else:
+            # The official client lets nobody choose.
+            send_to_partition(self.options(topic), topic, partition, values)
+
+    def options(self, topic: str | None, **options: Any) -> TubeMQOptions:
+        return tubemq_options(self.tube.masters, topic, READ, **options)
+
+    def plan(self, topic: str, **options: Any) -> list[TubeMQRange]:
+        return plan_tubemq(self.options(topic, **options))
+
+    def read(self, topic: str | None, ddl: str = "value binary", **options: Any) -> pa.Table:
+        return pa.Table.from_batches(self.batches(topic, ddl, **options), schema_of(ddl))
+
+    def batches(self, topic: str | None, ddl: str = "value binary", **options: Any) -> Iterator[pa.RecordBatch]:
+        options.pop("via", None)  # all go through it while it is there
+        made = self.options(topic, **options)
+        for task in plan_tubemq(made):
+            yield from read_tubemq(made, task, schema_of(ddl))
+
+    def proxy(self) -> FaultProxy:
+        host, _, port = self.tube.cluster.broker(1).address.partition(":")
+        return _BrokerLink(host, int(port))
+
+    def assert_each_once(self, rows: Sequence[dict[str, Any]]) -> None:
+        # Ids tell messages of one partition apart, but have no order.
+        seen = Counter((row["topic"], row["broker_id"], row["partition"], row["message_id"]) for row in rows)
+        assert [key for key, times in seen.items() if times > 1] == []
+
+
+def tubemq_options(masters: str, topic: str | None, scope: Scope, **options: Any) -> TubeMQOptions:
+    """Options as `spark.read.format("tubemq").options(...)` makes them; `service=(host, port)` is another master."""
+    if service := options.pop("service", None):
+        masters = "{}:{}".format(*service)
+    given = {"masters": masters, "operationTimeout": "30s"} | options
+    if topic is not None:
+        given["topic"] = topic
+    return TubeMQOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, scope)
+
+
+def send_to_partition(options: TubeMQOptions, topic: str, partition: int, values: Sequence[bytes]) -> None:
+    """Publishes values to one partition of broker 1, in order."""
+    with TubeMQClient(options) as client:
+        producer = client.publish([topic])
+        broker = producer.meta.brokers[1]
+        sends = [
+            SendMessage(producer.client_id, topic, partition, value, 0, zlib.crc32(value) & 0x7FFFFFFF, 0)
+            for value in values
+        ]
+        for answer in client.broker(broker).call(*sends):
+            client.wait(answer, "send")
+        producer.close()
+
 
 def _must_succeed(result: Any, _: Any) -> None:
     assert str(result).endswith("Ok"), result
@@ -169,6 +297,8 @@ def pulsar_options(service_url: str, topic: str | None = None, **options: Any) -
         topic: the option of that name.
         options: more options, in camelCase.
     """
+    if link := options.pop("via", None):
+        options["service"] = (HOST, link.port)
     if service := options.pop("service", None):
         service_url = "pulsar://{}:{}".format(*service)
     given = {"serviceUrl": service_url, "operationTimeout": "20s"} | options
