@@ -73,7 +73,7 @@ class TubeAdmin:
                 answer = self._request(f"{url}/webapi.htm", "op_query", "admin_query_master_group_info", {})
             except AdminError:
                 continue
-            for node in answer:
+            for node in answer["data"]:
                 if node["statusInfo"]["nodeStatus"] == "Master":
                     return str(node["name"])
         msg = f"none of the masters {', '.join(self.masters)} leads"
@@ -198,13 +198,13 @@ class TubeAdmin:
 
     # -- what brokers say
 
-    def group_offset(self, broker_id: int, group: str, topic: str, partition: int) -> int | None:
-        """The position that a group has committed for a partition; None if it has none.
+    def group_offset(self, broker_id: int, group: str, topic: str, partition: int) -> int:
+        """The position that a group has committed for a partition; 0 as well if it has committed none.
 
         Raises:
             AdminError: the broker did not answer.
         """
-        # Both are needed on 2.4.0: without requireRealOffset the answer has only what was fetched last.
+        # The last two are needed on 2.4.0: without them the answer has only what was fetched last.
         answer = self.ask_broker(
             broker_id,
             "admin_query_group_offset",
@@ -213,13 +213,7 @@ class TubeAdmin:
             partitionId=partition,
             requireRealOffset="true",
         )
-        for entry in answer:
-            for place in entry.get("subInfo", []):
-                if place["topicName"] == topic:
-                    for offset in place["offsets"]:
-                        if int(offset["partitionId"]) == partition:
-                            return int(offset["zkOffset"])
-        return None
+        return int(answer["zkOffset"])
 
     def topic_range(self, broker_id: int, topic: str, partition: int) -> tuple[int, int]:
         """The lowest and highest position of a partition's store, with what is in memory.
@@ -227,17 +221,23 @@ class TubeAdmin:
         Raises:
             AdminError: the broker did not answer.
         """
-        for entry in self.ask_broker(broker_id, "admin_query_pubinfo", topicName=topic):
+        for entry in self.ask_broker(broker_id, "admin_query_pubinfo", topicName=topic)["dataSet"]:
             for place in entry["offsetInfo"]:
                 if int(place["partitionId"]) == partition:
                     return int(place["offsetMin"]), int(place["offsetMax"])
         return 0, 0  # a store comes into being with its first message or reader
 
     def holders(self, broker_id: int, group: str) -> list[dict[str, Any]]:
-        """Which consumers of a group hold which partitions of a broker, and at which position."""
-        return self.ask_broker(broker_id, "admin_query_broker_all_consumer_info", groupName=group)
+        """Which consumers of a group hold which partitions of a broker, and at which positions.
 
-    def ask_broker(self, broker_id: int, method: str, **parameters: object) -> list[dict[str, Any]]:
+        Raises:
+            AdminError: the broker did not answer.
+        """
+        answer = self.ask_broker(broker_id, "admin_query_broker_all_consumer_info", groupName=group)
+        found: list[dict[str, Any]] = answer["dataSet"]
+        return found
+
+    def ask_broker(self, broker_id: int, method: str, **parameters: object) -> dict[str, Any]:
         """Asks one broker.
 
         Raises:
@@ -251,12 +251,14 @@ class TubeAdmin:
         refusals = []
         for url in self.masters:
             try:
-                return self._request(f"{url}/webapi.htm", kind, method, parameters)
+                answer: list[dict[str, Any]] = self._request(f"{url}/webapi.htm", kind, method, parameters)["data"]
             except AdminError as error:
                 refusals.append(str(error))
+            else:
+                return answer
         raise AdminError("; ".join(refusals))
 
-    def _request(self, url: str, kind: str, method: str, parameters: Mapping[str, object]) -> list[dict[str, Any]]:
+    def _request(self, url: str, kind: str, method: str, parameters: Mapping[str, object]) -> dict[str, Any]:
         fields = {"type": kind, "method": method} | {name: str(value) for name, value in parameters.items()}
         try:
             answer = self._http.request("POST", url, fields=fields, encode_multipart=False)
@@ -265,12 +267,11 @@ class TubeAdmin:
             raise AdminError(msg) from error
         text = answer.data.decode(errors="replace")
         try:
-            found = json.loads(text)
+            found: dict[str, Any] = json.loads(text)
         except json.JSONDecodeError:
             found = {"result": False, "errMsg": text[:300]}
-        entries: list[dict[str, Any]] = found.get("data") or found.get("dataSet") or []
-        refused = [entry["errInfo"] for entry in entries if entry.get("success") is False]
+        refused = [entry["errInfo"] for entry in found.get("data", []) if entry.get("success") is False]
         if answer.status >= 300 or found.get("result") is False or found.get("errCode") or refused:
             msg = f"{method} at {url}: {found.get('errMsg')} {'; '.join(map(str, refused))}"
             raise AdminError(msg.strip())
-        return entries
+        return found

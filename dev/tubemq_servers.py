@@ -137,6 +137,7 @@ class Server:
     web_port: int = 0
     tls_port: int = 0
     process: Process | None = None
+    _log_before_bytes: int = 0
 
     @property
     def log(self) -> Path:
@@ -162,6 +163,17 @@ class Server:
     def alive(self) -> bool:
         """Whether it runs."""
         return self.process is not None and self.process.alive
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether a broker's main thread has ended; the others live on and do nothing (2.4.0)."""
+        return b"StartupException: " in self.log.read_bytes()[self._log_before_bytes :]
+
+    def start(self, launch: Launch) -> None:
+        """Starts it, and does not wait."""
+        if self.log.exists():
+            self._log_before_bytes = self.log.stat().st_size
+        self.process = launch(self)
 
     def stop(self) -> None:
         """Ends it in order (SIGTERM): a broker writes what it has in memory."""
@@ -268,7 +280,7 @@ class TubeCluster:
             self.prepare()
             try:
                 self._start_once()
-            except RuntimeError as error:
+            except (AdminError, RuntimeError) as error:
                 self.kill()
                 if not (choose_ports and "Address already in use" in str(error)) or attempt == START_ATTEMPTS - 1:
                     raise
@@ -282,7 +294,7 @@ class TubeCluster:
         # A master that is there before ZooKeeper never leads (seen on 2.4.0).
         self.start_server(self.zookeeper)
         self.start_server(first)
-        self._wait_for(lambda: bool(self.admin.leader()), "no master leads", first)
+        self.wait_for_leader()
         known = self.admin.query("admin_query_broker_configure")
         for broker_id, broker in enumerate(self.brokers, 1):
             if not any(int(entry["brokerId"]) == broker_id for entry in known):
@@ -296,7 +308,7 @@ class TubeCluster:
         names = {entry["topicName"] for entry in self.admin.query("admin_query_topic_info")}
         self.admin.add_topics(topic for topic in self.topics if topic.name not in names)
         for broker in self.brokers:
-            broker.process = self.launch(broker)
+            broker.start(self.launch)
         broker_ids = range(1, self.broker_count + 1)
         self._wait_for(lambda: self.admin.brokers_online(broker_ids), "not all brokers are online", *self.brokers)
         # A master offers a topic that is new to it after 30 s (StepStatus of 2.4.0). One that has just started asks the
@@ -313,7 +325,7 @@ class TubeCluster:
         Raises:
             RuntimeError: it ended, or does not listen in time.
         """
-        server.process = self.launch(server)
+        server.start(self.launch)
 
         def listens() -> bool:
             for port in filter(None, (server.port, server.web_port)):
@@ -358,6 +370,14 @@ class TubeCluster:
         self.admin.reload_brokers()
         self.wait_for_topics(topic.name for topic in topics)
 
+    def wait_for_leader(self) -> None:
+        """Waits until one of the masters leads, after another one has ended.
+
+        Raises:
+            RuntimeError: not in time.
+        """
+        self._wait_for(lambda: bool(self.admin.leader()), "no master leads")
+
     def wait_for_topics(self, names: Iterable[str]) -> None:
         """Waits until the leading master offers all of these topics.
 
@@ -389,7 +409,7 @@ class TubeCluster:
         last = ""
         while time.monotonic() < deadline:
             for server in needed:
-                if not server.alive or _gave_up(server.log):
+                if not server.alive or server.gave_up:
                     msg = f"TubeMQ's {server.name} ended; {_first_cause(server.log)}the end of {server.log}:\n"
                     raise RuntimeError(msg + log_tail(server.log))
             try:
@@ -538,14 +558,6 @@ def write_java_stores(credentials: Credentials, folder: Path) -> None:
         (folder / f"{name}.p12").write_bytes(store)
     trusted = [pkcs12.PKCS12Certificate(authority, b"authority")]
     (folder / "trust.p12").write_bytes(pkcs12.serialize_java_truststore(trusted, lock))
-
-
-def _gave_up(log: Path) -> bool:
-    """Whether a broker's main thread has ended: the others live on and do nothing (2.4.0)."""
-    try:
-        return "StartupException: " in log.read_text(errors="replace")
-    except FileNotFoundError:
-        return False
 
 
 def _first_cause(log: Path) -> str:

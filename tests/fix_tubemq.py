@@ -13,6 +13,7 @@ import pytest
 
 from dev.tubemq_admin import Topic, TubeAdmin
 from dev.tubemq_servers import TubeCluster
+from tests.behaviours.tubemq.java_client import TubeJavaClient
 
 _serial = itertools.count()
 
@@ -28,7 +29,9 @@ class Shape:
 
 TUBE_TOPICS = {
     Shape(): 60,
+    Shape(partitions=2): 20,
     Shape(partitions=3): 60,
+    Shape(partitions=4): 10,
     Shape(stores=2, partitions=2): 20,
     Shape(brokers=(2,)): 20,
     Shape(partitions=3, brokers=(2,)): 20,
@@ -74,7 +77,12 @@ class TubeUnderTest:
 
 
 def _tube_topics(shape: Shape, count: int) -> list[Topic]:
-    return [Topic(f"t_{next(_serial)}", shape.stores, shape.partitions, shape.brokers) for _ in range(count)]
+    # A stock topic shows its last messages on disk only after 1000 of them, or 10 s.
+    settings = {"unflushThreshold": "1"}
+    return [
+        Topic(f"t_{next(_serial)}", shape.stores, shape.partitions, shape.brokers, settings=settings)
+        for _ in range(count)
+    ]
 
 
 def start_or_skip(config: pytest.Config, cluster: TubeCluster) -> TubeCluster:
@@ -105,6 +113,14 @@ def _tubemq_session(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPa
 def tubemq(_tubemq_session: TubeUnderTest) -> TubeUnderTest:
     """A master and two brokers, shared by all tests: use topics and groups of your own, restart nothing."""
     return _tubemq_session
+
+
+@pytest.fixture(scope="session")
+def tube_java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TubeJavaClient]:
+    """The official Java client."""
+    client = TubeJavaClient(tmp_path_factory.mktemp("tube-java") / "client.log")
+    yield client
+    client.close()
 
 
 @pytest.fixture(scope="session")

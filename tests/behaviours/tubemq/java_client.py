@@ -1,0 +1,192 @@
+"""The official Java client of TubeMQ: one process for all tests, started when the first asks."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from dev.tubemq_servers import TubeCluster, distribution
+from tests.java_program import JavaProgram
+
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class JavaMessage:
+    """A message as the Java client read it.
+
+    Attributes:
+        value: its body.
+        type: what filters compare; None for none.
+        time: `yyyyMMddHHmm`; None for none.
+        attributes: all of them, as `key=value` joined by commas; None for none.
+        id: the message's, which is not unique.
+        partition: `broker:topic:partition`.
+    """
+
+    value: bytes
+    type: str | None
+    time: str | None
+    attributes: str | None
+    id: int
+    partition: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a message that was published is."""
+
+    broker_id: int
+    partition: int
+    message_id: int
+    offset: int
+
+
+class TubeJavaClient:
+    """Requests to `TubeClient.java`.
+
+    It cannot be used with secure clusters: its heartbeats carry no user, so masters refuse them, and it has no client
+    certificates (2.4.0).
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._program = JavaProgram("TubeClient.java", distribution() / "lib", log)
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._program.close()
+
+    def produce(
+        self,
+        cluster: TubeCluster,
+        topic: str,
+        messages: Sequence[Mapping[str, Any] | bytes],
+        *,
+        retry: bool = False,
+        masters: str | None = None,
+    ) -> list[Place]:
+        """Publishes messages and returns, once all are acknowledged, where they are, in the order given.
+
+        Args:
+            cluster: where.
+            topic: must exist.
+            messages: a value, or a mapping with value, type, time (`yyyyMMddHHmm`) and attributes (a mapping).
+            retry: one after the other, each again until it is acknowledged: slow, and some may be there twice.
+            masters: another way to the masters, for recordings.
+        """
+        documents = [_document(m if isinstance(m, Mapping) else {"value": m}) for m in messages]
+        places = self._ask(cluster, masters, do="produce", topic=topic, messages=documents, retry=retry)
+        return [Place(*place) for place in places]
+
+    def close_producer(self, cluster: TubeCluster, masters: str | None = None) -> None:
+        """Closes the producer, which `produce` opens again."""
+        self._ask(cluster, masters, do="close_producer")
+
+    def consume(
+        self,
+        cluster: TubeCluster,
+        topic: str,
+        group: str,
+        count: int,
+        *,
+        filters: Sequence[str] | None = None,
+        balanced: bool = False,
+        masters: str | None = None,
+    ) -> list[JavaMessage]:
+        """Reads so many messages under a group, from where it was, or the start; confirms them.
+
+        Args:
+            cluster: where.
+            topic: of one topic.
+            group: whose only member it is to be.
+            count: more may come.
+            filters: message types.
+            balanced: as a client that chooses its partitions itself, from their starts.
+            masters: another way to the masters, for recordings.
+        """
+        do = "consume_balanced" if balanced else "consume"
+        found = self._ask(cluster, masters, do=do, topics=[topic], group=group, count=count, filters=filters)
+        return [_message(document) for document in found]
+
+    def join(
+        self,
+        cluster: TubeCluster,
+        topics: Sequence[str],
+        group: str,
+        *,
+        filters: Sequence[str] | None = None,
+        reading: bool = True,
+    ) -> Member:
+        """Joins a group, whose partitions the masters share out, and reads and confirms until `leave`."""
+        name = f"member-{time.monotonic_ns()}"
+        self._ask(
+            cluster, None, do="join", name=name, topics=list(topics), group=group, filters=filters, reading=reading
+        )
+        return Member(self, cluster, name)
+
+    def _ask(self, cluster: TubeCluster, masters: str | None, **request: Any) -> Any:
+        request["masters"] = masters or cluster.master_addresses
+        return self._program.ask(request)
+
+
+@dataclass
+class Member:
+    """A consumer of a group in the Java program.
+
+    Attributes:
+        read: everything it has confirmed so far, as of the last question.
+        held: the partitions that it has, `broker:topic:partition`, each with its position.
+    """
+
+    client: TubeJavaClient
+    cluster: TubeCluster
+    name: str
+    read: list[JavaMessage] = field(default_factory=list)
+    held: dict[str, int] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.leave()
+
+    def look(self) -> Self:
+        """Brings `read` and `held` up to date."""
+        return self._take("member")
+
+    def leave(self) -> Self:
+        """Gives its partitions back and ends."""
+        return self._take("leave")
+
+    def wait_until(self, condition: Callable[[Member], bool], what: str) -> Self:
+        """Looks until it is so.
+
+        Raises:
+            AssertionError: it is not within a minute.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition(self.look()):
+            if time.monotonic() > deadline:
+                msg = f"waited in vain until {what}: holds {sorted(self.held)}, has read {len(self.read)}"
+                raise AssertionError(msg)
+            time.sleep(0.05)  # the Java client offers no event for it
+        return self
+
+    def _take(self, do: str) -> Self:
+        state = self.client._ask(self.cluster, None, do=do, name=self.name)
+        self.read += [_message(document) for document in state["messages"]]
+        self.held = state["held"]
+        return self
+
+
+def _document(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: base64.b64encode(v).decode() if isinstance(v, bytes) else v for k, v in message.items()}
+
+
+def _message(document: Mapping[str, Any]) -> JavaMessage:
+    return JavaMessage(**{**document, "value": base64.b64decode(document["value"])})
