@@ -93,7 +93,7 @@ def write_rows(options: PulsarOptions, batches: Iterator[pa.RecordBatch], attemp
     """
     rows = 0
     with PulsarWriter(options, attempt) as writer:
-        for batch in batches:
+        for batch in writer.arriving(batches):
             writer.write(batch)
             rows += batch.num_rows
         transaction = writer.finish()
