@@ -113,7 +113,7 @@ def encode_id_commands(name: bytes, ids: bytes | bytearray | memoryview, tail: b
     if len(ids) % MESSAGE_ID_BYTES:
         msg = f"message ids have {MESSAGE_ID_BYTES} bytes each; {len(ids)} are not whole ones"
         raise ValueError(msg)
-    return _IDS.sub(name + rb" \g<0>" + tail + b"\n", ids)
+    return _IDS.sub(name + rb" \g<0>" + tail + b"\n", bytes(ids))
 
 
 class MessageColumns:

@@ -75,14 +75,14 @@ class DeflateStream:
             RemoteProtocolError: the stream is damaged, or has ended and goes on.
         """
         while True:
-            if self._inflater.eof and data:
-                msg = "the deflate stream goes on after its end"
-                raise RemoteProtocolError(msg)
             try:
                 piece = self._inflater.decompress(data, _MAX_OUTPUT_BYTES)
             except zlib.error as error:
                 msg = f"the deflate stream is damaged ({error})"
                 raise RemoteProtocolError(msg) from error
+            if self._inflater.unused_data:
+                msg = "the deflate stream goes on after its end"
+                raise RemoteProtocolError(msg)
             if piece:
                 yield piece
             data = self._inflater.unconsumed_tail

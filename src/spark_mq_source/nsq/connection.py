@@ -73,6 +73,9 @@ logger = logging.getLogger(__name__)
 DEFAULT_MAX_MESSAGE_BYTES: Final = 128 << 20
 """The largest message taken where the user names no limit: a bound of memory; nsqd's own default is 1 MiB."""
 
+_MAX_ANSWER_BYTES: Final = 64 << 10
+"""Answers and errors are taken up to this size, however small messages may be."""
+
 _SILENT_INTERVALS: Final = 3
 """So many heartbeats may fail to come before nsqd is given up; it gives a client up after two."""
 
@@ -131,7 +134,7 @@ class NsqConnection:
         self.authorized: Authorized | None = None
         self._identify = identify
         self._auth_secret = auth_secret
-        self._max_frame_bytes = max_message_bytes + MESSAGE_HEAD_BYTES
+        self._max_frame_bytes = max(max_message_bytes, _MAX_ANSWER_BYTES) + MESSAGE_HEAD_BYTES
         self._interval_seconds = identify.heartbeat_interval_ms / 1000
         self._now = now
         self._silent_since = now
