@@ -73,7 +73,7 @@ IDLE_SECONDS: Final = 60.0
 HEARTBEAT_SECONDS: Final = 10.0
 """Masters forget who is silent for 30 s (master 2.4.0)."""
 
-GROUP_HEARTBEAT_SECONDS: Final = 2.0
+GROUP_HEARTBEAT_SECONDS: Final = 1.0
 """Of members that the master balances: what they are to do comes with the answers only."""
 
 FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 1.0, 30.0
@@ -248,8 +248,12 @@ class TubeMQClient:
         """
 
         def ask() -> ClusterMeta:
-            with ClientBalancedMember(self, group, topics, filters, heartbeats=False) as member:
+            member = ClientBalancedMember(self, group, topics, filters)
+            member.register()
+            try:
                 return member.fetch_topics()
+            finally:
+                member.leave()
 
         return retrying(ask, deadline=self._deadline())
 
@@ -468,8 +472,8 @@ class GroupMember(_Member):
     """A member of a group whose partitions the master shares out (V1).
 
     The master says once what is to be taken or left, and waits for the answer: an answer that never comes stops the
-    whole group for ten rounds (seen on master 2.4.0). So a thread asks every 2 s, another one has the partitions taken
-    and left, one event at a time, and what came of it is said at once.
+    whole group for ten rounds (seen on master 2.4.0). So a thread asks every second, another one has the partitions
+    taken and left, one event at a time, and what came of it is said at once.
 
     Args:
         client: its connections; not closed with it.
@@ -634,7 +638,6 @@ class ClientBalancedMember(_Member):
         group: whose member.
         topics: all members' are the same.
         filters: all members' are the same.
-        heartbeats: whether it stays for longer than 30 s.
     """
 
     def __init__(
@@ -643,32 +646,17 @@ class ClientBalancedMember(_Member):
         group: str,
         topics: Sequence[str],
         filters: Sequence[str],
-        *,
-        heartbeats: bool = True,
     ) -> None:
         super().__init__(client, group, HEARTBEAT_SECONDS)
         self._group = group
         self._topics = tuple(topics)
         self._conditions = _conditions(topics, filters)
-        self._heartbeats = heartbeats
 
     def __enter__(self) -> ClientBalancedMember:
-        self.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def start(self) -> None:
-        """Registers, and begins to say so again and again.
-
-        Raises:
-            MQSourceError: no answer, or a refusal.
-        """
-        if self._heartbeats:
-            super().start()
-        else:
-            self.register()
 
     def register(self) -> None:
         """Makes itself known.

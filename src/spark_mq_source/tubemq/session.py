@@ -74,6 +74,9 @@ NO_TOKEN: Final = -2
 SIGNATURE_SECONDS: Final = 5.0
 """How long a signature is used again; servers take it for 20 s."""
 
+HEARTBEAT_MS: Final = 10_000
+"""How often a broker hears of registered partitions, which it forgets after 30 s."""
+
 _ONLY_SUCCESS: Final = frozenset({SUCCESS})
 _READABLE: Final = frozenset({SUCCESS, NOT_FOUND, SERVER_CONSUME_SPEED_LIMIT})
 _serial_nos = itertools.count(1)
@@ -199,6 +202,7 @@ class Session:
         connection = TubeMQConnection(
             broker=broker,
             request_timeout_ms=options.request_timeout_ms,
+            heartbeat_ms=HEARTBEAT_MS,
             authorized=authorization.for_broker,
             now=time.monotonic(),
         )

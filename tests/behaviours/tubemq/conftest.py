@@ -1,0 +1,53 @@
+"""What only TubeMQ's tests use."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dev.tubemq_servers import AUTH_PASSWORD, AUTH_USER
+from spark_mq_source.core.options import WRITE
+from spark_mq_source.tubemq.client import TubeMQClient
+from spark_mq_source.tubemq.options import TubeMQOptions
+from tests.fix_tubemq import TubeUnderTest
+
+
+def options_for(tubemq: TubeUnderTest, **options: str) -> TubeMQOptions:
+    """Options of a client of this cluster: with TLS and a user, where it is a secure one."""
+    given = {"masters": tubemq.masters}
+    if tubemq.cluster.secure:
+        credentials = tubemq.cluster.credentials
+        assert credentials is not None
+        given = {
+            "masters": tubemq.cluster.master_addresses_tls,
+            "tls": "true",
+            "trustCerts": str(credentials.ca_certificate),
+            "clientCert": str(credentials.certificate("client")),
+            "clientKey": str(credentials.key("client")),
+            "authUser": AUTH_USER,
+            "authPassword": AUTH_PASSWORD,
+        }
+    return TubeMQOptions.from_spark(given | options, WRITE)
+
+
+@pytest.fixture
+def seed() -> int:
+    """Printed where a test fails."""
+    seed = random.randrange(1_000_000)
+    print("seed", seed)  # noqa: T201
+    return seed
+
+
+@pytest.fixture
+def client_of() -> Iterator[Callable[..., TubeMQClient]]:
+    """Makes clients: `client_of(tubemq, option=value)`; closed when the test ends."""
+    with contextlib.ExitStack() as stack:
+
+        def make(tubemq: TubeUnderTest, **options: Any) -> TubeMQClient:
+            return stack.enter_context(TubeMQClient(options_for(tubemq, **options)))
+
+        yield make

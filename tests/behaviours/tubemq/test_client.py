@@ -1,0 +1,402 @@
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from spark_mq_source.core.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    MQSourceError,
+    ResourceBusyError,
+    TopicNotFoundError,
+    TransportError,
+)
+from spark_mq_source.tubemq import _pb, session
+from spark_mq_source.tubemq import commands as c
+from spark_mq_source.tubemq.client import GroupMember, TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.commands import BrokerPartition
+from spark_mq_source.tubemq.session import PartitionConsumer
+from tests.behaviours.tubemq.conftest import options_for
+from tests.behaviours.tubemq.java_client import TubeJavaClient
+from tests.fix_brokers import wait_until
+from tests.fix_net import free_port
+from tests.fix_tubemq import Shape, TubeUnderTest
+
+Clients = Callable[..., TubeMQClient]
+
+
+def partitions_of(client: TubeMQClient, topic: str, group: str = "look") -> list[BrokerPartition]:
+    return client.fetch_topics([topic], group=f"{group}_{topic}").partitions()
+
+
+def reader(client: TubeMQClient, partition: BrokerPartition, group: str) -> PartitionConsumer:
+    return client.consumer(partition, client_id=unique_client_id(group), group=group)
+
+
+def values(response: c.GetMessageResponse) -> list[bytes]:
+    return [m.pay_load_data for m in _pb.TransferedMessages.FromString(bytes(response.body)).messages]
+
+
+def message(topic: str, data: bytes, *, check_sum: int | None = None, partition_id: int = 0) -> c.SendMessage:
+    checked = zlib.crc32(data) & 0x7FFFFFFF if check_sum is None else check_sum
+    return c.SendMessage("client", topic, partition_id, data, 0, checked, 2130706433)
+
+
+def code_of(raised: pytest.ExceptionInfo[BrokerError]) -> int | None:
+    return raised.value.code
+
+
+# -- where topics are
+
+
+def test_metadata_has_every_partition_of_every_store_on_every_broker(tubemq: TubeUnderTest, client_of: Clients) -> None:
+    client = client_of(tubemq)
+    stores, brokers = tubemq.topic(2, stores=2), tubemq.topic(2, brokers=(1, 2))
+    meta = client.fetch_topics([stores, brokers], group=tubemq.group())
+    assert [p.partition_id for p in meta.partitions(stores)] == [0, 1, 10_000, 10_001]
+    found = [(p.broker.broker_id, p.broker.address, p.partition_id) for p in meta.partitions(brokers)]
+    addresses = [broker.address for broker in tubemq.cluster.brokers]
+    assert found == [(1, addresses[0], 0), (1, addresses[0], 1), (2, addresses[1], 0), (2, addresses[1], 1)]
+
+
+def test_a_producer_is_told_the_same(tubemq: TubeUnderTest, client_of: Clients) -> None:
+    client = client_of(tubemq)
+    topic = tubemq.topic(2, stores=2)
+    producer = client.publish([topic])
+    try:
+        assert producer.meta.partitions() == partitions_of(client, topic)
+        assert producer.max_message_bytes == 1 << 20
+    finally:
+        producer.close()
+
+
+def test_a_topic_that_is_on_no_broker(tubemq: TubeUnderTest, client_of: Clients) -> None:
+    client = client_of(tubemq)
+    with pytest.raises(TopicNotFoundError, match=r"TOPIC_NOT_DEPLOYED \(431\).*nowhere"):
+        client.fetch_topics(["nowhere"], group=tubemq.group())
+    with pytest.raises(TopicNotFoundError, match="topic nowhere is on no broker that takes messages"):
+        client.publish(["nowhere"])
+
+
+def test_masters_that_do_not_answer_are_passed_over(tubemq: TubeUnderTest, client_of: Clients) -> None:
+    client = client_of(tubemq, masters=f"127.0.0.1:{free_port()},{tubemq.masters}")
+    topic = tubemq.topic()
+    assert len(partitions_of(client, topic)) == 1
+    none = client_of(tubemq, masters=f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}", operationTimeout="1s")
+    with pytest.raises(TransportError, match=r"no master serves: .*; "):
+        partitions_of(none, topic)
+
+
+def test_the_web_interface_and_a_tls_port_are_told_apart_from_masters(
+    tubemq: TubeUnderTest, tubemq_secure: TubeUnderTest, client_of: Clients
+) -> None:
+    web = tubemq.admin.masters[0].removeprefix("http://")
+    for masters, words in (
+        (web, "HTTP server, not TubeMQ"),
+        (tubemq_secure.cluster.master_addresses_tls, "TLS port|closed"),
+    ):
+        client = client_of(tubemq, masters=masters, operationTimeout="1s", requestTimeout="2s")
+        with pytest.raises(MQSourceError, match=words):
+            client.fetch_topics(["t"], group="g")
+
+
+# -- partitions
+
+
+def test_fetches_and_their_commits_are_ranges_without_gaps(
+    tubemq: TubeUnderTest, client_of: Clients, tube_java: TubeJavaClient
+) -> None:
+    topic, group = tubemq.topic(), tubemq.group()
+    written = [b"m%d" % n for n in range(3000)]
+    tube_java.produce(tubemq.cluster, topic, written)
+    client = client_of(tubemq)
+    (partition,) = partitions_of(client, topic)
+    consumer = reader(client, partition, group)
+    opened = client.wait(consumer.register(curr_offset=280, qry_priority_id=1), "register")
+    assert (opened.curr_offset, opened.max_offset) == (280, 28 * len(written))
+    read: list[bytes] = []
+    position = 280
+    while position < opened.max_offset:
+        for got, committed in [consumer.get_and_commit() for _ in range(4)]:
+            response = client.wait(got, "fetch")
+            if response.err_code == 200:
+                assert response.curr_offset == position
+                read += values(response)
+            position = client.wait(committed, "commit").curr_offset
+    assert read == written[10:]
+    assert client.wait(consumer.get_message(), "fetch at the end").err_code == 404
+    client.wait(consumer.unregister(), "unregister")
+    assert tubemq.admin.group_offset(1, group, topic, 0) == opened.max_offset
+
+
+def test_who_has_a_partition_keeps_it_and_others_are_told_so(tubemq: TubeUnderTest, client_of: Clients) -> None:
+    client, group = client_of(tubemq), tubemq.group()
+    (partition,) = partitions_of(client, tubemq.topic())
+    first, second = reader(client, partition, group), reader(client, partition, group)
+    client.wait(first.register(curr_offset=0), "register")
+    with pytest.raises(ResourceBusyError, match=f"has been registered by {first.client_id}") as occupied:
+        client.wait(second.register(curr_offset=0), "register")
+    assert code_of(occupied) == 410
+    with pytest.raises(BrokerError, match="DUPLICATE_PARTITION") as fenced:
+        client.wait(second.get_message(), "fetch")
+    assert (code_of(fenced), fenced.value.retryable) == (412, False)
+    with pytest.raises(BrokerError) as unauthorized:
+        client.wait(second.commit(), "commit")
+    assert code_of(unauthorized) == 401
+    # Only the id has to be right: so a zombie is put out, and finds out.
+    client.wait(
+        client.consumer(partition, client_id=first.client_id, group=group).unregister(commit=False), "unregister"
+    )
+    client.wait(second.register(curr_offset=0), "register")
+    with pytest.raises(BrokerError) as lost:
+        client.wait(first.get_message(), "fetch")
+    assert code_of(lost) == 412
+    client.wait(second.unregister(), "unregister")
+    with pytest.raises(BrokerError) as unknown:
+        client.wait(second.get_message(), "fetch")
+    assert (code_of(unknown), unknown.value.retryable) == (411, True)
+
+
+def test_a_heartbeat_finds_that_a_partition_is_lost(
+    tubemq: TubeUnderTest, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "HEARTBEAT_MS", 200)
+    client, other, group = client_of(tubemq), client_of(tubemq), tubemq.group()
+    kept, lost = partitions_of(client, tubemq.topic(3))[:2]
+    consumers = [client.consumer(one, client_id="the_same", group=group) for one in (kept, lost)]
+    for consumer in consumers:
+        client.wait(consumer.register(curr_offset=0), "register")
+    other.wait(other.consumer(lost, client_id="the_same", group=group).unregister(), "unregister")
+    wait_until(lambda: consumers[1].lost is not None, "a heartbeat finds it lost", 30)
+    assert "HB_NO_NODE (411)" in str(consumers[1].lost)
+    assert str(lost) in str(consumers[1].lost)
+    assert consumers[0].lost is None
+    assert client.wait(consumers[0].get_message(), "fetch").err_code == 404
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition_id", "code"), [(None, 7, 500), ("nowhere", 0, 403)], ids=["no such partition", "no such topic"]
+)
+def test_what_a_broker_does_not_have(
+    tubemq: TubeUnderTest, client_of: Clients, topic: str | None, partition_id: int, code: int
+) -> None:
+    client = client_of(tubemq)
+    (partition,) = partitions_of(client, tubemq.topic())
+    wrong = partition._replace(topic=topic or partition.topic, partition_id=partition_id)
+    with pytest.raises(BrokerError) as raised:
+        client.wait(reader(client, wrong, tubemq.group()).register(curr_offset=0), f"register of {wrong}")
+    assert code_of(raised) == code
+    assert str(wrong) in str(raised.value)
+    assert f"broker {partition.broker}" in str(raised.value)
+
+
+def test_a_group_that_is_not_authorized(tubemq: TubeUnderTest, client_of: Clients) -> None:
+    client, topic = client_of(tubemq), tubemq.topic()
+    tubemq.admin.authorize_topic(topic)
+    with pytest.raises(AuthorizationError, match=r"CONSUME_GROUP_FORBIDDEN \(450\).*have an administrator authorize"):
+        client.fetch_topics([topic], group=tubemq.group())
+
+
+def test_a_refused_message_says_why_and_the_connection_goes_on(tubemq: TubeUnderTest, client_of: Clients) -> None:
+    client, topic = client_of(tubemq), tubemq.topic()
+    (partition,) = partitions_of(client, topic)
+    broker = client.broker(partition.broker)
+    sends = [
+        message(topic, b"1"),
+        message(topic, b"2", check_sum=1),
+        message(topic, b"3", partition_id=7),
+        message("nowhere", b"4"),
+        message(topic, bytes((1 << 20) + 10_241)),
+        message(topic, b""),
+        message(topic, b"5"),
+    ]
+    codes = []
+    for answer in broker.call(*sends):
+        try:
+            codes.append(client.wait(answer, "send").err_code)  # type: ignore[union-attr]
+        except BrokerError as error:
+            codes.append(error.code or 0)
+    assert codes == [200, 403, 403, 403, 400, 400, 200]
+    assert client.broker(partition.broker) is broker
+
+
+def test_one_connection_serves_all_topics_of_a_broker(tubemq: TubeUnderTest, client_of: Clients) -> None:
+    client, group = client_of(tubemq), tubemq.group()
+    consumers = [reader(client, partitions_of(client, tubemq.topic())[0], group) for _ in range(3)]
+    answers = [consumer.register(curr_offset=0) for consumer in consumers]
+    assert [client.wait(answer, "register").err_code for answer in answers] == [200] * 3
+    assert len({id(consumer.session) for consumer in consumers}) == 1
+
+
+# -- members that the master balances
+
+
+@contextlib.contextmanager
+def member(client: TubeMQClient, group: str, topic: str, log: list[str], name: str) -> Iterator[GroupMember]:
+    def note(what: str) -> Callable[[Sequence[BrokerPartition]], None]:
+        return lambda partitions: log.extend(f"{name} {what} {one.partition_id}" for one in partitions)
+
+    joined = client.join(group, [topic], on_connect=note("takes"), on_disconnect=note("leaves"))
+    try:
+        yield joined
+    finally:
+        joined.close()
+
+
+def test_members_of_a_group_share_its_partitions_and_get_them_back(
+    tubemq: TubeUnderTest, client_of: Clients, tube_java: TubeJavaClient
+) -> None:
+    client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
+    everything = frozenset(partitions_of(client, topic))
+    log: list[str] = []
+    with member(client, group, topic, log, "a") as first:
+        wait_until(lambda: first.assignment == everything, "the only member has everything")
+        assert first.assigned.is_set()
+        with member(client, group, topic, log, "b") as second:
+            wait_until(lambda: len(second.assignment) == 1, "the second member has its part")
+            assert first.assignment | second.assignment == everything
+            assert not first.assignment & second.assignment
+            # What is handed over is left before it is taken.
+            (moved,) = (one.partition_id for one in second.assignment)
+            assert log.index(f"a leaves {moved}") < log.index(f"b takes {moved}")
+            with tube_java.join(tubemq.cluster, [topic], group) as java:
+                java.wait_until(lambda one: len(one.held) == 1, "the Java client has its part")
+                wait_until(lambda: len(first.assignment) == 1, "each has one")
+        wait_until(lambda: first.assignment == everything, "the only member has everything again")
+
+
+def test_an_event_that_fails_is_answered_too_and_the_group_goes_on(tubemq: TubeUnderTest, client_of: Clients) -> None:
+    client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
+    failed = threading.Event()
+
+    def fail(partitions: Sequence[BrokerPartition]) -> None:
+        failed.set()
+        raise RuntimeError
+
+    broken = client.join(group, [topic], on_connect=fail, on_disconnect=fail)
+    assert failed.wait(60)
+    assert broken.assigned.wait(60)
+    assert not broken.assignment
+    broken.close()
+    with member(client, group, topic, [], "a") as other:
+        wait_until(lambda: len(other.assignment) == 3, "another member has everything")
+
+
+def test_a_member_that_was_forgotten_registers_again_with_what_it_has(
+    tubemq: TubeUnderTest, client_of: Clients
+) -> None:
+    client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
+    with member(client, group, topic, [], "a") as first:
+        wait_until(lambda: len(first.assignment) == 3, "it has everything")
+        client.ask_master(c.CloseConsumer(first.client_id, group))
+        wait_until(lambda: members(tubemq, group) == [first.client_id], "it is a member again")
+        with member(client, group, topic, [], "b") as second:
+            wait_until(lambda: (len(first.assignment), len(second.assignment)) == (2, 1), "they share")
+
+
+def members(tubemq: TubeUnderTest, group: str) -> list[str]:
+    return [one["consumerId"] for one in tubemq.admin.group_members(group)]
+
+
+def test_members_of_both_kinds_cannot_be_in_one_group(tubemq: TubeUnderTest, client_of: Clients) -> None:
+    client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
+    with (
+        member(client, group, topic, [], "a"),
+        pytest.raises(BrokerError, match="assignment=server or client") as raised,
+    ):
+        client.join_v2(group, [topic])
+    assert code_of(raised) == 424
+    with client.join_v2(group, [topic]):
+        with pytest.raises(BrokerError) as raised, member(client, group, topic, [], "a"):
+            pass
+        assert code_of(raised) == 424
+        with pytest.raises(BrokerError, match="with other topics") as raised:
+            client.join_v2(group, [topic, tubemq.topic()])
+        assert code_of(raised) == 425
+        with pytest.raises(BrokerError, match="with other filters") as raised:
+            client.join_v2(group, [topic], filters=["a"])
+        assert code_of(raised) == 426
+
+
+def test_a_member_that_chooses_for_itself_is_remembered_and_registers_again(
+    tubemq: TubeUnderTest, client_of: Clients
+) -> None:
+    client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
+    with client.join_v2(group, [topic]) as chooser:
+        chooser.beat()
+        client.ask_master(c.CloseConsumer(chooser.client_id, group))
+        assert len(chooser.fetch_topics().partitions()) == 3
+        client.ask_master(c.CloseConsumer(chooser.client_id, group))
+        chooser.beat()
+        assert len(chooser.fetch_topics().partitions()) == 3
+
+
+# -- secure clusters
+
+
+def test_a_secure_cluster_takes_a_certificate_and_a_signature(tubemq_secure: TubeUnderTest, client_of: Clients) -> None:
+    client, topic = client_of(tubemq_secure), tubemq_secure.topic(3)
+    partition = partitions_of(client, topic)[0]
+    tls_ports = {broker.tls_address for broker in tubemq_secure.cluster.brokers}
+    assert {partition.broker.address} == tls_ports
+    assert client.wait(client.broker(partition.broker).call(message(topic, b"x"))[0], "send").err_code == 200  # type: ignore[union-attr]
+    consumer = reader(client, partition, tubemq_secure.group())
+    opened = client.wait(consumer.register(curr_offset=0, qry_priority_id=1), "register")
+    assert opened.max_offset == 28
+    assert values(client.wait(consumer.get_message(), "fetch")) == [b"x"]
+    client.wait(consumer.unregister(), "unregister")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"trust_certs": "other"}, "certificate", id="an authority that signed nothing"),
+        pytest.param({"client_cert": None, "client_key": None}, "TLS|closed|broke", id="no certificate of ours"),
+    ],
+)
+def test_tls_that_cannot_work(tubemq_secure: TubeUnderTest, changes: dict[str, str | None], words: str) -> None:
+    credentials = tubemq_secure.cluster.credentials
+    assert credentials is not None
+    other = str(credentials.other_ca_certificate)
+    given = {name: other if value == "other" else value for name, value in changes.items()}
+    options = dataclasses.replace(options_for(tubemq_secure, operationTimeout="2s"), **given)  # type: ignore[arg-type]
+    with TubeMQClient(options) as client, pytest.raises(TransportError, match=words):
+        client.fetch_topics(["t"], group="g")
+
+
+def test_without_a_user_an_authenticating_master_refuses(tubemq_secure: TubeUnderTest) -> None:
+    options = dataclasses.replace(options_for(tubemq_secure), auth_user=None, auth_password=None)
+    with TubeMQClient(options) as client:
+        with pytest.raises(AuthenticationError, match=r"CERTIFICATE_FAILURE \(415\).*check authUser") as raised:
+            client.fetch_topics(["t"], group="g")
+        assert code_of(raised) == 415
+
+
+# -- masters that fail
+
+
+def test_another_master_takes_over_and_members_register_again(
+    tubemq_private: Callable[..., TubeUnderTest], client_of: Clients
+) -> None:
+    tubemq = tubemq_private({Shape(partitions=3): 1}, master_count=2)
+    topic, group = tubemq.topic(3), tubemq.group()
+    standby_first = ",".join(reversed(tubemq.masters.split(",")))
+    client = client_of(tubemq, masters=standby_first)
+    log: list[str] = []
+    producer = client.publish([topic])
+    with member(client, group, topic, log, "a") as first, client.join_v2(f"{group}v2", [topic]) as chooser:
+        wait_until(lambda: len(first.assignment) == 3, "it has everything")
+        tubemq.cluster.masters[0].kill()
+        wait_until(lambda: members(tubemq, group) == [first.client_id], "it is a member of the new master's")
+        with member(client, group, topic, log, "b") as second:
+            wait_until(lambda: (len(first.assignment), len(second.assignment)) == (2, 1), "they share")
+        assert len(chooser.fetch_topics().partitions()) == 3
+    producer.beat()
+    assert len(producer.meta.partitions(topic)) == 3
+    producer.close()
