@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyspark.sql.datasource as spark_datasource
@@ -30,13 +30,20 @@ from pyspark.sql.worker import plan_data_source_read
 
 import spark_mq_source
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
-from spark_mq_source.core.ports import Predicate
+from spark_mq_source.core.ports import Predicate, TaskAttempt
 from spark_mq_source.pulsar.columns import COLUMNS
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.reader import PulsarRange
 from spark_mq_source.spark import base
 from spark_mq_source.spark._compat import FILTER_OPERATORS, arrow_schema
-from spark_mq_source.spark.base import MQBatchReader, MQDataSource, MQPartition, MQPushdownReader, check_columns
+from spark_mq_source.spark.base import (
+    MQBatchReader,
+    MQCommit,
+    MQDataSource,
+    MQPartition,
+    MQPushdownReader,
+    check_columns,
+)
 from spark_mq_source.spark.pulsar import PulsarFormat, PulsarNativeDataSource
 
 MESSAGE_ID = StructType(
@@ -77,6 +84,22 @@ class ListFormat:
 
     def read(self, options: ListOptions, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"n": [task]}, schema=schema)
+
+    write_columns: Mapping[str, Sequence[str]] = {"value": ("string",)}
+    required_write_columns: Sequence[str] = ("value",)
+    ended: ClassVar[list[Any]] = []
+
+    def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> ListOptions:
+        return ListOptions(len(columns))
+
+    def write(self, options: ListOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> Any:
+        return attempt, [(batch.schema.types, batch.to_pydict()) for batch in batches]
+
+    def commit(self, options: ListOptions, reports: Sequence[Any]) -> None:
+        self.ended.append(("commit", options, reports))
+
+    def abort(self, options: ListOptions, reports: Sequence[Any]) -> None:
+        self.ended.append(("abort", options, reports))
 
 
 class ListDataSource(MQDataSource):
@@ -206,6 +229,81 @@ def test_source_and_reader_survive_cloudpickle() -> None:
     assert reader._options == PulsarFormat().parse_options(OPTIONS | {"authtoken": "secret"})
     assert reader._schema == arrow_schema(schema_of(value=StringType()))
     assert cloudpickle.loads(cloudpickle.dumps(PulsarNativeDataSource)).name() == "pulsar-native"
+
+
+# -- writing
+
+
+class Context:
+    """What a task of Spark is told, in place of Spark's own, which only tasks have."""
+
+    def __init__(self, **properties: str) -> None:
+        self._properties = properties
+
+    def partitionId(self) -> int:  # noqa: N802 - Spark's name
+        return 3
+
+    def attemptNumber(self) -> int:  # noqa: N802 - Spark's name
+        return 1
+
+    def taskAttemptId(self) -> int:  # noqa: N802 - Spark's name
+        return 77
+
+    def getLocalProperty(self, key: str) -> str | None:  # noqa: N802 - Spark's name
+        return self._properties.get(key.replace(".", "_"))
+
+
+def in_task(monkeypatch: pytest.MonkeyPatch, **properties: str) -> None:
+    monkeypatch.setattr(base.TaskContext, "get", lambda: Context(**properties))
+
+
+VALUE = schema_of(value=StringType())
+STREAM = {"sql_streaming_queryId": "q", "streaming_sql_batchId": "9"}
+
+
+def test_a_batch_is_one_job_for_all_of_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_task(monkeypatch)
+    writer = ListDataSource({}).writer(VALUE, False)
+    copies = [cloudpickle.loads(cloudpickle.dumps(writer)) for _ in range(2)]
+    attempts = [copy.write(iter([])).report[0] for copy in copies]
+    assert attempts == [TaskAttempt(attempts[0].job_id, None, 3, 1, 77)] * 2
+    assert ListDataSource({}).writer(VALUE, False).write(iter([])).report[0].job_id != attempts[0].job_id
+
+
+def test_a_stream_is_one_job_whoever_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_task(monkeypatch, **STREAM)
+    for overwrite in (False, True):
+        message = ListDataSource({}).streamWriter(VALUE, overwrite).write(iter([]))
+        assert message.report[0] == TaskAttempt("q", 9, 3, 1, 77)
+    assert pickle.loads(pickle.dumps(message)) == message  # noqa: S301 - our own
+    # A batch that is written within foreachBatch knows its number, and is a job of its own.
+    within = ListDataSource({}).writer(VALUE, False).write(iter([])).report[0]
+    assert (within.batch_id, within.job_id != "q") == (9, True)
+
+
+def test_a_stream_that_is_told_no_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_task(monkeypatch)
+    with pytest.raises(UnsupportedFeatureError, match="which query and batch"):
+        ListDataSource({}).streamWriter(VALUE, False).write(iter([]))
+
+
+def test_the_driver_ends_what_the_tasks_have_reported() -> None:
+    ListFormat.ended.clear()
+    messages = [MQCommit("a"), None, MQCommit("b")]
+    for writer, batch in [
+        (ListDataSource({}).writer(VALUE, False), ()),
+        (ListDataSource({}).streamWriter(VALUE, False), (9,)),
+    ]:
+        writer.commit(messages, *batch)
+        writer.abort(messages, *batch)
+    assert ListFormat.ended == [(kind, ListOptions(1), ["a", "b"]) for kind in ("commit", "abort")] * 2
+
+
+def test_large_types_are_written_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_task(monkeypatch)
+    batch = pa.record_batch([pa.array(["x", None], pa.large_string())], names=["value"])
+    _, written = ListDataSource({}).writer(VALUE, False).write(iter([batch])).report
+    assert written == [([pa.string()], {"value": ["x", None]})]
 
 
 # -- pushdown
