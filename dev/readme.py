@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from spark_mq_source.core.options import READ, STREAM, WRITE, Options, Scope
+from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.pulsar.options import PulsarOptions
 
 README: Final = Path(__file__).parent.parent / "README.md"
-FORMATS: Final[Mapping[str, type[Options]]] = {"pulsar-native": PulsarOptions}
+FORMATS: Final[Mapping[str, type[Options]]] = {"pulsar-native": PulsarOptions, "nsq": NsqOptions}
 
 SCOPES: Final[Mapping[str, Scope]] = {"options": READ | STREAM, "write-options": WRITE}
 

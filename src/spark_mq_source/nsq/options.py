@@ -299,8 +299,8 @@ class NsqOptions(Options):
         check=at_least(1),
     )
     max_attempts: int = option(
-        "What to do with a message that was delivered more often than this says `onMaxAttempts`; 0: deliver for ever. "
-        "Nothing is ever discarded.",
+        "What becomes of a message that was delivered more often than this, `onMaxAttempts` says; 0: it is delivered for "
+        "ever. Nothing is ever discarded.",
         default=0,
         check=between(0, 65535),
     )
