@@ -299,8 +299,8 @@ class NsqOptions(Options):
         check=at_least(1),
     )
     max_attempts: int = option(
-        "What becomes of a message that was delivered more often than this, `onMaxAttempts` says; 0: it is delivered for "
-        "ever. Nothing is ever discarded.",
+        "What becomes of a message that was delivered more often than this, `onMaxAttempts` says; with 0 it is "
+        "delivered for ever. Nothing is ever discarded.",
         default=0,
         check=between(0, 65535),
     )
@@ -413,7 +413,7 @@ class NsqOptions(Options):
         "Largest message: nsqd's `-max-msg-size`. A larger row is an error before anything is sent, and a larger "
         "message that arrives is one too.",
         default=None,
-        default_text="asked from nsqd where its HTTP answers; else `1m` to write, `1g` to read",
+        default_text="asked from nsqd where its HTTP answers; else `1m` to write, `128m` to read",
         scope=_EVERYWHERE,
         parse=parse_size_bytes,
         check=between(1, 1 << 30, "from 1 to 1g"),
