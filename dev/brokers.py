@@ -1,8 +1,8 @@
 """Real brokers in the background, on their usual ports: `make brokers`, `make brokers-stop`.
 
-    python -m dev.brokers start | stop | status
+    python -m dev.brokers start | stop | status [pulsar | tubemq ...]
 
-What runs is recorded in the cache, with the process's start time, so that `stop` never ends a process that merely got
+What runs is recorded in the cache, with each process's start time, so that `stop` never ends a process that merely got
 the same number. Their data stays in the cache from one start to the next.
 """
 
@@ -18,26 +18,197 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
+from dev import pulsar_broker, tubemq_servers
 from dev.cache import cache_folder, exclusive
-from dev.pulsar_broker import VERSION, Ports, PulsarStandalone, wait_until_ready
+from dev.pulsar_broker import PulsarStandalone, wait_until_ready
+from dev.tubemq_admin import AdminError, Topic
+from dev.tubemq_servers import TubeCluster
 
 STOP_TIMEOUT_S = 20.0
+TUBEMQ_PORTS = (2181, 8715, 8717, 8716, 8123, 8127, 8124, 8125, 8128, 8126)
+"""Of ZooKeeper, then (port, web, TLS) of the master and of each broker; 8080, the usual web port, is Pulsar's."""
+TUBEMQ_TOPIC = Topic("demo", partitions=3)
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A process that this tool started; the start time tells it from a later one with the same number."""
+class Background:
+    """A process that outlives the command that started it; the start time tells it from a later one with its number."""
 
-    pid: int
-    started: str
+    def __init__(self, pid: int, started: str) -> None:
+        self.pid = pid
+        self.started = started
 
     @property
     def alive(self) -> bool:
         """Whether it still runs."""
+        # A zombie would count as running, if this very command started the process.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
         return bool(self.started) and _start_time(self.pid) == self.started
+
+    def stop(self) -> None:
+        """Asks its process group to end, waits, and kills what is left."""
+        self._end(signal.SIGTERM, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Ends its process group without notice."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, *signals: signal.Signals) -> None:
+        for number in signals:
+            if not self.alive:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+            deadline = time.monotonic() + STOP_TIMEOUT_S
+            while self.alive and time.monotonic() < deadline:
+                time.sleep(0.05)  # not our child in general, so there is no event to wait for
+
+
+class Record:
+    """Which processes of one kind of broker this tool has started, in the order in which it did."""
+
+    def __init__(self, kind: str) -> None:
+        self._file = cache_folder() / "brokers" / f"{kind}.json"
+
+    def launch(
+        self, name: str, command: Sequence[str], *, log: Path, folder: Path, environment: Mapping[str, str] = os.environ
+    ) -> Background:
+        """Starts a process and writes it down."""
+        with log.open("ab") as output:
+            # A session of its own: it outlives this command, and its process group can be ended by its number.
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environment},
+                cwd=folder,
+                start_new_session=True,
+            )
+        started = Background(process.pid, _start_time(process.pid))
+        everything = self.processes | {name: started}
+        self._file.write_text(json.dumps({key: [each.pid, each.started] for key, each in everything.items()}))
+        return started
+
+    @property
+    def processes(self) -> dict[str, Background]:
+        """All that were started, by name, whether they run or not."""
+        try:
+            found = json.loads(self._file.read_text())
+            return {name: Background(int(pid), str(started)) for name, (pid, started) in found.items()}
+        except (FileNotFoundError, ValueError, TypeError):
+            return {}
+
+    def stop(self) -> bool:
+        """Ends them, the last one first; whether any still ran."""
+        running = [process for process in self.processes.values() if process.alive]
+        for process in reversed(running):
+            process.stop()
+        self._file.unlink(missing_ok=True)
+        return bool(running)
+
+
+class Kind(Protocol):
+    """One kind of broker."""
+
+    @property
+    def name(self) -> str:
+        """What the command line and the record call it."""
+        ...
+
+    @property
+    def processes(self) -> int:
+        """How many it has."""
+        ...
+
+    @property
+    def ports(self) -> Iterable[int]:
+        """On which it listens."""
+        ...
+
+    def start(self, record: Record) -> None:
+        """Starts all of it, and waits until it can be used."""
+        ...
+
+    def wait(self, record: Record) -> None:
+        """Waits until what was started earlier can be used."""
+        ...
+
+    def describe(self) -> str:
+        """Where clients find it."""
+        ...
+
+
+class Pulsar:
+    """Pulsar standalone."""
+
+    name = "pulsar"
+    processes = 1
+
+    def __init__(self) -> None:
+        ports = pulsar_broker.Ports()
+        self.ports = (ports.broker, ports.web)
+        self._broker = PulsarStandalone(cache_folder() / "brokers" / self.name, ports=ports)
+
+    def start(self, record: Record) -> None:
+        """Starts the broker, and waits until it really answers."""
+        command, environment = self._broker.prepare()
+        folder = self._broker.folder
+        record.launch(self.name, command, log=self._broker.log, folder=folder, environment=environment)
+        self.wait(record)
+
+    def wait(self, record: Record) -> None:
+        """Waits until it really answers."""
+        process = record.processes[self.name]
+        wait_until_ready(self._broker.admin, self._broker.log, still_alive=lambda: process.alive)
+
+    def describe(self) -> str:
+        """Its addresses."""
+        broker = self._broker
+        return f"{broker.service_url}   admin {broker.admin_url}   (Pulsar {pulsar_broker.VERSION}, log {broker.log})"
+
+
+class TubeMQ:
+    """ZooKeeper, a master and two brokers, with one topic."""
+
+    name = "tubemq"
+    processes = 4
+    ports = TUBEMQ_PORTS
+
+    def __init__(self) -> None:
+        self._folder = cache_folder() / "brokers" / self.name
+
+    def start(self, record: Record) -> None:
+        """Starts all servers, and waits until the topic can be used."""
+
+        def launch(server: tubemq_servers.Server) -> Background:
+            folder = tubemq_servers.distribution()
+            return record.launch(server.name, server.command, log=server.log, folder=folder)
+
+        TubeCluster(self._folder, broker_count=2, topics=[TUBEMQ_TOPIC], ports=TUBEMQ_PORTS, launch=launch).start()
+
+    def wait(self, record: Record) -> None:
+        """Waits until the topic can be used."""
+        cluster = TubeCluster(self._folder, broker_count=2, ports=TUBEMQ_PORTS)
+        cluster.prepare()
+        for server in cluster.servers:
+            server.process = record.processes[server.name]
+        cluster.wait_for_topics([TUBEMQ_TOPIC.name])
+
+    def describe(self) -> str:
+        """What clients need, and the topic."""
+        web = f"http://{tubemq_servers.HOST}:{TUBEMQ_PORTS[2]}"
+        return (
+            f"{tubemq_servers.HOST}:{TUBEMQ_PORTS[1]}   admin {web}   topic {TUBEMQ_TOPIC.name}"
+            f"   (TubeMQ {tubemq_servers.VERSION}, logs {self._folder})"
+        )
+
+
+KINDS: tuple[Callable[[], Kind], ...] = (Pulsar, TubeMQ)
 
 
 def main() -> None:
@@ -46,104 +217,54 @@ def main() -> None:
     Raises:
         SystemExit: a broker did not start, or (status) does not run.
     """
+    kinds = [make() for make in KINDS]
     parser = argparse.ArgumentParser(prog="python -m dev.brokers", description="Real brokers in the background.")
     parser.add_argument("command", choices=["start", "stop", "status"])
-    command = parser.parse_args().command
+    parser.add_argument("brokers", nargs="*", choices=[*(kind.name for kind in kinds), []], help="which (default: all)")
+    options = parser.parse_args()
+    wanted = [kind for kind in kinds if not options.brokers or kind.name in options.brokers]
     with exclusive("brokers"):
-        if command == "start":
-            start()
-        elif command == "stop":
-            stop()
+        if options.command == "start":
+            for kind in wanted:
+                start(kind)
+        elif options.command == "stop":
+            for kind in wanted:
+                _say(kind, "stopped" if Record(kind.name).stop() else "was not running")
         else:
-            running = _recorded()
-            print(_line() if running and running.alive else "pulsar   not started by this tool")
-            sys.exit(0 if running and running.alive else 1)
+            running = [is_running(kind, Record(kind.name)) for kind in wanted]
+            for kind, runs in zip(wanted, running, strict=True):
+                _say(kind, kind.describe() if runs else "not started by this tool")
+            sys.exit(0 if all(running) else 1)
 
 
-def start() -> None:
-    """Starts what does not run yet, waits until it answers, prints one line a broker.
+def start(kind: Kind) -> None:
+    """Starts what does not run yet, waits until it answers, prints one line.
 
     Raises:
         SystemExit: it could not be started; the message says why.
     """
-    broker = _broker()
-    running = _recorded()
-    if running is None or not running.alive:
-        _refuse_taken_ports(Ports())
-        running = _launch(broker)
+    record = Record(kind.name)
     try:
-        wait_until_ready(broker.admin, broker.log, still_alive=lambda: running.alive)
-    except RuntimeError as error:
-        stop()
+        if is_running(kind, record):
+            kind.wait(record)
+        else:
+            record.stop()  # what is left of it
+            _refuse_taken_ports(kind)
+            kind.start(record)
+    except (RuntimeError, AdminError) as error:
+        record.stop()
         sys.exit(str(error))
-    print(_line())
+    _say(kind, kind.describe())
 
 
-def stop() -> None:
-    """Ends what start() started, and nothing else."""
-    running = _recorded()
-    if running is None or not running.alive:
-        print("pulsar   was not running")
-    else:
-        _end(running)
-        print("pulsar   stopped")
-    _record_file().unlink(missing_ok=True)
+def is_running(kind: Kind, record: Record) -> bool:
+    """Whether all of it runs."""
+    processes = record.processes.values()
+    return len(processes) == kind.processes and all(process.alive for process in processes)
 
 
-def _broker() -> PulsarStandalone:
-    return PulsarStandalone(cache_folder() / "brokers" / "pulsar", ports=Ports())
-
-
-def _line() -> str:
-    broker = _broker()
-    return f"pulsar   {broker.service_url}   admin {broker.admin_url}   (Pulsar {VERSION}, log {broker.log})"
-
-
-def _launch(broker: PulsarStandalone) -> Running:
-    command, environment = broker.prepare()
-    with broker.log.open("ab") as log:
-        # A session of its own: it outlives this command, and its process group can be ended by its number.
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **environment},
-            cwd=broker.folder,
-            start_new_session=True,
-        )
-    running = Running(process.pid, _start_time(process.pid))
-    _record_file().write_text(json.dumps(asdict(running)))
-    return running
-
-
-def _end(running: Running) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.pid, number)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while running.alive and time.monotonic() < deadline:
-            _reap(running.pid)
-            time.sleep(0.05)  # not our child in general, so there is no event to wait for
-        if not running.alive:
-            return
-
-
-def _reap(pid: int) -> None:
-    """Collects the process if this very command started it; a zombie would count as running."""
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
-
-
-def _record_file() -> Path:
-    return cache_folder() / "brokers" / "pulsar.json"
-
-
-def _recorded() -> Running | None:
-    try:
-        return Running(**json.loads(_record_file().read_text()))
-    except (FileNotFoundError, ValueError, TypeError):
-        return None
+def _say(kind: Kind, text: str) -> None:
+    print(f"{kind.name:8} {text}")
 
 
 def _start_time(pid: int) -> str:
@@ -159,15 +280,15 @@ def _start_time(pid: int) -> str:
     return asked.stdout.strip()
 
 
-def _refuse_taken_ports(ports: Ports) -> None:
-    for port in (ports.broker, ports.web):
+def _refuse_taken_ports(kind: Kind) -> None:
+    for port in kind.ports:
         with socket.socket() as probe:
             # As the broker itself will: ports of connections that just closed are no obstacle.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
-                sys.exit(f"pulsar   port {port} of 127.0.0.1 is taken by another program: {error.strerror}")
+                sys.exit(f"{kind.name:8} port {port} of 127.0.0.1 is taken by another program: {error.strerror}")
 
 
 if __name__ == "__main__":
