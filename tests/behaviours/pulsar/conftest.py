@@ -12,6 +12,7 @@ from tests.behaviours.formats import PulsarFormat
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.streams import Query, started
 from tests.fix_brokers import PulsarUnderTest
+from tests.fix_net import FaultProxy
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,13 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
     client = JavaClient(tmp_path_factory.mktemp("java") / "client.log")
     yield client
     client.close()
+
+
+@pytest.fixture
+def link(pulsar_format: PulsarFormat) -> Iterator[FaultProxy]:
+    """A link to the stock broker that can be made to fail."""
+    with pulsar_format.proxy() as proxy:
+        yield proxy
 
 
 @pytest.fixture
