@@ -11,11 +11,14 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.AuthenticationFactory;
 import org.apache.pulsar.client.api.ClientBuilder;
 import org.apache.pulsar.client.api.CompressionType;
+import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.HashingScheme;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
@@ -24,8 +27,11 @@ import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.Reader;
+import org.apache.pulsar.client.api.SubscriptionInitialPosition;
+import org.apache.pulsar.client.api.SubscriptionType;
 import org.apache.pulsar.client.api.TypedMessageBuilder;
 import org.apache.pulsar.client.api.transaction.Transaction;
+import org.apache.pulsar.client.impl.MessageImpl;
 
 /**
  * The official Java client as a program: one JSON request a line on standard input, one JSON answer a line on standard
@@ -64,6 +70,8 @@ public class JavaClient {
                 return produce(request);
             case "consume":
                 return consume(request);
+            case "share":
+                return share(request);
             case "begin":
                 TRANSACTIONS.put(request.get("name").asText(), client(request).newTransaction()
                         .withTransactionTimeout(10, TimeUnit.MINUTES).build().get(60, TimeUnit.SECONDS));
@@ -144,19 +152,63 @@ public class JavaClient {
                 if (message == null) {
                     throw new IllegalStateException(left + " messages did not come");
                 }
-                ObjectNode node = messages.addObject();
-                node.put("value", message.getValue());
-                node.put("sequenceId", message.getSequenceId());
-                node.put("eventTime", message.getEventTime());
-                if (message.hasKey()) {
-                    node.put("key", message.getKeyBytes());
-                    node.put("isBase64", message.hasBase64EncodedKey());
-                }
-                node.put("orderingKey", message.getOrderingKey());
-                node.set("properties", JSON.valueToTree(message.getProperties()));
+                describe(message, messages.addObject());
             }
         }
         return messages;
+    }
+
+    /** What several consumers of one subscription get, in the order in which it came. */
+    private static ArrayNode share(JsonNode request) throws Exception {
+        ArrayNode messages = JSON.createArrayNode();
+        BlockingQueue<ObjectNode> received = new LinkedBlockingQueue<>();
+        List<Consumer<byte[]>> consumers = new ArrayList<>();
+        try {
+            for (int i = 0; i < request.get("consumers").asInt(); i++) {
+                int number = i;
+                consumers.add(client(request).newConsumer()
+                        .topic(request.get("topic").asText())
+                        .subscriptionName(request.get("subscription").asText())
+                        .subscriptionType(SubscriptionType.valueOf(request.get("type").asText()))
+                        .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
+                        // None begins before all are there.
+                        .startPaused(true)
+                        .messageListener((consumer, message) -> {
+                            ObjectNode node = JSON.createObjectNode();
+                            node.put("consumer", number);
+                            node.put("receivedAt", System.currentTimeMillis());
+                            describe(message, node);
+                            received.add(node);
+                            consumer.acknowledgeAsync(message);
+                        }).subscribe());
+            }
+            consumers.forEach(Consumer::resume);
+            for (int left = request.get("count").asInt(); left > 0; left--) {
+                ObjectNode node = received.poll(60, TimeUnit.SECONDS);
+                if (node == null) {
+                    throw new IllegalStateException(left + " messages did not come");
+                }
+                messages.add(node);
+            }
+        } finally {
+            for (Consumer<byte[]> consumer : consumers) {
+                consumer.close();
+            }
+        }
+        return messages;
+    }
+
+    private static void describe(Message<byte[]> message, ObjectNode node) {
+        node.put("value", message.getValue());
+        node.put("sequenceId", message.getSequenceId());
+        node.put("eventTime", message.getEventTime());
+        if (message.hasKey()) {
+            node.put("key", message.getKeyBytes());
+            node.put("isBase64", message.hasBase64EncodedKey());
+        }
+        node.put("orderingKey", message.getOrderingKey());
+        node.put("compression", ((MessageImpl<byte[]>) message).getMessageBuilder().getCompression().name());
+        node.set("properties", JSON.valueToTree(message.getProperties()));
     }
 
     private static TypedMessageBuilder<byte[]> filled(TypedMessageBuilder<byte[]> next, JsonNode message)

@@ -63,13 +63,31 @@ class JavaClient:
         return [tuple(i) for i in self._ask(broker, do="produce", topic=topic, messages=documents, **how)]
 
     def consume(self, broker: PulsarUnderTest, topic: str, count: int) -> list[dict[str, Any]]:
-        """The first messages: value, key, isBase64, orderingKey, properties, eventTime (0 for none), sequenceId."""
-        found: list[dict[str, Any]] = self._ask(broker, do="consume", topic=topic, count=count)
-        for message in found:
-            for name in ("value", "key", "orderingKey"):
-                if message.get(name) is not None:
-                    message[name] = base64.b64decode(message[name])
-        return found
+        """The first messages.
+
+        Each has value, key, isBase64, orderingKey, properties, eventTime (0 for none), sequenceId, and the compression
+        of its entry.
+        """
+        return _messages(self._ask(broker, do="consume", topic=topic, count=count))
+
+    def share(
+        self, broker: PulsarUnderTest, topic: str, count: int, *, kind: str, consumers: int = 1
+    ) -> list[dict[str, Any]]:
+        """What the consumers of one new subscription get from the first message on, in the order in which it came.
+
+        Each message also has its consumer's number and, as receivedAt, the milliseconds since 1970 when it came.
+
+        Args:
+            broker: where.
+            topic: full name.
+            count: how many messages are waited for.
+            kind: `Shared` or `Key_Shared`.
+            consumers: how many.
+        """
+        found = self._ask(
+            broker, do="share", topic=topic, count=count, type=kind, consumers=consumers, subscription=f"java-{kind}"
+        )
+        return _messages(found)
 
     def begin(self, broker: PulsarUnderTest, name: str) -> str:
         """Begins a transaction."""
@@ -96,6 +114,14 @@ class JavaClient:
         if "error" in answer:
             raise RuntimeError(f"the Java client: {answer['error']}; see {self._log.name}")
         return answer["ok"]
+
+
+def _messages(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for message in found:
+        for name in ("value", "key", "orderingKey"):
+            if message.get(name) is not None:
+                message[name] = base64.b64decode(message[name])
+    return found
 
 
 def _document(message: Mapping[str, Any]) -> dict[str, Any]:

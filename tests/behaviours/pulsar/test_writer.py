@@ -1,10 +1,9 @@
-"""What the writer sends is there, once or more, in order, and other clients read it: whatever happens on the way."""
+"""What the writer sends is there, once or more, and in order: whatever happens on the way."""
 
 from __future__ import annotations
 
 import random
 import re
-import time
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -13,7 +12,6 @@ import pulsar as official
 import pyarrow as pa
 import pytest
 
-from spark_mq_source.core.compression import CODECS
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, TopicNotFoundError, UnwritableRowError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
@@ -25,16 +23,6 @@ from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import Fault, FaultProxy
 
 ATTEMPT = TaskAttempt("job")
-TIME = pa.timestamp("us", "UTC")
-MAP = pa.map_(pa.string(), pa.string())
-EVENT_TIME_MS = 1_700_000_000_123
-COLUMNS = {
-    "value": pa.array([b"one", None, b"", b"four" * 50], pa.binary()),
-    "key": pa.array([b"k\x00\xff", b"k", None, b"l"], pa.binary()),
-    "ordering_key": pa.array([None, b"o\x00", None, None], pa.binary()),
-    "event_time": pa.array([EVENT_TIME_MS * 1000 + 999, None, None, 1000], TIME),
-    "properties": pa.array([[("a", "1"), ("ä", "")], None, [], [("b", "2")]], MAP),
-}
 
 
 def options(broker: PulsarUnderTest, topic: str | None, **more: Any) -> PulsarOptions:
@@ -58,49 +46,6 @@ def read_official(broker: PulsarUnderTest, topic: str, count: int) -> list[Any]:
     assert not reader.has_message_available()
     reader.close()
     return messages
-
-
-@pytest.mark.parametrize("batching", [True, False])
-@pytest.mark.parametrize("codec", CODECS)
-def test_the_official_clients_read_what_was_written(
-    pulsar: PulsarUnderTest, java: JavaClient, codec: str, batching: bool
-):
-    topic = pulsar.topic()
-    write(pulsar, topic, COLUMNS, compressionType=codec, batching=batching)
-    messages = read_official(pulsar, topic, 4)
-    assert [message.data() for message in messages] == [b"one", b"", b"", b"four" * 50]
-    assert [message.event_timestamp() for message in messages] == [EVENT_TIME_MS, 0, 0, 1]
-    assert [message.properties() for message in messages] == [{"a": "1", "ä": ""}, {}, {}, {"b": "2"}]
-    found = java.consume(pulsar, topic, 4)
-    assert [message["value"] for message in found] == COLUMNS["value"].to_pylist()
-    assert [message.get("key") for message in found] == COLUMNS["key"].to_pylist()
-    assert [message.get("isBase64") for message in found] == [True, True, None, True]
-    assert [message["orderingKey"] for message in found] == COLUMNS["ordering_key"].to_pylist()
-    assert [message["eventTime"] for message in found] == [EVENT_TIME_MS, 0, 0, 1]
-    assert [message["properties"] for message in found] == [{"a": "1", "ä": ""}, {}, {}, {"b": "2"}]
-    assert [message["sequenceId"] for message in found] == [0, 1, 2, 3]
-
-
-def test_keys_of_text_are_text(pulsar: PulsarUnderTest, java: JavaClient):
-    topic = pulsar.topic()
-    write(pulsar, topic, {"value": ["text", "t"], "key": ["schlüssel", None]})
-    assert [message.partition_key() for message in read_official(pulsar, topic, 2)] == ["schlüssel", ""]
-    found = java.consume(pulsar, topic, 2)
-    assert [(m.get("key"), m.get("isBase64")) for m in found] == [("schlüssel".encode(), False), (None, None)]
-
-
-@pytest.mark.parametrize("compression", ["NONE", "LZ4"])
-def test_large_messages_come_in_chunks(pulsar: PulsarUnderTest, java: JavaClient, compression: str):
-    topic = pulsar.topic()
-    large = random.Random(1).randbytes(12 << 20)
-    columns = {"value": [b"before", large, b"behind"], "key": ["a", "b", "c"]}
-    with pytest.raises(UnwritableRowError, match=rf"{re.escape(topic)}.*larger than the 5242880.*chunking=true"):
-        write(pulsar, topic, columns, compressionType=compression)
-    topic = pulsar.topic()
-    write(pulsar, topic, columns, compressionType=compression, chunking=True)
-    assert [message.data() for message in read_official(pulsar, topic, 3)] == columns["value"]
-    assert [message["value"] for message in java.consume(pulsar, topic, 3)] == columns["value"]
-    assert [message["key"] for message in java.consume(pulsar, topic, 3)] == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("scheme", ["JavaStringHash", "Murmur3_32Hash"])
@@ -166,17 +111,6 @@ def test_a_batch_has_one_key(pulsar: PulsarUnderTest, pulsar_format: PulsarForma
     for found in entries.values():
         assert len({row["key"] for row in found}) == 1
         assert [int(row["value"]) for row in found] == sorted(int(row["value"]) for row in found)
-
-
-def test_a_delayed_message_comes_when_it_is_due(pulsar: PulsarUnderTest):
-    topic = pulsar.topic()
-    consumer = pulsar.client().subscribe(topic, "s", consumer_type=official.ConsumerType.Shared)
-    due_ms = int(time.time() * 1000) + 3000
-    write(pulsar, topic, {"value": [b"later", b"now"], "deliver_at": pa.array([due_ms * 1000, None], TIME)})
-    assert consumer.receive(20_000).data() == b"now"
-    assert consumer.receive(20_000).data() == b"later"
-    # The stock broker looks once a second, and may be early by as much.
-    assert time.time() * 1000 >= due_ms - 1000
 
 
 # What goes wrong on the way.
