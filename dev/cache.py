@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 MAVEN_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
+MAVEN_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 MAVEN_INSTALL = "org.apache.maven.plugins:maven-install-plugin:3.1.1:install-file"
 
 
@@ -85,6 +86,36 @@ def artifact(coordinates: str, *, say: str) -> Path:
         with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=f".{file.name}-") as temporary:
             _fetch(coordinates, Path(temporary)).rename(file)
     return file
+
+
+def artifact_with_dependencies(coordinates: str, *, say: str) -> Path:
+    """A folder with the jar published under Maven coordinates (group:artifact:version) and all jars that it needs.
+
+    Raises:
+        RuntimeError: Maven is absent or could not fetch; the message carries Maven's last lines.
+    """
+    group, name, version = coordinates.split(":")
+    folder = cache_folder() / f"{name}-{version}-with-dependencies"
+    if folder.is_dir():
+        return folder
+    with exclusive(folder.name):
+        if folder.is_dir():  # another process was faster
+            return folder
+        print(say, flush=True)
+        with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=f".{folder.name}-") as temporary:
+            Path(temporary, "pom.xml").write_text(
+                "<project><modelVersion>4.0.0</modelVersion><groupId>any</groupId><artifactId>any</artifactId>"
+                f"<version>1</version><dependencies><dependency><groupId>{group}</groupId><artifactId>{name}"
+                f"</artifactId><version>{version}</version></dependency></dependencies></project>\n"
+            )
+            jars = Path(temporary) / "jars"
+            done = _maven([MAVEN_DEPENDENCIES, f"-DoutputDirectory={jars}"], Path(temporary))
+            if done.returncode != 0:
+                tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+                msg = f"Maven could not fetch {coordinates} (exit {done.returncode}):\n{tail}"
+                raise RuntimeError(msg)
+            jars.rename(folder)
+    return folder
 
 
 def _fetch(coordinates: str, folder: Path, parent: str = "") -> Path:

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: a port is taken, or a setting is out of range.
     """
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = _parser().parse_args(arguments)
     try:
         with NsqBroker(**{name: value for name, value in vars(options).items() if value is not None}) as broker:
