@@ -1,0 +1,96 @@
+"""Writing to NSQ as a user of Spark sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tests.behaviours.nsq.clients import open_session, rows_of
+from tests.behaviours.nsq.conftest import PATIENCE_S
+from tests.fix_brokers import NsqUnderTest, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def save(df: DataFrame, nsq: NsqUnderTest, mode: str = "append", **options: Any) -> None:
+    given = {"nsqdTcpAddresses": nsq.tcp_address, "nsqdHttpAddresses": nsq.http_address}
+    df.write.format("nsq").options(**given | options).mode(mode).save()
+
+
+def refusal(df: DataFrame, nsq: NsqUnderTest, **options: Any) -> str:
+    with pytest.raises(PySparkException) as caught:
+        save(df, nsq, **options)
+    return str(caught.value)
+
+
+def waiting(nsq: NsqUnderTest, topic: str) -> int:
+    return int(nsq.channel_stats(topic, "c")["depth"])
+
+
+def read_all(nsq: NsqUnderTest, topic: str, count: int) -> list[str]:
+    with open_session(nsq.tcp_address) as session:
+        consumer = session.subscribe(topic, "c")
+        consumer.ready(2500)
+        got: list[str] = []
+        while len(got) < count:
+            runs = consumer.receive(max_bytes=1 << 20, timeout_seconds=PATIENCE_S)
+            assert runs, f"{len(got)} of {count} came"
+            for run in runs:
+                consumer.fin(b"".join(row["message_id"].encode() for row in rows_of([run])))
+            got += [row["value"].decode() for row in rows_of(runs)]
+        assert consumer.close(timeout_seconds=PATIENCE_S) == b""
+    return got
+
+
+def test_every_row_of_every_task_is_there_once(spark: SparkSession, nsq: NsqUnderTest) -> None:
+    topic, other = nsq.topic("c"), nsq.topic("c")
+    df = spark.range(0, 20_000, 1, 4).selectExpr(
+        "concat('value-', id) as value", f"if(id % 2 = 0, null, '{other}') as topic"
+    )
+    save(df, nsq, topic=topic, batchingMaxMessages=700)
+    assert (waiting(nsq, topic), waiting(nsq, other)) == (10_000, 10_000)
+    assert sorted(read_all(nsq, topic, 10_000)) == sorted(f"value-{number}" for number in range(0, 20_000, 2))
+
+
+def test_deferred_rows_wait(spark: SparkSession, nsq: NsqUnderTest) -> None:
+    topic = nsq.topic("c")
+    save(spark.range(10).selectExpr("cast(id as string) as value", "id * 60000 as defer"), nsq, topic=topic)
+    wait_until(lambda: nsq.channel_stats(topic, "c")["deferred_count"] == 9, "nine deferred")
+    assert waiting(nsq, topic) == 1
+
+
+def test_a_streaming_query_writes(spark: SparkSession, nsq: NsqUnderTest, tmp_path: Path) -> None:
+    topic = nsq.topic("c")
+    rows, checkpoint = str(tmp_path / "rows"), str(tmp_path / "checkpoint")
+    spark.range(1000).selectExpr("cast(id as string) as value").write.text(rows)
+    query = (
+        spark.readStream.text(rows)
+        .writeStream.format("nsq")
+        .option("nsqdTcpAddresses", nsq.tcp_address)
+        .option("topic", topic)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+    assert sorted(map(int, read_all(nsq, topic, 1000))) == list(range(1000))
+
+
+def test_what_cannot_be_written_is_said_before_anything_is(spark: SparkSession, nsq: NsqUnderTest) -> None:
+    topic = nsq.topic("c")
+    df = spark.range(1).selectExpr("cast(id as string) as value", "id as valeu", "cast(id as string) as defer")
+    sentence = refusal(df, nsq, topic=topic)
+    assert "column valeu is unknown (known: value, topic, defer)" in sentence
+    assert "column defer is string, expected bigint or int" in sentence
+    assert "set the option topic, or write a column topic" in refusal(df.select("value"), nsq)
+    assert "cannot be overwritten" in refusal(df.select("value"), nsq, mode="overwrite", topic=topic)
+    sentence = refusal(spark.sql("select 'x' as value union all select '' as value"), nsq, topic=topic)
+    assert "NSQ has no empty messages" in sentence
+    assert waiting(nsq, topic) <= 1
