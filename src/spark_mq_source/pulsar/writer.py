@@ -15,6 +15,7 @@ import itertools
 import logging
 import threading
 import time
+import uuid
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -385,7 +386,7 @@ class PulsarWriter:
         if self._options.value_format is ValueFormat.RAW:
             return batch
         try:
-            return json_values(batch)
+            return json_values(self._options, batch)
         except UnwritableRowError as error:
             msg = "pulsar-native: writing column value as JSON"
             raise error.within(msg) from error
@@ -498,9 +499,11 @@ class PulsarWriter:
         return topic
 
     def _producer(self, topic_partition: TopicPartition) -> _Producer:
+        base = self._options.producer_name
         if self._options.delivery_guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
-            return _Producer(topic_partition, self._arrived)
-        name = producer_name(self._options.producer_name, self._attempt)
+            unique = None if base is None else f"{base}-{self._attempt.partition}-{uuid.uuid4().hex}"
+            return _Producer(topic_partition, self._arrived, name=unique)
+        name = producer_name(base, self._attempt)
         return _Producer(topic_partition, self._arrived, name=name, numbers=EntryNumbers(self._attempt.batch_id))
 
     @staticmethod

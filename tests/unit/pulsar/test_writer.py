@@ -272,3 +272,49 @@ def test_a_refused_producer_fails_with_the_topic(broker, writer) -> None:
     made = writer(broker({c.Producer: lambda _, command: c.Error(command.request_id, 18, "Incompatible schema")}))
     with pytest.raises(MQSourceError, match=rf"writing to {TOPIC}: .*IncompatibleSchema \(18\)"):
         made.write(rows(b"a"))
+
+
+def test_names_begin_as_they_were_asked_to_and_no_two_are_alike(broker, writer) -> None:
+    at = broker()
+    for _ in range(2):
+        made = writer(at, producerName="flights")
+        made.write(rows(b"a"))
+        made.flush()
+    names = [producer.producer_name for producer in at.of(c.Producer)]
+    assert all(name.startswith("flights-0-") for name in names)
+    assert len(set(names)) == 2
+
+
+EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once", "producerName": "flights"}
+
+
+def test_what_an_earlier_attempt_has_stored_may_be_dropped(broker, writer) -> None:
+    sent_by_then: list[int] = []
+
+    def open_(_: Link, command: Any) -> object:
+        return c.ProducerSuccess(command.request_id, "flights-0", max(sent_by_then[:2], default=-1))
+
+    def store(link: Link, send: Any) -> object:
+        is_known = send.sequence_id in sent_by_then[:2]
+        sent_by_then.append(send.sequence_id)
+        return (duplicate if is_known else stored)(link, send)
+
+    at = broker({c.Producer: open_, c.Send: store})
+    for _ in range(2):
+        made = writer(at, **EXACTLY_ONCE)
+        made.write(rows(b"a", b"b", b"c"))
+        made.finish()
+    assert sent_by_then[:3] == sent_by_then[3:]
+    assert [id_ >> 16 for id_ in sent_by_then[:3]] == [0, 1, 2]
+    # The first attempt asks once more, whether the broker deduplicates.
+    assert {producer.producer_name for producer in at.of(c.Producer)} == {"flights-0"}
+    assert len(at.of(c.Producer)) == 3
+
+
+def test_what_nobody_has_stored_may_not_be_dropped(broker, writer) -> None:
+    def open_(_: Link, command: Any) -> object:
+        return c.ProducerSuccess(command.request_id, "", -1 if command.epoch == 0 else 1 << 40)
+
+    made = writer(broker({c.Producer: open_, c.Send: duplicate}), **EXACTLY_ONCE)
+    with pytest.raises(LocalProtocolError, match="as a duplicate, though it never stored it"):
+        made.write(rows(b"a"))
