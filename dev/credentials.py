@@ -41,15 +41,15 @@ class Credentials:
 
     @property
     def other_ca_certificate(self) -> Path:
-        """An authority that signed nothing: trusting only this must refuse the broker."""
+        """An authority that signed the stranger only: trusting only this must refuse the broker."""
         return self.folder / "other-ca.pem"
 
     def certificate(self, name: str) -> Path:
-        """The certificate file of `server`, or of `client` (role client)."""
+        """The certificate file of `server`, of `client` (role client), or of `stranger`, whom no broker trusts."""
         return self.folder / f"{name}.pem"
 
     def key(self, name: str) -> Path:
-        """The private key file of `server` or `client`, PKCS 8."""
+        """The private key file of `server`, `client` or `stranger`, PKCS 8."""
         return self.folder / f"{name}.key"
 
     @property
@@ -89,9 +89,10 @@ def make_credentials(folder: Path) -> Credentials:
     other_name = _name("another test authority")
     other_ca = _certificate(other_name, other_key.public_key(), other_name, other_key, is_ca=True)
     _write_certificate(credentials.other_ca_certificate, other_ca)
-    for name in ("server", "client"):
+    for name in ("server", "client", "stranger"):
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(_name(name), key.public_key(), ca_name, ca_key, is_ca=False)
+        signed_by = (other_name, other_key) if name == "stranger" else (ca_name, ca_key)
+        certificate = _certificate(_name(name), key.public_key(), *signed_by, is_ca=False)
         _write_certificate(credentials.certificate(name), certificate)
         credentials.key(name).touch(mode=0o600)
         credentials.key(name).write_bytes(

@@ -15,9 +15,19 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_mq_source.core.columns import is_text
-from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.errors import OptionError, UnwritableRowError
 
-__all__ = ["AVRO", "BYTES", "JSON", "STRING", "ValueSchema", "check_struct", "derive_schema", "parse_schema"]
+__all__ = [
+    "AVRO",
+    "BYTES",
+    "JSON",
+    "STRING",
+    "ValueSchema",
+    "check_nulls",
+    "check_struct",
+    "derive_schema",
+    "parse_schema",
+]
 
 BYTES: Final = "BYTES"
 STRING: Final = "STRING"
@@ -166,8 +176,10 @@ def _faults_of_named(kind: Mapping[str, Any], path: str, named: set[str]) -> Ite
 def derive_schema(struct: pa.StructType) -> ValueSchema:
     """The JSON schema of values that `core.json_column.json_texts` makes of such a struct.
 
-    Every field, element and map value may be null, whatever Spark knows of it: so the schema stays the same when a
-    column is read from elsewhere, and a field that is added is one that consumers may lack.
+    Every field may be null, whatever Spark knows of it: so the schema stays the same when a column is read from
+    elsewhere, and a field that is added is one that consumers may lack. Elements and map values may not: so a consumer
+    in Java or Python reads them by the schema of its class, which has no null there (seen on broker 4.0.8 and the
+    clients of 4.0.8 and 3.13.0); see `check_nulls`.
 
     Raises:
         OptionError: a field has a name or a type that Avro does not; all problems in one sentence.
@@ -203,9 +215,9 @@ def _avro_type(kind: pa.DataType, name: str, namespace: str, path: str, problems
     if pa.types.is_struct(kind):
         return _record(kind, name, namespace, path, problems)
     if pa.types.is_list(kind):
-        return {"type": "array", "items": ["null", _avro_type(kind.value_type, name, namespace, path, problems)]}
+        return {"type": "array", "items": _avro_type(kind.value_type, name, namespace, path, problems)}
     if pa.types.is_map(kind) and is_text(kind.key_type):
-        return {"type": "map", "values": ["null", _avro_type(kind.item_type, name, namespace, path, problems)]}
+        return {"type": "map", "values": _avro_type(kind.item_type, name, namespace, path, problems)}
     for is_it, type_ in _AVRO_TYPES:
         if is_it(kind):
             return type_
@@ -265,10 +277,7 @@ _READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
 def _misfits(ours: Any, theirs: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401 - JSON
     """What a reader of `theirs` could not read of a value that is written as `ours`, one sentence each."""
     ours = ours[1] if isinstance(ours, list) else ours
-    branches = [named.get(one, one) if isinstance(one, str) else one for one in _branches(theirs)]
-    for branch in branches:
-        if isinstance(branch, dict) and "name" in branch:
-            named[branch["name"]] = branch
+    branches = _resolved(theirs, named)
     kind = _type_of(ours)
     for branch in branches:
         if _type_of(branch) not in _READ_AS.get(kind, (kind,)):
@@ -295,8 +304,17 @@ def _misfits_of_fields(ours: Any, theirs: Any, path: str, named: dict[str, Any])
         else:
             yield f"{path}.{name} is not in the schema (it has {', '.join(known)})"
     for name, field in known.items():
-        if name not in written and "default" not in field and "null" not in _branches(field.get("type")):
+        if name not in written and "default" not in field and not _takes_null(field):
             yield f"{path}.{name} is missing, which the schema requires"
+
+
+def _resolved(kind: Any, named: dict[str, Any]) -> list[Any]:  # noqa: ANN401
+    """The branches of a type, those that are named elsewhere in full; notes what is named here."""
+    branches = [named.get(one, one) if isinstance(one, str) else one for one in _branches(kind)]
+    for branch in branches:
+        if isinstance(branch, dict) and "name" in branch:
+            named[branch["name"]] = branch
+    return branches
 
 
 def _branches(kind: Any) -> list[Any]:  # noqa: ANN401
@@ -313,3 +331,50 @@ def _type_of(kind: Any) -> Any:  # noqa: ANN401
 
 def _unit_of(kind: Any) -> str | None:  # noqa: ANN401
     return kind.get("logicalType") if isinstance(kind, dict) else None
+
+
+# -- against the rows
+
+
+def check_nulls(values: pa.StructArray, schema: ValueSchema) -> None:
+    """Refuses rows with a NULL where the schema has none; `values` fit it otherwise, see `check_struct`.
+
+    Raises:
+        UnwritableRowError: says where the first one is.
+
+    Example:
+        >>> schema = derive_schema(pa.struct([("tags", pa.list_(pa.string()))]))
+        >>> check_nulls(pa.array([{"tags": ["a"]}, {"tags": None}, None]), schema)
+        >>> check_nulls(pa.array([{"tags": ["a", None]}]), schema)
+        Traceback (most recent call last):
+        ...
+        spark_mq_source.core.errors.UnwritableRowError: value.tags[] is NULL in a row, for which the schema has no place
+    """
+    path = next(_forbidden_nulls(values, json.loads(schema.definition), "value", {}), None)
+    if path is not None:
+        msg = f"{path} is NULL in a row, for which the schema has no place"
+        raise UnwritableRowError(msg)
+
+
+def _forbidden_nulls(values: pa.Array, kind: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401
+    kind = next((one for one in _resolved(kind, named) if one != "null"), None)
+    if pa.types.is_struct(values.type):
+        fields = {field["name"]: field for field in kind["fields"]}
+        for field, column in zip(values.type, values.flatten(), strict=True):
+            declared = fields[field.name]
+            inside = f"{path}.{field.name}"
+            if column.null_count > values.null_count and not _takes_null(declared) and "default" not in declared:
+                yield inside
+            yield from _forbidden_nulls(column, declared["type"], inside, named)
+    elif pa.types.is_list(values.type) or pa.types.is_map(values.type):
+        of_map = pa.types.is_map(values.type)
+        part, inside = ("values", f"{path}{{}}") if of_map else ("items", f"{path}[]")
+        first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        elements = (values.items if of_map else values.values).slice(first, last - first)
+        if elements.null_count and "null" not in _branches(kind[part]):
+            yield inside
+        yield from _forbidden_nulls(elements, kind[part], inside, named)
+
+
+def _takes_null(field: Mapping[str, Any]) -> bool:
+    return "null" in _branches(field["type"])

@@ -11,7 +11,16 @@ from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.json_column import json_texts
 from spark_mq_source.pulsar import commands
 from spark_mq_source.pulsar.options import PulsarOptions, ValueFormat
-from spark_mq_source.pulsar.schema import AVRO, BYTES, JSON, STRING, ValueSchema, check_struct, derive_schema
+from spark_mq_source.pulsar.schema import (
+    AVRO,
+    BYTES,
+    JSON,
+    STRING,
+    ValueSchema,
+    check_nulls,
+    check_struct,
+    derive_schema,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,14 +68,8 @@ def schema_to_send(options: PulsarOptions, type_: pa.DataType) -> commands.Schem
     Raises:
         OptionError: a struct that does not fit the option `schema`, or of which none can be made.
     """
-    schema = options.schema
-    if options.value_format is ValueFormat.JSON:
-        if schema is None:
-            schema = derive_schema(type_)
-        elif schema.type != BYTES:
-            schema = ValueSchema(JSON, schema.definition, schema.properties)
-            check_struct(type_, schema)
-    if schema is None or schema.type == BYTES:
+    schema = _schema_of(options, type_)
+    if schema is None:
         return None
     return commands.Schema(
         name=schema.type,
@@ -76,12 +79,27 @@ def schema_to_send(options: PulsarOptions, type_: pa.DataType) -> commands.Schem
     )
 
 
-def json_values(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _schema_of(options: PulsarOptions, type_: pa.DataType) -> ValueSchema | None:
+    schema = options.schema
+    if options.value_format is ValueFormat.JSON:
+        if schema is None:
+            return derive_schema(type_)
+        if schema.type != BYTES:
+            schema = ValueSchema(JSON, schema.definition, schema.properties)
+            check_struct(type_, schema)
+    return None if schema is None or schema.type == BYTES else schema
+
+
+def json_values(options: PulsarOptions, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with JSON in place of the struct `value`; NULL stays NULL, which is a tombstone.
 
     Raises:
-        UnwritableRowError: a text is not UTF-8.
+        UnwritableRowError: a text is not UTF-8, or something is NULL where the schema has no place for it.
     """
+    values = batch.column("value")
+    schema = _schema_of(options, values.type)
+    if schema is not None:
+        check_nulls(values, schema)
     columns = [
         json_texts(column) if name == "value" else column
         for name, column in zip(batch.schema.names, batch.columns, strict=True)

@@ -7,11 +7,11 @@ import json
 import pyarrow as pa
 import pytest
 
-from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.pulsar import commands
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.schema import ValueSchema, check_struct, derive_schema, parse_schema
+from spark_mq_source.pulsar.schema import ValueSchema, check_nulls, check_struct, derive_schema, parse_schema
 from spark_mq_source.pulsar.values import check_values, json_values, schema_to_send
 
 FIELDS = [
@@ -27,8 +27,8 @@ FIELDS = [
     ("day", pa.date32(), {"type": "int", "logicalType": "date"}),
     ("at", pa.timestamp("us", "UTC"), {"type": "long", "logicalType": "timestamp-micros"}),
     ("local_at", pa.timestamp("us"), {"type": "long", "logicalType": "timestamp-micros"}),
-    ("tags", pa.list_(pa.string()), {"type": "array", "items": ["null", "string"]}),
-    ("counts", pa.map_(pa.string(), pa.int64()), {"type": "map", "values": ["null", "long"]}),
+    ("tags", pa.list_(pa.string()), {"type": "array", "items": "string"}),
+    ("counts", pa.map_(pa.string(), pa.int64()), {"type": "map", "values": "long"}),
     (
         "place",
         pa.struct([("place", pa.struct([("x", pa.int32())]))]),
@@ -190,6 +190,48 @@ def test_what_is_no_avro_schema_is_refused(definition, sentence):
     assert sentence in str(caught.value)
 
 
+POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "path"),
+    [
+        ([1, None], "int", "value.a"),
+        ([1, None], ["null", "int"], None),
+        ([1, None], ["int", "null"], None),
+        ([[1], [2, None]], {"type": "array", "items": "int"}, "value.a[]"),
+        ([[1], [2, None]], {"type": "array", "items": ["null", "int"]}, None),
+        ([[[1, None]]], {"type": "array", "items": {"type": "array", "items": "int"}}, "value.a[][]"),
+        ([{"x": None}], POINT, "value.a.x"),
+        ([{"x": 1}, None], POINT, "value.a"),
+        ([{"x": 1}, None], ["null", POINT], None),
+        ([[{"x": 1}, {"x": None}]], {"type": "array", "items": POINT}, "value.a[].x"),
+    ],
+)
+def test_what_is_null_where_the_schema_has_no_place_for_it_is_refused(rows, kind, path):
+    schema = record({"name": "a", "type": kind})
+    # What is outside of a part of a column, or in a row that is NULL, does not count.
+    column = pa.array([{"a": None}, None, *({"a": row} for row in rows), {"a": None}]).slice(1, len(rows) + 1)
+    if path is None:
+        check_nulls(column, schema)
+        return
+    with pytest.raises(UnwritableRowError) as caught:
+        check_nulls(column, schema)
+    assert str(caught.value) == f"{path} is NULL in a row, for which the schema has no place"
+
+
+def test_a_value_of_a_map_that_is_null_is_refused():
+    type_ = pa.struct([("a", pa.map_(pa.string(), pa.int32()))])
+    schema = derive_schema(type_)
+    check_nulls(pa.array([{"a": [("k", 1)]}, {"a": None}, None], type_), schema)
+    with pytest.raises(UnwritableRowError, match=r"value\.a\{\} is NULL"):
+        check_nulls(pa.array([{"a": [("k", 1), ("l", None)]}], type_), schema)
+
+
+def test_a_field_with_a_default_may_be_left_out():
+    check_nulls(pa.array([{"a": 1}, {"a": None}]), record({"name": "a", "type": "long", "default": 0}))
+
+
 # -- with the options
 
 
@@ -236,4 +278,8 @@ def test_what_the_broker_is_told(given, type_, kind, definition):
 
 def test_only_the_value_becomes_json():
     batch = pa.record_batch({"key": ["k", None], "value": pa.array([{"a": 1}, None])})
-    assert json_values(batch).to_pydict() == {"key": ["k", None], "value": ['{"a":1}', None]}
+    found = json_values(options(valueFormat="json"), batch).to_pydict()
+    assert found == {
+        "key": ["k", None],
+        "value": ['{"a":1}', None],
+    }

@@ -1,0 +1,210 @@
+"""Who else may write meanwhile: alone, in turn, by force; through unloads and lost connections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import BrokerError, RequestTimeoutError, ResourceBusyError
+from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.pulsar.writer import PulsarWriter
+from tests.behaviours.formats import PulsarFormat
+from tests.behaviours.pulsar.test_renewed_credentials import Frames
+from tests.behaviours.pulsar.test_stream import wait_until
+from tests.behaviours.pulsar.test_writer import options
+from tests.fix_brokers import PulsarUnderTest
+from tests.fix_net import Fault, FaultProxy, RecordingProxy
+
+Open = Callable[..., PulsarWriter]
+
+
+@pytest.fixture
+def open_writer(pulsar: PulsarUnderTest) -> Iterator[Open]:
+    """Makes writers of a topic: `open_writer(topic, mode, option=value)`; closed with the test."""
+    made: list[PulsarWriter] = []
+
+    def open_(topic: str, mode: str = "Shared", **more: Any) -> PulsarWriter:
+        made.append(PulsarWriter(options(pulsar, topic, accessMode=mode, **more), TaskAttempt("job")))
+        return made[-1]
+
+    yield open_
+    for writer in made:
+        writer.close()
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+def say(writer: PulsarWriter, *values: bytes) -> None:
+    """Writes values, and waits until they are there."""
+    writer.write(pa.record_batch({"value": list(values)}))
+    writer.flush()
+
+
+def values(mq: PulsarFormat, topic: str) -> list[bytes]:
+    found: list[bytes] = mq.read(topic).column("value").to_pylist()
+    return found
+
+
+def is_waiting(broker: PulsarUnderTest, topic: str, count: int) -> bool:
+    return int(broker.admin.stats(topic)["waitingPublishers"]) == count
+
+
+def assert_waits(broker: PulsarUnderTest, topic: str, writing: Future[None], count: int = 1) -> None:
+    wait_until(lambda: is_waiting(broker, topic, count) or writing.done(), "the producer to wait for its turn")
+    assert not writing.done()
+
+
+def test_who_is_alone_keeps_others_out(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open):
+    topic = pulsar.topic()
+    alone = open_writer(topic, "Exclusive")
+    say(alone, b"1")
+    with pytest.raises(BrokerError, match=rf"writing to {topic}.*ProducerFenced \(25\).*existing exclusive producer"):
+        say(open_writer(topic, "Exclusive"), b"2")
+    with pytest.raises(ResourceBusyError, match=r"ProducerBusy \(16\).*existing exclusive producer"):
+        say(open_writer(topic, sendTimeout="1s"), b"3")
+    say(alone, b"4")
+    alone.close()
+    wait_until(lambda: not pulsar.admin.stats(topic)["publishers"], "the producer to be gone")
+    say(open_writer(topic), b"5")
+    assert values(pulsar_format, topic) == [b"1", b"4", b"5"]
+
+
+def test_who_wants_to_be_alone_is_refused_where_others_write(pulsar: PulsarUnderTest, open_writer: Open):
+    topic = pulsar.topic()
+    say(open_writer(topic), b"1")
+    with pytest.raises(BrokerError, match=r"existing shared producers.*with this accessMode the topic is for one"):
+        say(open_writer(topic, "Exclusive"), b"2")
+
+
+def test_who_waits_writes_when_the_others_are_gone(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open, thread: ThreadPoolExecutor
+):
+    topic = pulsar.topic()
+    # Longer than anything that is asked of a broker may take: waiting is no asking.
+    patience = {"sendTimeout": "500ms", "operationTimeout": "500ms"}
+    first = open_writer(topic, "WaitForExclusive")
+    say(first, b"1")
+    waiting = thread.submit(lambda: say(open_writer(topic, "WaitForExclusive", **patience), b"2"))
+    assert_waits(pulsar, topic, waiting)
+    time.sleep(1.5)  # the point: three times as long
+    assert_waits(pulsar, topic, waiting)
+    say(first, b"1 again")
+    first.close()
+    waiting.result(60)
+    assert values(pulsar_format, topic) == [b"1", b"1 again", b"2"]
+
+
+def test_tasks_that_could_wait_for_each_other_do_not_for_ever(
+    pulsar: PulsarUnderTest, open_writer: Open, thread: ThreadPoolExecutor
+):
+    topic = pulsar.topic(2)
+    a, b = (open_writer(topic, "WaitForExclusive", sendTimeout="3s") for _ in range(2))
+
+    def to(writer: PulsarWriter, partition: int) -> None:
+        writer.write(pa.record_batch({"value": [b"x"], "partition": pa.array([partition], pa.int32())}))
+        writer.flush()
+
+    to(a, 0)
+    to(b, 1)
+    crossed = [thread.submit(to, a, 1), thread.submit(to, b, 0)]
+    errors = [one.exception(60) for one in crossed]
+    assert any(isinstance(error, RequestTimeoutError) for error in errors)
+    assert all("others have the topic for themselves" in str(error) for error in errors if error is not None)
+
+
+def test_who_comes_by_force_cuts_the_others_off(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open
+):
+    topic = pulsar.topic()
+    first, second = (open_writer(topic, "ExclusiveWithFencing") for _ in range(2))
+    say(first, b"1")
+    say(second, b"2")
+    with pytest.raises(BrokerError, match=r"from sequence id 1 on.*ProducerFenced \(25\)"):
+        say(first, b"3")
+    say(second, b"4")
+    assert values(pulsar_format, topic) == [b"1", b"2", b"4"]
+
+
+@pytest.mark.parametrize("mode", ["Exclusive", "WaitForExclusive", "ExclusiveWithFencing"])
+def test_who_is_alone_stays_so_when_the_topic_is_unloaded(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open, mode: str
+):
+    topic = pulsar.topic()
+    writer = open_writer(topic, mode)
+    for n in range(3):
+        say(writer, b"%d" % n)
+        pulsar.admin.unload(topic)
+    say(writer, b"3")
+    assert values(pulsar_format, topic) == [b"0", b"1", b"2", b"3"]
+    with pytest.raises(BrokerError, match="ProducerFenced"):
+        say(open_writer(topic, "Exclusive"), b"x")
+
+
+def test_who_was_replaced_during_an_unload_does_not_come_back(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open
+):
+    topic = pulsar.topic()
+    first, second = (open_writer(topic, "ExclusiveWithFencing") for _ in range(2))
+    say(first, b"1")
+    pulsar.admin.unload(topic)
+    say(second, b"2")
+    second.close()
+    wait_until(lambda: not pulsar.admin.stats(topic)["publishers"], "the producer to be gone")
+    with pytest.raises(BrokerError, match="Topic epoch has already moved"):
+        say(first, b"3")
+    assert values(pulsar_format, topic) == [b"1", b"2"]
+
+
+def test_who_waits_goes_on_waiting_when_the_topic_is_unloaded(
+    pulsar: PulsarUnderTest, open_writer: Open, thread: ThreadPoolExecutor
+):
+    topic = pulsar.topic()
+    first = open_writer(topic, "Exclusive")
+    say(first, b"1")
+    waiting = thread.submit(lambda: say(open_writer(topic, "WaitForExclusive"), b"2"))
+    assert_waits(pulsar, topic, waiting)
+    # The broker gives the turn to who waits, which is told that it is not ready (seen on 4.0.8): it asks again.
+    pulsar.admin.unload(topic)
+    waiting.result(60)
+    with pytest.raises(BrokerError, match="ProducerFenced"):
+        say(first, b"3")
+
+
+@pytest.mark.parametrize("mode", ["Exclusive", "ExclusiveWithFencing"])
+def test_who_is_alone_comes_back_after_a_lost_connection(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open, link: FaultProxy, mode: str
+):
+    topic = pulsar.topic()
+    writer = open_writer(topic, mode, service=("127.0.0.1", link.port))
+    for n in range(5):
+        say(writer, b"%d" % n)
+        link.cut_now()
+    say(writer, b"5")
+    assert values(pulsar_format, topic) == [b"%d" % n for n in range(6)]
+
+
+def test_who_is_in_its_own_way_tries_until_the_broker_lets_go(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, open_writer: Open, thread: ThreadPoolExecutor
+):
+    topic = pulsar.topic()
+    with RecordingProxy(*pulsar_format.service, frames := Frames()) as link:
+        # One connection to look up, one to write. The broker does not see the end of what stalls.
+        link.add(Fault("stall", "c2b", at=100_000, connections=2))
+        writer = open_writer(topic, "Exclusive", service=("127.0.0.1", link.port), sendTimeout="8s")
+        say(writer, b"1")
+        writing = thread.submit(say, writer, b"2" * 200_000)
+        wait_until(lambda: frames.passed("ERROR") > 0 or writing.done(), "the producer to be refused")
+        assert not writing.done()
+        link.resume()
+        writing.result(60)
+    # Also what was stalled comes through: at least once.
+    assert [value[:1] for value in values(pulsar_format, topic)][:2] == [b"1", b"2"]
