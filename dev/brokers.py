@@ -1,6 +1,6 @@
 """Real brokers in the background, on their usual ports: `make brokers`, `make brokers-stop`.
 
-    python -m dev.brokers start | stop | status [pulsar | tubemq ...]
+    python -m dev.brokers start | stop | status [pulsar | tubemq | nsq ...]
 
 What runs is recorded in the cache, with each process's start time, so that `stop` never ends a process that merely got
 the same number. Their data stays in the cache from one start to the next.
@@ -24,6 +24,7 @@ from typing import Protocol
 
 from dev import pulsar_broker, tubemq_servers
 from dev.cache import cache_folder, exclusive
+from dev.nsq_broker import NsqdProcess, NsqlookupdProcess, nsqd_on_path, wait_until_answering
 from dev.pulsar_broker import PulsarStandalone, wait_until_ready
 from dev.tubemq_admin import AdminError, Topic
 from dev.tubemq_servers import TubeCluster
@@ -31,6 +32,8 @@ from dev.tubemq_servers import TubeCluster
 STOP_TIMEOUT_S = 20.0
 TUBEMQ_PORTS = (2181, 8715, 8717, 8716, 8123, 8127, 8124, 8125, 8128, 8126)
 """Of ZooKeeper, then (port, web, TLS) of the master and of each broker; 8080, the usual web port, is Pulsar's."""
+NSQ_PORTS = (4150, 4151, 4160, 4161)
+"""Of nsqd (TCP, HTTP), then of nsqlookupd."""
 TUBEMQ_TOPIC = Topic("demo", partitions=3)
 
 
@@ -208,7 +211,46 @@ class TubeMQ:
         )
 
 
-KINDS: tuple[Callable[[], Kind], ...] = (Pulsar, TubeMQ)
+class Nsq:
+    """nsqd and nsqlookupd where they are on PATH, the embedded broker elsewhere."""
+
+    name = "nsq"
+
+    def __init__(self) -> None:
+        self._folder = cache_folder() / "brokers" / self.name
+        tcp_port, http_port, lookupd_tcp_port, lookupd_http_port = NSQ_PORTS
+        self._lookupd = NsqlookupdProcess(self._folder, tcp_port=lookupd_tcp_port, http_port=lookupd_http_port)
+        self._nsqd = NsqdProcess(self._folder, lookupd=self._lookupd, tcp_port=tcp_port, http_port=http_port)
+        self._commands = {"nsq": [sys.executable, "-m", "spark_mq_source.testing"]}
+        if nsqd_on_path():
+            self._commands = {"nsqlookupd": self._lookupd.command(), "nsqd": self._nsqd.command()}
+        self.processes = len(self._commands)
+        self.ports = NSQ_PORTS
+
+    def start(self, record: Record) -> None:
+        """Starts all of it, and waits until it answers."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for name, command in self._commands.items():
+            record.launch(name, command, log=self._folder / f"{name}.log", folder=self._folder)
+        self.wait(record)
+
+    def wait(self, record: Record) -> None:
+        """Waits until both HTTP interfaces answer."""
+        processes = record.processes.values()
+        for address, name in ((self._lookupd.http_address, "nsqlookupd"), (self._nsqd.http_address, "nsqd")):
+            log = self._folder / f"{name if name in self._commands else self.name}.log"
+            wait_until_answering(address, log, lambda: all(process.alive for process in processes))
+
+    def describe(self) -> str:
+        """Its addresses."""
+        kind = "nsqd and nsqlookupd" if nsqd_on_path() else "embedded broker"
+        return (
+            f"{self._nsqd.tcp_address}   http {self._nsqd.http_address}   lookupd {self._lookupd.http_address}"
+            f"   ({kind}, logs {self._folder})"
+        )
+
+
+KINDS: tuple[Callable[[], Kind], ...] = (Pulsar, TubeMQ, Nsq)
 
 
 def main() -> None:
