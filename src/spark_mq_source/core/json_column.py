@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_mq_source.core.columns import is_text
+from spark_mq_source.core.columns import ConstantColumn, is_text
 from spark_mq_source.core.errors import UnwritableRowError
 
 __all__ = ["json_texts"]
@@ -83,9 +83,14 @@ def _binaries(values: pa.Array) -> pa.Array:
     return _quoted(pa.array(encoded, pa.string()))
 
 
+def _scalar(text: str) -> pa.Scalar:
+    # Not pa.scalar, see there.
+    return ConstantColumn(text, pa.string()).take(1)[0]
+
+
 def _joined(*parts: pa.Array | str) -> pa.Array:
     """The parts of each row one behind the other; NULL where one is NULL."""
-    return pc.binary_join_element_wise(*parts, "")
+    return pc.binary_join_element_wise(*(_scalar(p) if isinstance(p, str) else p for p in parts), _scalar(""))
 
 
 def _quoted(texts: pa.Array) -> pa.Array:
@@ -94,36 +99,36 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 def _null_where(values: pa.Array, texts: pa.Array) -> pa.Array:
     """The texts, but NULL where the value is."""
-    return texts if not values.null_count else pc.if_else(pc.is_valid(values), texts, pa.scalar(None, pa.string()))
+    return texts if not values.null_count else pc.if_else(pc.is_valid(values), texts, pa.nulls(1, pa.string())[0])
 
 
 def _objects(values: pa.Array) -> pa.Array:
     # Each field with a comma before it, or nothing; the first comma goes afterwards. (To have NULLs skipped is no way:
     # a row of nothing else is left out then, seen on pyarrow 26.)
     fields = [
-        pc.fill_null(_joined(f",{_name(field.name)}:", json_texts(column)), "")
+        pc.fill_null(_joined(f",{_name(field.name)}:", json_texts(column)), _scalar(""))
         for field, column in zip(values.type, values.flatten(), strict=True)
     ]
     if not fields:
-        return _null_where(values, pa.array(["{}"] * len(values), pa.string()))
+        return _null_where(values, ConstantColumn("{}", pa.string()).take(len(values)))
     whole = pc.replace_substring(_joined("{", *fields, "}"), "{,", "{", max_replacements=1)
     return _null_where(values, whole)
 
 
 def _name(text: str) -> str:
-    return str(_texts(pa.array([text]))[0].as_py())
+    return str(_texts(ConstantColumn(text, pa.string()).take(1))[0].as_py())
 
 
 def _lists(values: pa.Array) -> pa.Array:
     offsets, first, count = _offsets(values)
-    texts = pc.fill_null(json_texts(values.values.slice(first, count)), "null")
+    texts = pc.fill_null(json_texts(values.values.slice(first, count)), _scalar("null"))
     return _null_where(values, _in_brackets("[", offsets, texts, "]"))
 
 
 def _maps(values: pa.Array) -> pa.Array:
     offsets, first, count = _offsets(values)
     names = _texts(values.keys.slice(first, count))
-    texts = pc.fill_null(json_texts(values.items.slice(first, count)), "null")
+    texts = pc.fill_null(json_texts(values.items.slice(first, count)), _scalar("null"))
     return _null_where(values, _in_brackets("{", offsets, _joined(names, ":", texts), "}"))
 
 
@@ -131,11 +136,11 @@ def _offsets(values: pa.Array) -> tuple[pa.Array, int, int]:
     """Where each row's elements begin, counted from the first row's, and which elements these are."""
     offsets = values.offsets
     first, last = offsets[0].as_py(), offsets[-1].as_py()
-    return pc.subtract(offsets, pa.scalar(first, offsets.type)), first, last - first
+    return pc.subtract(offsets, offsets[0]), first, last - first
 
 
 def _in_brackets(opening: str, offsets: pa.Array, texts: pa.Array, closing: str) -> pa.Array:
-    return _joined(opening, pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ","), closing)
+    return _joined(opening, pc.binary_join(pa.ListArray.from_arrays(offsets, texts), _scalar(",")), closing)
 
 
 def _floats(values: pa.Array) -> pa.Array:
@@ -144,7 +149,7 @@ def _floats(values: pa.Array) -> pa.Array:
     if pc.all(finite, min_count=0).as_py() in (True, None):
         return texts
     for text, named in _NAMED_FLOATS:
-        texts = pc.if_else(pc.equal(texts, text), named, texts)
+        texts = pc.if_else(pc.equal(texts, _scalar(text)), _scalar(named), texts)
     return texts
 
 
