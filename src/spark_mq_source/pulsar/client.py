@@ -487,11 +487,14 @@ class PulsarClient:
         if not session.closed and session.has_producer(producer_id):
             self._wait(session.close_producer(producer_id), "CLOSE_PRODUCER")
 
-    def fetch_last_sequence_ids(self, producers: Mapping[TopicPartition, tuple[int, str]]) -> dict[TopicPartition, int]:
+    def fetch_last_sequence_ids(
+        self, producers: Mapping[TopicPartition, tuple[int, str]], *, schema: commands.Schema | None
+    ) -> dict[TopicPartition, int]:
         """The highest sequence id that the broker has stored of producers that are not open; -1 for none.
 
         Args:
             producers: the id, not in use on any connection of this client, and the name of each.
+            schema: as for `open_producer`: a broker may want one.
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
@@ -502,14 +505,17 @@ class PulsarClient:
             sessions.update(self._lookup(names))
             return {
                 at: sessions[at].open_producer(
-                    producers[at][0], _Unconcerned(), partial(self._create_producer, at, *producers[at], 0)
+                    producers[at][0],
+                    _Unconcerned(),
+                    partial(self._create_producer, at, *producers[at], 0, schema=schema),
                 )
                 for at in names
             }
 
         found = self._gather(list(producers), ask, "PRODUCER")
-        # One that is asked for and not yet answered cannot be closed.
-        self.wait_for({at: sessions[at].close_producer(producers[at][0]) for at in found}, "CLOSE_PRODUCER")
+        for at in found:
+            # Not before it is open; a lost connection has closed it.
+            sessions[at].close_producer(producers[at][0])
         return {at: opened.last_sequence_id for at, opened in found.items()}
 
     @staticmethod

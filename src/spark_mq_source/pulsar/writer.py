@@ -441,7 +441,7 @@ class PulsarWriter:
         producers = [producer for topic in self._topics.values() for producer in topic.producers]
         untouched = {one.topic_partition: one for one in producers if one.encoder is None}
         names = {at: (one.producer_id, one.name or "") for at, one in untouched.items()}
-        for at, last_sequence_id in self._client.fetch_last_sequence_ids(names).items():
+        for at, last_sequence_id in self._client.fetch_last_sequence_ids(names, schema=self._schema).items():
             self._check(untouched[at], partial(EntryNumbers.found, last_sequence_id=last_sequence_id))
         for producer in producers:
             self._check(producer, EntryNumbers.finish)
