@@ -27,6 +27,7 @@ import pyarrow as pa
 from spark_mq_source.core.columns import check_columns, is_string_map, is_text, is_text_or_binary, is_timestamp_us
 from spark_mq_source.core.errors import (
     MQSourceError,
+    OptionError,
     RequestTimeoutError,
     UnwritableRowError,
 )
@@ -129,7 +130,7 @@ class RowEncoder:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         if "value" not in columns:
             msg = "tubemq: there is no column value"
-            raise UnwritableRowError(msg)
+            raise OptionError(msg)
         values = columns["value"].cast(pa.binary()).to_pylist()
         rows = batch.num_rows
         topics = self._topics(columns.get("topic"), rows)
@@ -139,7 +140,7 @@ class RowEncoder:
                     raise _empty()
                 yield topic, value, 0, None, None
             return
-        nothing = itertools.repeat(None, rows)
+        nothing: list[None] = [None] * rows
         types = columns["message_type"].to_pylist() if "message_type" in columns else nothing
         times = self._times(columns["message_time"]) if "message_time" in columns else nothing
         attributes = columns["attributes"].to_pylist() if "attributes" in columns else nothing
@@ -537,7 +538,7 @@ class TubeMQWriter:
             pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
             self._failures += 1
             if self._last_progress + self._options.send_timeout_ms / 1000 < time.monotonic() + pause:
-                self._lose_patience()
+                self._lose_patience(len(sends))
             until = time.monotonic() + pause
             on_trial = not all(lane.trusted for lane in self._lanes.values())
             while (left := until - time.monotonic()) > 0 and self._fatal is None and (self._failures or not on_trial):
@@ -559,13 +560,13 @@ class TubeMQWriter:
                 with self._arrived:
                     self._again.append(send)
 
-    def _lose_patience(self) -> None:
-        """Under the lock.
+    def _lose_patience(self, in_hand: int = 0) -> None:
+        """Under the lock; so many messages are in nobody's queue now.
 
         Raises:
             RequestTimeoutError: always.
         """
-        waiting = len(self._again) + sum(lane.pending_rows for lane in self._lanes.values())
+        waiting = in_hand + len(self._again) + sum(lane.pending_rows for lane in self._lanes.values())
         seconds = self._options.send_timeout_ms
         msg = f"tubemq: writing: nothing of {waiting} messages was acknowledged within sendTimeout ({seconds} ms)"
         if self._reason is not None:

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.tubemq import _pb
+from spark_mq_source.tubemq.client import TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.writer import TubeMQWriter, write_rows
+from tests.behaviours.tubemq.conftest import options_for
+from tests.behaviours.tubemq.java_client import TubeJavaClient
+from tests.fix_tubemq import Shape, TubeUnderTest
+
+ATTEMPT = TaskAttempt("job")
+
+
+def write(tubemq: TubeUnderTest, batches: Iterator[pa.RecordBatch], **options: Any) -> int:
+    return write_rows(options_for(tubemq, **options), batches, ATTEMPT)
+
+
+def numbered(start: int, stop: int, size: int = 20) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array([b"%0*d" % (size, n) for n in range(start, stop)], pa.binary())})
+
+
+def stored(tubemq: TubeUnderTest, topic: str, *, flushed: bool = True) -> dict[str, list[bytes]]:
+    """What every partition of a topic holds, read from its start by fetches and commits."""
+    found: dict[str, list[bytes]] = {}
+    group = tubemq.group("count")
+    with TubeMQClient(options_for(tubemq)) as client:
+        for partition in client.fetch_topics([topic], group=group).partitions():
+            consumer = client.consumer(partition, client_id=unique_client_id(group), group=group)
+            priority = 1 if flushed else 301
+            end = client.wait(consumer.register(curr_offset=0, qry_priority_id=priority), "register").max_offset
+            values = found[f"{partition.broker.broker_id}:{partition.partition_id}"] = []
+            position = 0
+            while position < end:
+                pairs = [consumer.get_and_commit() for _ in range(4)]
+                for got, committed in pairs:
+                    response = client.wait(got, "fetch")
+                    messages = _pb.TransferedMessages.FromString(bytes(response.body)).messages
+                    values += [message.pay_load_data for message in messages]
+                    position = client.wait(committed, "commit").curr_offset
+            client.wait(consumer.unregister(), "unregister")
+    return found
+
+
+def test_the_java_client_reads_what_was_written(tubemq: TubeUnderTest, tube_java: TubeJavaClient) -> None:
+    topic = tubemq.topic(3)
+    time = datetime(2026, 2, 28, 23, 59, 30, tzinfo=UTC)
+    batch = pa.record_batch(
+        {
+            "value": pa.array([b"plain", b"typed", "käse".encode(), bytes(20_000), b"attributes only"]),
+            "message_type": [None, "a", "käse", "a b", None],
+            "message_time": pa.array([None, None, time, time + timedelta(hours=1), None], pa.timestamp("us", "UTC")),
+            "attributes": pa.array(
+                [None, [], [("k", "v"), ("ä", "ö")], None, [("k", " w")]], pa.map_(pa.string(), pa.string())
+            ),
+        }
+    )
+    assert write(tubemq, iter([batch]), topic=topic) == 5
+    read = tube_java.consume(tubemq.cluster, topic, tubemq.group(), 5)
+    assert {(m.value, m.type, m.time, m.attributes) for m in read} == {
+        (b"plain", None, None, None),
+        (b"typed", "a", None, "$msgType$=a"),
+        ("käse".encode(), "käse", "202602282359", "$msgType$=käse,$msgTime$=202602282359,k=v,ä=ö"),
+        (bytes(20_000), "a b", "202603010059", "$msgType$=a b,$msgTime$=202603010059"),
+        (b"attributes only", None, None, "k= w"),
+    }
+    assert len({m.partition for m in read}) == 3
+
+
+def test_a_filter_finds_what_was_written_with_a_type(tubemq: TubeUnderTest, tube_java: TubeJavaClient) -> None:
+    topic = tubemq.topic()
+    batch = pa.record_batch({"value": [b"%d" % n for n in range(30)], "message_type": ["a", "b", "c"] * 10})
+    write(tubemq, iter([batch]), topic=topic)
+    read = tube_java.consume(tubemq.cluster, topic, tubemq.group(), 10, filters=["b"])
+    assert sorted(int(m.value) for m in read) == list(range(1, 30, 3))
+
+
+def test_every_row_is_there_once_spread_over_all_partitions_of_all_brokers(tubemq: TubeUnderTest) -> None:
+    topic, count = tubemq.topic(2, brokers=(1, 2)), 20_000
+    batches = (numbered(start, start + 5_000) for start in range(0, count, 5_000))
+    assert write(tubemq, batches, topic=topic) == count
+    found = stored(tubemq, topic, flushed=False)
+    assert sorted(int(value) for values in found.values() for value in values) == list(range(count))
+    assert {name: len(values) for name, values in found.items()} == dict.fromkeys(
+        ["1:0", "1:1", "2:0", "2:1"], count // 4
+    )
+
+
+def test_rows_name_their_topics(tubemq: TubeUnderTest) -> None:
+    first, second = tubemq.topic(), tubemq.topic(2, stores=2)
+    batch = pa.record_batch(
+        {"value": [b"%d" % n for n in range(100)], "topic": pa.array([None, second] * 50, pa.string())}
+    )
+    write(tubemq, iter([batch]), topic=first)
+    assert stored(tubemq, first) == {"1:0": [b"%d" % n for n in range(0, 100, 2)]}
+    found = stored(tubemq, second)
+    assert sorted(int(value) for values in found.values() for value in values) == list(range(1, 100, 2))
+    assert {name: len(values) for name, values in found.items()} == {"1:0": 13, "1:1": 12, "1:10000": 13, "1:10001": 12}
+
+
+def test_the_largest_message_is_taken(tubemq: TubeUnderTest) -> None:
+    topic = tubemq.topic()
+    batch = pa.record_batch({"value": [bytes(1 << 20), b"x"]})
+    write(tubemq, iter([batch]), topic=topic)
+    assert [len(value) for value in stored(tubemq, topic)["1:0"]] == [1 << 20, 1]
+
+
+def test_a_secure_cluster_takes_rows(tubemq_secure: TubeUnderTest) -> None:
+    topic = tubemq_secure.topic(3)
+    assert write(tubemq_secure, iter([numbered(0, 1_000)]), topic=topic) == 1_000
+    found = stored(tubemq_secure, topic)
+    assert sorted(int(value) for values in found.values() for value in values) == list(range(1_000))
+
+
+@pytest.mark.slow
+def test_a_broker_that_is_killed_and_comes_back_has_every_row(
+    tubemq_private: Callable[..., TubeUnderTest], seed: int
+) -> None:
+    """Nothing that was acknowledged is lost, because these brokers write before they acknowledge."""
+    shape = Shape(partitions=2, brokers=(1, 2))
+    tubemq = tubemq_private({shape: 1}, broker_count=2, unbuffered=(1, 2))
+    topic = tubemq.topic(2, brokers=(1, 2))
+    crashes_at = 2_000 + seed % 5_000
+    reached, restarted = threading.Event(), threading.Event()
+
+    def crash() -> None:
+        reached.wait(60)
+        tubemq.cluster.restart_broker(1, crash=True)
+        restarted.set()
+
+    thread = threading.Thread(target=crash)
+    thread.start()
+    written = 0
+    with TubeMQWriter(options_for(tubemq, topic=topic)) as writer:
+        while written < 20_000 or not restarted.is_set():
+            assert written < 2_000_000
+            writer.write(numbered(written, written + 500))
+            written += 500
+            if written > crashes_at:
+                reached.set()
+                # Slowly: it takes seconds until the broker is back.
+                restarted.wait(0.05)
+        after = written
+        while not any(lane.broker.broker_id == 1 and lane.trusted for lane in writer._lanes.values()):
+            assert written < after + 1_000_000
+            writer.write(numbered(written, written + 500))
+            written += 500
+            restarted.wait(0)
+        writer.write(numbered(written, written + 1_000))
+        written += 1_000
+        writer.flush()
+    thread.join(60)
+    found = stored(tubemq, topic)
+    counts = Counter(int(value) for values in found.values() for value in values)
+    assert set(counts) == set(range(written))
+    # At least once: what was under way when the broker died may be there twice.
+    assert sum(counts.values()) - written <= options_for(tubemq).max_pending_messages
+    assert found["1:0"][-1] > b"%020d" % after

@@ -1,0 +1,39 @@
+"""What the unit tests of TubeMQ share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_mq_source.core.options import WRITE
+from spark_mq_source.tubemq.client import TubeMQClient
+from spark_mq_source.tubemq.options import TubeMQOptions
+from tests.unit.tubemq.scripted import Server
+
+
+def options_for(*servers: Server, **options: Any) -> TubeMQOptions:
+    given = {"masters": ",".join(server.address for server in servers), "requestTimeout": "20s"} | options
+    return TubeMQOptions.from_spark(given, WRITE)
+
+
+@pytest.fixture
+def server() -> Iterator[Callable[..., Server]]:
+    """Starts servers, and stops them when the test ends."""
+    with contextlib.ExitStack() as stack:
+
+        def start(answers: Any = None, **more: Any) -> Server:
+            started = Server(answers, **more)
+            stack.callback(started.stop)
+            return started
+
+        yield start
+
+
+@pytest.fixture
+def client(server: Any) -> Iterator[Callable[..., TubeMQClient]]:
+    """Makes clients of servers, and closes them before those."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *servers, **options: stack.enter_context(TubeMQClient(options_for(*servers, **options)))
