@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,7 +69,7 @@ class TubeUnderTest:
         """A topic nobody else uses, with so many partitions a store, and so many stores a broker."""
         shape = Shape(partitions, stores, brokers)
         if not self._unused.get(shape):
-            topics = _tube_topics(shape, TUBE_TOPICS_LATER)
+            topics = tube_topics(shape, TUBE_TOPICS_LATER)
             self.cluster.create_topics(*topics)
             self._unused[shape] = [topic.name for topic in topics]
         return self._unused[shape].pop()
@@ -76,13 +79,22 @@ class TubeUnderTest:
         return f"{prefix}_{os.getpid()}_{next(_serial)}"
 
 
-def _tube_topics(shape: Shape, count: int) -> list[Topic]:
-    # A stock topic shows its last messages on disk only after 1000 of them, or 10 s.
+def tube_topics(shape: Shape, count: int) -> list[Topic]:
+    """So many topics of a shape, with names nobody else uses."""
+    # A stock topic shows what it has written to disk after 1000 messages or 10 s only.
     settings = {"unflushThreshold": "1"}
     return [
         Topic(f"t_{next(_serial)}", shape.stores, shape.partitions, shape.brokers, settings=settings)
         for _ in range(count)
     ]
+
+
+def _quick_folder(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
+    """A folder in memory where there is one: on a real disk each message that is written there takes milliseconds."""
+    memory = Path("/dev/shm")
+    if memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30:
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=memory))
+    return tmp_path_factory.mktemp(name)
 
 
 def start_or_skip(config: pytest.Config, cluster: TubeCluster) -> TubeCluster:
@@ -97,9 +109,9 @@ def start_or_skip(config: pytest.Config, cluster: TubeCluster) -> TubeCluster:
 
 @pytest.fixture(scope="session")
 def _tubemq_session(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TubeUnderTest]:
-    topics = {shape: _tube_topics(shape, count) for shape, count in TUBE_TOPICS.items()}
+    topics = {shape: tube_topics(shape, count) for shape, count in TUBE_TOPICS.items()}
     cluster = TubeCluster(
-        tmp_path_factory.mktemp("tubemq"),
+        _quick_folder(tmp_path_factory, "tubemq"),
         broker_count=2,
         unbuffered=(1,),
         topics=[topic for made in topics.values() for topic in made],
@@ -127,7 +139,7 @@ def tube_java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TubeJavaClie
 def _tubemq_secure_session(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TubeUnderTest]:
-    topics = _tube_topics(Shape(partitions=3), 30)
+    topics = tube_topics(Shape(partitions=3), 30)
     cluster = TubeCluster(tmp_path_factory.mktemp("tubemq-secure"), secure=True, unbuffered=(1,), topics=topics)
     start_or_skip(pytestconfig, cluster)
     yield TubeUnderTest(cluster, {Shape(partitions=3): [topic.name for topic in topics]})
@@ -154,7 +166,7 @@ def tubemq_private(
     with contextlib.ExitStack() as running:
 
         def start(shapes: Mapping[Shape, int], **settings: Any) -> TubeUnderTest:
-            topics = {shape: _tube_topics(shape, count) for shape, count in shapes.items()}
+            topics = {shape: tube_topics(shape, count) for shape, count in shapes.items()}
             cluster = TubeCluster(
                 tmp_path_factory.mktemp("tubemq-private"),
                 topics=[topic for made in topics.values() for topic in made],

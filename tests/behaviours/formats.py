@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,9 @@ from spark_mq_source.spark._compat import arrow_schema
 from spark_mq_source.tubemq import session as tubemq_session
 from spark_mq_source.tubemq.client import TubeMQClient
 from spark_mq_source.tubemq.commands import SendMessage
-from spark_mq_source.tubemq.options import TubeMQOptions
+from spark_mq_source.tubemq.offsets import INDEX_BYTES
+from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY, TubeMQOptions
+from spark_mq_source.tubemq.planner import fetch_bounds, partitions_of
 from spark_mq_source.tubemq.planner import plan_batch as plan_tubemq
 from spark_mq_source.tubemq.reader import TubeMQRange
 from spark_mq_source.tubemq.reader import read_range as read_tubemq
@@ -235,6 +238,7 @@ class TubeMQFormat:
         else:
             # The official client lets nobody choose.
             send_to_partition(self.options(topic), topic, partition, values)
+        wait_until_flushed(self.options(topic), len(values))
 
     def options(self, topic: str | None, **options: Any) -> TubeMQOptions:
         return tubemq_options(self.tube.masters, topic, READ, **options)
@@ -269,6 +273,21 @@ def tubemq_options(masters: str, topic: str | None, scope: Scope, **options: Any
     if topic is not None:
         given["topic"] = topic
     return TubeMQOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, scope)
+
+
+def wait_until_flushed(options: TubeMQOptions, at_least: int = 0) -> None:
+    """Waits until readers of what is on disk see what the brokers have, and this many messages."""
+    deadline = time.monotonic() + 60
+    with TubeMQClient(options) as client:
+        partitions = partitions_of(client.fetch_topics(options.topic_names, group=options.group_name).partitions())
+        while True:
+            flushed = fetch_bounds(client, options, partitions, priority=FLUSHED_ONLY)
+            if flushed == fetch_bounds(client, options, partitions, priority=WITH_MEMORY) and at_least <= sum(
+                (bounds.last - bounds.first) // INDEX_BYTES for tp, bounds in flushed.items()
+            ):
+                return
+            assert time.monotonic() < deadline, flushed
+            time.sleep(0.02)  # a broker tells nobody
 
 
 def send_to_partition(options: TubeMQOptions, topic: str, partition: int, values: Sequence[bytes]) -> None:

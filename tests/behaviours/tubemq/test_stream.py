@@ -1,0 +1,326 @@
+"""The driver's side of a stream on a real cluster, without Spark: triggers chain, groups share, nothing is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_mq_source.core.errors import DataLossError, OptionError, RequestTimeoutError
+from spark_mq_source.core.options import READ
+from tests.behaviours.formats import tubemq_options, wait_until_flushed
+from tests.behaviours.tubemq.java_client import TubeJavaClient
+from tests.behaviours.tubemq.streams import Query, encoded, numbered, through_json
+from tests.fix_tubemq import TubeUnderTest
+
+MakeQuery = Callable[..., Query]
+
+
+@pytest.fixture
+def query(tubemq: TubeUnderTest) -> Iterator[MakeQuery]:
+    """Makes queries, `assignment=client` unless told otherwise; closed with the test."""
+    made: list[Query] = []
+
+    def make(topic: str | None = None, **options: object) -> Query:
+        if "group" not in options:
+            options = {"assignment": "client"} | options
+        made.append(Query(tubemq.masters, topic, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stream.close()
+
+
+@pytest.fixture
+def publish(tubemq: TubeUnderTest, tube_java: TubeJavaClient) -> Callable[[str, list[str]], None]:
+    """Publishes values with the official client."""
+
+    def send(topic: str, values: list[str]) -> None:
+        tube_java.produce(tubemq.cluster, topic, encoded(values))
+        wait_until_flushed(tubemq_options(tubemq.masters, topic, READ))
+
+    return send
+
+
+Publish = Callable[[str, list[str]], None]
+
+
+# -- the query reads all partitions
+
+
+def test_starts_at_latest_unless_told_otherwise(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
+    topic = tubemq.topic(3)
+    publish(topic, numbered(5, "old"))
+    late, early = query(topic), query(topic, startingOffsets="earliest")
+    assert late.trigger() == []
+    publish(topic, numbered(7, "new"))
+    assert sorted(late.trigger()) == numbered(7, "new")
+    assert late.trigger() == []
+    assert sorted(early.trigger()) == sorted(numbered(5, "old") + numbered(7, "new"))
+
+
+def test_triggers_chain_across_stores_and_brokers(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
+    topics = [tubemq.topic(2, stores=2), tubemq.topic()]
+    q = query(topics=",".join(topics), startingOffsets="earliest")
+    q.begin()
+    expected = []
+    for step in range(4):
+        for topic in topics:
+            values = numbered(20, f"{topic}.{step}.")
+            publish(topic, values)
+            expected += values
+        q.trigger()
+        if step == 1:
+            q.restart()
+    assert sorted(q.values) == sorted(expected)
+    assert len(q.triggers) == 4
+    assert {row["partition"] for row in q.rows if row["topic"] == topics[0]} == {0, 1, 10_000, 10_001}
+
+
+def test_a_trigger_is_repeated_exactly_whatever_came_since(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
+    topic = tubemq.topic(3)
+    publish(topic, numbered(50, "a"))
+    q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=17)
+    q.begin()
+    assert q.at is not None
+    start = q.at
+    end = through_json(q.stream.latest(start))
+    first = q.read(q.stream.ranges(start, end))
+    publish(topic, numbered(50, "b"))
+    q.restart()
+    # As Spark does where the checkpoint has the end of the first batch and no commit: it asks for the start again.
+    again = q.read(q.stream.ranges(through_json(q.stream.initial()), end))
+    assert first == again
+    assert len(first) <= 17
+
+
+@pytest.mark.parametrize("limit", [1, 4, 7])
+def test_a_limit_is_exact_in_a_store_of_one_partition(
+    tubemq: TubeUnderTest, query: MakeQuery, publish: Publish, limit: int
+):
+    topic = tubemq.topic()
+    publish(topic, numbered(10))
+    q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=limit)
+    while q.trigger():
+        pass
+    full, rest = divmod(10, limit)
+    assert q.triggers == [limit] * full + [rest] * (rest > 0)
+    assert q.values == numbered(10)
+
+
+def test_a_limit_bounds_partitions_that_share_a_store(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
+    topic = tubemq.topic(3)
+    publish(topic, numbered(40))
+    q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=8)
+    q.trigger_until(lambda: len(q.rows) == 40, "all is read")
+    assert max(q.triggers) <= 8
+    assert sorted(q.values) == sorted(numbered(40))
+
+
+def test_available_now_ends_where_the_topic_ended(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
+    topic = tubemq.topic(2)
+    publish(topic, numbered(9))
+    q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=4)
+    q.begin()
+    q.stream.aim_at_now()
+    publish(topic, numbered(9, "later"))
+    while True:
+        before = q.at
+        q.trigger()
+        if q.at == before:
+            break
+    assert sorted(q.values) == numbered(9)
+    assert q.stream.newest is not None
+    assert max(q.stream.newest["positions"].values()) == 18 * 28
+
+
+def test_the_groups_position_on_the_broker_follows(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
+    topic, group = tubemq.topic(3), tubemq.group()
+    publish(topic, numbered(30))
+    q = query(topic, startingOffsets="earliest", group=group, assignment="client")
+    q.trigger()
+    assert [tubemq.admin.group_offset(1, group, topic, n) for n in range(3)] == [30 * 28] * 3
+
+
+def test_an_offset_that_the_broker_never_had_is_loss(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
+    topic = tubemq.topic()
+    publish(topic, numbered(5))
+    begun = query(topic, startingOffsets="earliest")
+    begun.trigger()
+    at = through_json(begun.at)
+    at["positions"][f"1:{topic}:0"] = 100 * 28
+    with pytest.raises(DataLossError, match=rf"1:{topic}:0: the broker has messages up to 140 only, and had .* 2800"):
+        query(topic, checkpoint=at).trigger()
+    careless = query(topic, checkpoint=at, failOnDataLoss=False)
+    assert careless.trigger() == []
+    publish(topic, ["6"])
+    assert careless.trigger() == ["6"]
+
+
+def test_a_partition_that_is_not_there_is_loss(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
+    topic = tubemq.topic()
+    publish(topic, ["1"])
+    begun = query(topic, startingOffsets="earliest")
+    begun.trigger()
+    at = through_json(begun.at)
+    at["positions"]["1:vanished:0"] = 28
+    with pytest.raises(DataLossError, match="1:vanished:0: no longer there"):
+        query(topic, checkpoint=at).trigger()
+    publish(topic, ["2"])
+    assert query(topic, checkpoint=at, failOnDataLoss=False).trigger() == ["2"]
+
+
+def test_a_start_that_names_what_is_not_read_is_refused(tubemq: TubeUnderTest, query: MakeQuery):
+    topic = tubemq.topic()
+    with pytest.raises(OptionError, match="startingOffsets names 1:elsewhere:0, which this query does not read"):
+        query(topic, startingOffsets=f'{{"{topic}": "earliest", "1:elsewhere:0": 0}}').stream.initial()
+
+
+def test_a_checkpoint_of_something_else_is_refused(tubemq: TubeUnderTest, query: MakeQuery):
+    with pytest.raises(OptionError, match="the checkpoint cannot be used: offsets of version 9"):
+        query(tubemq.topic(), checkpoint={"version": 9, "positions": {}, "from": {}}).trigger()
+
+
+# -- the query shares a group
+
+
+def test_a_member_alone_reads_all_from_where_the_group_is(
+    tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery, publish: Publish
+):
+    topic, group = tubemq.topic(3), tubemq.group()
+    publish(topic, numbered(30, "before"))
+    read = tube_java.consume(tubemq.cluster, topic, group, 30)
+    assert len(read) == 30
+    publish(topic, numbered(30, "after"))
+    q = query(topic, group=group, startingOffsets="earliest")
+    q.trigger_until(lambda: len(q.rows) >= 30, "all that the group has not had is read")
+    assert sorted(q.values) == sorted(numbered(30, "after"))
+    assert [tubemq.admin.group_offset(1, group, topic, n) for n in range(3)] == [60 * 28] * 3
+
+
+@pytest.mark.parametrize(("start", "expected"), [("earliest", ["new", "old"]), (None, ["new"])])
+def test_a_new_group_starts_where_it_is_told(
+    tubemq: TubeUnderTest, query: MakeQuery, publish: Publish, start: str | None, expected: list[str]
+):
+    topic = tubemq.topic()
+    publish(topic, ["old"])
+    options = {} if start is None else {"startingOffsets": start}
+    q = query(topic, group=tubemq.group(), **options)
+    q.begin()
+    q.stream.aim_at_now()  # waits for the partition
+    q.trigger()
+    q.stream._target = None
+    publish(topic, ["new"])
+    q.trigger_until(lambda: "new" in q.values, "the new message is read")
+    assert sorted(q.values) == expected
+
+
+def test_two_queries_share_a_topic_and_hand_over_while_it_is_written(
+    tubemq: TubeUnderTest, query: MakeQuery, publish: Publish
+):
+    topic, group = tubemq.topic(3), tubemq.group()
+    expected: list[str] = []
+
+    def write() -> None:
+        values = numbered(30, f"{len(expected)}.")
+        publish(topic, values)
+        expected.extend(values)
+
+    first, second = (query(topic, group=group, startingOffsets="earliest") for _ in range(2))
+    write()
+    first.trigger_until(lambda: len(first.rows) == 30, "the first reads all")
+    second.begin()
+    while not second.rows:
+        write()
+        first.trigger()
+        second.trigger()
+    for _ in range(3):
+        write()
+        second.trigger()
+        first.trigger()
+    second.stream.close()
+    for _ in range(3):
+        write()
+        first.trigger()
+    first.trigger_until(lambda: len(first.rows) + len(second.rows) >= len(expected), "the first has all again")
+    assert Counter(first.values + second.values) == Counter(expected)
+
+
+def test_a_java_consumer_takes_over_a_part_and_gives_it_back(
+    tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery, publish: Publish
+):
+    topic, group = tubemq.topic(3), tubemq.group()
+    q = query(topic, group=group, startingOffsets="earliest")
+    publish(topic, numbered(60, "alone."))
+    q.trigger_until(lambda: len(q.rows) == 60, "the query alone reads all")
+    expected = numbered(60, "alone.")
+    with tube_java.join(tubemq.cluster, [topic], group) as member:
+        stop = threading.Event()
+        failures: list[BaseException] = []
+
+        def keep_reading() -> None:
+            try:
+                while not stop.is_set():
+                    q.trigger()
+            except BaseException as error:  # noqa: BLE001 - told by the test's own thread
+                failures.append(error)
+
+        reading = threading.Thread(target=keep_reading)
+        reading.start()
+        try:
+            member.wait_until(lambda m: bool(m.held), "it has a partition")
+            for step in range(5):
+                values = numbered(30, f"shared{step}.")
+                publish(topic, values)
+                expected += values
+            member.wait_until(
+                lambda m: len(q.rows) + len(m.read) >= len(expected) or bool(failures), "both have read all"
+            )
+        finally:
+            stop.set()
+            reading.join()
+        assert not failures
+        values = numbered(30, "leaving.")
+        publish(topic, values)
+        expected += values
+    q.trigger_until(lambda: len(q.rows) + len(member.read) >= len(expected), "the query has all again")
+    assert Counter(q.values + [m.value.decode() for m in member.read]) == Counter(expected)
+    assert member.read
+
+
+def test_the_group_goes_on_while_a_trigger_takes_long(
+    tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery, publish: Publish
+):
+    topic, group = tubemq.topic(3), tubemq.group()
+    publish(topic, numbered(60))
+    q = query(topic, group=group, startingOffsets="earliest")
+    q.begin()
+    q.stream.aim_at_now()
+    start = through_json(q.at)
+    end = through_json(q.stream.latest(start))
+    ranges = q.stream.ranges(start, end)
+    # The trigger is written down, and its tasks have not begun: what is handed over now begins at its end.
+    with tube_java.join(tubemq.cluster, [topic], group) as member:
+        member.wait_until(lambda m: bool(m.held), "it has a partition, though the trigger has not ended")
+        publish(topic, numbered(30, "after"))
+        member.wait_until(lambda m: bool(m.read), "it reads")
+        assert sorted(row["value"] for row in q.read(ranges)) == sorted(numbered(60))
+        # Done again after a restart, it is the same, though the partition is another's by now.
+        q.restart()
+        assert sorted(row["value"] for row in q.read(q.stream.ranges(start, end))) == sorted(numbered(60))
+    assert {m.value.decode()[:5] for m in member.read} == {"after"}
+
+
+def test_available_now_without_any_partition_is_an_error(
+    tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery
+):
+    topic, group = tubemq.topic(), tubemq.group()
+    with tube_java.join(tubemq.cluster, [topic], group) as member:
+        member.wait_until(lambda m: bool(m.held), "it has the only partition")
+        q = query(topic, group=group, startingOffsets="earliest", assignmentTimeout="3s")
+        q.begin()
+        with pytest.raises(RequestTimeoutError, match=f"gave no partition to this member of group {group} within"):
+            q.stream.aim_at_now()
