@@ -171,8 +171,9 @@ class NsqClient:
 
     def fetch_stats(self, nsqd: Nsqd, topic: str, channel: str) -> ChannelStats | None:
         """What waits in a channel; None where the HTTP interface does not answer."""
-        wanted = {"format": "json", "topic": topic, "channel": channel, "include_clients": "false"}
-        answer = self._ask_nsqd(nsqd, f"/stats?{urlencode({**wanted, 'include_mem': 'false'})}")
+        # All channels: nsqd 1.3.0 leaves out the topic itself where it has not the one asked for.
+        wanted = {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
+        answer = self._ask_nsqd(nsqd, f"/stats?{urlencode(wanted)}")
         if not isinstance(answer, dict):
             return None
         # Under "data" in nsqd before 1.0.

@@ -1,0 +1,218 @@
+"""Finding nsqd, and what they say of themselves: nsqlookupd and the HTTP interfaces, where they are there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, TransportError
+from spark_mq_source.core.options import READ
+from spark_mq_source.nsq import client as module
+from spark_mq_source.nsq.client import ChannelStats, Limits, NsqClient, Nsqd
+from spark_mq_source.nsq.options import NsqOptions
+from tests.behaviours.nsq.clients import open_session
+from tests.behaviours.nsq.conftest import PATIENCE_S
+from tests.fix_brokers import NsqUnderTest, wait_until
+from tests.fix_net import FaultProxy, Peer, ScriptedServer, free_port
+
+Start = Callable[..., NsqUnderTest]
+Proxies = Callable[[str, int], FaultProxy]
+
+
+@pytest.fixture(autouse=True)
+def _forget_who_did_not_answer() -> Iterator[None]:
+    module._unreachable_until.clear()
+    yield
+    module._unreachable_until.clear()
+
+
+def client(**options: str) -> NsqClient:
+    return NsqClient(NsqOptions.from_spark({"topic": "t", "channel": "c", "maxRows": "1", **options}, READ))
+
+
+def in_front_of(fault_proxy: Proxies, nsq: NsqUnderTest) -> FaultProxy:
+    host, _, port = nsq.tcp_address.rpartition(":")
+    return fault_proxy(host, int(port))
+
+
+def test_lookups_say_who_has_a_topic_and_its_channels(nsq: NsqUnderTest):
+    topic = nsq.topic("a", "b")
+    found = client(nsqlookupdHttpAddresses=nsq.lookupd_address).fetch_topology(topic)
+    host, _, port = nsq.tcp_address.rpartition(":")
+    assert found.nsqds == (Nsqd(nsq.tcp_address, host, int(port), f"http://{nsq.http_address}"),)
+    assert found.channels == {"a", "b"}
+
+
+def test_a_topic_that_nobody_knows_has_no_nsqd(nsq: NsqUnderTest):
+    found = client(nsqlookupdHttpAddresses=nsq.lookupd_address).fetch_topology(nsq.unused_topic())
+    assert (found.nsqds, found.channels) == ((), frozenset())
+
+
+def test_several_lookups_are_put_together(nsq_private: Start):
+    first, second = nsq_private(), nsq_private()
+    topic = first.topic("a")
+    second.create(topic, "b")
+    both = f"{first.lookupd_address},{second.lookupd_address}"
+    found = client(nsqlookupdHttpAddresses=both).fetch_topology(topic)
+    assert [nsqd.name for nsqd in found.nsqds] == sorted([first.tcp_address, second.tcp_address])
+    assert found.channels == {"a", "b"}
+    only_first = first.topic("c")
+    assert [nsqd.name for nsqd in client(nsqlookupdHttpAddresses=both).fetch_topology(only_first).nsqds] == [
+        first.tcp_address
+    ]
+    assert len(client(nsqlookupdHttpAddresses=both).fetch_writable(only_first)) == 2
+
+
+def test_one_nsqd_that_several_lookups_know_is_one(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    host, _, port = nsq.tcp_address.rpartition(":")
+    same = f"http://{nsq.lookupd_address}, {nsq.lookupd_address}"
+    found = client(nsqlookupdHttpAddresses=same, nsqdTcpAddresses=f"{host}:{port}").fetch_topology(topic)
+    assert [nsqd.name for nsqd in found.nsqds] == [nsq.tcp_address]
+
+
+def test_a_lookup_that_is_down_is_passed_over_with_a_warning(nsq: NsqUnderTest, caplog: pytest.LogCaptureFixture):
+    topic = nsq.topic("c")
+    down = f"127.0.0.1:{free_port()}"
+    made = client(nsqlookupdHttpAddresses=f"{down},{nsq.lookupd_address}")
+    with caplog.at_level(logging.WARNING):
+        assert len(made.fetch_topology(topic).nsqds) == 1
+    assert f"nsqlookupd http://{down} did not answer" in caplog.text
+    # It is not asked again each time.
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert len(made.fetch_topology(topic).nsqds) == 1
+    assert caplog.text == ""
+
+
+def test_no_lookup_at_all_is_an_error():
+    down = f"127.0.0.1:{free_port()}"
+    made = client(nsqlookupdHttpAddresses=down, operationTimeout="300ms")
+    for _ in range(2):
+        with pytest.raises(TransportError, match=f"nsq: asking nsqlookupd http://{down}"):
+            made.fetch_topology("t")
+
+
+@pytest.mark.parametrize(
+    "answer", [b'{"producers": 3}', b"[]", b'{"producers": [{"broadcast_address": "h"}]}', b'{"producers": [1]}', b"x"]
+)
+def test_what_is_no_lookup_is_said(scripted_server: Callable[..., ScriptedServer], answer: bytes):
+    def say(peer: Peer) -> None:
+        while peer.read_line().strip():
+            pass
+        head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(answer)
+        peer.send(head + answer)
+        peer.close()
+
+    server = scripted_server([say], repeat=True)
+    with pytest.raises(RemoteProtocolError) as caught:
+        client(nsqlookupdHttpAddresses=server.address, operationTimeout="5s").fetch_topology("t")
+    assert server.address in str(caught.value)
+
+
+def test_answers_of_old_lookups_are_read_too(scripted_server: Callable[..., ScriptedServer]):
+    producer = b'{"broadcast_address":"h","tcp_port":1,"http_port":2}'
+    answer = b'{"status_code":200,"data":{"channels":["c"],"producers":[%b]}}' % producer
+
+    def say(peer: Peer) -> None:
+        while peer.read_line().strip():
+            pass
+        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
+        peer.close()
+
+    found = client(nsqlookupdHttpAddresses=scripted_server([say], repeat=True).address).fetch_topology("t")
+    assert found.nsqds == (Nsqd("h:1", "h", 1, "http://h:2"),)
+    assert found.channels == {"c"}
+
+
+def test_a_host_map_leads_to_what_is_announced_under_another_name(nsq_private: Start, fault_proxy: Proxies):
+    nsq = nsq_private(broadcast_address="nowhere.invalid")
+    topic = nsq.unused_topic()
+    nsq.post("/topic/create", topic=topic)
+    nsq.post("/channel/create", topic=topic, channel="c")
+    wait_until(lambda: nsq.ask("GET", nsq.lookupd_address, "/lookup", topic=topic)[0] == 200, "known")
+    port, http_port = (address.rpartition(":")[2] for address in (nsq.tcp_address, nsq.http_address))
+
+    by_host = client(nsqlookupdHttpAddresses=nsq.lookupd_address, hostMap="nowhere.invalid=127.0.0.1")
+    (nsqd,) = by_host.fetch_topology(topic).nsqds
+    assert nsqd == Nsqd(f"nowhere.invalid:{port}", "127.0.0.1", int(port), f"http://127.0.0.1:{http_port}")
+    assert by_host.fetch_stats(nsqd, topic, "c") == ChannelStats(exists=True)
+    with by_host.open_session(nsqd) as session:
+        session.subscribe(topic, "c")
+
+    proxy = fault_proxy("127.0.0.1", int(port))
+    by_port = client(
+        nsqlookupdHttpAddresses=nsq.lookupd_address, hostMap=f"nowhere.invalid:{port}=127.0.0.1:{proxy.port}"
+    )
+    (nsqd,) = by_port.fetch_topology(topic).nsqds
+    assert (nsqd.name, nsqd.port) == (f"nowhere.invalid:{port}", proxy.port)
+    with by_port.open_session(nsqd):
+        assert proxy.connections == 1
+    # Its HTTP interface is where nobody finds it: nothing needs it.
+    assert by_port.fetch_stats(nsqd, topic, "c") is None
+    assert by_port.fetch_limits(nsqd) == Limits()
+
+    unmapped = client(nsqlookupdHttpAddresses=nsq.lookupd_address, connectTimeout="5s")
+    (nsqd,) = unmapped.fetch_topology(topic).nsqds
+    with pytest.raises(MQSourceError, match=r"nowhere\.invalid"):
+        unmapped.open_session(nsqd)
+
+
+def test_stats_tell_what_waits(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    nsq.publish(topic, b"1", b"2", b"3", b"4")
+    made = client(nsqdTcpAddresses=nsq.tcp_address, nsqdHttpAddresses=nsq.http_address)
+    (nsqd,) = made.fetch_topology(topic).nsqds
+    wait_until(lambda: made.fetch_stats(nsqd, topic, "c") == ChannelStats(exists=True, depth=4), "four wait")
+    with open_session(nsq.tcp_address) as session:
+        consumer = session.subscribe(topic, "c")
+        consumer.ready(1)
+        runs = consumer.receive(max_bytes=1, timeout_seconds=PATIENCE_S)
+        assert len(runs) == 1
+        assert made.fetch_stats(nsqd, topic, "c") == ChannelStats(exists=True, depth=3, in_flight=1)
+    nsq.post("/channel/pause", topic=topic, channel="c")
+    stats = made.fetch_stats(nsqd, topic, "c")
+    assert stats is not None
+    assert stats.is_paused
+    assert made.fetch_stats(nsqd, nsq.unused_topic(), "c") == ChannelStats(exists=False)
+
+
+def test_a_channel_that_is_not_there_yet_would_get_what_waits_in_the_topic(nsq: NsqUnderTest):
+    topic = nsq.topic()
+    nsq.publish(topic, b"1", b"2")
+    made = client(nsqdTcpAddresses=nsq.tcp_address, nsqdHttpAddresses=nsq.http_address)
+    (nsqd,) = made.fetch_topology(topic).nsqds
+    assert made.fetch_stats(nsqd, topic, "none") == ChannelStats(exists=False, depth=2)
+
+
+def test_limits_are_asked_for_or_given_or_the_defaults(nsq_private: Start):
+    nsq = nsq_private(max_msg_size=1000, max_body_size=5000, max_req_timeout_ms=7000)
+    asked = client(nsqdTcpAddresses=nsq.tcp_address, nsqdHttpAddresses=nsq.http_address)
+    (nsqd,) = asked.fetch_topology("t").nsqds
+    assert asked.fetch_limits(nsqd) == Limits(1000, 5000)
+    assert asked.fetch_max_defer_ms(nsqd) == 7000
+    given = client(nsqdTcpAddresses=nsq.tcp_address, nsqdHttpAddresses=nsq.http_address, maxMessageBytes="10")
+    assert given.fetch_limits(nsqd) == Limits(10, 5000)
+
+
+def test_an_http_interface_that_is_a_guess_is_made_sure_of(
+    nsq: NsqUnderTest, scripted_server: Callable[..., ScriptedServer]
+):
+    answer = b'{"tcp_port":1,"version":"1.3.0"}'
+
+    def say(peer: Peer) -> None:
+        assert peer.read_line().startswith(b"GET /info ")
+        while peer.read_line().strip():
+            pass
+        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
+        peer.close()
+
+    server = scripted_server([say])
+    host, _, port = server.address.rpartition(":")
+    beside = client(nsqdTcpAddresses=f"{host}:{int(port) - 1}")
+    (nsqd,) = beside.fetch_topology("t").nsqds
+    assert nsqd.http_url == f"http://{server.address}"
+    # Another program's, or another nsqd's: not this one's.
+    assert beside.fetch_stats(nsqd, "t", "c") is None
