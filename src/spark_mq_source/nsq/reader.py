@@ -39,13 +39,13 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.nsq._messages_python import COLUMN_TYPES
 from spark_mq_source.nsq.client import NsqClient, Nsqd
 from spark_mq_source.nsq.commands import Pub
-from spark_mq_source.nsq.messages import MessageDecoder
+from spark_mq_source.nsq.messages import MessageDecoder, message_ids
 from spark_mq_source.nsq.options import AckMode, NsqOptions, OnMaxAttempts
 from spark_mq_source.nsq.wal import TaskLog, open_store
 from spark_mq_source.nsq.wire import MESSAGE_ID_BYTES
 
 if TYPE_CHECKING:
-    from spark_mq_source.nsq.session import Consumer, Session
+    from spark_mq_source.nsq.session import Consumer
 
 __all__ = ["NsqRange", "read_range"]
 
@@ -154,8 +154,13 @@ class _Received:
         if not self.rows:
             self._since = time.monotonic()
         runs = consumer.receive(max_bytes=BATCH_BYTES, timeout_seconds=min(timeout_seconds, LONGEST_WAIT_SECONDS))
-        for run in runs:
-            self._ids.append(self._decoder.append(run))
+        for at, run in enumerate(runs):
+            try:
+                self._ids.append(self._decoder.append(run))
+            except MQSourceError:
+                # Nobody can read them, but they are ours until they are put back.
+                self._ids += map(message_ids, runs[at:])
+                raise
         return bool(runs)
 
     @property
@@ -199,9 +204,27 @@ class _Task:
         with NsqClient(self._options).open_session(self._task.nsqd) as session:
             yield session.subscribe(self._options.topic or "", self._options.channel or "")
 
-    def _most_in_flight(self, session: Session) -> int:
-        most = session.identified.max_rdy_count
+    def _most_in_flight(self, consumer: Consumer) -> int:
+        most = consumer.session.identified.max_rdy_count
         return most if self._options.max_in_flight is None else min(most, self._options.max_in_flight)
+
+    def _wait(self, consumer: Consumer, received: _Received, limits: _Limits, wanted: int) -> bool:
+        """Receives until that is to be handed on; whether there is anything."""
+        most, patience = self._most_in_flight(consumer), _patience_seconds(consumer)
+        while not received.is_due(wanted, most, patience):
+            left = limits.seconds_left()
+            if not (wanted and left):
+                break
+            if received.receive(consumer, left):
+                limits.heard()
+        return received.rows > 0
+
+    @staticmethod
+    def _put_back(consumer: Consumer, ids: bytes) -> None:
+        if ids and not consumer.session.closed:
+            # Or they would be delivered here once more.
+            consumer.ready(0)
+            consumer.requeue(ids)
 
     def _close(self, consumer: Consumer) -> bytes:
         """The barrier; returns the ids of what was finished too late."""
@@ -285,31 +308,25 @@ class _Drain(_Task):
                         consumer.fin(unfinished)
                         unfinished = b""
             finally:
+                self._put_back(consumer, unfinished + received.ids)
                 if not consumer.session.closed:
-                    consumer.requeue(unfinished + received.ids)
                     self._close(consumer)
 
     def _received(self, consumer: Consumer, received: _Received) -> Iterator[tuple[bytes, pa.RecordBatch]]:
-        options, session = self._options, consumer.session
-        most, patience = self._most_in_flight(session), _patience_seconds(session)
+        options, most = self._options, self._most_in_flight(consumer)
         max_rows = self._task.max_rows
         if options.ack_mode is AckMode.REQUEUE:
             # All of it stays in flight until the end.
             max_rows = most if max_rows is None else min(most, max_rows)
         limits = _drain_limits(options, max_rows)
-        rows = 0
-        while True:
-            wanted = limits.wanted(rows, most)
-            consumer.ready(wanted)
-            while True:
-                left = limits.seconds_left()
-                if received.is_due(wanted, most, patience) or not (wanted and left):
-                    break
-                if received.receive(consumer, left):
-                    limits.heard()
-            if not received.rows:
-                return
+        wanted, rows = limits.wanted(0, most), 0
+        consumer.ready(wanted)
+        while self._wait(consumer, received, limits, wanted):
             rows += received.rows
+            wanted = limits.wanted(rows, most)
+            if options.ack_mode is AckMode.FIN:
+                # Before anything is finished: nsqd would send as many again.
+                consumer.ready(wanted)
             yield received.take()
 
 
@@ -341,44 +358,39 @@ class _Collector(_Task):
         self._log.end()
 
     def _fill(self, consumer: Consumer) -> None:
-        options, session = self._options, consumer.session
-        most, patience = self._most_in_flight(session), _patience_seconds(session)
+        options, most = self._options, self._most_in_flight(consumer)
         if options.run_id is None:
-            limits = _Limits(self._task.max_rows, patience, (options.idle_timeout_ms or IDLE_MS) / 1000)
+            idle_ms = IDLE_MS if options.idle_timeout_ms is None else options.idle_timeout_ms
+            limits = _Limits(self._task.max_rows, _patience_seconds(consumer), idle_ms / 1000)
         else:
             limits = _drain_limits(options, self._task.max_rows)
         received = _Received(options, self._task, _LOGGED)
+        wanted = limits.wanted(self._log.rows, most)
+        consumer.ready(wanted)
         try:
-            while not self._log.is_ended:
+            while not self._log.is_ended and self._wait(consumer, received, limits, wanted):
+                ids, is_stored = self._write_down(consumer, received)
                 wanted = limits.wanted(self._log.rows, most)
-                consumer.ready(wanted)
-                while True:
-                    left = limits.seconds_left()
-                    if received.is_due(wanted, most, patience) or not (wanted and left):
-                        break
-                    if received.receive(consumer, left):
-                        limits.heard()
-                if not received.rows:
-                    return
-                self._write_down(consumer, received, patience)
+                if is_stored:
+                    # Before anything is finished: nsqd would send as many again.
+                    consumer.ready(wanted)
+                    consumer.fin(ids)
         finally:
-            if not session.closed:
-                # An error, or another attempt has ended the log: nsqd need not wait for the timeout.
-                consumer.requeue(received.ids)
+            # An error, or another attempt has ended the log: nsqd need not wait for the timeout.
+            self._put_back(consumer, received.ids)
 
-    def _write_down(self, consumer: Consumer, received: _Received, patience_seconds: float) -> None:
-        """Puts what was received into the log and finishes it; puts it back where the log has ended."""
+    def _write_down(self, consumer: Consumer, received: _Received) -> tuple[bytes, bool]:
+        """Puts what was received into the log, or back where the log has ended; its ids, and whether it is there."""
         ids, batch = received.take()
         is_stored = False
         try:
-            with _kept(consumer, ids, patience_seconds):
+            with _kept(consumer, ids, _patience_seconds(consumer)):
                 batch = self._sorted_out(consumer, batch, self._ids_known)
                 is_stored = not batch.num_rows or self._log.append(batch)
         finally:
-            if not is_stored and not consumer.session.closed:
-                consumer.requeue(ids)
-        if is_stored:
-            consumer.fin(ids)
+            if not is_stored:
+                self._put_back(consumer, ids)
+        return ids, is_stored
 
     def _ids_known(self) -> set[str]:
         for slot in self._log.slots[self._slots_known :]:
@@ -462,9 +474,9 @@ def _kept(consumer: Consumer, ids: bytes, every_seconds: float) -> Iterator[None
         toucher.join()
 
 
-def _patience_seconds(session: Session) -> float:
+def _patience_seconds(consumer: Consumer) -> float:
     """How long a message may wait here before something is done about its timeout: half of it."""
-    return session.identified.msg_timeout_ms / 2000
+    return consumer.session.identified.msg_timeout_ms / 2000
 
 
 def _drain_limits(options: NsqOptions, max_rows: int | None) -> _Limits:

@@ -1,0 +1,185 @@
+"""Batch reads of nsq: what they take, what they leave, and how they come again with a write-ahead folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_mq_source.core.errors import (
+    CorruptMessageError,
+    DataLossError,
+    TooManyAttemptsError,
+    TopicNotFoundError,
+    TransportError,
+)
+from spark_mq_source.nsq.messages import message_ids
+from spark_mq_source.nsq.planner import plan_batch
+from spark_mq_source.nsq.reader import read_range
+from tests.behaviours.formats import schema_of
+from tests.behaviours.nsq.clients import open_session, receive
+from tests.behaviours.nsq.reads import numbered, read, read_options, read_tasks, values
+from tests.fix_brokers import NsqUnderTest, wait_until
+
+Start = Callable[..., NsqUnderTest]
+
+
+def waiting(broker: NsqUnderTest, topic: str, channel: str = "c") -> tuple[int, int]:
+    """Messages that wait in the channel, and that somebody has."""
+    stats = broker.channel_stats(topic, channel)
+    return stats["depth"] + broker.topic_stats(topic)["depth"], stats["in_flight_count"]
+
+
+def filled(broker: NsqUnderTest, count: int) -> str:
+    topic = broker.topic("c")
+    broker.publish(topic, *numbered(count))
+    return topic
+
+
+def test_a_read_takes_what_waits_out_of_the_channel(nsq: NsqUnderTest):
+    topic = filled(nsq, 10_000)
+    assert sorted(values(read(read_options(nsq, topic)))) == numbered(10_000)
+    assert waiting(nsq, topic) == (0, 0)
+
+
+def test_max_rows_leaves_the_rest_where_it_is_and_untouched(nsq: NsqUnderTest):
+    topic = filled(nsq, 6000)
+    options = read_options(nsq, topic, maxRows=5000, connectionsPerNsqd=3)
+    first = values(read(options))
+    assert len(first) == 5000
+    assert waiting(nsq, topic) == (1000, 0)
+    rest = read(read_options(nsq, topic))
+    assert set(rest.column("attempts").to_pylist()) == {1}
+    assert sorted(first + values(rest)) == numbered(6000)
+
+
+def test_a_peek_puts_everything_back(nsq: NsqUnderTest):
+    topic = filled(nsq, 50)
+    peeked = read(read_options(nsq, topic, ackMode="requeue", maxRows=20))
+    assert peeked.num_rows == 20
+    assert waiting(nsq, topic) == (50, 0)
+    rows = read(read_options(nsq, topic))
+    assert sorted(values(rows)) == numbered(50)
+    assert sorted(rows.column("attempts").to_pylist()) == [1] * 30 + [2] * 20
+
+
+def test_who_stops_reading_leaves_the_rest_for_others(nsq: NsqUnderTest):
+    topic = filled(nsq, 5000)
+    options = read_options(nsq, topic)
+    (task,) = plan_batch(options)
+    batches = read_range(options, task, schema_of("value binary"))
+    taken = next(batches).num_rows
+    assert 0 < taken < 5000
+    batches.close()
+    wait_until(lambda: waiting(nsq, topic) == (5000, 0), "everything is back")
+
+
+def test_a_channel_is_created_only_where_that_was_asked_for(nsq: NsqUnderTest):
+    topic = nsq.topic()
+    nsq.publish(topic, *numbered(3))
+    with pytest.raises(TopicNotFoundError, match=f"nsq topic {topic}, channel c: .*createChannel=true"):
+        read(read_options(nsq, topic))
+    assert sorted(values(read(read_options(nsq, topic, createChannel="true")))) == numbered(3)
+
+
+def test_a_topic_that_no_nsqd_has_is_an_error(nsq: NsqUnderTest):
+    topic = nsq.unused_topic()
+    with pytest.raises(TopicNotFoundError, match=f"{topic}: no nsqd has it"):
+        read(read_options(nsq, topic, createChannel="true"))
+
+
+def test_columns_are_those_asked_for(nsq: NsqUnderTest):
+    topic = filled(nsq, 1)
+    row = read(read_options(nsq, topic), "nsqd string, value string, topic string, channel string").to_pylist()
+    assert row == [{"nsqd": nsq.tcp_address, "value": "m000000", "topic": topic, "channel": "c"}]
+
+
+def test_several_nsqd_are_read_by_one_task_each(nsq_private: Start):
+    one = nsq_private()
+    two = nsq_private(lookupd=one)
+    topic = one.topic("c")
+    two.create(topic, "c")
+    one.publish(topic, *numbered(30, "one"))
+    two.publish(topic, *numbered(20, "two"))
+    options = read_options(one, topic)
+    assert len(plan_batch(options)) == 2
+    assert sorted(values(read(options))) == numbered(30, "one") + numbered(20, "two")
+
+
+def test_bytes_that_are_no_text_are_an_error_that_names_the_message(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    nsq.publish(topic, b"good", b"\xff")
+    with pytest.raises(CorruptMessageError, match=f"nsq topic {topic}.*UTF-8"):
+        read(read_options(nsq, topic), "value string")
+    wait_until(lambda: waiting(nsq, topic) == (2, 0), "both are back")
+
+
+def returned(broker: NsqUnderTest, topic: str, times: int, count: int) -> None:
+    """Has all messages delivered so often, and put back."""
+    for _ in range(times):
+        with open_session(broker.tcp_address) as session:
+            consumer = session.subscribe(topic, "c")
+            consumer.ready(count)
+            runs = receive(consumer, count)
+            consumer.ready(0)
+            for run in runs:
+                consumer.requeue(message_ids(run))
+            consumer.close(timeout_seconds=30)
+
+
+def test_messages_that_come_too_often_stop_the_read(nsq: NsqUnderTest):
+    topic = filled(nsq, 3)
+    returned(nsq, topic, 2, 3)
+    assert read(read_options(nsq, topic, maxAttempts=3, ackMode="requeue")).num_rows == 3
+    with pytest.raises(TooManyAttemptsError, match="delivered 4 times, and maxAttempts is 3; set onMaxAttempts"):
+        read(read_options(nsq, topic, maxAttempts=3))
+    wait_until(lambda: waiting(nsq, topic) == (3, 0), "none is lost")
+
+
+def test_messages_that_come_too_often_go_to_another_topic(nsq: NsqUnderTest):
+    topic = filled(nsq, 3)
+    returned(nsq, topic, 2, 3)
+    nsq.publish(topic, b"new")
+    dead = nsq.topic("c")
+    options = read_options(nsq, topic, maxAttempts=2, onMaxAttempts="deadLetterTopic", deadLetterTopic=dead)
+    assert values(read(options)) == [b"new"]
+    assert waiting(nsq, topic) == (0, 0)
+    assert sorted(values(read(read_options(nsq, dead)))) == numbered(3)
+
+
+# -- with a write-ahead folder
+
+
+def test_the_same_run_gives_the_same_rows_whatever_came_meanwhile(nsq: NsqUnderTest, tmp_path: Path):
+    topic = filled(nsq, 5000)
+    options = read_options(nsq, topic, walDir=tmp_path, runId="monday", connectionsPerNsqd=2)
+    first = read(options)
+    assert sorted(values(first)) == numbered(5000)
+    assert waiting(nsq, topic) == (0, 0)
+    nsq.publish(topic, *numbered(10, "later"))
+    assert read(options).equals(first)
+    assert read(options, "value string, nsqd string").column("value").to_pylist() == [v.decode() for v in values(first)]
+    assert waiting(nsq, topic) == (10, 0)
+    assert sorted(values(read(read_options(nsq, topic, walDir=tmp_path, runId="tuesday")))) == numbered(10, "later")
+
+
+def test_a_run_whose_rows_were_deleted_says_so(nsq: NsqUnderTest, tmp_path: Path):
+    topic = filled(nsq, 10)
+    options = read_options(nsq, topic, walDir=tmp_path, runId="r")
+    tasks = plan_batch(options)
+    read_tasks(options, tasks)
+    for file in tmp_path.rglob("*.arrow"):
+        file.unlink()
+    with pytest.raises(DataLossError, match=r"arrow of the write-ahead log run-r/0 is gone"):
+        read_tasks(options, tasks)
+
+
+def test_an_nsqd_that_cannot_be_reached_is_an_error_of_a_drain(nsq_private: Start):
+    broker = nsq_private()
+    topic = filled(broker, 5)
+    options = read_options(broker, topic)
+    tasks = plan_batch(options)
+    broker.broker.stop()
+    with pytest.raises(TransportError, match="cannot connect"):
+        read_tasks(options, tasks)

@@ -1,0 +1,513 @@
+"""Streams of nsq: every message in one batch, each batch the same whenever it is read, whatever happens in between."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, UnsupportedFeatureError
+from spark_mq_source.nsq.commands import Rdy, Sub, encode
+from spark_mq_source.nsq.reader import _Collector
+from spark_mq_source.nsq.session import identify_of
+from spark_mq_source.nsq.wal import TaskLog, open_store
+from tests.behaviours.nsq.reads import Query, numbered, read_tasks, values
+from tests.fix_brokers import NsqUnderTest, wait_until
+from tests.fix_net import Fault, FaultProxy
+
+Start = Callable[..., NsqUnderTest]
+
+
+@pytest.fixture
+def seed() -> int:
+    """Printed where a test fails."""
+    seed = random.randrange(1_000_000)
+    print("seed", seed)  # noqa: T201
+    return seed
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Iterator[Callable[..., Query]]:
+    """Starts queries: `query(broker, topic, option=value)`; they are closed with the test."""
+    started: list[Query] = []
+
+    def start(broker: NsqUnderTest, topic: str, **options: Any) -> Query:
+        started.append(Query(broker, topic, options.pop("walDir", tmp_path / "wal"), **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stream.close()
+
+
+def in_flight(broker: NsqUnderTest, topic: str) -> int:
+    return int(broker.channel_stats(topic, "c")["in_flight_count"])
+
+
+# -- in peace
+
+
+def test_triggers_take_what_waits_and_nothing_is_there_twice(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.topic("c")
+    q = query(nsq, topic, connectionsPerNsqd=2)
+    assert q.plan()[0] == q.at, "nothing waits, so there is no batch"
+    nsq.publish(topic, *numbered(6000))
+    first = q.trigger()
+    nsq.publish(topic, *numbered(10, "later"))
+    assert sorted(first + q.trigger()) == numbered(10, "later") + numbered(6000)
+    assert q.plan()[0] == q.at
+    assert q.at["batch"] == 2
+    assert in_flight(nsq, topic) == 0
+
+
+def test_a_trigger_takes_no_more_than_it_may(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(5000))
+    q = query(nsq, topic, maxRowsPerTrigger=3500)
+    assert [len(q.trigger()) for _ in range(3)] == [3500, 1500, 0]
+    assert sorted(row["value"] for row in q.rows) == numbered(5000)
+    assert {row["attempts"] for row in q.rows} == {1}, "none was received without being wanted"
+
+
+def test_available_now_ends_and_leaves_what_comes_later(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(10))
+    q = query(nsq, topic, maxRowsPerTrigger=6)
+    q.stream.aim_at_now()
+    assert len(q.trigger()) == 6
+    nsq.publish(topic, *numbered(10, "later"))
+    assert len(q.trigger()) == 4
+    assert q.plan()[0] == q.at
+    assert q.stream.newest is not None
+    assert q.stream.newest["waiting"] == 10
+
+
+def test_what_nobody_needs_any_more_is_deleted(nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path):
+    topic = nsq.topic("c")
+    q = query(nsq, topic)
+    for number in range(4):
+        nsq.publish(topic, b"%d" % number)
+        q.trigger()
+    # The last one knows what may come again.
+    assert [path.name for path in (tmp_path / "wal" / str(q.at["wal"])).iterdir()] == ["4"]
+
+
+def test_without_http_batches_are_tried(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.topic("c")
+    host, port = nsq.tcp_address.split(":")
+    with FaultProxy(host, int(port)) as proxy:
+        q = query(nsq, topic, nsqdTcpAddresses=proxy.address, createChannel="true")
+        nsq.publish(topic, *numbered(10))
+        assert sorted(q.trigger()) == numbered(10)
+        assert q.trigger() == []
+        q.stream.aim_at_now()
+        assert q.plan()[0] == q.at
+
+
+def test_a_paused_channel_gives_no_batch(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(3))
+    nsq.post("/channel/pause", topic=topic, channel="c")
+    q = query(nsq, topic)
+    assert q.plan()[0] == q.at
+    nsq.post("/channel/unpause", topic=topic, channel="c")
+    assert sorted(q.trigger()) == numbered(3)
+
+
+def test_a_channel_paused_after_planning_gives_an_empty_batch(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(3))
+    q = query(nsq, topic)
+    _, tasks = q.plan()
+    nsq.post("/channel/pause", topic=topic, channel="c")
+    assert read_tasks(q.options, tasks).num_rows == 0
+    nsq.post("/channel/unpause", topic=topic, channel="c")
+    assert q.trigger() == [], "that batch is what it was"
+    assert sorted(q.trigger()) == numbered(3)
+
+
+def test_an_ephemeral_channel_lives_between_triggers(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.topic()
+    q = query(nsq, topic, channel="gone#ephemeral", createChannel="true")
+    q.trigger()
+    for number in range(3):
+        nsq.publish(topic, *numbered(5, str(number)))
+        assert sorted(q.until(5 * (number + 1))[-5:]) == numbered(5, str(number))
+
+
+def test_two_queries_on_one_channel_share_its_messages(nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(4000))
+    one, two = (query(nsq, topic, walDir=tmp_path / name, maxRowsPerTrigger=700) for name in ("one", "two"))
+    while len(one.rows) + len(two.rows) < 4000:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(Query.trigger, (one, two)))
+    assert sorted(row["value"] for q in (one, two) for row in q.rows) == numbered(4000)
+
+
+# -- done over
+
+
+def test_a_batch_done_over_has_the_same_rows_and_no_others(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(3000))
+    q = query(nsq, topic)
+    end, tasks = q.plan()
+    first = read_tasks(q.options, tasks)
+    nsq.publish(topic, *numbered(7, "later"))
+    assert read_tasks(q.options, tasks).equals(first)
+    q.restart()
+    # What Spark does after a crash in the first batch, where its start is not written down.
+    again = q.stream.ranges(q.stream.initial(), end)
+    assert again == tasks
+    assert read_tasks(q.options, again).equals(first)
+    assert q.plan()[0] == end, "it was planned already"
+    assert sorted(q.trigger() + q.trigger()) == numbered(7, "later") + numbered(3000)
+
+
+def test_two_attempts_at_once_agree(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(9000))
+    q = query(nsq, topic)
+    for _ in range(3):
+        if len(q.rows) == 9000:
+            break
+        end, tasks = q.plan()
+        with ThreadPoolExecutor(3) as pool:
+            tables = list(pool.map(read_tasks, [q.options] * 3, [tasks] * 3))
+        assert tables[0].equals(tables[1])
+        assert tables[0].equals(tables[2])
+        q.at = end
+        q.rows += tables[0].to_pylist()
+    assert sorted(row["value"] for row in q.rows) == numbered(9000)
+    wait_until(lambda: in_flight(nsq, topic) == 0, "those that lost have put everything back")
+
+
+def test_a_new_checkpoint_finds_nothing_of_the_old_one(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(5, "old"))
+    assert len(query(nsq, topic).trigger()) == 5
+    nsq.publish(topic, *numbered(5, "new"))
+    assert sorted(query(nsq, topic).trigger()) == numbered(5, "new")
+
+
+def test_what_was_written_by_another_format_is_refused(nsq: NsqUnderTest, query: Callable[..., Query]):
+    q = query(nsq, nsq.topic("c"))
+    with pytest.raises(OptionError, match="checkpoint cannot be used"):
+        q.stream.latest({"version": 2, "batch": 1, "wal": "x"})
+
+
+# -- the folder
+
+
+def test_a_folder_lost_before_its_batch_is_read_stops_the_query(
+    nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path
+):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(5))
+    q = query(nsq, topic)
+    end, tasks = q.plan()
+    shutil.rmtree(tmp_path / "wal")
+    with pytest.raises(DataLossError, match=r"write-ahead log .* is gone"):
+        read_tasks(q.options, tasks)
+    with pytest.raises(DataLossError, match=r"the plan of batch .* is not in walDir"):
+        q.stream.ranges(q.at, end)
+    wait_until(lambda: in_flight(nsq, topic) == 0, "the messages are back")
+    assert nsq.channel_stats(topic, "c")["depth"] == 5
+
+
+def test_a_folder_lost_after_its_batch_was_read_stops_the_query(
+    nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path
+):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(5))
+    q = query(nsq, topic)
+    _, tasks = q.plan()
+    read_tasks(q.options, tasks)
+    nsq.publish(topic, *numbered(5, "new"))
+    shutil.rmtree(tmp_path / "wal")
+    with pytest.raises(DataLossError, match="is gone"):
+        read_tasks(q.options, tasks)
+    q.restart()
+    with pytest.raises(DataLossError, match="is not in walDir"):
+        q.stream.latest({**q.at, "batch": 1})
+
+
+class Overwriting(LocalFileSystem):
+    """A file system that cannot make a file exclusively, and does not say so: most object stores of old."""
+
+    protocol = "overwriting"
+
+    def _open(self, path: str, mode: str = "rb", **more: Any) -> Any:
+        return super()._open(path, mode.replace("x", "w"), **more)
+
+
+class Slow(LocalFileSystem):
+    """A store that takes longer to write rows than nsqd waits for an answer."""
+
+    protocol = "slow"
+    started = threading.Event()
+    go_on = threading.Event()
+
+    def _open(self, path: str, mode: str = "rb", **more: Any) -> Any:
+        if path.endswith(".arrow") and mode == "wb":
+            self.started.set()
+            assert self.go_on.wait(60)
+        return super()._open(path, mode, **more)
+
+
+fsspec.register_implementation("overwriting", Overwriting, clobber=True)
+fsspec.register_implementation("slow", Slow, clobber=True)
+
+
+def test_a_store_that_cannot_make_files_exclusively_is_refused(
+    nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path
+):
+    with pytest.raises(UnsupportedFeatureError, match="cannot make a file exclusively"):
+        query(nsq, nsq.topic("c"), walDir=f"overwriting://{tmp_path}/wal")
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OptionError, match=r"walDir .* cannot be written to"):
+        query(nsq, nsq.topic("c"), walDir=tmp_path / "file" / "wal")
+
+
+def test_any_store_of_fsspec_that_makes_files_exclusively_will_do(
+    nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path
+):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(3000))
+    Slow.go_on.set()
+    q = query(nsq, topic, walDir=f"slow://{tmp_path}/wal")
+    _, tasks = q.plan()
+    first = read_tasks(q.options, tasks)
+    assert read_tasks(q.options, tasks).equals(first)
+    assert sorted(values(first)) == numbered(3000)
+
+
+def test_messages_are_kept_while_they_are_written_slowly(
+    nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path
+):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(5))
+    q = query(nsq, topic, walDir=f"slow://{tmp_path}/wal", msgTimeout="2s")
+    end, tasks = q.plan()
+    Slow.started.clear()
+    Slow.go_on.clear()
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read_tasks, q.options, tasks)
+        assert Slow.started.wait(60)
+        # Another consumer would get them if their timeout passed: two seconds, and nsqd looks for such every 0.1 s.
+        assert threading.Event().wait(6) is False
+        assert in_flight(nsq, topic) == 5
+        assert nsq.channel_stats(topic, "c")["timeout_count"] == 0
+        Slow.go_on.set()
+        assert sorted(values(reading.result(60))) == numbered(5)
+    q.at = end
+    assert q.plan()[0] == end
+
+
+# -- what goes wrong
+
+
+def test_messages_finished_in_vain_come_again_and_are_left_out(nsq: NsqUnderTest, query: Callable[..., Query]):
+    """The connection breaks when rows are in the log and their FINs are on their way."""
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(5))
+    host, port = nsq.tcp_address.split(":")
+    with FaultProxy(host, int(port)) as proxy:
+        q = query(nsq, topic, hostMap=f"{nsq.tcp_address}={proxy.address}", msgTimeout="1s")
+        end, tasks = q.plan()
+        sent = _bytes_until_first_fin(q)
+        proxy.add(Fault("cut", "c2b", at=sent))
+        assert sorted(values(read_tasks(q.options, tasks))) == numbered(5), "they are in the log"
+        assert proxy.happened
+        q.at = end
+        q.stream.commit(end)
+        nsq.publish(topic, *numbered(5, "new"))
+        wait_until(lambda: nsq.channel_stats(topic, "c")["depth"] == 10, "the timeout has put them back")
+        q.restart()
+        assert sorted(q.until(5)) == numbered(5, "new")
+        wait_until(
+            lambda: in_flight(nsq, topic) == 0 and nsq.channel_stats(topic, "c")["depth"] == 0, "all is finished"
+        )
+
+
+def _bytes_until_first_fin(q: Query) -> int:
+    """How much a task sends before it finishes anything: the same each time, up to the FINs."""
+    commands = [identify_of(q.options), Sub(q.options.topic or "", "c"), Rdy(5), Rdy(0)]
+    return len(b"  V2") + sum(len(encode(command)) for command in commands)
+
+
+def test_a_connection_cut_anywhere_loses_nothing_and_doubles_nothing(
+    nsq: NsqUnderTest, query: Callable[..., Query], seed: int
+):
+    rng = random.Random(seed)
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(2000))
+    host, port = nsq.tcp_address.split(":")
+    with FaultProxy(host, int(port)) as proxy:
+        q = query(
+            nsq,
+            topic,
+            hostMap=f"{nsq.tcp_address}={proxy.address}",
+            msgTimeout="1s",
+            maxRowsPerTrigger=300,
+            maxInFlight=100,
+        )
+        for _ in range(12):
+            direction, most = rng.choice([("c2b", 7000), ("b2c", 15_000)])
+            proxy.add(Fault(rng.choice(["cut", "abort"]), direction, at=rng.randrange(most)))  # type: ignore[arg-type]
+            if rng.random() < 0.3:
+                q.restart()
+            q.trigger()
+        assert sorted(q.until(2000)) == numbered(2000)
+        wait_until(lambda: in_flight(nsq, topic) == 0, "all is finished")
+        assert q.trigger() == [], "what may have come again was left out"
+
+
+def test_attempts_that_die_anywhere_leave_a_batch_that_others_finish(
+    nsq: NsqUnderTest, query: Callable[..., Query], seed: int
+):
+    rng = random.Random(seed)
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(2000))
+    host, port = nsq.tcp_address.split(":")
+    with FaultProxy(host, int(port)) as proxy:
+        q = query(
+            nsq,
+            topic,
+            hostMap=f"{nsq.tcp_address}={proxy.address}",
+            msgTimeout="1s",
+            maxRowsPerTrigger=500,
+            maxInFlight=100,
+        )
+        while len(q.rows) < 2000:
+            end, tasks = q.plan()
+            for task in tasks:
+                for _ in range(rng.randrange(3)):
+                    # What an attempt does until it is killed: its slots stay, its FINs may or may not be there.
+                    _die(q, task, rng.randrange(6))
+                first = read_tasks(q.options, [task])
+                assert read_tasks(q.options, [task]).equals(first)
+                q.rows += first.to_pylist()
+            q.at = end
+            q.stream.commit(end)
+        assert sorted(row["value"] for row in q.rows) == numbered(2000)
+
+
+def test_what_a_dead_attempt_has_written_down_and_not_finished_is_not_taken_again(
+    nsq: NsqUnderTest, query: Callable[..., Query]
+):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(300))
+    q = query(nsq, topic, msgTimeout="1s", maxRowsPerTrigger=200, maxInFlight=100)
+    _, (task,) = q.plan()
+    _die(q, task, 1)
+    wait_until(lambda: in_flight(nsq, topic) == 0, "the dead attempt's messages are back")
+    # The messages of its first slot are finished; those of the second one come again, and now.
+    assert nsq.channel_stats(topic, "c")["depth"] > 100
+    assert len(q.trigger()) == 200
+    assert sorted(q.until(300)) == numbered(300)
+
+
+class KilledError(Exception):
+    """An attempt ends here."""
+
+
+def _die(q: Query, task: Any, slots: int) -> None:
+    """Begins an attempt at a task and ends it without a word after so many slots, before it finishes the last."""
+
+    class Dying(TaskLog):
+        def append(self, batch: Any) -> bool:
+            if len(self.slots) >= slots:
+                super().append(batch)
+                raise KilledError
+            return super().append(batch)
+
+    log = Dying(open_store(q.options.wal_dir or ""), task.folder, task.task)
+    log.catch_up()
+    if not log.is_ended:
+        with contextlib.suppress(KilledError):
+            _Collector(q.options, task, log).collect()
+
+
+# -- brokers that come and go
+
+
+def test_an_nsqd_that_is_gone_has_no_more_messages_and_its_return_is_noticed(
+    nsq_private: Start, query: Callable[..., Query]
+):
+    one = nsq_private()
+    two = nsq_private(lookupd=one)
+    topic = one.topic("c")
+    two.create(topic, "c")
+    one.publish(topic, *numbered(5, "one"))
+    two.publish(topic, *numbered(5, "two"))
+    q = query(one, topic)
+    end, tasks = q.plan()
+    assert len(tasks) == 2
+    two.broker.stop()
+    assert sorted(values(read_tasks(q.options, tasks))) == numbered(5, "one")
+    q.at = end
+    two.broker.start()
+    wait_until(
+        lambda: len(one.ask("GET", one.lookupd_address, "/lookup", topic=topic)[1]["producers"]) == 2, "it is back"
+    )
+    assert sorted(q.until(5)) == numbered(5, "two")
+
+
+def test_a_new_nsqd_is_found_at_the_next_trigger(nsq_private: Start, query: Callable[..., Query]):
+    one = nsq_private()
+    topic = one.topic("c")
+    q = query(one, topic)
+    q.trigger()
+    two = nsq_private(lookupd=one)
+    two.create(topic, "c")
+    two.publish(topic, *numbered(5, "two"))
+    assert sorted(q.until(5)) == numbered(5, "two")
+
+
+def test_a_topic_that_comes_later_is_read_then(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.unused_topic()
+    q = query(nsq, topic)
+    assert q.plan()[0] == q.at
+    nsq.create(topic, "c")
+    nsq.publish(topic, *numbered(3))
+    assert sorted(q.trigger()) == numbered(3)
+
+
+def test_a_broker_that_restarts_loses_no_message_that_it_keeps(nsq_private: Start, query: Callable[..., Query]):
+    broker = nsq_private()
+    topic = broker.topic("c")
+    broker.publish(topic, *numbered(3000))
+    q = query(broker, topic, maxRowsPerTrigger=1000)
+    q.trigger()
+    broker.broker.restart()
+    wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon knows it again")
+    assert sorted(q.until(3000)) == numbered(3000)
+
+
+def _known(broker: NsqUnderTest, topic: str) -> int:
+    """How many nsqd the lookup daemon knows that have the topic, once it knows its channel."""
+    status, found = broker.ask("GET", broker.lookupd_address, "/lookup", topic=topic)
+    return len(found["producers"]) if status == 200 and "c" in found["channels"] else 0
+
+
+def test_who_nobody_lets_in_stops_the_query(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.topic("c")
+    nsq.publish(topic, b"x")
+    q = query(nsq, topic, authSecret="s", tls="true", tlsVerifyHostname="false")
+    _, tasks = q.plan()
+    with pytest.raises(MQSourceError, match="TLS"):
+        read_tasks(q.options, tasks)
