@@ -145,7 +145,16 @@ class NsqdProcess:
             self._authorizer = _authorization_server(self._authorize)
         self._process = ManagedProcess(self.command(), log=self.log, folder=self.folder)
         wait_until_answering(self.http_address, self.log, lambda: self._process is not None and self._process.alive)
+        self._wait_until_registered()
         return self
+
+    def _wait_until_registered(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while f'"tcp_port":{self.tcp_port},' not in _get(self.lookupd_address, "/nodes"):
+            if time.monotonic() > deadline:
+                msg = f"nsqd did not register with {self.lookupd.tcp_address}; the end of {self.log}:\n{log_tail(self.log)}"
+                raise RuntimeError(msg)
+            time.sleep(0.02)  # nothing tells when it has
 
     def stop(self) -> None:
         """Ends it in order: what it held is on disk."""
@@ -191,18 +200,23 @@ def wait_until_answering(http_address: str, log: Path, still_alive: Callable[[],
     while time.monotonic() < deadline:
         if not still_alive():
             break
-        connection = http.client.HTTPConnection(http_address, timeout=5)
         try:
-            connection.request("GET", "/ping")
-            answer = connection.getresponse().read()
-            if answer == b"OK" or b"TLS_REQUIRED" in answer:
+            answer = _get(http_address, "/ping")
+            if answer == "OK" or "TLS_REQUIRED" in answer:
                 return
         except OSError:
             time.sleep(0.02)  # it does not listen yet, and there is no event for it
-        finally:
-            connection.close()
     msg = f"nothing answers at {http_address}; the end of {log}:\n{log_tail(log)}"
     raise RuntimeError(msg)
+
+
+def _get(http_address: str, path: str) -> str:
+    connection = http.client.HTTPConnection(http_address, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
 
 
 def _flag(name: str, value: object) -> str:

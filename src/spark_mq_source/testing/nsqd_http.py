@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from spark_mq_source.testing.http import HttpError, Request
-from spark_mq_source.testing.protocol import Connection, take_mpub
+from spark_mq_source.testing.protocol import Connection, IncompleteError, take_mpub
 from spark_mq_source.testing.queues import Broker, Channel, Topic, is_valid_name
 from spark_mq_source.testing.settings import VERSION, NsqSettings
 
@@ -122,6 +122,8 @@ class NsqdHttp:
                 bodies, _ = take_mpub(request.body, 0, settings)
             except ValueError as error:
                 raise HttpError(413, str(error).partition(" ")[0].removeprefix("E_")) from error
+            except IncompleteError:
+                raise HttpError(413, "BAD_BODY" if len(request.body) < 4 else "BAD_MESSAGE") from None
         else:
             bodies = [line for line in request.body.split(b"\n") if line]
             if any(len(line) > settings.max_msg_size for line in bodies):

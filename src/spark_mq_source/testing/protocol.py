@@ -18,7 +18,7 @@ from spark_mq_source.testing.compression import Codec, Deflate, Snappy
 from spark_mq_source.testing.queues import Broker, Channel, InFlight, is_valid_name
 from spark_mq_source.testing.settings import VERSION, AuthorizedClient, AuthRequest, NsqSettings
 
-__all__ = ["Connection", "Server"]
+__all__ = ["Connection", "IncompleteError", "Server", "take_mpub"]
 
 _RESPONSE, _ERROR = 0, 1
 _MOST_LINE_BYTES: Final = 16 * 1024
@@ -52,8 +52,8 @@ class _FatalError(Exception):
     """Answered with an error frame; then the connection is closed."""
 
 
-class _IncompleteError(Exception):
-    """The command's body has not arrived yet.
+class IncompleteError(Exception):
+    """A command's body has not arrived yet.
 
     Args:
         wanted: bytes of the data, as far as known.
@@ -310,7 +310,7 @@ class Connection(asyncio.Protocol):
             while start < len(data) and not self._ended:
                 self._last_command_s = time.monotonic()
                 start = self._obey(data, start)
-        except _IncompleteError as incomplete:
+        except IncompleteError as incomplete:
             self._wanted = incomplete.wanted - start
         except _FatalError as error:
             self._answer(str(error).encode(), _ERROR)
@@ -332,7 +332,7 @@ class Connection(asyncio.Protocol):
         if newline < 0:
             if len(data) - start > _MOST_LINE_BYTES:
                 self._end()
-            raise _IncompleteError(len(data) + 1)
+            raise IncompleteError(len(data) + 1)
         line = data[start:newline]
         parameters = line.removesuffix(b"\r").split(b" ")
         name = parameters[0].decode(errors="replace")
@@ -662,7 +662,7 @@ class Connection(asyncio.Protocol):
             msg = f"E_BAD_BODY MPUB body too big {size} > {settings.max_body_size}"
             raise _FatalError(msg)
         if len(data) < start + 4 + size:
-            raise _IncompleteError(start + 4 + size)
+            raise IncompleteError(start + 4 + size)
         try:
             bodies, end = take_mpub(data, start + 4, settings)
         except ValueError as error:
@@ -736,7 +736,7 @@ def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[byte
 
     Raises:
         ValueError: it is not one, or breaks a limit; the text is nsqd's, with its error code.
-        _IncompleteError: it is longer than the data.
+        IncompleteError: it is longer than the data.
     """
     number = _size(data, start)
     if number <= 0 or number > (settings.max_body_size - 4) // 5:
@@ -751,14 +751,14 @@ def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[byte
         end = position + 4 + size
         if size <= 0 or size > most or end > len(data):
             if len(data) < position + 4:
-                raise _IncompleteError(position + 4)
+                raise IncompleteError(position + 4)
             if size <= 0:
                 msg = f"E_BAD_MESSAGE MPUB invalid message({index}) body size {size}"
                 raise ValueError(msg)
             if size > most:
                 msg = f"E_BAD_MESSAGE MPUB message too big {size} > {most}"
                 raise ValueError(msg)
-            raise _IncompleteError(end)
+            raise IncompleteError(end)
         bodies.append(data[position + 4 : end])
         position = end
     return bodies, position
@@ -780,14 +780,14 @@ def _block_of_fins(data: bytes) -> int:
 
 def _size(data: bytes, start: int) -> int:
     if len(data) < start + 4:
-        raise _IncompleteError(start + 4)
+        raise IncompleteError(start + 4)
     return int.from_bytes(data[start : start + 4], "big", signed=True)
 
 
 def _take(data: bytes, start: int, size: int) -> tuple[bytes, int]:
     end = start + size
     if len(data) < end:
-        raise _IncompleteError(end)
+        raise IncompleteError(end)
     return data[start:end], end
 
 

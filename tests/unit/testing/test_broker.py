@@ -1,0 +1,678 @@
+"""What the embedded NSQ broker does beyond the recorded answers; nsqd, where it is on PATH, must do the same."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dev.credentials import Credentials, make_credentials
+from spark_mq_source.testing import Authorization, AuthorizedClient, AuthRequest
+from tests.behaviours.nsq.conftest import RawClient
+from tests.fix_brokers import NsqUnderTest, start_nsq, wait_until
+
+Private = Callable[..., NsqUnderTest]
+
+OK = (0, b"OK")
+
+
+class Client(RawClient):
+    """A connection that says the commands of the protocol."""
+
+    def __init__(self, broker: NsqUnderTest) -> None:
+        super().__init__(broker.tcp_address)
+        self.send(b"  V2")
+
+    def ask(self, line: str, body: bytes | None = None) -> tuple[int, bytes]:
+        self.tell(line, body)
+        return self.response()
+
+    def tell(self, line: str, body: bytes | None = None) -> None:
+        self.send(line.encode() + b"\n" + (b"" if body is None else struct.pack(">i", len(body)) + body))
+
+    def identify(self, **fields: Any) -> dict[str, Any]:
+        kind, body = self.ask("IDENTIFY", json.dumps({"feature_negotiation": True, **fields}).encode())
+        assert kind == 0, body
+        return json.loads(body)
+
+    def subscribe(self, topic: str, channel: str = "c", *, ready: int = 0) -> None:
+        assert self.ask(f"SUB {topic} {channel}") == OK
+        if ready:
+            self.tell(f"RDY {ready}")
+
+    def message(self) -> tuple[str, int, bytes]:
+        """The next message's id, attempts and body."""
+        kind, body = self.response()
+        assert kind == 2, body
+        return body[10:26].decode(), struct.unpack(">H", body[8:10])[0], body[26:]
+
+    def bodies(self, count: int) -> list[bytes]:
+        """Of the next messages, each finished."""
+        found = []
+        for _ in range(count):
+            ident, _attempts, body = self.message()
+            self.tell(f"FIN {ident}")
+            found.append(body)
+        return found
+
+    def start_tls(self, context: ssl.SSLContext) -> None:
+        self.sock = context.wrap_socket(self.sock, server_hostname="127.0.0.1")
+
+    def expect_error(self, text: str) -> None:
+        """A fatal error, and the end."""
+        assert self.response() == (1, text.encode())
+        self.expect_closed()
+
+
+@pytest.fixture
+def connect(nsq: NsqUnderTest) -> Iterator[Callable[..., Client]]:
+    clients: list[Client] = []
+
+    def connect(broker: NsqUnderTest = nsq) -> Client:
+        clients.append(Client(broker))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        client.close()
+
+
+Connect = Callable[..., Client]
+
+
+@pytest.fixture(scope="module")
+def credentials(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
+    return make_credentials(tmp_path_factory.mktemp("credentials"))
+
+
+def until(broker: NsqUnderTest, topic: str, channel: str = "c", **wanted: object) -> None:
+    """Waits until the broker tells this of a channel."""
+
+    def as_wanted() -> bool:
+        stats = broker.channel_stats(topic, channel)
+        return {name: stats.get(name) for name in wanted} == wanted
+
+    wait_until(as_wanted, f"{topic}/{channel}: {wanted}")
+
+
+# -- topics and channels
+
+
+def test_only_the_first_channel_gets_what_was_published_before(nsq: NsqUnderTest, connect: Connect):
+    topic = nsq.topic()
+    nsq.publish(topic, b"early")
+    nsq.create(topic, "first")
+    until(nsq, topic, "first", depth=1)
+    nsq.create(topic, "second")
+    nsq.publish(topic, b"late")
+    until(nsq, topic, "first", depth=2, message_count=2)
+    until(nsq, topic, "second", depth=1, message_count=1)
+    for channel, bodies in (("first", [b"early", b"late"]), ("second", [b"late"])):
+        client = connect()
+        client.subscribe(topic, channel, ready=10)
+        assert sorted(client.bodies(len(bodies))) == bodies
+
+
+def test_an_ephemeral_channel_goes_with_its_last_subscriber_and_takes_an_ephemeral_topic_along(
+    nsq: NsqUnderTest, connect: Connect
+):
+    topic = nsq.unused_topic() + "#ephemeral"
+    first, second = connect(), connect()
+    first.subscribe(topic, "c#ephemeral")
+    second.subscribe(topic, "c#ephemeral")
+    first.close()
+    until(nsq, topic, "c#ephemeral", client_count=1)
+    second.close()
+    wait_until(lambda: nsq.topic_stats(topic) == {}, "the topic is gone")
+
+
+def test_an_ephemeral_channel_holds_no_more_than_its_queue(nsq_private: Private, connect: Connect):
+    broker = nsq_private(mem_queue_size=10)
+    topic = broker.unused_topic()
+    connect(broker).subscribe(topic, "c#ephemeral")
+    broker.create(topic, "kept")
+    broker.publish(topic, *(b"%d" % number for number in range(50)))
+    until(broker, topic, "kept", depth=50, message_count=50)
+    until(broker, topic, "c#ephemeral", depth=10, message_count=50)
+
+
+def test_a_paused_channel_delivers_nothing_and_a_paused_topic_passes_nothing_on(nsq: NsqUnderTest, connect: Connect):
+    topic = nsq.topic("c")
+    client = connect()
+    client.subscribe(topic, ready=10)
+    nsq.post("/channel/pause", topic=topic, channel="c")
+    nsq.publish(topic, b"a")
+    until(nsq, topic, depth=1, paused=True)
+    client.expect_nothing(0.3)
+    nsq.post("/channel/unpause", topic=topic, channel="c")
+    assert client.bodies(1) == [b"a"]
+    nsq.post("/topic/pause", topic=topic)
+    nsq.publish(topic, b"b")
+    assert nsq.topic_stats(topic)["depth"] == 1
+    client.expect_nothing(0.3)
+    nsq.post("/topic/unpause", topic=topic)
+    assert client.bodies(1) == [b"b"]
+
+
+def test_deleting_a_channel_or_topic_closes_its_connections(nsq: NsqUnderTest, connect: Connect):
+    topic = nsq.topic("c", "d")
+    one, other = connect(), connect()
+    one.subscribe(topic, "c")
+    other.subscribe(topic, "d")
+    nsq.post("/channel/delete", topic=topic, channel="c")
+    one.expect_closed()
+    assert [c["channel_name"] for c in nsq.topic_stats(topic)["channels"]] == ["d"]
+    nsq.post("/topic/delete", topic=topic)
+    other.expect_closed()
+    assert nsq.topic_stats(topic) == {}
+
+
+def test_emptying_a_channel_forgets_also_what_is_in_flight_and_deferred(nsq: NsqUnderTest, connect: Connect):
+    topic = nsq.topic("c")
+    client = connect()
+    client.subscribe(topic, ready=1)
+    assert client.ask(f"DPUB {topic} 60000", b"later") == OK
+    nsq.publish(topic, b"a", b"b")
+    ident, _, _ = client.message()
+    until(nsq, topic, depth=1, in_flight_count=1, deferred_count=1)
+    nsq.post("/channel/empty", topic=topic, channel="c")
+    until(nsq, topic, depth=0, in_flight_count=0, deferred_count=0)
+    assert client.ask(f"FIN {ident}") == (1, f"E_FIN_FAILED FIN {ident} failed ID not in flight".encode())
+    nsq.publish(topic, b"c")
+    assert client.bodies(1) == [b"c"]
+
+
+# -- messages in flight
+
+
+def test_what_is_not_answered_in_time_comes_again_and_touch_holds_it(nsq: NsqUnderTest, connect: Connect):
+    topic = nsq.topic("c")
+    client = connect()
+    assert client.identify(msg_timeout=1000)["msg_timeout"] == 1000
+    client.subscribe(topic, ready=2)
+    nsq.publish(topic, b"lost", b"touched")
+    got = {body: (ident, attempts) for ident, attempts, body in (client.message(), client.message())}
+    assert [attempts for _, attempts in got.values()] == [1, 1]
+    again = touch_until_a_message_comes(client, got[b"touched"][0])
+    assert again == (got[b"lost"][0], 2, b"lost")
+    until(nsq, topic, timeout_count=1, in_flight_count=2)
+    for ident, _ in got.values():
+        client.tell(f"FIN {ident}")
+    until(nsq, topic, in_flight_count=0, depth=0)
+
+
+def touch_until_a_message_comes(client: Client, ident: str) -> tuple[str, int, bytes]:
+    """Touches a message more often than its timeout; nsqd may take seconds to see that another one timed out."""
+    client.sock.settimeout(0.2)
+    started_s = time.monotonic()
+    while True:
+        assert time.monotonic() - started_s < 60, "nothing came"
+        client.tell(f"TOUCH {ident}")
+        try:
+            return client.message()
+        except TimeoutError:
+            continue
+
+
+def test_touch_cannot_hold_a_message_beyond_the_longest_timeout(nsq_private: Private, connect: Connect):
+    broker = nsq_private(max_msg_timeout_ms=1500)
+    topic = broker.topic("c")
+    client = connect(broker)
+    client.identify(msg_timeout=1000)
+    client.subscribe(topic, ready=2)
+    broker.publish(topic, b"a")
+    started_s = time.monotonic()
+    ident, _, _ = client.message()
+    assert touch_until_a_message_comes(client, ident) == (ident, 2, b"a")
+    assert time.monotonic() - started_s >= 1.4
+
+
+def test_a_message_can_be_given_back_at_once_or_with_a_delay(nsq_private: Private, connect: Connect):
+    broker = nsq_private(max_req_timeout_ms=1000)
+    topic = broker.topic("c")
+    client = connect(broker)
+    client.subscribe(topic, ready=1)
+    broker.publish(topic, b"a")
+    ident, _, _ = client.message()
+    client.tell(f"REQ {ident} 0")
+    assert client.message() == (ident, 2, b"a")
+    client.tell(f"REQ {ident} 99999999")  # taken for the longest delay
+    until(broker, topic, deferred_count=1, in_flight_count=0, requeue_count=2)
+    assert client.message() == (ident, 3, b"a")
+    client.tell("CLS")
+    assert client.response() == (0, b"CLOSE_WAIT")
+    client.tell(f"REQ {ident} 0")
+    until(broker, topic, depth=1, in_flight_count=0, requeue_count=3)
+
+
+def test_a_deferred_message_comes_when_its_time_has_come(nsq: NsqUnderTest, connect: Connect):
+    topic = nsq.topic("c", "d")
+    client = connect()
+    client.subscribe(topic, ready=5)
+    started_s = time.monotonic()
+    assert client.ask(f"DPUB {topic} 400", b"later") == OK
+    nsq.post("/pub", b"later still", topic=topic, defer="700")
+    until(nsq, topic, "d", deferred_count=2, depth=0)
+    nsq.publish(topic, b"now")
+    assert client.bodies(1) == [b"now"]
+    assert client.bodies(1) == [b"later"]
+    assert time.monotonic() - started_s >= 0.4
+    assert client.bodies(1) == [b"later still"]
+    assert time.monotonic() - started_s >= 0.7
+    until(nsq, topic, "d", deferred_count=0, depth=3)
+
+
+def test_no_more_is_in_flight_than_the_client_is_ready_for(nsq: NsqUnderTest, connect: Connect):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *(b"%d" % number for number in range(10)))
+    client = connect()
+    client.subscribe(topic, ready=3)
+    idents = [client.message()[0] for _ in range(3)]
+    client.expect_nothing(0.3)
+    client.tell(f"FIN {idents[0]}")
+    idents.append(client.message()[0])
+    client.expect_nothing(0.3)
+    client.tell("RDY 0")
+    client.send(b"".join(f"FIN {ident}\n".encode() for ident in idents[1:]))
+    client.expect_nothing(0.3)
+    until(nsq, topic, depth=6, in_flight_count=0)
+
+
+def test_several_consumers_share_a_channel(nsq: NsqUnderTest, connect: Connect):
+    topic = nsq.topic("c")
+    clients = [connect() for _ in range(2)]
+    for client in clients:
+        client.subscribe(topic, ready=50)
+    until(nsq, topic, client_count=2)
+    nsq.publish(topic, *(b"%d" % number for number in range(100)))
+    found = [body for client in clients for body in client.bodies(50)]
+    assert sorted(map(int, found)) == list(range(100))
+
+
+def test_a_block_of_fins_with_one_unknown_id_finishes_the_others(nsq: NsqUnderTest, connect: Connect):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *(b"%d" % number for number in range(100)))
+    client = connect()
+    client.subscribe(topic, ready=100)
+    idents = [client.message()[0] for _ in range(100)]
+    idents.insert(50, "0123456789abcdef")
+    client.send(b"".join(f"FIN {ident}\n".encode() for ident in idents) + b"CLS\n")
+    assert client.response() == (1, b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight")
+    assert client.response() == (0, b"CLOSE_WAIT")
+    until(nsq, topic, depth=0, in_flight_count=0)
+
+
+def test_a_client_that_wants_a_sample_deletes_the_rest(nsq: NsqUnderTest, connect: Connect):
+    topic = nsq.topic("c")
+    client = connect()
+    assert client.identify(sample_rate=10)["sample_rate"] == 10
+    client.subscribe(topic, ready=2000)
+    nsq.publish(topic, *(b"%d" % number for number in range(1000)))
+    until(nsq, topic, depth=0)
+    assert 20 <= nsq.channel_stats(topic, "c")["in_flight_count"] <= 300  # 110 are expected
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"heartbeat_interval": 60_001}, "heartbeat interval (60001) is invalid"),
+        ({"heartbeat_interval": 999}, "heartbeat interval (999) is invalid"),
+        ({"output_buffer_size": 63}, "output buffer size (63) is invalid"),
+        ({"output_buffer_size": 65_537}, "output buffer size (65537) is invalid"),
+        ({"output_buffer_timeout": 24}, "output buffer timeout (24) is invalid"),
+        ({"output_buffer_timeout": 30_001}, "output buffer timeout (30001) is invalid"),
+        ({"sample_rate": -1}, "sample rate (-1) is invalid"),
+        ({"msg_timeout": 999}, "msg timeout (999) is invalid"),
+        ({"msg_timeout": 900_001}, "msg timeout (900001) is invalid"),
+        ({"msg_timeout": -1}, "msg timeout (-1) is invalid"),
+        ({"msg_timeout": "1000"}, "failed to decode JSON body"),
+        ({"snappy": 1}, "failed to decode JSON body"),
+        ({"client_id": None, "heartbeat_interval": 1.5}, "failed to decode JSON body"),
+    ],
+)
+def test_identify_refuses_what_is_out_of_range(connect: Connect, fields: dict[str, Any], complaint: str):
+    client = connect()
+    client.tell("IDENTIFY", json.dumps({"feature_negotiation": True, **fields}).encode())
+    client.expect_error(f"E_BAD_BODY IDENTIFY {complaint}")
+
+
+def test_identify_gives_what_was_asked_for(nsq: NsqUnderTest, connect: Connect):
+    client = connect()
+    given = client.identify(
+        client_id="me", Hostname="here", user_agent="test/1", output_buffer_size=-1, output_buffer_timeout=500,
+        msg_timeout=900_000, heartbeat_interval=60_000, topology_zone="z", topology_region="r", unknown=[1],
+    )  # fmt: skip
+    assert (given["output_buffer_size"], given["output_buffer_timeout"]) == (1, 0)
+    assert (given["msg_timeout"], given["topology_zone"]) == (900_000, "")
+    topic = nsq.topic("c")
+    client.subscribe(topic, ready=7)
+    until(nsq, topic, client_count=1)
+    (listed,) = nsq.channel_stats(topic, "c")["clients"]
+    wanted = {"client_id": "me", "hostname": "here", "user_agent": "test/1", "state": 3, "topology_zone": "z"}
+    assert {name: listed[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "body", "complaint"),
+    [
+        ("pub t", None, "E_INVALID invalid command pub"),
+        ("", None, "E_INVALID invalid command "),
+        ("MPUB t", b"\0\0\0\1\0\0\0\2abc" + bytes(200), "E_BAD_BODY MPUB body too big 211 > 200"),
+        ("MPUB t", b"", "E_BAD_BODY MPUB invalid body size 0"),
+        ("MPUB", None, "E_INVALID MPUB insufficient number of parameters"),
+        ("MPUB b@d", None, 'E_BAD_TOPIC E_BAD_TOPIC MPUB topic name "b@d" is not valid'),
+        ("MPUB t", b"\0\0\0\x28" + bytes(12), "E_BAD_BODY MPUB invalid message count 40"),
+        ("DPUB t", None, "E_INVALID DPUB insufficient number of parameters"),
+        ("DPUB b@d 5", None, 'E_BAD_TOPIC DPUB topic name "b@d" is not valid'),
+        ("DPUB t 5", bytes(101), "E_BAD_MESSAGE DPUB message too big 101 > 100"),
+        ("PUB b@d", None, 'E_BAD_TOPIC PUB topic name "b@d" is not valid'),
+        ("SUB t#ephemeral#ephemeral c", None, 'E_BAD_TOPIC SUB topic name "t#ephemeral#ephemeral" is not valid'),
+        ("AUTH x", b"secret", "E_INVALID AUTH invalid number of parameters"),
+        ("IDENTIFY", bytes(201), "E_BAD_BODY IDENTIFY body too big 201 > 200"),
+        ("IDENTIFY", b"[]", "E_BAD_BODY IDENTIFY failed to decode JSON body"),
+    ],
+)
+def test_commands_refuse_what_is_wrong(
+    small: NsqUnderTest, connect: Connect, line: str, body: bytes | None, complaint: str
+):
+    client = connect(small)
+    client.tell(line, body)
+    client.expect_error(complaint)
+
+
+@pytest.fixture(scope="module")
+def small(nsq_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqUnderTest]:
+    with start_nsq(nsq_kind, tmp_path_factory.mktemp("nsq"), max_msg_size=100, max_body_size=200) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize(
+    ("commands", "complaint"),
+    [
+        (["CLS", "CLS"], "E_INVALID cannot CLS in current state"),
+        (["CLS", "SUB t c"], "E_INVALID cannot SUB in current state"),
+        (["FIN"], "E_INVALID FIN insufficient number of params"),
+        (["REQ 0123456789abcdef"], "E_INVALID REQ insufficient number of params"),
+        (["TOUCH"], "E_INVALID TOUCH insufficient number of params"),
+        (["TOUCH 0"], "E_INVALID invalid message ID"),
+        (["REQ 0 0"], "E_INVALID invalid message ID"),
+        (["REQ 0123456789abcdef -1"], "E_INVALID REQ could not parse timeout -1"),
+    ],
+)
+def test_subscribers_are_refused_what_is_wrong(
+    nsq: NsqUnderTest, connect: Connect, commands: list[str], complaint: str
+):
+    client = connect()
+    client.subscribe(nsq.topic("c"))
+    for command in commands:
+        client.tell(command)
+    if "CLS" in commands:
+        assert client.response() == (0, b"CLOSE_WAIT")
+    client.expect_error(complaint)
+
+
+@pytest.mark.parametrize("command", ["IDENTIFY", "AUTH"])
+def test_a_subscriber_cannot_introduce_itself(nsq: NsqUnderTest, connect: Connect, command: str):
+    client = connect()
+    client.subscribe(nsq.topic("c"))
+    client.tell(command)
+    client.expect_error(f"E_INVALID cannot {command} in current state")
+
+
+def test_a_channel_takes_no_more_consumers_than_it_may(nsq_private: Private, connect: Connect):
+    broker = nsq_private(max_channel_consumers=1)
+    topic = broker.topic("c")
+    connect(broker).subscribe(topic)
+    second = connect(broker)
+    second.tell(f"SUB {topic} c")
+    second.expect_error(f"E_SUB_FAILED SUB failed consumers for {topic}:c exceeds limit of 1")
+
+
+def test_lines_may_end_with_a_carriage_return_and_bytes_may_come_one_by_one(nsq: NsqUnderTest, connect: Connect):
+    topic = nsq.topic("c")
+    client = connect()
+    for byte in f"PUB {topic}\r\n".encode() + b"\0\0\0\5hello" + f"SUB {topic} c\r\nRDY 1\n".encode():
+        client.send(bytes([byte]))
+    assert client.response() == OK
+    assert client.response() == OK
+    assert client.bodies(1) == [b"hello"]
+
+
+# -- TLS and authorization
+
+
+def context_of(credentials: Credentials, *, certificate: bool = False) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=credentials.ca_certificate)
+    if certificate:
+        context.load_cert_chain(credentials.certificate("client"), credentials.key("client"))
+    return context
+
+
+def tls_settings(credentials: Credentials) -> dict[str, Any]:
+    return {"tls_cert": credentials.certificate("server"), "tls_key": credentials.key("server")}
+
+
+@pytest.mark.parametrize("deflate", [False, True])
+def test_a_connection_can_be_encrypted_and_then_compressed(
+    nsq_private: Private, connect: Connect, credentials: Credentials, deflate: bool
+):
+    broker = nsq_private(**tls_settings(credentials))
+    topic = broker.topic("c")
+    client = connect(broker)
+    given = client.identify(tls_v1=True, deflate=deflate, deflate_level=9)
+    assert (given["tls_v1"], given["deflate"], given["deflate_level"]) == (True, deflate, 6)
+    client.start_tls(context_of(credentials))
+    assert client.response() == OK
+    if deflate:
+        client.inflate()
+        assert client.response() == OK
+        return
+    client.subscribe(topic, ready=1)
+    broker.publish(topic, b"secret")
+    assert client.bodies(1) == [b"secret"]
+
+
+def test_tls_can_be_required(nsq_private: Private, connect: Connect, credentials: Credentials):
+    broker = nsq_private(**tls_settings(credentials), tls_required=True)
+    client = connect(broker)
+    client.tell("PUB t", b"x")
+    client.expect_error("E_INVALID cannot PUB in current state (TLS required)")
+    client = connect(broker)
+    client.identify()
+    client.tell("NOP")
+    client.expect_error("E_INVALID cannot NOP in current state (TLS required)")
+    status, answer = broker.ask("GET", broker.http_address, "/ping")
+    assert (status, answer["message"]) == (403, "TLS_REQUIRED")
+
+
+def test_a_client_certificate_can_be_required(nsq_private: Private, connect: Connect, credentials: Credentials):
+    asked: list[AuthRequest] = []
+
+    def authorize(request: AuthRequest) -> AuthorizedClient:
+        asked.append(request)
+        return AuthorizedClient("me")
+
+    broker = nsq_private(
+        **tls_settings(credentials),
+        tls_root_ca_file=credentials.ca_certificate,
+        tls_client_auth_policy="require-verify",
+        authorize=authorize,
+    )
+    client = connect(broker)
+    client.identify(tls_v1=True)
+    client.start_tls(context_of(credentials, certificate=True))
+    assert client.response() == OK
+    assert client.ask("AUTH", b"s3cret")[0] == 0
+    assert asked == [AuthRequest("s3cret", "127.0.0.1", tls=True, common_name="client")]
+    without = connect(broker)
+    without.identify(tls_v1=True)
+    # In TLS 1.3 the refusal comes after the client's part of the handshake.
+    without.start_tls(context_of(credentials))
+    with pytest.raises((ssl.SSLError, EOFError, ConnectionError)):
+        without.response()
+
+
+def test_an_authorization_is_asked_for_again_when_it_has_expired(nsq_private: Private, connect: Connect):
+    answers: list[AuthorizedClient | None] = [
+        AuthorizedClient("me", [Authorization("^a", ["^c$", ".*"])], ttl_s=1),
+        AuthorizedClient("me", [Authorization("^b", [".*"], ["publish"])], ttl_s=1000),
+    ]
+    broker = nsq_private(authorize=lambda _: answers.pop(0))
+    client = connect(broker)
+    assert json.loads(client.ask("AUTH", b"x")[1]) == {"identity": "me", "identity_url": "", "permission_count": 1}
+    assert client.ask("PUB a", b"x") == OK
+    expires_s = time.monotonic() + 1
+    wait_until(lambda: time.monotonic() > expires_s, "the authorization has expired")
+    assert client.ask("PUB b", b"x") == OK
+    client.tell("SUB b c")
+    client.expect_error('E_UNAUTHORIZED AUTH failed for SUB on "b" "c"')
+
+
+def test_a_secret_without_authorizations_is_refused(nsq_private: Private, connect: Connect):
+    client = connect(nsq_private(authorize=lambda _: AuthorizedClient("nobody", [])))
+    client.tell("AUTH", b"x")
+    client.expect_error("E_UNAUTHORIZED AUTH no authorizations found")
+
+
+# -- HTTP
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "parameters", "body", "status", "message"),
+    [
+        ("GET", "/none", {}, b"", 404, "NOT_FOUND"),
+        ("GET", "/pub", {}, b"", 405, "METHOD_NOT_ALLOWED"),
+        ("POST", "/pub", {"topic": "t"}, b"", 400, "MSG_EMPTY"),
+        ("POST", "/pub", {}, b"x", 400, "MISSING_ARG_TOPIC"),
+        ("POST", "/pub", {"topic": "b@d"}, b"x", 400, "INVALID_TOPIC"),
+        ("POST", "/pub", {"topic": "t"}, bytes(101), 413, "MSG_TOO_BIG"),
+        ("POST", "/pub", {"topic": "t", "defer": "x"}, b"x", 400, "INVALID_DEFER"),
+        ("POST", "/pub", {"topic": "t", "defer": "-1"}, b"x", 400, "INVALID_DEFER"),
+        ("POST", "/mpub", {"topic": "t"}, bytes(201), 413, "BODY_TOO_BIG"),
+        ("POST", "/mpub", {"topic": "t"}, b"a" * 101 + b"\n", 413, "MSG_TOO_BIG"),
+        ("POST", "/mpub", {"topic": "t", "binary": "true"}, b"\0\0\0\0", 413, "BAD_BODY"),
+        ("POST", "/mpub", {"topic": "t", "binary": "true"}, b"\0\0\0\1\0\0\0\0", 413, "BAD_MESSAGE"),
+        ("POST", "/mpub", {"topic": "t", "binary": "true"}, b"\0\0\0\1\0\0\0\5ab", 413, "BAD_MESSAGE"),
+        ("POST", "/topic/create", {}, b"", 400, "MISSING_ARG_TOPIC"),
+        ("POST", "/topic/create", {"topic": "b@d"}, b"", 400, "INVALID_TOPIC"),
+        ("POST", "/topic/delete", {"topic": "none"}, b"", 404, "TOPIC_NOT_FOUND"),
+        ("POST", "/topic/empty", {"topic": "b@d"}, b"", 400, "INVALID_TOPIC"),
+        ("POST", "/topic/pause", {"topic": "none"}, b"", 404, "TOPIC_NOT_FOUND"),
+        ("POST", "/channel/create", {"topic": "none", "channel": "c"}, b"", 404, "TOPIC_NOT_FOUND"),
+        ("POST", "/channel/create", {"topic": "t"}, b"", 400, "MISSING_ARG_CHANNEL"),
+        ("POST", "/channel/create", {"topic": "t", "channel": "b@d"}, b"", 400, "INVALID_ARG_CHANNEL"),
+        ("POST", "/channel/delete", {"topic": "there", "channel": "none"}, b"", 404, "CHANNEL_NOT_FOUND"),
+        ("POST", "/channel/empty", {"topic": "there", "channel": "none"}, b"", 404, "CHANNEL_NOT_FOUND"),
+    ],
+)
+def test_http_refuses_what_is_wrong(
+    small: NsqUnderTest, method: str, path: str, parameters: dict[str, str], body: bytes, status: int, message: str
+):
+    small.create("there")
+    assert small.ask(method, small.http_address, path, body, **parameters) == (status, {"message": message})
+
+
+def test_http_publishes_lines_or_counted_messages(nsq: NsqUnderTest, connect: Connect):
+    topic = nsq.topic("c")
+    nsq.post("/mpub", b"a\n\nb\n", topic=topic)
+    nsq.post("/mpub", b"\0\0\0\1\0\0\0\1c", topic=topic, binary="1")
+    nsq.post("/pub", b"d\n", topic=topic)
+    client = connect()
+    client.subscribe(topic, ready=9)
+    assert sorted(client.bodies(4)) == [b"a", b"b", b"c", b"d\n"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_body_size", 200), ("max_msg_timeout", 900_000_000_000), ("max_rdy_count", 2500), ("deflate", True),
+        ("max_req_timeout", 3_600_000_000_000), ("msg_timeout", 60_000_000_000), ("mem_queue_size", 10_000),
+    ],
+)  # fmt: skip
+def test_http_tells_the_configuration(small: NsqUnderTest, name: str, value: object):
+    assert small.ask("GET", small.http_address, f"/config/{name}") == (200, value)
+
+
+# -- look-ups, and the end of a broker
+
+
+def test_brokers_under_one_lookup_daemon_are_found_together(nsq_private: Private):
+    first = nsq_private()
+    second = nsq_private(lookupd=first)
+    topic = first.topic("known")
+    second.post("/topic/create", topic=topic)
+
+    def found() -> dict[str, Any]:
+        return first.ask("GET", first.lookupd_address, "/lookup", topic=topic)[1]
+
+    wait_until(lambda: len(found()["producers"]) == 2, "both brokers are found")
+    # A new topic has at once the channels that are known elsewhere.
+    assert [c["channel_name"] for c in second.topic_stats(topic)["channels"]] == ["known"]
+    parameters = {"topic": topic, "node": f"127.0.0.1:{second.broker.http_port}"}
+    assert first.ask("POST", first.lookupd_address, "/topic/tombstone", **parameters)[0] == 200
+    assert [p["tcp_port"] for p in found()["producers"]] == [first.broker.tcp_port]
+    first.post("/topic/delete", topic=topic)
+    wait_until(lambda: found()["producers"] == [], "nobody is found any more")
+    assert found()["channels"] == ["known"]
+    assert len(first.ask("GET", first.lookupd_address, "/nodes")[1]["producers"]) == 2
+    second.broker.stop()
+    nodes = lambda: first.ask("GET", first.lookupd_address, "/nodes")[1]["producers"]  # noqa: E731
+    wait_until(lambda: len(nodes()) == 1, "a broker that ended is no node")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "parameters", "status", "message"),
+    [
+        ("POST", "/channel/delete", {"topic": "t", "channel": "none"}, 404, "CHANNEL_NOT_FOUND"),
+        ("POST", "/topic/create", {"topic": "b@d"}, 400, "INVALID_ARG_TOPIC"),
+        ("POST", "/channel/create", {"topic": "t", "channel": "b@d"}, 400, "INVALID_ARG_CHANNEL"),
+        ("POST", "/topic/tombstone", {"topic": "t"}, 400, "MISSING_ARG_NODE"),
+        ("GET", "/channels", {}, 400, "MISSING_ARG_TOPIC"),
+        ("GET", "/none", {}, 404, "NOT_FOUND"),
+        ("POST", "/lookup", {}, 405, "METHOD_NOT_ALLOWED"),
+    ],
+)
+def test_lookups_refuse_what_is_wrong(
+    nsq: NsqUnderTest, method: str, path: str, parameters: dict[str, str], status: int, message: str
+):
+    assert nsq.ask(method, nsq.lookupd_address, path, **parameters) == (status, {"message": message})
+
+
+def test_a_restart_keeps_every_message_and_a_crash_keeps_topics_and_channels(nsq_private: Private, connect: Connect):
+    broker = nsq_private()
+    topic = broker.topic("c")
+    client = connect(broker)
+    client.subscribe(topic, ready=1)
+    broker.publish(topic, b"flying")
+    flying = client.message()[0]
+    broker.publish(topic, b"queued")
+    assert connect(broker).ask(f"DPUB {topic} 60000", b"deferred") == OK
+    until(broker, topic, depth=1, in_flight_count=1, deferred_count=1)
+    broker.broker.restart()
+    until(broker, topic, depth=3, in_flight_count=0, deferred_count=0, message_count=0)
+    client = connect(broker)
+    client.subscribe(topic, ready=9)
+    got = sorted(client.message() for _ in range(3))
+    assert {body: attempts for _, attempts, body in got} == {b"flying": 2, b"queued": 1, b"deferred": 1}
+    assert flying in [ident for ident, _, _ in got]
+    broker.publish(topic, b"lost")
+    broker.broker.restart(crash=True)
+    assert [c["channel_name"] for c in broker.topic_stats(topic)["channels"]] == ["c"]
+    assert broker.channel_stats(topic, "c")["client_count"] == 0
+
+
+def test_a_broker_listens_where_it_did_before(nsq_private: Private):
+    broker = nsq_private()
+    before = (broker.tcp_address, broker.http_address, broker.lookupd_address)
+    broker.broker.stop()
+    broker.broker.start()
+    assert (broker.tcp_address, broker.http_address, broker.lookupd_address) == before
+    assert broker.ask("GET", broker.http_address, "/ping") == (200, "OK")
