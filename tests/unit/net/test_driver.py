@@ -11,8 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq_source.core.errors import ConnectionLostError, LocalProtocolError, RemoteProtocolError
-from spark_mq_source.net.driver import ConnectionDriver
+from spark_mq_source.core.errors import (
+    ConnectionLostError,
+    ConnectTimeoutError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from spark_mq_source.net.driver import ConnectionDriver, exchange
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, Transport, connect
 from tests.fix_net import HOST, Fault, abort, close, expect, expect_eof, send, stay_silent, tls, wait
@@ -578,3 +583,73 @@ def test_an_aborted_and_a_cut_link(scripted_server, fault_proxy, start):
     client.wait_for(lambda: client.lines == ["0123"])
     assert proxy.cut_now() == 1
     assert "the peer closed" in str(client.wait_for_end())
+
+
+# -- before a driver takes over
+
+
+def test_an_exchange_ends_when_it_is_told(scripted_server):
+    server = scripted_server([expect(b"hello\n"), send(b"PING\nwelcome\n"), expect(b"PONG\n"), stay_silent])
+    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(20_000))
+    connection = LineConnection()
+    connection.send("hello")
+    heard = []
+
+    def is_welcome():
+        heard.extend(connection.events_received())
+        return heard == ["welcome"]
+
+    exchange(connection, transport, until=is_welcome, deadline=Deadline.after_ms(20_000))
+    transport.close()
+
+
+def test_an_exchange_sends_more_than_the_socket_takes(scripted_server):
+    line = "x" * 5_000_000
+    server = scripted_server([expect(line.encode() + b"\n"), send(b"got it\n"), stay_silent])
+    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(20_000))
+    connection = LineConnection()
+    connection.send(line)
+    exchange(connection, transport, until=lambda: bool(connection._events), deadline=Deadline.after_ms(20_000))
+    assert connection.events_received() == ["got it"]
+    transport.close()
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "words"),
+    [
+        (stay_silent, ConnectTimeoutError, "no answer in time"),
+        (close, ConnectionLostError, "the peer closed"),
+        (send(b"bad\n"), RemoteProtocolError, "the peer said bad"),
+    ],
+    ids=["silent", "closed", "bad"],
+)
+def test_an_exchange_that_fails_names_the_address(scripted_server, step, error, words):
+    server = scripted_server([step])
+    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(20_000))
+    with pytest.raises(error, match=words) as caught:
+        exchange(LineConnection(), transport, until=lambda: False, deadline=Deadline.after_ms(300))
+    assert str(caught.value).startswith(f"{HOST}:{server.port}: ")
+    transport.close()
+
+
+def test_tls_begins_in_the_middle_of_a_stream(scripted_server, tls_material):
+    server = scripted_server(
+        [
+            expect(b"upgrade\n"),
+            send(b"go on\n"),
+            tls(tls_material.server()),
+            expect(b"hello\n"),
+            send(b"welcome\n"),
+            stay_silent,
+        ]
+    )
+    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(20_000))
+    connection = LineConnection()
+    connection.send("upgrade")
+    exchange(connection, transport, until=lambda: bool(connection._events), deadline=Deadline.after_ms(20_000))
+    transport.start_tls(TlsSettings(trust_certs=tls_material.ca), HOST, deadline=Deadline.after_ms(20_000))
+    connection.send("hello")
+    assert connection.events_received() == ["go on"]
+    exchange(connection, transport, until=lambda: bool(connection._events), deadline=Deadline.after_ms(20_000))
+    assert connection.events_received() == ["welcome"]
+    transport.close()

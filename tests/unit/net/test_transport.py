@@ -405,6 +405,24 @@ def count_sockets():
     return count
 
 
+@pytest.mark.parametrize(
+    ("server_certificate", "authority", "sentence"),
+    [("good", "other_ca", "the certificate is not trusted"), ("other_name", "ca", "the certificate is not trusted")],
+)
+def test_tls_that_begins_later_is_verified_as_well(
+    scripted_server, tls_material, server_certificate, authority, sentence
+):
+    server = scripted_server([expect(b"upgrade"), send(b"do"), failing_tls(tls_material.server(server_certificate))])
+    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(LONG_MS))
+    transport.send(memoryview(b"upgrade"))
+    assert receive(transport, 2) == b"do"
+    settings = TlsSettings(trust_certs=getattr(tls_material, authority))
+    with pytest.raises(TransportError, match=sentence) as caught:
+        transport.start_tls(settings, HOST, deadline=Deadline.after_ms(LONG_MS))
+    assert not caught.value.retryable
+    transport.close()
+
+
 def test_a_transport_can_be_made_of_any_socket():
     ours, theirs = socket.socketpair()
     with theirs:

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import warnings
+from types import ModuleType
+
+import pytest
+
+from spark_mq_source.core import implementation as module
+from spark_mq_source.core.implementation import Implementation
+from spark_mq_source.nsq import _messages_python
+
+
+def hide_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> ModuleType:
+        msg = f"{name} is hidden"
+        raise ImportError(msg)
+
+    monkeypatch.setattr(module, "import_module", refuse)
+
+
+def test_the_twin_can_be_asked_for() -> None:
+    chosen = Implementation(_messages_python, "python")
+    assert (chosen.name, chosen.module) == ("python", _messages_python)
+
+
+def test_the_compiled_one_is_taken_where_there_is_one() -> None:
+    native = pytest.importorskip("spark_mq_source.nsq._messages_native", exc_type=ImportError)
+    for asked in ("", "native"):
+        chosen = Implementation(_messages_python, asked)
+        assert (chosen.name, chosen.module) == ("native", native)
+
+
+def test_the_environment_is_asked_where_nobody_else_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_MQ_SOURCE_IMPL", "python")
+    assert Implementation(_messages_python).name == "python"
+    monkeypatch.setenv("SPARK_MQ_SOURCE_IMPL", "nativ")
+    with pytest.raises(ImportError, match="SPARK_MQ_SOURCE_IMPL=nativ: expected native or python"):
+        Implementation(_messages_python)
+
+
+def test_without_a_compiled_one_the_twin_runs_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide_native(monkeypatch)
+    chosen = Implementation(_messages_python, "")
+    assert chosen.name == "python"
+    with pytest.warns(RuntimeWarning, match="without its compiled loops, several times slower .*_native is hidden"):
+        chosen.warn_of_fallback()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chosen.warn_of_fallback()
+        Implementation(_messages_python, "python").warn_of_fallback()
+    with pytest.raises(ImportError, match="the compiled loop cannot be loaded"):
+        Implementation(_messages_python, "native")
