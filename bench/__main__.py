@@ -35,7 +35,7 @@ from bench.publish import Workload, create_topic, publish, use_namespace
 from bench.readers import CONTENDERS, JVM, Case, spark_session, warm_broker, warm_up
 from bench.report import CaseResult, Results, StreamResult, describe_machine
 from bench.stream import CATCH_UP_MESSAGES, TRIGGERS, measure_stream
-from bench.writers import WRITERS, WRITTEN_MESSAGES, WriteCase, warm_up_writers
+from bench.writers import WRITERS, WRITTEN_MESSAGES, WriteCase, warm_broker_up, warm_up_writers
 from dev.pulsar_broker import VERSION, PulsarStandalone
 
 HERE = Path(__file__).resolve().parent
@@ -147,10 +147,12 @@ def _streams(arguments: argparse.Namespace, broker: Broker, folder: Path) -> Ite
 
 def _writes(arguments: argparse.Namespace, broker: Broker, folder: Path) -> Iterator[CaseResult]:
     names = [name for name in WRITERS if name in arguments.only]
-    for partitions, codec in itertools.product(arguments.partitions, arguments.codecs):
+    for number, (partitions, codec) in enumerate(itertools.product(arguments.partitions, arguments.codecs)):
         workload = Workload(100, codec, partitions, int(WRITTEN_MESSAGES * arguments.scale))
         case = WriteCase(workload, broker.service_url, broker.admin_url, spark_session(partitions, folder), folder)
         say(f"writing 100 B, {codec}, {partitions} partitions: warming up")
+        if number == 0:
+            warm_broker_up(case)
         warm_up_writers(case)
         result = CaseResult(workload, {name: [] for name in names})
         yield _interleaved(result, {name: partial(WRITERS[name], case) for name in names}, arguments.repeats)
