@@ -1,0 +1,329 @@
+"""Every way to say who we are, to a broker that asks and allows only what was granted; reading and writing alike."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pyarrow as pa
+import pytest
+
+from dev.credentials import BASIC_PASSWORD, BASIC_USER, Credentials
+from spark_mq_source.core.errors import AuthenticationError, AuthorizationError, MQSourceError
+from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.pulsar import oauth2
+from spark_mq_source.pulsar.writer import PulsarWriter
+from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once
+from tests.behaviours.pulsar.test_renewed_credentials import MESSAGES, SMALL, Frames, proxied
+from tests.behaviours.pulsar.test_stream import wait_until
+from tests.behaviours.pulsar.test_writer import options, write
+from tests.fix_brokers import PulsarUnderTest
+from tests.issuer import CLIENT_ID, CLIENT_SECRET, Issuer
+
+ROLE = "flights"
+MODULE = "tokens_of_mine"
+
+
+@dataclass
+class Way:
+    """A way to say who we are.
+
+    Attributes:
+        options: that say it.
+        role: who the broker takes us for.
+        principal: who an error says we are.
+        secrets: what nothing may show.
+    """
+
+    options: Mapping[str, str]
+    role: str
+    principal: str
+    secrets: tuple[str, ...]
+
+
+@pytest.fixture
+def credentials(pulsar_featured: PulsarUnderTest) -> Credentials:
+    found = pulsar_featured.require_own().credentials
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def supply(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], str]], str]:
+    """Makes a function of the user's own module; its name for `authTokenSupplier`."""
+
+    def make(function: Callable[[], str]) -> str:
+        module = ModuleType(MODULE)
+        module.fetch = function  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, MODULE, module)
+        return f"{MODULE}:fetch"
+
+    return make
+
+
+@pytest.fixture
+def issuer(credentials: Credentials, monkeypatch: pytest.MonkeyPatch) -> Iterator[Issuer]:
+    """An issuer whose tokens the broker takes."""
+    monkeypatch.setattr(oauth2, "_tokens", {})
+    with Issuer(lambda: credentials.token(ROLE)) as issuer:
+        yield issuer
+
+
+WAYS = ["token", "token file", "token supplier", "OAuth2", "OAuth2 file", "basic", "mTLS", "token over TLS"]
+
+
+@pytest.fixture(params=WAYS)
+def way(  # noqa: PLR0911 - one a way
+    request: pytest.FixtureRequest,
+    pulsar_featured: PulsarUnderTest,
+    credentials: Credentials,
+    supply: Callable[[Callable[[], str]], str],
+    issuer: Issuer,
+    tmp_path: Path,
+) -> Way:
+    token = credentials.token(ROLE)
+    subject = f"'{ROLE}' (the token's subject)"
+    tls = {
+        "serviceUrl": pulsar_featured.require_own().service_url_tls,
+        "trustCerts": str(credentials.ca_certificate),
+    }
+    file = tmp_path / "secret"
+    match request.param:
+        case "token":
+            return Way({"authToken": token}, ROLE, subject, (token,))
+        case "token file":
+            file.write_text(token)
+            return Way({"authTokenFile": str(file)}, ROLE, f"{subject} in {file}", (token,))
+        case "token supplier":
+            function = supply(lambda: token)
+            return Way({"authTokenSupplier": function}, ROLE, f"{subject} from {function}", (token,))
+        case "OAuth2":
+            given = {"authIssuerUrl": issuer.url, "authClientId": CLIENT_ID, "authClientSecret": CLIENT_SECRET}
+            return Way(given, ROLE, f"client '{CLIENT_ID}' of {issuer.url}", (token, CLIENT_SECRET))
+        case "OAuth2 file":
+            file.write_text(json.dumps({"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}))
+            given = {"issuerUrl": issuer.url, "authCredentialsFile": str(file), "audience": "urn:pulsar"}
+            return Way(given, ROLE, f"the client in {file} of {issuer.url}", (token, CLIENT_SECRET))
+        case "basic":
+            given = {"authBasicUser": BASIC_USER, "authBasicPassword": BASIC_PASSWORD}
+            return Way(given, BASIC_USER, f"user '{BASIC_USER}'", (BASIC_PASSWORD,))
+        case "mTLS":
+            certificate = str(credentials.certificate("client"))
+            given = tls | {"clientCert": certificate, "clientKey": str(credentials.key("client"))}
+            return Way(given, "client", f"the owner of the certificate {certificate}", ())
+        case _:
+            return Way(tls | {"authToken": token}, ROLE, subject, (token,))
+
+
+@pytest.fixture
+def namespace(pulsar_featured: PulsarUnderTest) -> str:
+    """A namespace in which nobody may do anything yet."""
+    return pulsar_featured.new_namespace()
+
+
+def read(broker: PulsarUnderTest, topic: str, given: Mapping[str, str]) -> list[bytes]:
+    return PulsarFormat(broker).read(topic, **given).column("value").to_pylist()
+
+
+def write_one(broker: PulsarUnderTest, topic: str, given: Mapping[str, str]) -> None:
+    write(broker, topic, {"value": [b"v"]}, **given)
+
+
+def test_what_is_granted_is_done_and_what_is_not_says_who_and_what(
+    pulsar_featured: PulsarUnderTest, namespace: str, way: Way, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.DEBUG)
+    broker, admin = pulsar_featured, pulsar_featured.admin
+    topic = broker.topic(2, namespace=namespace)
+    refusals = []
+
+    def refused(do: Callable[[], object], what: str) -> None:
+        with pytest.raises(AuthorizationError) as caught:
+            do()
+        sentence = str(caught.value)
+        for words in ("pulsar-native", topic, f"as {way.principal}: ", "AuthorizationError (4)", what):
+            assert words in sentence
+        refusals.append(sentence)
+
+    def reads() -> list[bytes]:
+        return read(broker, topic, way.options)
+
+    def writes() -> None:
+        write_one(broker, topic, way.options)
+
+    refused(reads, "Client is not authorized to Get Partition Metadata")
+    refused(writes, "Client is not authorized to Get Partition Metadata")
+    admin.grant(namespace, way.role, ["consume"])
+    assert reads() == []
+    refused(writes, "Client is not authorized to Produce; ask for consume (produce to write) permission")
+    admin.grant(namespace, way.role, ["produce"])
+    with PulsarWriter(options(broker, topic, **way.options), TaskAttempt("job")) as writer:
+        for value in (b"v", b"w"):
+            writer.write(pa.record_batch({"value": [value]}))
+            writer.flush()
+            admin.unload_namespace(namespace)
+    refused(reads, "Client is not authorized to subscribe; ask for consume")
+    admin.grant(namespace, way.role, ["consume", "produce"])
+    assert sorted(reads()) == [b"v", b"w"]
+    made = options(broker, topic, **way.options)
+    assert "opening the producer again" in caplog.text
+    for shown in (*refusals, caplog.text, repr(made), str(made)):
+        assert not any(secret in shown for secret in way.secrets)
+
+
+@pytest.mark.parametrize("does", ["reads", "writes"])
+@pytest.mark.parametrize("kind", ["token", "password", "client secret", "certificate"])
+def test_who_is_not_believed_is_told_so_and_nothing_else(
+    pulsar_featured: PulsarUnderTest,
+    credentials: Credentials,
+    issuer: Issuer,
+    kind: str,
+    does: str,
+):
+    token = credentials.token("al")[:-6] + "AAAAAA"
+    given, secret, words = {
+        "token": (
+            {"authToken": token},
+            token,
+            r"connecting as 'al' \(the token's subject\).*AuthenticationError \(3\)",
+        ),
+        "password": (
+            {"authBasicUser": BASIC_USER, "authBasicPassword": "wrong-word"},
+            "wrong-word",
+            rf"connecting as user '{BASIC_USER}'.*AuthenticationError \(3\)",
+        ),
+        "client secret": (
+            {"authIssuerUrl": issuer.url, "authClientId": CLIENT_ID, "authClientSecret": "wrong-word"},
+            "wrong-word",
+            rf"no token for client '{CLIENT_ID}' of {issuer.url}.*HTTP status 401: invalid_client",
+        ),
+        "certificate": (
+            {
+                "serviceUrl": pulsar_featured.require_own().service_url_tls,
+                "trustCerts": str(credentials.ca_certificate),
+                "clientCert": str(credentials.certificate("stranger")),
+                "clientKey": str(credentials.key("stranger")),
+            },
+            "BEGIN",
+            "TLS was refused by the peer|the TLS handshake failed",
+        ),
+    }[kind]
+    topic = pulsar_featured.topic()
+    do = read if does == "reads" else write_one
+    with pytest.raises(MQSourceError, match=words) as caught:
+        do(pulsar_featured, topic, given)
+    assert secret not in str(caught.value)
+
+
+# -- tokens that expire on the way
+
+
+def soon(credentials: Credentials) -> str:
+    """A token that is good for connecting, and not for long."""
+    return credentials.token("admin", expires_at_s=time.time() + 3)
+
+
+class Renewal:
+    """The first token expires soon; those that are asked for after `renew` do not."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._first = soon(credentials)
+        self.asked = 0
+        self.is_renewed = False
+
+    def fetch(self) -> str:
+        self.asked += 1
+        return self._credentials.token("admin") if self.is_renewed else self._first
+
+
+@pytest.fixture
+def renewal(credentials: Credentials) -> Renewal:
+    return Renewal(credentials)
+
+
+@pytest.fixture(params=["supplier", "OAuth2"])
+def renewed(
+    request: pytest.FixtureRequest,
+    renewal: Renewal,
+    supply: Callable[[Callable[[], str]], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[dict[str, str]]:
+    """Options by which a token is renewed."""
+    if request.param == "supplier":
+        yield {"authTokenSupplier": supply(renewal.fetch)}
+        return
+    monkeypatch.setattr(oauth2, "_tokens", {})
+    monkeypatch.setattr(oauth2, "_FRESH_SECONDS", 0.0)  # the token is old as soon as it is refused
+    with Issuer(renewal.fetch) as issuer:
+        yield {"authIssuerUrl": issuer.url, "authClientId": CLIENT_ID, "authClientSecret": CLIENT_SECRET}
+
+
+def test_a_write_goes_on_with_a_renewed_token_on_its_connection(
+    featured: PulsarFormat, renewal: Renewal, renewed: dict[str, str]
+):
+    topic = featured.broker.topic()
+    with proxied(featured, frames := Frames()) as proxy:
+        given = options(featured.broker, topic, service=("127.0.0.1", proxy.port), **renewed)
+        with PulsarWriter(given, TaskAttempt("job")) as writer:
+            writer.write(pa.record_batch({"value": [b"0"]}))
+            writer.flush()
+            opened = proxy.connections
+            renewal.is_renewed = True
+            wait_until(lambda: frames.passed("AUTH_RESPONSE") >= opened, "the renewed tokens to be sent")
+            writer.write(pa.record_batch({"value": [b"1"]}))
+            writer.finish()
+        assert frames.passed("AUTH_CHALLENGE") == frames.passed("AUTH_RESPONSE")
+        assert proxy.connections == opened
+    assert renewal.asked > 1
+    assert featured.read(topic).column("value").to_pylist() == [b"0", b"1"]
+
+
+def test_a_read_goes_on_with_a_renewed_token_on_its_connection(
+    featured: PulsarFormat, renewal: Renewal, renewed: dict[str, str]
+):
+    topic = featured.broker.topic()
+    values = [b"%d" % n for n in range(MESSAGES)]
+    write(featured.broker, topic, {"value": values}, batchingMaxMessages=10, **featured.defaults)
+    reader = PulsarFormat(featured.broker)
+    rows = []
+    with proxied(featured, frames := Frames()) as proxy:
+        given = SMALL | {"service": ("127.0.0.1", proxy.port)} | renewed
+        for number, batch in enumerate(reader.batches(topic, f"value binary, {MESSAGE_ID}", **given)):
+            rows += batch.to_pylist()
+            if number == 0:
+                opened = proxy.connections
+                renewal.is_renewed = True
+                wait_until(lambda: frames.passed("AUTH_RESPONSE") > 0, "the renewed token to be sent")
+        assert proxy.connections == opened
+    assert renewal.asked > 1
+    assert_each_once(rows, reader.position_of)
+    assert [row["value"] for row in rows] == values
+
+
+def test_a_token_that_nobody_renews_ends_the_write(featured: PulsarFormat, credentials: Credentials):
+    topic = featured.broker.topic()
+    token = soon(credentials)
+    with proxied(featured, frames := Frames()) as proxy:
+        given = options(featured.broker, topic, service=("127.0.0.1", proxy.port), authToken=token)
+        with PulsarWriter(given, TaskAttempt("job")) as writer:
+            writer.write(pa.record_batch({"value": [b"0"]}))
+            writer.flush()
+            wait_until(lambda: frames.passed("AUTH_RESPONSE") > 0, "the old token to be sent again")
+            with pytest.raises(AuthenticationError, match=rf"writing to {topic}.*") as caught:
+                write_until_refused(writer)
+    assert token not in str(caught.value)
+
+
+def write_until_refused(writer: PulsarWriter) -> None:
+    """The broker takes what comes before it looks at the answer."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        writer.write(pa.record_batch({"value": [b"1"]}))
+        writer.flush()
