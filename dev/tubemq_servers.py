@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -203,13 +203,15 @@ class TubeCluster:
         broker_count: how many brokers; their ids are 1, 2, ...
         secure: with mutual TLS besides plain ports, visit tokens, and authentication of producers and consumers
             (AUTH_USER, AUTH_PASSWORD, of which a server checks only that they are there).
-        unbuffered: the ids of brokers that write every message to disk before they acknowledge it (`enableMemStore`),
-            so that it can be read as flushed data at once; with stock brokers that takes 4 to 14 s.
+        unbuffered: the ids of brokers that write every message to disk, and force it there, before they acknowledge it
+            (`enableMemStore`, `unflushThreshold`), so that it can be read as flushed data at once; with stock brokers
+            that takes 4 to 24 s.
         topics: exist when start() is done; later ones take half a minute each time, see `create_topics`.
         master_settings: of [master] of master.ini, on top.
         broker_settings: of [broker] of broker.ini, on top.
         ports: of ZooKeeper, then (port, web, TLS) of each master, then of each broker; None finds free ones.
         jvm: options of every JVM.
+        data_folder: where brokers keep messages; None for `folder`.
         launch: starts a server.
     """
 
@@ -223,6 +225,7 @@ class TubeCluster:
     broker_settings: Mapping[str, str] = field(default_factory=dict)
     ports: Sequence[int] | None = None
     jvm: Sequence[str] = SMALL_JVM
+    data_folder: Path | None = None
     launch: Launch = managed
     credentials: Credentials | None = None
     zookeeper: Server = field(init=False)
@@ -306,7 +309,7 @@ class TubeCluster:
                     web_port=broker.web_port,
                 )
         names = {entry["topicName"] for entry in self.admin.query("admin_query_topic_info")}
-        self.admin.add_topics(topic for topic in self.topics if topic.name not in names)
+        self._add_topics(topic for topic in self.topics if topic.name not in names)
         for broker in self.brokers:
             broker.start(self.launch)
         broker_ids = range(1, self.broker_count + 1)
@@ -366,9 +369,18 @@ class TubeCluster:
             AdminError: the master refused.
             RuntimeError: they were not usable in time.
         """
-        self.admin.add_topics(topics)
+        self._add_topics(topics)
         self.admin.reload_brokers()
         self.wait_for_topics(topic.name for topic in topics)
+
+    def _add_topics(self, topics: Iterable[Topic]) -> None:
+        forced = {"unflushThreshold": "1"}
+        self.admin.add_topics(
+            replace(topic, settings=forced | dict(topic.settings))
+            if set(topic.brokers or range(1, self.broker_count + 1)) & set(self.unbuffered)
+            else topic
+            for topic in topics
+        )
 
     def wait_for_leader(self) -> None:
         """Waits until one of the masters leads, after another one has ended.
@@ -400,9 +412,10 @@ class TubeCluster:
         self.admin.close()
 
     def remove(self) -> None:
-        """Stops the servers, without care for their data, and deletes their folder."""
+        """Stops the servers, without care for their data, and deletes all that they wrote."""
         self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for folder in filter(None, (self.folder, self.data_folder)):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _wait_for(self, condition: Callable[[], bool], problem: str, *needed: Server) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -501,7 +514,7 @@ class TubeCluster:
             "port": str(port),
             "webPort": str(web_port),
             "masterAddressList": self.master_addresses,  # TLS is for clients only
-            "primaryPath": str(self.folder / name / "data"),
+            "primaryPath": str((self.data_folder or self.folder) / name / "data"),
             "enableMemStore": str(number not in self.unbuffered).lower(),
             **BROKER_SETTINGS,
         }

@@ -42,14 +42,16 @@ TUBE_TOPICS = {
 }
 """How many topics of which shape are made when the cluster starts: one that is made later takes half a minute."""
 TUBE_TOPICS_LATER = 10
+MEMORY_PREFIX = "spark-mq-source-"
+MEMORY_NEEDED_BYTES = 2 << 30
 
 
 @dataclass
 class TubeUnderTest:
     """A running TubeMQ cluster as tests see it.
 
-    Broker 1 has every message on disk when it acknowledges it; broker 2 is a stock one, which keeps messages in memory
-    for 4 to 14 s. Topics are on broker 1 unless a test asks for others.
+    Broker 1 has every message flushed when it acknowledges it; broker 2 is a stock one, which keeps messages in memory
+    for 4 to 24 s. Topics are on broker 1 unless a test asks for others.
     """
 
     cluster: TubeCluster
@@ -97,6 +99,20 @@ def _quick_folder(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
     return tmp_path_factory.mktemp(name)
 
 
+def memory_folder() -> Path | None:
+    """A folder in memory for what brokers flush after every message; None where there is no room for one.
+
+    Forcing a message to a real disk takes up to 10 ms. What a killed run left behind is deleted first.
+    """
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or shutil.disk_usage(memory).free < MEMORY_NEEDED_BYTES:
+        return None
+    for left in memory.glob(f"{MEMORY_PREFIX}*"):
+        if not Path(f"/proc/{left.name.split('-')[-2]}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{MEMORY_PREFIX}{os.getpid()}-", dir=memory))
+
+
 def start_or_skip(config: pytest.Config, cluster: TubeCluster) -> TubeCluster:
     """Starts a cluster; one that cannot run here skips the test, or fails it where brokers are required."""
     try:
@@ -114,6 +130,7 @@ def _tubemq_session(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPa
         _quick_folder(tmp_path_factory, "tubemq"),
         broker_count=2,
         unbuffered=(1,),
+        data_folder=memory_folder(),
         topics=[topic for made in topics.values() for topic in made],
     )
     start_or_skip(pytestconfig, cluster)
@@ -140,7 +157,13 @@ def _tubemq_secure_session(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TubeUnderTest]:
     topics = tube_topics(Shape(partitions=3), 30)
-    cluster = TubeCluster(tmp_path_factory.mktemp("tubemq-secure"), secure=True, unbuffered=(1,), topics=topics)
+    cluster = TubeCluster(
+        tmp_path_factory.mktemp("tubemq-secure"),
+        secure=True,
+        unbuffered=(1,),
+        topics=topics,
+        data_folder=memory_folder(),
+    )
     start_or_skip(pytestconfig, cluster)
     yield TubeUnderTest(cluster, {Shape(partitions=3): [topic.name for topic in topics]})
     cluster.remove()
@@ -170,6 +193,7 @@ def tubemq_private(
             cluster = TubeCluster(
                 tmp_path_factory.mktemp("tubemq-private"),
                 topics=[topic for made in topics.values() for topic in made],
+                data_folder=memory_folder(),
                 **settings,
             )
             running.callback(cluster.remove)
