@@ -226,6 +226,8 @@ class _Lane:
         pending_rows: sent and not answered.
         pending_bytes: of them.
         outbox: to be sent in one go.
+        most_rows: that may be under way: `maxPendingMessages`, fewer where the broker is too slow for so many, because
+            what it comes to too late it drops (seen on broker 2.4.0).
         trusted: whether it acknowledges; where it does not, one message at a time is enough to try.
     """
 
@@ -234,15 +236,24 @@ class _Lane:
         self.pending_rows = 0
         self.pending_bytes = 0
         self.outbox: list[SendMessage] = []
+        self.most_rows = writer.options.max_pending_messages
         self.trusted = True
         self._writer = writer
 
-    def has_room(self, rows: int, size: int, options: TubeMQOptions) -> bool:
+    def has_room(self, rows: int, size: int) -> bool:
         """Whether so much more may be under way; whatever its size, something may always be."""
         return self.pending_rows == 0 or (
-            self.pending_rows + rows <= options.max_pending_messages
-            and self.pending_bytes + size <= options.max_pending_bytes
+            self.pending_rows + rows <= self.most_rows
+            and self.pending_bytes + size <= self._writer.options.max_pending_bytes
         )
+
+    def was_too_slow(self) -> None:
+        """It has not answered in time."""
+        self.most_rows = max(1, self.most_rows // 2)
+
+    def acknowledged(self, rows: int) -> None:
+        """It has stored so many: a little more may be under way again."""
+        self.most_rows = min(self._writer.options.max_pending_messages, self.most_rows + max(1, rows // 4))
 
     def deliver(self, receipts: Sequence[Receipt]) -> None:
         """What became of messages; called by any thread."""
@@ -285,6 +296,9 @@ class TubeMQWriter:
         options: of the query.
         turn: which partition gets the first row: the number of the task, so that tasks do not all begin with the same.
 
+    Attributes:
+        options: as above.
+
     Example:
         ::
 
@@ -295,7 +309,7 @@ class TubeMQWriter:
     """
 
     def __init__(self, options: TubeMQOptions, *, turn: int = 0) -> None:
-        self._options = options
+        self.options = options
         self._turn = turn
         self._client = TubeMQClient(options)
         self._encoder = RowEncoder(options.topic, options.message_time_zone)
@@ -401,7 +415,7 @@ class TubeMQWriter:
             if topic is None:
                 producer = self._producer
                 if not producer.meta.partitions(name):
-                    deadline = Deadline.after_ms(self._options.operation_timeout_ms)
+                    deadline = Deadline.after_ms(self.options.operation_timeout_ms)
                     retrying(lambda: producer.add_topics([name]), deadline=deadline)
                 topic = self._topics[name] = _Topic(name, self._turn)
         except MQSourceError as error:
@@ -429,7 +443,7 @@ class TubeMQWriter:
         sends, lane.outbox = lane.outbox, []
         at = 0
         while at < len(sends):
-            some, size = self._first_that_fit(sends[at:])
+            some, size = self._first_that_fit(lane, sends[at:])
             self._wait_until(partial(self._can_send, lane, len(some), size))
             if not lane.trusted:
                 with self._arrived:
@@ -439,14 +453,12 @@ class TubeMQWriter:
             at += len(some)
 
     def _can_send(self, lane: _Lane, rows: int, size: int) -> bool:
-        return not lane.trusted or lane.has_room(rows, size, self._options)
+        return not lane.trusted or lane.has_room(rows, size)
 
-    def _first_that_fit(self, sends: Sequence[SendMessage]) -> tuple[Sequence[SendMessage], int]:
+    def _first_that_fit(self, lane: _Lane, sends: Sequence[SendMessage]) -> tuple[Sequence[SendMessage], int]:
         """As many as may be under way at once: all of them, as a rule."""
         size = sum(len(send.data) for send in sends)
-        while len(sends) > 1 and not (
-            len(sends) <= self._options.max_pending_messages and size <= self._options.max_pending_bytes
-        ):
+        while len(sends) > 1 and (len(sends) > lane.most_rows or size > self.options.max_pending_bytes):
             sends = sends[: len(sends) // 2]
             size = sum(len(send.data) for send in sends)
         return sends, size
@@ -477,11 +489,14 @@ class TubeMQWriter:
             lane.pending_rows -= len(receipts)
             lane.pending_bytes -= size
             if len(refused) < len(receipts):
+                lane.acknowledged(len(receipts) - len(refused))
                 self._last_progress = time.monotonic()
                 self._failures = 0
                 if not lane.trusted:
                     lane.trusted = True
                     self._client.broker_works(lane.broker)
+            if any(isinstance(answer, RequestTimeoutError) for _, answer in refused):
+                lane.was_too_slow()
             for send, answer in refused:
                 self._refuse(lane, send, self._error_of(lane, answer))
             self._arrived.notify_all()
@@ -518,7 +533,7 @@ class TubeMQWriter:
         while True:
             with self._arrived:
                 while self._fatal is None and not self._again and not is_reached():
-                    left = self._last_progress + self._options.send_timeout_ms / 1000 - time.monotonic()
+                    left = self._last_progress + self.options.send_timeout_ms / 1000 - time.monotonic()
                     if left <= 0 or not self._arrived.wait(left):
                         self._lose_patience()
                 if self._fatal is not None:
@@ -537,7 +552,7 @@ class TubeMQWriter:
         with self._arrived:
             pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
             self._failures += 1
-            if self._last_progress + self._options.send_timeout_ms / 1000 < time.monotonic() + pause:
+            if self._last_progress + self.options.send_timeout_ms / 1000 < time.monotonic() + pause:
                 self._lose_patience(len(sends))
             until = time.monotonic() + pause
             on_trial = not all(lane.trusted for lane in self._lanes.values())
@@ -554,7 +569,7 @@ class TubeMQWriter:
             lane = self._lane(partition.broker)
             send = send._replace(partition_id=partition.partition_id, auth_info=auth_info)  # noqa: PLW2901 - the same
             size = len(send.data)
-            if lane.has_room(1, size, self._options) and (lane.trusted or not lane.pending_rows):
+            if lane.has_room(1, size) and (lane.trusted or not lane.pending_rows):
                 self._send_now(lane, [send], size)
             else:
                 with self._arrived:
@@ -567,7 +582,7 @@ class TubeMQWriter:
             RequestTimeoutError: always.
         """
         waiting = in_hand + len(self._again) + sum(lane.pending_rows for lane in self._lanes.values())
-        seconds = self._options.send_timeout_ms
+        seconds = self.options.send_timeout_ms
         msg = f"tubemq: writing: nothing of {waiting} messages was acknowledged within sendTimeout ({seconds} ms)"
         if self._reason is not None:
             msg += f"; the last reason: {self._reason}"

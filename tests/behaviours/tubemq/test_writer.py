@@ -103,7 +103,7 @@ def test_rows_name_their_topics(tubemq: TubeUnderTest) -> None:
     assert stored(tubemq, first) == {"1:0": [b"%d" % n for n in range(0, 100, 2)]}
     found = stored(tubemq, second)
     assert sorted(int(value) for values in found.values() for value in values) == list(range(1, 100, 2))
-    assert {name: len(values) for name, values in found.items()} == {"1:0": 13, "1:1": 12, "1:10000": 13, "1:10001": 12}
+    assert sorted((len(values), name[:2]) for name, values in found.items()) == [(12, "1:")] * 2 + [(13, "1:")] * 2
 
 
 def test_the_largest_message_is_taken(tubemq: TubeUnderTest) -> None:
@@ -128,7 +128,7 @@ def test_a_broker_that_is_killed_and_comes_back_has_every_row(
     shape = Shape(partitions=2, brokers=(1, 2))
     tubemq = tubemq_private({shape: 1}, broker_count=2, unbuffered=(1, 2))
     topic = tubemq.topic(2, brokers=(1, 2))
-    crashes_at = 2_000 + seed % 5_000
+    crashes_at = 1_000 + seed % 3_000
     reached, restarted = threading.Event(), threading.Event()
 
     def crash() -> None:
@@ -140,7 +140,7 @@ def test_a_broker_that_is_killed_and_comes_back_has_every_row(
     thread.start()
     written = 0
     with TubeMQWriter(options_for(tubemq, topic=topic)) as writer:
-        while written < 20_000 or not restarted.is_set():
+        while written < 8_000 or not restarted.is_set():
             assert written < 2_000_000
             writer.write(numbered(written, written + 500))
             written += 500
@@ -153,7 +153,7 @@ def test_a_broker_that_is_killed_and_comes_back_has_every_row(
             assert written < after + 1_000_000
             writer.write(numbered(written, written + 500))
             written += 500
-            restarted.wait(0)
+            threading.Event().wait(0.02)  # the broker is tried again after a while, which no event tells
         writer.write(numbered(written, written + 1_000))
         written += 1_000
         writer.flush()

@@ -275,6 +275,18 @@ def test_a_broker_that_was_set_aside_is_tried_again_with_one_message(
     assert stored == set(range(sent))
 
 
+def test_a_broker_that_is_too_slow_gets_less_at_once_and_more_again(server: Servers, writer: Any) -> None:
+    task = writer(server({c.SendMessage: in_turn(*[lambda _, __: None] * 64, STORED)}), requestTimeout="200ms")
+    task.write(rows(*[b"x"] * 64))
+    task.flush()
+    (lane,) = task._lanes.values()
+    assert 1000 <= lane.most_rows < 2000
+    for _ in range(60):
+        task.write(rows(*[b"x"] * 200))
+    task.flush()
+    assert lane.most_rows == 2000
+
+
 def test_a_token_that_is_refused_is_renewed(server: Servers, writer: Any) -> None:
     tokens = iter(range(100, 200))
 
