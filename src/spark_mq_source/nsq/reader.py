@@ -13,9 +13,9 @@ import logging
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -50,9 +50,6 @@ if TYPE_CHECKING:
 __all__ = ["NsqRange", "read_range"]
 
 logger = logging.getLogger(__name__)
-
-BATCH_BYTES: Final = 2 << 20
-"""An Arrow batch is handed over, or written down, when it holds so much: see the Pulsar reader's measurements."""
 
 IDLE_MS: Final = 500
 """How long a trigger waits for a next message, unless `idleTimeout` says: what is late is in the next trigger."""
@@ -104,6 +101,14 @@ def read_range(options: NsqOptions, task: NsqRange, schema: pa.Schema) -> Iterat
         MQSourceError: nsqd refuses, or (without `walDir`) cannot be reached or goes away.
     """
     check_columns(schema, COLUMN_TYPES)
+    with closing(_read_range(options, task, schema)) as batches:
+        for batch in batches:
+            # What came in one piece is decoded in one.
+            for at in range(0, batch.num_rows, options.max_batch_rows):
+                yield batch.slice(at, options.max_batch_rows)
+
+
+def _read_range(options: NsqOptions, task: NsqRange, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
     if not task.folder:
         yield from _Drain(options, task, schema).rows()
         return
@@ -148,12 +153,14 @@ class _Received:
         )
         self._ids: list[bytes] = []
         self._since = 0.0
+        self._most_rows = options.max_batch_rows
+        self._most_bytes = options.max_batch_bytes
 
     def receive(self, consumer: Consumer, timeout_seconds: float) -> bool:
         """Takes what is there, or what comes in time; whether that was anything."""
         if not self.rows:
             self._since = time.monotonic()
-        runs = consumer.receive(max_bytes=BATCH_BYTES, timeout_seconds=min(timeout_seconds, LONGEST_WAIT_SECONDS))
+        runs = consumer.receive(max_bytes=self._most_bytes, timeout_seconds=min(timeout_seconds, LONGEST_WAIT_SECONDS))
         for at, run in enumerate(runs):
             try:
                 self._ids.append(self._decoder.append(run))
@@ -181,7 +188,8 @@ class _Received:
         return self.rows > 0 and (
             self.rows >= wanted
             or self.rows * 2 >= most
-            or self._decoder.nbytes >= BATCH_BYTES
+            or self.rows >= self._most_rows
+            or self._decoder.nbytes >= self._most_bytes
             or time.monotonic() - self._since >= patience_seconds
         )
 

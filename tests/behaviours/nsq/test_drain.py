@@ -64,6 +64,19 @@ def test_a_peek_puts_everything_back(nsq: NsqUnderTest):
     assert sorted(rows.column("attempts").to_pylist()) == [1] * 30 + [2] * 20
 
 
+def test_batches_are_no_larger_than_asked_for(nsq: NsqUnderTest, tmp_path: Path):
+    topic = filled(nsq, 3000)
+    for more in ({}, {"walDir": str(tmp_path / "wal"), "runId": "r"}):
+        options = read_options(nsq, topic, maxRows=1500, maxBatchRows=200, **more)
+        sizes = [
+            batch.num_rows
+            for task in plan_batch(options)
+            for batch in read_range(options, task, schema_of("value binary"))
+        ]
+        assert sum(sizes) == 1500
+        assert max(sizes) <= 200
+
+
 def test_who_stops_reading_leaves_the_rest_for_others(nsq: NsqUnderTest):
     topic = filled(nsq, 5000)
     options = read_options(nsq, topic)
