@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from spark_mq_source.core.options import READ
+from spark_mq_source.tubemq.offsets import INDEX_BYTES
+from spark_mq_source.tubemq.reader import reading_group
+from tests.behaviours.formats import send_to_partition, tubemq_options, wait_until_flushed
 from tests.fix_brokers import PulsarUnderTest
+from tests.fix_tubemq import TubeUnderTest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,6 +54,8 @@ class FormatCase:
         misspelt: an option that does not exist, and what the error is to suggest.
         batch_rows: the option for the most rows of one Arrow batch.
         open: makes a feed with this many partitions.
+        takes_empty: whether a message may hold nothing.
+        plenty: more messages of 100 bytes than a broker sends ahead to somebody who takes none.
     """
 
     name: str
@@ -59,6 +66,8 @@ class FormatCase:
     misspelt: tuple[str, str]
     batch_rows: str
     open: Callable[[Any, int], Feed]
+    takes_empty: bool = True
+    plenty: int = 400_000
 
 
 class PulsarFeed:
@@ -96,6 +105,37 @@ class PulsarFeed:
         return sum(int(self.broker.admin.stats(name)["msgOutCounter"]) for name in self.topic_partitions)
 
 
+class TubeMQFeed:
+    """A TubeMQ topic on broker 1."""
+
+    def __init__(self, tube: TubeUnderTest, partitions: int) -> None:
+        self.tube = tube
+        self.topic = tube.topic(partitions)
+        self.partitions = partitions
+        self.options = {
+            "masters": tube.masters,
+            "topic": self.topic,
+            # Servers that do not ask for it do not look at it; the password is what must not be shown.
+            "authUser": "tests",
+            "authPassword": "not-looked-at",
+        }
+        self._read = tubemq_options(tube.masters, self.topic, READ)
+
+    def publish(self, values: Sequence[bytes]) -> None:
+        for n in range(self.partitions):
+            send_to_partition(self._read, self.topic, n, values[n :: self.partitions])
+        wait_until_flushed(self._read)
+
+    def readers(self) -> int:
+        holders = self.tube.admin.ask_broker(1, "admin_query_broker_all_consumer_info")
+        return sum(holder["topicName"] == self.topic for holder in holders)
+
+    def sent(self) -> int:
+        group = reading_group(self._read, 0)
+        ends = (self.tube.admin.group_offset(1, group, self.topic, n) for n in range(self.partitions))
+        return max(end or 0 for end in ends) // INDEX_BYTES
+
+
 MESSAGE_ID = "struct<ledger_id:bigint,entry_id:bigint,batch_index:int>"
 
 FORMATS = [
@@ -117,6 +157,27 @@ FORMATS = [
         misspelt=("startingOffset", "startingOffsets"),
         batch_rows="maxBatchRows",
         open=PulsarFeed,
+    ),
+    FormatCase(
+        name="tubemq",
+        source="TubeMQDataSource",
+        fixture="tubemq",
+        schema={
+            "value": "binary",
+            "topic": "string",
+            "broker_id": "int",
+            "partition": "int",
+            "message_id": "bigint",
+            "message_time": "timestamp",
+            "message_type": "string",
+            "attributes": "map<string,string>",
+        },
+        secret="authPassword",
+        misspelt=("startingOffset", "startingOffsets"),
+        batch_rows="maxBatchRows",
+        open=TubeMQFeed,
+        takes_empty=False,
+        plenty=60_000,
     ),
 ]
 

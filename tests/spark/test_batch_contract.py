@@ -70,13 +70,15 @@ def test_some_columns_alone(spark: SparkSession, case: FormatCase, feed: MakeFee
 
 def test_value_as_string(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
     topic = feed(1)
-    texts = ["plain", "", "na\u00efve \u2713 \U0001f680", "a\x00b"]
+    texts = ["plain", *[""][: case.takes_empty], "na\u00efve \u2713 \U0001f680", "a\x00b"]
     topic.publish([text.encode() for text in texts])
     rows = load(spark, case.name, topic.options, "value string").collect()
     assert [row.value for row in rows] == texts
 
 
 def test_null_and_empty_are_not_alike(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
+    if not case.takes_empty:
+        pytest.skip("a message has to hold something")
     topic = feed(1)
     topic.publish([b"", b"x"])
     df = load(spark, case.name, topic.options)
@@ -165,7 +167,7 @@ def test_sql_view(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None
 
 def test_limit_stops_reading_and_leaves_nothing_behind(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
     topic = feed(1)
-    count = 400_000
+    count = case.plenty
     topic.publish([b"%0100d" % n for n in range(count)])
     before = topic.sent()
     rows = load(spark, case.name, topic.options | {case.batch_rows: "1000"}, "value binary").limit(5).collect()
