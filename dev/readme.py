@@ -16,9 +16,14 @@ from typing import Final
 from spark_mq_source.core.options import READ, STREAM, WRITE, Options, Scope
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.tubemq.options import TubeMQOptions
 
 README: Final = Path(__file__).parent.parent / "README.md"
-FORMATS: Final[Mapping[str, type[Options]]] = {"pulsar-native": PulsarOptions, "nsq": NsqOptions}
+FORMATS: Final[Mapping[str, type[Options]]] = {
+    "pulsar-native": PulsarOptions,
+    "tubemq": TubeMQOptions,
+    "nsq": NsqOptions,
+}
 
 SCOPES: Final[Mapping[str, Scope]] = {"options": READ | STREAM, "write-options": WRITE}
 
