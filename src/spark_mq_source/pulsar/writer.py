@@ -4,7 +4,8 @@ A producer belongs to one topic-partition. Its entries are sent in order, and ea
 When the broker closes the producer (the topic was unloaded) or the connection is lost, the topic is looked up again, a
 producer of the same name is opened, and what has no receipt is sent again, in the same order and the same bytes, under
 the same sequence ids. So nothing is lost and nothing is out of order; without deduplication on the broker an entry
-whose receipt was lost is there twice: at least once.
+whose receipt was lost is there twice: at least once. For the other two guarantees see `deduplication` and
+`transactions`.
 
 The broker's receipts arrive in another thread. What it and the task's thread share is `_Producer`, under one lock.
 """

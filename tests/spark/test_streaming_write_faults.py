@@ -1,0 +1,154 @@
+"""A streaming query that writes is killed at each step: the official client finds what each guarantee promises."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dev.processes import ManagedProcess, log_tail
+from tests.fix_brokers import PulsarUnderTest
+from tests.fix_spark import spark_environment
+from tests.spark.formats import PulsarFeed, numbers, wait_until
+from tests.spark.streams import NAME, QUERY_TIMEOUT_S, ROOT, stored
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SIGKILLED = 128 + 9
+DRIVER = Path(__file__).with_name("writing_driver.py")
+ROWS = 200
+"""Of one micro-batch, which has two tasks."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]
+
+
+class Copy:
+    """A query that copies one topic of two partitions to another, in micro-batches of `ROWS` rows."""
+
+    def __init__(self, source: PulsarFeed, target: PulsarFeed, folder: Path, token: str | None, **sink: Any) -> None:
+        self.target = target
+        self.folder = folder
+        self._admin_url, self._token = source.broker.admin_url, token
+        access = {} if token is None else {"authToken": token}
+        self._source = source.options | access | {"startingOffsets": "earliest", "maxEntriesPerTrigger": str(ROWS)}
+        # Batches of ten rows, so that some are stored whenever something is killed.
+        self._sink = target.options | access | {"batchingMaxMessages": "10"} | sink
+
+    def run(self, point: str, *, ends_by_itself: bool = False) -> None:
+        """Runs in a driver of its own, which is killed at a point of the first batch, or survives it."""
+        log = self.folder / "driver.log"
+        task = {
+            "folder": str(self.folder),
+            "source": self._source,
+            "sink": self._sink,
+            "point": point,
+            "admin_url": self._admin_url,
+            "admin_token": self._token,
+            "targets": self.target.topic_partitions,
+        }
+        environment = spark_environment() | {"PYTHONPATH": str(ROOT)}
+        command = [sys.executable, DRIVER, json.dumps(task)]
+        process = ManagedProcess(command, log=log, environment=environment, folder=self.folder)
+        try:
+            assert process.wait(QUERY_TIMEOUT_S) == (0 if ends_by_itself else SIGKILLED), log_tail(log, 60)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the driver did not end in {QUERY_TIMEOUT_S:.0f} s:\n{log_tail(log, 60)}") from None
+        finally:
+            process.kill()
+
+    def finish(self, spark: SparkSession) -> None:
+        """Copies what is left."""
+        query = (
+            spark.readStream.format(NAME)
+            .options(**self._source)
+            .schema("value string")
+            .load()
+            .writeStream.format(NAME)
+            .options(**self._sink)
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    @property
+    def found(self) -> Counter[str]:
+        return Counter(message.value for message in stored(self.target))
+
+
+def all_once() -> Counter[str]:
+    return Counter(map(str, range(2 * ROWS)))
+
+
+@pytest.mark.parametrize("point", ["in a task", "before commit"])
+def test_at_least_once_loses_nothing(spark: SparkSession, pulsar: PulsarUnderTest, tmp_path: Path, point: str) -> None:
+    source, target = PulsarFeed(pulsar, 2), PulsarFeed(pulsar, 2)
+    source.publish(numbers(2 * ROWS), batching_enabled=False)
+    copy = Copy(source, target, tmp_path, None)
+    copy.run(point)
+    copy.finish(spark)
+    assert copy.found.keys() == all_once().keys()
+    # What was left behind was written again.
+    assert copy.found.total() > 2 * ROWS
+
+
+@pytest.fixture(scope="module")
+def deduplicated(_pulsar_session: PulsarUnderTest) -> PulsarUnderTest:
+    """The same broker with a namespace whose topics deduplicate."""
+    namespace = _pulsar_session.new_namespace()
+    _pulsar_session.admin.set_deduplication(namespace, enabled=True)
+    return replace(_pulsar_session, namespace=namespace)
+
+
+@pytest.mark.parametrize("point", ["begun", "in a task", "before commit", "committed"])
+def test_exactly_once_loses_nothing_and_repeats_nothing(
+    spark: SparkSession, pulsar: PulsarUnderTest, deduplicated: PulsarUnderTest, tmp_path: Path, point: str
+) -> None:
+    source, target = PulsarFeed(pulsar, 2), PulsarFeed(deduplicated, 3)
+    source.publish(numbers(2 * ROWS), batching_enabled=False)
+    copy = Copy(source, target, tmp_path, None, deliveryGuarantee="exactly-once")
+    copy.run(point)
+    left_behind = copy.found
+    assert (left_behind.total() > 0) == (point != "begun")
+    copy.finish(spark)
+    assert copy.found == all_once()
+
+
+def test_exactly_once_goes_on_where_a_worker_was_killed(
+    pulsar: PulsarUnderTest, deduplicated: PulsarUnderTest, tmp_path: Path
+) -> None:
+    source, target = PulsarFeed(pulsar, 2), PulsarFeed(deduplicated, 3)
+    source.publish(numbers(2 * ROWS), batching_enabled=False)
+    copy = Copy(source, target, tmp_path, None, deliveryGuarantee="exactly-once")
+    copy.run("worker", ends_by_itself=True)
+    assert copy.found == all_once()
+
+
+@pytest.mark.parametrize("point", ["in a task", "before commit", "between two ends"])
+def test_transactions_repeat_only_what_was_committed_before_the_driver_was_killed(
+    spark: SparkSession, pulsar_featured: PulsarUnderTest, tmp_path: Path, point: str
+) -> None:
+    token = pulsar_featured.require_own().admin_token
+    source, target = PulsarFeed(pulsar_featured, 2), PulsarFeed(pulsar_featured, 2)
+    source.publish(numbers(2 * ROWS), batching_enabled=False)
+    copy = Copy(source, target, tmp_path, token, deliveryGuarantee="transaction", transactionTimeout="40s")
+    copy.run(point)
+    copy.finish(spark)
+    # What was not ended when the driver was killed hides what comes behind it, until its time is up.
+    wait_until(lambda: copy.found.keys() == all_once().keys(), "all rows can be seen", 120)
+    twice = copy.found - all_once()
+    if point != "between two ends":
+        assert twice == Counter()
+        return
+    # One of two tasks of the first batch, which have one partition of the source each.
+    halves = [Counter(map(str, range(first, ROWS, 2))) for first in range(2)]
+    assert twice in halves

@@ -1,0 +1,132 @@
+"""A Spark driver of its own, with a streaming query that writes to Pulsar and is killed on the way, at one point.
+
+    python writing_driver.py TASK
+
+TASK is the JSON that `test_streaming_write_faults.run_writer` makes. What kills is put around the format's own methods.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+
+from dev.pulsar_admin import PulsarAdmin
+from spark_mq_source.spark.base import MQDataSource
+from spark_mq_source.spark.pulsar import PulsarFormat
+from tests.spark.streams import NAME
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_mq_source.core.ports import TaskAttempt
+    from spark_mq_source.pulsar.options import PulsarOptions
+    from spark_mq_source.pulsar.writer import WriteReport
+
+ROWS_BEFORE_A_KILL = 50
+STORED_TIMEOUT_S = 60.0
+
+
+class MortalFormat(PulsarFormat):
+    """Pulsar, with what kills around it."""
+
+    name = "pulsar-mortal"
+
+    def __init__(self, task: Mapping[str, Any], driver: int) -> None:
+        self._task = task
+        self._driver = driver
+
+    def _kill_driver(self) -> None:
+        os.killpg(self._driver, signal.SIGKILL)
+        # This process is no part of the group that pyspark's daemon makes; it ends with the JVM's sockets otherwise.
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _happens(self, point: str) -> bool:
+        return bool(self._task["point"] == point)
+
+    def write(self, options: PulsarOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> WriteReport:
+        if attempt.batch_id == 0:
+            if self._happens("begun"):
+                self._kill_driver()
+            elif self._happens("in a task") or (self._happens("worker") and attempt.attempt == 0):
+                batches = self._killing(batches)
+        return super().write(options, batches, attempt)
+
+    def _killing(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        for batch in batches:
+            yield batch
+            rows += batch.num_rows
+            if rows >= ROWS_BEFORE_A_KILL:
+                self._wait_until_some_are_stored()
+                if self._happens("worker"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                self._kill_driver()
+
+    def _wait_until_some_are_stored(self) -> None:
+        admin = PulsarAdmin(self._task["admin_url"], self._task["admin_token"])
+        deadline = time.monotonic() + STORED_TIMEOUT_S
+        while not any(admin.stats(name)["msgInCounter"] for name in self._task["targets"]):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.02)  # the broker offers no event for it
+
+    def commit(self, options: PulsarOptions, reports: Sequence[WriteReport]) -> None:
+        if self._happens("before commit"):
+            self._kill_driver()
+        if self._happens("between two ends"):
+            super().commit(options, reports[:1])
+            self._kill_driver()
+        super().commit(options, reports)
+        if self._happens("committed"):
+            self._kill_driver()
+
+
+def main() -> None:
+    """Runs the query."""
+    task: dict[str, Any] = json.loads(sys.argv[1])
+    folder = Path(task["folder"])
+
+    class MortalDataSource(MQDataSource):
+        """Made here, so that it goes to the other processes by value, with what it is to do."""
+
+        format = MortalFormat(task, os.getpgrp())
+
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        # A task's rows come in many pieces.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
+    }
+    builder = SparkSession.builder.master("local[2,4]")
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.dataSource.register(MortalDataSource)
+    query = (
+        spark.readStream.format(NAME)
+        .options(**task["source"])
+        .schema("value string")
+        .load()
+        .writeStream.format(MortalFormat.name)
+        .options(**task["sink"])
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .start()
+    )
+    query.processAllAvailable()
+    query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
