@@ -9,17 +9,15 @@ MESSAGE is the hot path: it is a plain tuple, and its usual form is read without
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from enum import EnumMeta, IntEnum
-from types import UnionType
-from typing import Final, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeAlias
 
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as ProtobufMessage
 
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
+from spark_mq_source.core.protobuf import FieldPairs
 from spark_mq_source.pulsar import _pb
 from spark_mq_source.pulsar.wire import (
     BROKER_METADATA_MAGIC,
@@ -883,6 +881,8 @@ _COMMANDS: Final[dict[CommandType, type]] = {
     CommandType.TOPIC_MIGRATED: TopicMigrated,
 }
 _TYPES: Final = {command: command_type for command_type, command in _COMMANDS.items()}
+# In these parts most fields are unset most of the time; in commands, what is set is said.
+_PAIRS: Final = FieldPairs(leave_defaults_out={MessageId, FeatureFlags})
 
 
 def encode_command(command: Command) -> bytes:
@@ -911,7 +911,7 @@ def encode_command(command: Command) -> bytes:
             base.type = command_type
             part: ProtobufMessage = getattr(base, command_type.name.lower())
             part.SetInParent()
-            _fill(part, command)
+            _PAIRS.fill(part, command)
         return encode_frame(base.SerializeToString(), body)
     except (EncodeError, TypeError, ValueError) as error:
         msg = f"{type(command).__name__} cannot be sent: {error}"
@@ -1111,7 +1111,7 @@ def _decode_any(data: bytes, body: memoryview | None) -> Command:
         msg = f"{len(body)} bytes after a command of type {command_type.name}, which has no payload"
         raise RemoteProtocolError(msg)
     try:
-        command: Command = _value_of(getattr(base, name), _COMMANDS[command_type])  # type: ignore[assignment]
+        command: Command = _PAIRS.value_of(getattr(base, name), _COMMANDS[command_type])  # type: ignore[assignment]
     except ValueError as error:
         msg = f"a command of type {command_type.name} has a field that cannot be: {error}"
         raise RemoteProtocolError(msg) from error
@@ -1154,104 +1154,3 @@ def _fill_message(message: _pb.CommandMessage, command: Message) -> None:
 
 def _signed(value: int) -> int:
     return value - _UINT64 if value >= _SIGN else value
-
-
-def _text_of(value: object) -> str:
-    # Where the bytes are no UTF-8, some Python runtimes of protobuf give the bytes instead of an error.
-    if not isinstance(value, str):
-        msg = f"{value!r} is not UTF-8"
-        raise ValueError(msg)  # noqa: TRY004 - the peer's error; to be caught with the others
-    return value
-
-
-class _Field(NamedTuple):
-    """How one field of a command and of its protobuf message become each other."""
-
-    name: str
-    repeated: bool
-    unsigned: bool
-    text: bool
-    part: type | None
-    enum: Callable[[int], IntEnum] | None
-    left_out: object
-    """A value that is not sent, besides None."""
-
-
-def _fields_of(command: type, message: ProtobufMessage) -> tuple[_Field, ...]:
-    """The fields of a command's class, paired with those of its message by name; worked out once."""
-    known = _FIELDS.get(command)
-    if known is None:
-        hints = get_type_hints(command)
-        known = tuple(
-            _pair(
-                item.name,
-                hints[item.name],
-                message.DESCRIPTOR.fields_by_name[item.name].type,
-                item.default if command in _DEFAULTS_LEFT_OUT else None,
-            )
-            for item in fields(command)
-        )
-        _FIELDS[command] = known
-    return known
-
-
-_FIELDS: dict[type, tuple[_Field, ...]] = {}
-# Parts of which most fields are unset most of the time; in commands, what is set is said.
-_DEFAULTS_LEFT_OUT: Final = {MessageId, FeatureFlags}
-
-
-def _pair(name: str, hint: object, wire_type: int, left_out: object) -> _Field:
-    kinds = [hint]
-    if get_origin(hint) in {Union, UnionType, tuple}:
-        kinds = [kind for kind in get_args(hint) if kind not in {type(None), Ellipsis}]
-    (kind,) = kinds
-    return _Field(
-        name=name,
-        repeated=get_origin(hint) is tuple,
-        text=wire_type == FieldDescriptor.TYPE_STRING,
-        unsigned=wire_type == FieldDescriptor.TYPE_UINT64,
-        part=kind if isinstance(kind, type) and wire_type == FieldDescriptor.TYPE_MESSAGE else None,
-        enum=kind if isinstance(kind, EnumMeta) else None,
-        left_out=left_out,
-    )
-
-
-def _fill(message: ProtobufMessage, command: object) -> None:
-    for item in _fields_of(type(command), message):
-        value = getattr(command, item.name)
-        if value is None or value == item.left_out:
-            continue
-        if item.part is not None:
-            for part in value if item.repeated else (value,):
-                target = getattr(message, item.name)
-                target = target.add() if item.repeated else target
-                target.SetInParent()
-                _fill(target, part)
-        elif item.repeated:
-            getattr(message, item.name).extend(value)
-        else:
-            setattr(message, item.name, value + _UINT64 if item.unsigned and value < 0 else value)
-
-
-def _value_of(message: ProtobufMessage, command: type) -> object:
-    values: dict[str, object] = {}
-    for item in _fields_of(command, message):
-        if item.repeated:
-            parts = getattr(message, item.name)
-            if item.text:
-                parts = map(_text_of, parts)
-            values[item.name] = tuple(parts if item.part is None else (_value_of(part, item.part) for part in parts))
-            continue
-        if not message.HasField(item.name):
-            continue
-        value = getattr(message, item.name)
-        if item.part is not None:
-            value = _value_of(value, item.part)
-        elif item.enum is not None:
-            value = item.enum(value)
-        elif item.unsigned:
-            value = _signed(value)
-        elif item.text:
-            value = _text_of(value)
-        values[item.name] = value
-    return command(**values)
