@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from spark_mq_source.core.errors import (
+    BrokerError,
+    LocalProtocolError,
     MQSourceError,
     RequestTimeoutError,
     TopicNotFoundError,
@@ -191,9 +193,9 @@ class TubeMQClient:
         with self._brokers_lock:
             while self._brokers:
                 self._brokers.popitem()[1].close()
-        master, self._master = self._master, None
-        if master is not None:
-            master.close()
+        with self._master_lock:
+            if self._master is not None:
+                self._master.close()
 
     @property
     def authorized(self) -> AuthorizedInfo | None:
@@ -314,6 +316,7 @@ class TubeMQClient:
         """
         key = broker.host, broker.port
         with self._brokers_lock:
+            self._check_open()
             self._close_idle(key)
             session = self._brokers.get(key)
             if session is None or session.closed:
@@ -363,6 +366,7 @@ class TubeMQClient:
 
     def _ask(self, address: tuple[str, int], request: MasterRequest, *, any_code: bool) -> Response:
         with self._master_lock:
+            self._check_open()
             session = self._master
             if session is None or session.closed or self._master_address != address:
                 if session is not None:
@@ -377,6 +381,12 @@ class TubeMQClient:
         if response.err_code != SUCCESS and not any_code:
             raise error_for_code(response.err_code, response.err_msg, session.address)
         return response
+
+    def _check_open(self) -> None:
+        # Who asks later, a heartbeat for one, would open a connection that nobody closes.
+        if self._closed:
+            msg = "tubemq: this client was closed"
+            raise LocalProtocolError(msg)
 
     def _renew_authorization(self) -> None:
         # As a producer of nothing: that needs no group, and the answer has a visit token.
@@ -461,7 +471,8 @@ class _Member:
             try:
                 self.beat()
             except MQSourceError as error:
-                if not error.retryable:
+                # A refusal stays one; whatever else went wrong, the next connection may do better.
+                if isinstance(error, BrokerError) and not error.retryable:
                     self.error = error
                     logger.error("%s is no member any more: %s", self.client_id, error)  # noqa: TRY400 - one sentence
                     return

@@ -261,11 +261,15 @@ class _Lane:
 
 
 class _Topic:
-    """The partitions of a topic and whose turn it is."""
+    """The partitions of a topic.
+
+    Attributes:
+        turn: whose turn it is, counted on and on.
+    """
 
     def __init__(self, name: str, turn: int) -> None:
         self.name = name
-        self._turn = turn
+        self.turn = turn
         self._meta: ClusterMeta | None = None
         self._partitions: list[BrokerPartition] = []
 
@@ -281,12 +285,6 @@ class _Topic:
             # A master that has just started may not know the brokers yet: what was true may still be.
             self._partitions = found or self._partitions
         return self._partitions
-
-    def next_turn(self, rows: int) -> int:
-        """Whose turn it is, for so many rows."""
-        turn = self._turn
-        self._turn += rows
-        return turn
 
 
 class TubeMQWriter:
@@ -361,35 +359,33 @@ class TubeMQWriter:
     # -- which rows go where
 
     def _write_some(self, batch: pa.RecordBatch) -> None:
-        turns: dict[str, tuple[Sequence[BrokerPartition], int]] = {}
-        rows = batch.num_rows
+        chosen: dict[str, tuple[_Topic, Sequence[BrokerPartition]]] = {}
         auth_info = None
         client_id, sent_addr = "", 0
         largest = 0
-        for topic, data, flag, message_type, message_time in self._encoder.encode(batch):
-            turn = turns.get(topic)
-            if turn is None:
-                producer, found = self._open(topic)
-                partitions = self._working(found.partitions(producer.meta))
-                turn = partitions, found.next_turn(rows)
+        for name, data, flag, message_type, message_time in self._encoder.encode(batch):
+            known = chosen.get(name)
+            if known is None:
+                producer, topic = self._open(name)
+                known = chosen[name] = topic, self._working(topic.partitions(producer.meta))
                 client_id, sent_addr = producer.client_id, self._sent_addr
                 largest = producer.max_message_bytes or 0
                 auth_info = self._client.authorization_for_brokers()
-            partitions, n = turn
-            turns[topic] = partitions, n + 1
+            topic, partitions = known
             if largest and len(data) > largest:
                 msg = (
-                    f"tubemq: a row for topic {topic} has {len(data)} bytes with its attributes, where the master "
+                    f"tubemq: a row for topic {name} has {len(data)} bytes with its attributes, where the master "
                     f"allows {largest}"
                 )
                 raise UnwritableRowError(msg)
-            broker, _, partition_id = partitions[n % len(partitions)]
+            broker, _, partition_id = partitions[topic.turn % len(partitions)]
+            topic.turn += 1
             self._lane(broker).outbox.append(
                 _new_tuple(
                     SendMessage,
                     (
                         client_id,
-                        topic,
+                        name,
                         partition_id,
                         data,
                         flag,
@@ -565,7 +561,8 @@ class TubeMQWriter:
         for send in sends:
             producer, topic = self._open(send.topic_name)
             partitions = self._working(topic.partitions(producer.meta))
-            partition = partitions[topic.next_turn(1) % len(partitions)]
+            partition = partitions[topic.turn % len(partitions)]
+            topic.turn += 1
             lane = self._lane(partition.broker)
             send = send._replace(partition_id=partition.partition_id, auth_info=auth_info)  # noqa: PLW2901 - the same
             size = len(send.data)
