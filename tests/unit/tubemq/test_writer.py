@@ -276,15 +276,16 @@ def test_a_broker_that_was_set_aside_is_tried_again_with_one_message(
 
 
 def test_a_broker_that_is_too_slow_gets_less_at_once_and_more_again(server: Servers, writer: Any) -> None:
-    task = writer(server({c.SendMessage: in_turn(*[lambda _, __: None] * 64, STORED)}), requestTimeout="200ms")
+    one = server({c.SendMessage: in_turn(*[lambda _, __: None] * 64, STORED)})
+    task = writer(one, requestTimeout="500ms")
     task.write(rows(*[b"x"] * 64))
     task.flush()
     (lane,) = task._lanes.values()
-    assert 1000 <= lane.most_rows < 2000
-    for _ in range(60):
+    assert lane.most_rows < 2000
+    while lane.most_rows < 2000:
+        assert len(one.of(c.SendMessage)) < 100_000
         task.write(rows(*[b"x"] * 200))
-    task.flush()
-    assert lane.most_rows == 2000
+        task.flush()
 
 
 def test_a_token_that_is_refused_is_renewed(server: Servers, writer: Any) -> None:
