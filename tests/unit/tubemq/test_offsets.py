@@ -1,0 +1,94 @@
+"""What users and checkpoints say of positions in TubeMQ, and the sentences where that is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_mq_source.tubemq.offsets import (
+    EARLIEST,
+    LATEST,
+    TopicPartition,
+    Trigger,
+    decode_offsets,
+    encode_offsets,
+    parse_offsets,
+    parse_topic,
+)
+
+TP = TopicPartition("t", 1, 0)
+
+
+def test_words():
+    assert parse_offsets("earliest").at(TP) == EARLIEST
+    assert parse_offsets("LATEST").at(TP) == LATEST
+
+
+def test_a_partition_wins_over_its_topic():
+    wanted = parse_offsets('{"t": "earliest", "1:t:0": 56, "2:u:10000": "latest"}')
+    assert wanted.at(TP) == 56
+    assert wanted.at(TopicPartition("t", 1, 1)) == EARLIEST
+    assert wanted.at(TopicPartition("u", 2, 10_000)) == LATEST
+    assert wanted.at(TopicPartition("u", 1, 10_000)) is None
+
+
+def test_a_checkpoint_can_be_pasted():
+    text = json.dumps(encode_offsets(Trigger({TP: 84}, {TP: 28})))
+    assert parse_offsets(text).at(TP) == 84
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("soon", "expected earliest, latest or a JSON object that begins with {"),
+        ("{", "not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        ("{}", "an empty JSON object names no topic"),
+        ('{"t": 0, "t": 28}', '"t" is there twice'),
+        ('{"t": 27}', '"t": expected "earliest", "latest" or an offset, which is a multiple of 28'),
+        ('{"t": -28}', '"t": expected "earliest", "latest" or an offset, which is a multiple of 28'),
+        ('{"t": 28.0}', '"t": expected "earliest", "latest" or an offset, which is a multiple of 28'),
+        ('{"t": true}', '"t": expected "earliest", "latest" or an offset, which is a multiple of 28'),
+        ('{"t": {"0": 28}}', '"t": expected "earliest", "latest" or an offset, which is a multiple of 28'),
+        ('{"1:t": 28}', '"1:t": expected brokerId:topic:partition, such as 1:flights:0'),
+        ('{"x:t:0": 28}', '"x:t:0": expected brokerId:topic:partition, such as 1:flights:0'),
+        ('{"1:t:01": 28}', '"1:t:01": expected brokerId:topic:partition, such as 1:flights:0'),
+        ('{"1:t:4294967296": 28}', '"1:t:4294967296": expected brokerId:topic:partition, such as 1:flights:0'),
+        ('{"version": 2, "positions": {}, "from": {}}', "offsets of version 2, and this release knows version 1 only"),
+        ('{"t": ' + "9" * 5000 + "}", "not JSON: a number with too many digits"),
+        ('{"t": ' + "[" * 100_000 + "}", "JSON that is nested too deep"),
+    ],
+)
+def test_what_is_no_offset_is_said(text: str, sentence: str):
+    with pytest.raises(ValueError, match=r".+") as caught:
+        parse_offsets(text)
+    assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ({"positions": {}}, 'offsets without a "version" were not written by this package'),
+        ([], 'offsets without a "version" were not written by this package'),
+        ({"version": 1, "positions": {}}, 'offsets must have "version", "positions" and "from" and nothing else'),
+        ({"version": True, "positions": {}, "from": {}}, "offsets of version True"),
+        ({"version": 1, "positions": [], "from": {}}, '"positions" is not a JSON object'),
+        ({"version": 1, "positions": {"1:t:0": 3}, "from": {}}, '"1:t:0": expected "earliest", "latest" or an offset'),
+    ],
+)
+def test_a_checkpoint_that_is_none_is_said(document: object, sentence: str):
+    with pytest.raises(ValueError, match=r".+") as caught:
+        decode_offsets(document)
+    assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("name", ["", "1t", "t t", "t:1", "t" * 65, "t\n", "\u00e4"])
+def test_names_that_are_none(name: str):
+    with pytest.raises(ValueError, match="a topic's name begins with a letter"):
+        parse_topic(name)
+
+
+def test_equal_offsets_are_equal_text():
+    other = TopicPartition("t", 2, 0)
+    one, two = Trigger({TP: 28, other: 0}, {TP: 0}), Trigger({other: 0, TP: 28}, {TP: 0})
+    assert json.dumps(encode_offsets(one)) == json.dumps(encode_offsets(two))

@@ -1,0 +1,160 @@
+"""What users write for tubemq, and the sentences they get where it is wrong."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.options import READ, STREAM, WRITE, Scope, _known_options
+from spark_mq_source.tubemq.offsets import EARLIEST, TopicPartition
+from spark_mq_source.tubemq.options import Assignment, OnCorrupt, TubeMQOptions, parse_masters
+
+SECRET = "do-not-show-me"
+
+
+def made(scope: Scope = READ, **options: str) -> TubeMQOptions:
+    given = {"masters": "m", "topic": "t"} | options
+    return TubeMQOptions.from_spark({key.lower(): text for key, text in given.items()}, scope)
+
+
+def refusal(scope: Scope = READ, **options: str) -> str:
+    with pytest.raises(OptionError) as caught:
+        made(scope, **options)
+    sentence = str(caught.value)
+    assert sentence.startswith("format 'tubemq': ")
+    assert SECRET not in sentence
+    return sentence.removeprefix("format 'tubemq': ")
+
+
+def test_defaults():
+    options = made()
+    assert options.addresses == (("m", 8715),)
+    assert options.topic_names == ("t",)
+    assert (options.starting_offsets, options.ending_offsets) == (None, None)
+    assert (options.fail_on_data_loss, options.low_latency, options.tls) == (True, False, False)
+    assert options.on_corrupt is OnCorrupt.FAIL
+    assert options.read_priority == 1
+    assert made(lowLatency="true").read_priority == 303
+    assert made(STREAM, group="g").assignment is Assignment.SERVER
+
+
+def test_every_default_text_is_its_default():
+    for one in _known_options(TubeMQOptions):
+        text = one.declared.default_text
+        if text is not None and isinstance(one.field.default, int):
+            assert one.parse(text.strip("`")) == one.field.default, one.name
+        if one.declared.check is not None and isinstance(one.field.default, int):
+            one.declared.check(one.field.default)
+
+
+def test_survives_pickling_and_shows_no_secret():
+    options = made(authUser="u", authPassword=SECRET)
+    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - our own bytes
+    assert SECRET not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("text", "masters"),
+    [
+        ("h", [("h", 8715)]),
+        ("h:1", [("h", 1)]),
+        ("a.b-c:8000, 10.0.0.1", [("a.b-c", 8000), ("10.0.0.1", 8715)]),
+    ],
+)
+def test_masters(text: str, masters: list[tuple[str, int]]):
+    assert list(parse_masters(text)) == masters
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("h:0", "masters='h:0': 0 is not a port"),
+        ("h:99999", "masters='h:99999': 99999 is not a port"),
+        ("tube://h:1", "masters='tube://h:1': 'tube://h:1' is not host or host:port"),
+        ("::1", "masters='::1': '::1' is not host or host:port"),
+        ("h,h:8715", "masters='h,h:8715': h:8715 is there twice"),
+        ("h,,i", "masters='h,,i': expected names with commas between them, none of them empty"),
+    ],
+)
+def test_masters_that_are_none(text: str, sentence: str):
+    assert refusal(masters=text) == sentence
+
+
+def test_one_of_topic_and_topics():
+    assert made(topics="b,a", topic=None).topic_names == ("a", "b")  # type: ignore[arg-type]
+    assert refusal(topics="a") == "set exactly one of topic, topics, not both"
+    with pytest.raises(OptionError, match=r"set exactly one of topic, topics$"):
+        TubeMQOptions.from_spark({"masters": "m"}, READ)
+    assert "topic='1t': a topic's name begins with a letter" in refusal(topic="1t")
+    with pytest.raises(OptionError, match="topics='a,a': a is there twice"):
+        TubeMQOptions.from_spark({"masters": "m", "topics": "a,a"}, READ)
+
+
+def test_the_rows_may_name_the_topic_of_a_write():
+    assert TubeMQOptions.from_spark({"masters": "m"}, WRITE).topic is None
+
+
+def test_groups_are_alike_where_topics_and_filters_are():
+    one = made(topics="a,b", topic=None, filters="x,y")  # type: ignore[arg-type]
+    same = made(topics="b,a", topic=None, filters="y,x")  # type: ignore[arg-type]
+    other = made(topics="a,b", topic=None)  # type: ignore[arg-type]
+    assert one.group_name == same.group_name != other.group_name
+    assert made(group="mine").group_name == "mine"
+
+
+@pytest.mark.parametrize("text", ["1g", "g g", "g:1", "g" * 101, "g#"])
+def test_groups_that_are_none(text: str):
+    assert f"group='{text}': a group's name begins with a letter" in refusal(group=text)
+
+
+@pytest.mark.parametrize("text", ["a b", "a#b", "a;b", "a:b", "a@b"])
+def test_filters_that_are_none(text: str):
+    assert "has a character that no message type can have" in refusal(filters=text)
+
+
+def test_a_stream_in_a_group_has_to_name_it():
+    assert "assignment=server shares the topics with the other members of a group: set group" in refusal(STREAM)
+    assert made(STREAM, assignment="client").group is None
+    assert "assignment: has no meaning when reading a batch" in refusal(assignment="client")
+    assert "assignment='master': expected server or client" in refusal(STREAM, assignment="master", group="g")
+
+
+def test_positions_of_a_group_are_not_a_querys_to_choose():
+    offsets = '{"t": "earliest"}'
+    assert "positions belong to the group" in refusal(STREAM, group="g", startingOffsets=offsets)
+    assert made(STREAM, assignment="client", startingOffsets=offsets).starting_offsets is not None
+    wanted = made(STREAM, group="g", startingOffsets="earliest").starting_offsets
+    assert wanted is not None
+    assert wanted.everywhere == EARLIEST
+
+
+def test_a_range_of_nothing_is_refused():
+    assert "startingOffsets: latest would read nothing in a batch" in refusal(startingOffsets="latest")
+    assert "endingOffsets: earliest would read nothing" in refusal(endingOffsets='{"t": "earliest"}')
+    text = refusal(startingOffsets='{"1:t:0": 56}', endingOffsets='{"1:t:0": 28}')
+    assert text == "startingOffsets is past endingOffsets for 1:t:0: 56 and 28"
+    wanted = made(startingOffsets='{"1:t:0": 28}', endingOffsets='{"1:t:0": 28}').ending_offsets
+    assert wanted is not None
+    assert wanted.at(TopicPartition("t", 1, 0)) == 28
+
+
+def test_security_goes_together():
+    assert refusal(authPassword=SECRET) == "authUser and authPassword go together: set both"
+    assert refusal(clientKey="k", tls="true") == "clientKey needs clientCert"
+    assert refusal(trustCerts="c") == "trustCerts has no meaning without tls=true"
+    assert made(tls="true", trustCerts="c", clientCert="d").client_cert == "d"
+
+
+def test_zones():
+    assert made(messageTimeZone="Asia/Shanghai").message_time_zone == "Asia/Shanghai"
+    assert "no time zone of this name is known here" in refusal(messageTimeZone="Asia/Nowhere")
+
+
+def test_problems_are_told_at_once():
+    text = refusal(maxBatchRows="0", failOnDataLoss="ture", starting="x", fetchesInFlight="65")
+    assert "maxBatchRows='0': must be from 1 to 2147483647" in text
+    assert "failOnDataLoss='ture': expected true or false" in text
+    assert "fetchesInFlight='65': must be from 1 to 64" in text
+    assert "starting: unknown option" in text
