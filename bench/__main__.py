@@ -74,7 +74,7 @@ class Broker:
 
 def main() -> None:
     """Parses the command line and runs what it asks for."""
-    if sys.argv[1:2] in (["decode"], ["encode"]):
+    if sys.argv[1:2] in (["decode"], ["encode"], ["nsq"], ["tubemq"]):
         # Imported by name: these parts neither need nor wait for anything else here.
         importlib.import_module(f"bench.{sys.argv[1]}").main(sys.argv[2:])
         return

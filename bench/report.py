@@ -17,7 +17,7 @@ from typing import Any
 from bench.publish import Workload
 from spark_mq_source import implementation
 
-__all__ = ["CaseResult", "Results", "StreamResult", "describe_machine"]
+__all__ = ["CaseResult", "Results", "StreamResult", "describe_machine", "replaced"]
 
 LABELS = {
     "ours": "pulsar-native",
@@ -343,11 +343,11 @@ class Results:
         """
         text = path.read_text()
         if self.cases:
-            text = _replaced(text, "bench", self.markdown())
+            text = replaced(text, "bench", self.markdown())
         if self.streams:
-            text = _replaced(text, "bench-stream", self.stream_markdown())
+            text = replaced(text, "bench-stream", self.stream_markdown())
         if self.writes:
-            text = _replaced(text, "bench-write", self.write_markdown())
+            text = replaced(text, "bench-write", self.write_markdown())
         path.write_text(text)
 
 
@@ -380,7 +380,12 @@ def _lines(path: str) -> Sequence[str]:
     return file.read_text().splitlines() if file.exists() else ()
 
 
-def _replaced(text: str, part: str, table: str) -> str:
+def replaced(text: str, part: str, table: str) -> str:
+    """The text with the table between the markers of this part of the benchmark.
+
+    Raises:
+        ValueError: it has no such markers.
+    """
     begin, end = f"<!-- {part}:begin -->", f"<!-- {part}:end -->"
     before, found_begin, rest = text.partition(begin)
     _, found_end, after = rest.partition(end)

@@ -152,7 +152,7 @@ class NsqdProcess:
         deadline = time.monotonic() + START_TIMEOUT_S
         while f'"tcp_port":{self.tcp_port},' not in _get(self.lookupd_address, "/nodes"):
             if time.monotonic() > deadline:
-                msg = f"nsqd did not register with {self.lookupd.tcp_address}; the end of {self.log}:\n{log_tail(self.log)}"
+                msg = f"nsqd did not register with a lookup daemon; the end of {self.log}:\n{log_tail(self.log)}"
                 raise RuntimeError(msg)
             time.sleep(0.02)  # nothing tells when it has
 
