@@ -50,9 +50,9 @@ class RecordedCall:
         return self.case.replace(" ", "_")
 
 
-def tubemq_calls() -> list[RecordedCall]:
-    """Every recorded TubeMQ call."""
-    lines = (FOLDER / "tubemq" / "server-2.4.0.jsonl").read_text(encoding="utf-8").splitlines()
+def tubemq_calls(name: str = "server-2.4.0.jsonl") -> list[RecordedCall]:
+    """Every TubeMQ call of one recording."""
+    lines = (FOLDER / "tubemq" / name).read_text(encoding="utf-8").splitlines()
     items = [json.loads(line) for line in lines]
     return [
         RecordedCall(item["name"], bytes.fromhex(item["send"]), bytes.fromhex(item["recv"]), item["decoded"])
