@@ -1,0 +1,435 @@
+"""`python -m bench tubemq`: what `tubemq` reads and writes, beside raw socket loops and the official Java client.
+
+    python -m bench tubemq                    everything, three times in turn
+    python -m bench tubemq --sizes 100 --only read_raw read_alone
+    python -m bench tubemq --update-readme    and the table into the project's README.md
+
+It starts a master and one stock broker, and fills a topic of one partition for each size; readers begin at its start.
+Writers share a topic of three partitions. The raw loops are the limit of one connection: `read_raw` keeps four fetches
+under way and parses the answers with protobuf, `write_raw` sends frames made ready, 2,000 under way, and counts the
+answers. `CliConsumer` and `CliProducer` are TubeMQ's own programs; their rate is that of a long run less a short one,
+so that their start is not counted. All others are timed from before they connect; in Spark, the whole job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from bench.publish import make_values
+from bench.readers import ROOT, VALUE_ONLY, spark_session
+from bench.report import describe_machine, replaced
+from dev.tubemq_admin import Topic
+from dev.tubemq_servers import VERSION, TubeCluster, distribution
+from spark_mq_source.core.options import READ, WRITE
+from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.spark.tubemq import TubeMQDataSource
+from spark_mq_source.tubemq import _pb, commands
+from spark_mq_source.tubemq.client import TubeMQClient
+from spark_mq_source.tubemq.offsets import INDEX_BYTES
+from spark_mq_source.tubemq.options import FLUSHED_ONLY, TubeMQOptions
+from spark_mq_source.tubemq.planner import fetch_bounds, partitions_of, plan_batch
+from spark_mq_source.tubemq.reader import read_range
+from spark_mq_source.tubemq.wire import Frame, take_frame
+from spark_mq_source.tubemq.writer import write_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+READ_MESSAGES = {100: 1_000_000, 1024: 200_000}
+WRITTEN_MESSAGES = {100: 150_000, 1024: 100_000}
+SYNC_MESSAGES = 2_000
+"""What the synchronous Java client writes: at a seventieth of our rate, as long as ours takes for all."""
+
+SHORT_MESSAGES = 500
+"""Of a short run of a Java program, whose time is that of its start and end."""
+
+FETCHES_UNDER_WAY = 4
+SENDS_UNDER_WAY = 2000
+SENDS_TOGETHER = 50
+ARROW_ROWS = 10_000
+"""As many rows as Spark puts into one Arrow batch."""
+
+TIMEOUT_MS = 60_000
+BROKER_JVM = ("-XX:+UseParallelGC",)
+FLUSH_PATIENCE_S = 120.0
+
+LABELS = {
+    "read_raw": "read, raw pipelined loop",
+    "read_alone": "read, 1 task without Spark",
+    "read_spark": "read in Spark",
+    "read_java": "read, Java (CliConsumer, pull)",
+    "read_java_push": "read, Java (CliConsumer, push)",
+    "write_raw": "write, raw pipelined loop",
+    "write_alone": "write, 1 task without Spark",
+    "write_spark": "write in Spark",
+    "write_java": "write, Java (CliProducer, asynchronous)",
+    "write_java_sync": "write, Java (CliProducer, synchronous)",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cluster, and messages of one size that go through it.
+
+    Attributes:
+        cluster: where.
+        value_bytes: of each message.
+        spark: a session with two cores.
+        folder: for files of this run.
+    """
+
+    cluster: TubeCluster
+    value_bytes: int
+    spark: SparkSession
+    folder: Path
+
+    @property
+    def full(self) -> str:
+        """The topic that is read."""
+        return f"full_{self.value_bytes}"
+
+    @property
+    def sink(self) -> str:
+        """The topic that is written."""
+        return f"sink_{self.value_bytes}"
+
+    @property
+    def read_messages(self) -> int:
+        """How many messages are read."""
+        return READ_MESSAGES[self.value_bytes]
+
+    @property
+    def written_messages(self) -> int:
+        """How many messages are written."""
+        return WRITTEN_MESSAGES[self.value_bytes]
+
+    def options(self, topic: str) -> dict[str, str]:
+        """The options of a read from the start, or a write."""
+        return {"masters": self.cluster.master_addresses, "topic": topic}
+
+    def rows(self) -> pa.Table:
+        """What is written."""
+        return pa.table({"value": pa.array(make_values(self.value_bytes, 2 * ARROW_ROWS), pa.binary())})
+
+    def fill(self) -> None:
+        """Writes what is read, and waits until it is flushed."""
+        _send_all(self, self.full, self.read_messages, partitions=1)
+        deadline = time.monotonic() + FLUSH_PATIENCE_S
+        options = TubeMQOptions.from_spark(self.options(self.full), READ)
+        with TubeMQClient(options) as client:
+            found = partitions_of(client.fetch_topics([self.full], group="bench").partitions())
+            while True:
+                (bounds,) = fetch_bounds(client, options, found, priority=FLUSHED_ONLY).values()
+                if bounds.last == self.read_messages * INDEX_BYTES:
+                    return
+                if time.monotonic() > deadline:
+                    msg = f"only {bounds.last // INDEX_BYTES} of {self.read_messages} messages were flushed"
+                    raise RuntimeError(msg)
+                time.sleep(0.2)  # the broker tells nobody
+
+
+def _rate(messages: int, work: Callable[[], None]) -> float:
+    """Messages a second."""
+    started = time.perf_counter()
+    work()
+    return messages / (time.perf_counter() - started)
+
+
+# -- reading
+
+
+def _read_raw(case: Case) -> None:
+    client, topic = f"bench-raw-{time.monotonic_ns()}", case.full
+    register = commands.RegisterPartition(
+        commands.RegisterType.REGISTER, client, "bench_raw", topic, 0, curr_offset=0, qry_priority_id=FLUSHED_ONLY
+    )
+    fetch = commands.GetMessage(client, 0, "bench_raw", topic, manual_commit_offset=True)
+    leave = commands.RegisterPartition(commands.RegisterType.UNREGISTER, client, "bench_raw", topic, 0)
+    left = case.read_messages
+    with _connected(case) as sock:
+        answers = _answers(sock)
+        sock.sendall(commands.encode_request(0, register, timeout_ms=TIMEOUT_MS))
+        next(answers)
+        ask = commands.encode_request(1, fetch, timeout_ms=TIMEOUT_MS)
+        sock.sendall(ask * FETCHES_UNDER_WAY)
+        while left > 0:
+            left -= _count_messages(next(answers))
+            sock.sendall(ask)
+        for _ in range(FETCHES_UNDER_WAY):
+            next(answers)
+        sock.sendall(commands.encode_request(2, leave, timeout_ms=TIMEOUT_MS))
+        next(answers)
+    _check_rows(case.read_messages - left, case.read_messages)
+
+
+def _count_messages(answer: Frame) -> int:
+    _, response = commands.decode_response(answer)
+    if not isinstance(response, commands.GetMessageResponse):
+        msg = f"{response} came where messages were asked for"
+        raise TypeError(msg)
+    return len(_pb.TransferedMessages.FromString(bytes(response.body)).messages)
+
+
+def _read_alone(case: Case) -> None:
+    options = TubeMQOptions.from_spark(case.options(case.full), READ)
+    schema = pa.schema([("value", pa.binary())])
+    rows = sum(batch.num_rows for task in plan_batch(options) for batch in read_range(options, task, schema))
+    _check_rows(rows, case.read_messages)
+
+
+def _read_spark(case: Case) -> None:
+    case.spark.read.format("tubemq").schema(VALUE_ONLY).options(**case.options(case.full)).load().write.format(
+        "noop"
+    ).mode("overwrite").save()
+
+
+def _read_java(case: Case, *flags: str) -> float:
+    def run(messages: int) -> float:
+        group = f"bench_{time.monotonic_ns()}"
+        return _java(case, "CliConsumer", case.full, messages, "--groupName", group, "--consume-position", "-1", *flags)
+
+    return (case.read_messages - SHORT_MESSAGES) / (run(case.read_messages) - run(SHORT_MESSAGES))
+
+
+def _check_rows(rows: int, expected: int) -> None:
+    if rows != expected:
+        msg = f"{rows} rows of {expected} were read"
+        raise RuntimeError(msg)
+
+
+# -- writing
+
+
+def _send_all(case: Case, topic: str, messages: int, partitions: int) -> None:
+    """Sends frames made ready, which differ in nothing but their value and partition."""
+    values = make_values(case.value_bytes, SENDS_TOGETHER * 30)
+    frames = [
+        commands.encode_request(
+            number,
+            commands.SendMessage(
+                "bench-raw", topic, number % partitions, value, 0, zlib.crc32(value) & 0x7FFFFFFF, 0x7F000001
+            ),
+            timeout_ms=TIMEOUT_MS,
+        )
+        for number, value in enumerate(values)
+    ]
+    packs = [b"".join(frames[at : at + SENDS_TOGETHER]) for at in range(0, len(frames), SENDS_TOGETHER)]
+    count, rest = divmod(messages, SENDS_TOGETHER)
+    if rest:
+        msg = f"{messages} is no multiple of {SENDS_TOGETHER}"
+        raise ValueError(msg)
+    free = threading.Semaphore(SENDS_UNDER_WAY // SENDS_TOGETHER)
+    refused: list[object] = []
+    with _connected(case) as sock:
+
+        def take_answers() -> None:
+            answers = _answers(sock)
+            for _ in range(count):
+                for _ in range(SENDS_TOGETHER):
+                    answer = next(answers)
+                    if not commands.is_stored(answer.payload):
+                        refused.append(bytes(answer.payload))
+                free.release()
+
+        taker = threading.Thread(target=take_answers)
+        taker.start()
+        for turn in range(count):
+            free.acquire()
+            sock.sendall(packs[turn % len(packs)])
+        taker.join()
+    if refused:
+        msg = f"{len(refused)} of {messages} messages were refused: {refused[0]!r}"
+        raise RuntimeError(msg)
+
+
+def _write_alone(case: Case) -> None:
+    options = TubeMQOptions.from_spark(case.options(case.sink), WRITE)
+    batches = case.rows().to_batches(max_chunksize=ARROW_ROWS)
+    turns = (batches[number % len(batches)] for number in range(case.written_messages // ARROW_ROWS))
+    write_rows(options, turns, TaskAttempt("bench"))
+
+
+def _write_spark(case: Case) -> None:
+    file = case.folder / f"rows-{case.value_bytes}.arrow"
+    if not file.exists():
+        rows = case.rows()
+        with pa.ipc.new_file(file, rows.schema) as out:
+            out.write_table(rows, max_chunksize=ARROW_ROWS)
+    (
+        case.spark.read.format("bench-null")
+        .options(batches=str(file), rows=str(case.written_messages), partitions="1")
+        .schema(VALUE_ONLY)
+        .load()
+        .write.format("tubemq")
+        .options(**case.options(case.sink))
+        .mode("append")
+        .save()
+    )
+
+
+def _write_java(case: Case, messages: int, *flags: str) -> float:
+    def run(count: int) -> float:
+        size = str(case.value_bytes)
+        return _java(case, "CliProducer", case.sink, count, "--message-data-size", size, *flags)
+
+    return (messages - SHORT_MESSAGES) / (run(messages) - run(SHORT_MESSAGES))
+
+
+# -- both
+
+
+@contextlib.contextmanager
+def _connected(case: Case) -> Iterator[socket.socket]:
+    broker = case.cluster.broker(1)
+    with socket.create_connection((broker.host, broker.port), timeout=60) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield sock
+
+
+def _answers(sock: socket.socket) -> Iterator[Frame]:
+    """The answers, in order."""
+    data = b""
+    while True:
+        at, view = 0, memoryview(data)
+        while (frame := take_frame(view, at)) is not None:
+            at += frame.size
+            yield frame
+        received = sock.recv(1 << 20)
+        if not received:
+            msg = "the broker closed the connection"
+            raise RuntimeError(msg)
+        data = data[at:] + received
+
+
+def _java(case: Case, program: str, topic: str, messages: int, *flags: str) -> float:
+    """Runs one of TubeMQ's programs; the seconds that it says it took."""
+    command = [
+        "java", "-Xmx1g", "-cp", f"{distribution()}/lib/*", f"org.apache.inlong.tubemq.server.tools.cli.{program}",
+        "--master-servers", case.cluster.master_addresses, "--topicName", topic, "--messages", str(messages), *flags,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    said = re.search(r"Finished, cost time:\s*(\d+)\s*ms", done.stdout)
+    if said is None:
+        msg = f"{program} did not finish:\n{done.stdout[-2000:]}"
+        raise RuntimeError(msg)
+    return int(said[1]) / 1000
+
+
+def contenders(case: Case) -> Mapping[str, Callable[[], float]]:
+    """What is measured, by name; each gives messages a second."""
+    read, written = case.read_messages, case.written_messages
+    return {
+        "read_raw": partial(_rate, read, partial(_read_raw, case)),
+        "read_alone": partial(_rate, read, partial(_read_alone, case)),
+        "read_spark": partial(_rate, read, partial(_read_spark, case)),
+        "read_java": partial(_read_java, case),
+        "read_java_push": partial(_read_java, case, "--consume-push"),
+        "write_raw": partial(_rate, written, partial(_send_all, case, case.sink, written, partitions=3)),
+        "write_alone": partial(_rate, written, partial(_write_alone, case)),
+        "write_spark": partial(_rate, written, partial(_write_spark, case)),
+        "write_java": partial(_write_java, case, written, "--without-delay"),
+        "write_java_sync": partial(_write_java, case, SYNC_MESSAGES, "--sync-produce", "--without-delay"),
+    }
+
+
+# -- the run
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Parses the command line, measures, reports."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench tubemq", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", default=list(LABELS), choices=list(LABELS), metavar="CONTENDER")
+    parser.add_argument("--sizes", nargs="+", type=int, default=list(READ_MESSAGES), choices=list(READ_MESSAGES))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--output", type=Path, help="folder of tubemq.json, of which this run's part is replaced")
+    parser.add_argument("--update-readme", action="store_true", help="write the table into README.md")
+    given = parser.parse_args(arguments)
+    rates: dict[str, dict[str, list[float]]] = {}
+    with tempfile.TemporaryDirectory(prefix="spark-mq-source-bench-") as temporary:
+        folder = Path(temporary)
+        topics = [Topic(f"full_{size}") for size in given.sizes]
+        topics += [Topic(f"sink_{size}", partitions=3) for size in given.sizes]
+        cluster = TubeCluster(folder / "tubemq", topics=topics, jvm=BROKER_JVM)
+        with cluster:
+            spark = spark_session(2, folder)
+            spark.dataSource.register(TubeMQDataSource)
+            for size in given.sizes:
+                case = Case(cluster, size, spark, folder)
+                case.fill()
+                rates[str(size)] = _interleaved(case, given.only, given.repeats)
+            cluster.kill()
+    machine = describe_machine(f"TubeMQ {VERSION}")
+    if given.output is not None:
+        file = given.output / "tubemq.json"
+        earlier = json.loads(file.read_text())["rows_per_second"] if file.exists() else {}
+        rates = {size: earlier.get(size, {}) | rates.get(size, {}) for size in sorted(earlier | rates, key=int)}
+        file.write_text(json.dumps({"machine": machine, "rows_per_second": rates}, indent=1) + "\n")
+    table = markdown(rates)
+    print(table)
+    if given.update_readme:
+        readme = ROOT / "README.md"
+        readme.write_text(replaced(readme.read_text(), "bench-tubemq", table))
+
+
+def _interleaved(case: Case, names: Sequence[str], repeats: int) -> dict[str, list[float]]:
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    # The first round is not counted: the broker and Spark compile themselves; Java programs are new each time.
+    for repeat in range(repeats + 1):
+        for name, measure in contenders(case).items():
+            if name in rates and (repeat or "java" not in name):
+                rate = measure()
+                if repeat:
+                    rates[name].append(rate)
+        if repeat:
+            found = ", ".join(f"{name} {each[-1] / 1e6:.4f}" for name, each in rates.items())
+            print(f"[bench]   {case.value_bytes} B {repeat}/{repeats} M rows/s: {found}", flush=True)
+    return rates
+
+
+def markdown(rates: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    """The table of README.md.
+
+    Example:
+        >>> found = {"100": {"write_raw": [5e4], "write_alone": [4e4], "write_java": [1e4]}}
+        >>> print(markdown(found).splitlines()[3])
+        | 100 B: write, 1 task without Spark | 0.0400 | 0.80 | 4.0x |
+    """
+    lines = ["| | M rows/s | of the raw loop | of the Java client |", "|---|---:|---:|---:|"]
+    for size, found in rates.items():
+        medians = {name: median(each) for name, each in found.items()}
+        for name, rate in medians.items():
+            verb = name.partition("_")[0]
+            raw = medians.get(f"{verb}_raw")
+            # The faster of its two ways.
+            java = max((each for other, each in medians.items() if other.startswith(f"{verb}_java")), default=None)
+            ours = not name.endswith("_raw") and "_java" not in name
+            share = f"{rate / raw:.2f}" if raw and not name.endswith("_raw") else ""
+            times = f"{rate / java:.1f}x" if java and ours else ""
+            lines.append(f"| {int(size):,} B: {LABELS[name]} | {rate / 1e6:.4f} | {share} | {times} |")
+    repeats = max(len(each) for found in rates.values() for each in found.values())
+    machine = describe_machine(f"TubeMQ {VERSION}")
+    lines += [
+        "",
+        f"Medians of {repeats} interleaved runs. {machine['date'][:10]}, {machine['cores']} cores ({machine['cpu']}), "
+        f"TubeMQ {VERSION} and Spark on the same machine; Spark {machine['versions']['pyspark']}.",
+    ]
+    return "\n".join(lines) + "\n"
