@@ -13,8 +13,9 @@ from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.planner import plan_batch
 from spark_mq_source.pulsar.reader import PulsarRange, read_range
 from spark_mq_source.pulsar.stream import PulsarStream
+from spark_mq_source.pulsar.transactions import abort_transactions, commit_transactions
 from spark_mq_source.pulsar.values import check_values
-from spark_mq_source.pulsar.writer import write_rows
+from spark_mq_source.pulsar.writer import WriteReport, write_rows
 from spark_mq_source.spark._compat import arrow_schema
 from spark_mq_source.spark.base import MQDataSource
 
@@ -72,15 +73,21 @@ class PulsarFormat:
             raise OptionError(msg)
         return parsed
 
-    def write(self, options: PulsarOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> int:
+    def write(self, options: PulsarOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> WriteReport:
         """See `write_rows`."""
         return write_rows(options, batches, attempt)
 
-    def commit(self, options: PulsarOptions, reports: Sequence[int]) -> None:
-        """Nothing: what a task has reported is there."""
+    def commit(self, options: PulsarOptions, reports: Sequence[WriteReport]) -> None:
+        """See `commit_transactions`; without transactions what a task has reported is there."""
+        transactions = [report.transaction for report in reports if report.transaction is not None]
+        if transactions:
+            commit_transactions(options, transactions)
 
-    def abort(self, options: PulsarOptions, reports: Sequence[int]) -> None:
-        """Nothing: what is there stays, and is there again when it is written again."""
+    def abort(self, options: PulsarOptions, reports: Sequence[WriteReport]) -> None:
+        """See `abort_transactions`; without transactions what a task has reported stays."""
+        transactions = [report.transaction for report in reports if report.transaction is not None]
+        if transactions:
+            abort_transactions(options, transactions)
 
 
 class PulsarNativeDataSource(MQDataSource):
