@@ -46,6 +46,7 @@ PERF_RATE = 10_000_000
 """A second: as fast as it can."""
 
 WARM_UP_WRITES = 3
+"""The first ones are half as fast."""
 
 _serial = itertools.count()
 
@@ -199,6 +200,8 @@ def warm_broker_up(case: WriteCase) -> None:
 
 def warm_up_writers(case: WriteCase) -> None:
     """What is not counted: Spark's JVM compiles itself, what ours writes is read and counted."""
+    for _ in range(WARM_UP_WRITES):
+        _ours(case)
     case.check()
     _null(case)
 
