@@ -400,20 +400,29 @@ class PulsarWriter:
 
         Raises:
             ReplayError: an earlier attempt has stored more than this one has.
-            MQSourceError: as for `flush`, and a producer could not be closed.
+            MQSourceError: as for `flush`.
         """
         self.flush()
         if self._options.delivery_guarantee is DeliveryGuarantee.EXACTLY_ONCE:
             self._finish_replay()
         for producer in self._open:
-            if producer.session is not None:
-                self._client.close_producer(producer.session, producer.producer_id)
+            self._close_finished(producer)
         if self._transaction is None or self._transaction.id is None:
             return None
         wrote = next((producer for producer in self._open if producer.last_position is not None), None)
         if wrote is None:
             return Transaction(*self._transaction.id)
         return Transaction(*self._transaction.id, wrote.topic_partition, wrote.last_position)
+
+    def _close_finished(self, producer: _Producer) -> None:
+        """Closes a producer that has every receipt: the next attempt or micro-batch may want its name at once."""
+        if producer.session is None:
+            return
+        try:
+            self._client.close_producer(producer.session, producer.producer_id)
+        except MQSourceError as error:
+            # It closes with its connection then; nothing of it is on its way any more.
+            logger.debug("%s: not closed: %s", producer.topic_partition, error)
 
     def _abort(self, transaction: TaskTransaction) -> None:
         """Aborts the transaction, if it is certain that nothing more of this attempt can reach the broker."""
