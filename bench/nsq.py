@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import http.client
 import json
 import socket
@@ -27,7 +28,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -136,10 +136,12 @@ class Case:
             raise RuntimeError(msg)
         return body
 
-    def rows(self) -> pa.Table:
-        """What is written."""
-        values = make_values(VALUE_BYTES, 16 * ARROW_ROWS)
-        return pa.table({"value": pa.array(values, pa.binary())})
+
+@functools.cache
+def _rows() -> pa.Table:
+    """What is written."""
+    values = make_values(VALUE_BYTES, 16 * ARROW_ROWS)
+    return pa.table({"value": pa.array(values, pa.binary())})
 
 
 # -- reading
@@ -265,7 +267,7 @@ def _send_mpubs(case: Case, topic: str, messages: int) -> None:
 
 def _write_alone(case: Case, topic: str) -> None:
     options = NsqOptions.from_spark({**case.addresses, "topic": topic}, WRITE)
-    batches = case.rows().to_batches(max_chunksize=ARROW_ROWS)
+    batches = _rows().to_batches(max_chunksize=ARROW_ROWS)
     turns = (batches[number % len(batches)] for number in range(case.messages // ARROW_ROWS))
     write_rows(options, turns, TaskAttempt("bench"))
 
@@ -274,7 +276,7 @@ def _write_spark(case: Case, topic: str, **options: str) -> None:
     given = {**case.addresses, "topic": topic, **options}
     file = case.folder / "rows.arrow"
     if not file.exists():
-        rows = case.rows()
+        rows = _rows()
         with pa.ipc.new_file(file, rows.schema) as out:
             out.write_table(rows, max_chunksize=ARROW_ROWS)
     (
@@ -312,18 +314,18 @@ def _expect(sock: socket.socket, expected: bytes) -> None:
 def contenders(case: Case) -> Mapping[str, Callable[[], float]]:
     """What is measured, by name; each gives messages a second."""
     return {
-        "read_raw": partial(_read, case, partial(_raw_loop, case)),
-        "read_alone": partial(_read, case, partial(_read_alone, case)),
-        "read_spark": partial(_read, case, partial(_read_spark, case)),
-        "read_spark_2": partial(_read, case, partial(_read_spark, case, connectionsPerNsqd="2")),
-        "read_deflate": partial(_read, case, partial(_read_spark, case, compression="deflate")),
-        "read_snappy": partial(_read, case, partial(_read_spark, case, compression="snappy")),
-        "read_pynsq": partial(_read, case, partial(_read_pynsq, case), PYNSQ_MESSAGES),
-        "write_raw": partial(_write, case, lambda topic: _send_mpubs(case, topic, case.messages)),
-        "write_alone": partial(_write, case, partial(_write_alone, case)),
-        "write_spark": partial(_write, case, partial(_write_spark, case)),
-        "write_deflate": partial(_write, case, partial(_write_spark, case, compression="deflate")),
-        "write_snappy": partial(_write, case, partial(_write_spark, case, compression="snappy")),
+        "read_raw": functools.partial(_read, case, functools.partial(_raw_loop, case)),
+        "read_alone": functools.partial(_read, case, functools.partial(_read_alone, case)),
+        "read_spark": functools.partial(_read, case, functools.partial(_read_spark, case)),
+        "read_spark_2": functools.partial(_read, case, functools.partial(_read_spark, case, connectionsPerNsqd="2")),
+        "read_deflate": functools.partial(_read, case, functools.partial(_read_spark, case, compression="deflate")),
+        "read_snappy": functools.partial(_read, case, functools.partial(_read_spark, case, compression="snappy")),
+        "read_pynsq": functools.partial(_read, case, functools.partial(_read_pynsq, case), PYNSQ_MESSAGES),
+        "write_raw": functools.partial(_write, case, lambda topic: _send_mpubs(case, topic, case.messages)),
+        "write_alone": functools.partial(_write, case, functools.partial(_write_alone, case)),
+        "write_spark": functools.partial(_write, case, functools.partial(_write_spark, case)),
+        "write_deflate": functools.partial(_write, case, functools.partial(_write_spark, case, compression="deflate")),
+        "write_snappy": functools.partial(_write, case, functools.partial(_write_spark, case, compression="snappy")),
     }
 
 
@@ -365,6 +367,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _interleaved(case: Case, names: Sequence[str], repeats: int) -> dict[str, list[float]]:
     rates: dict[str, list[float]] = {name: [] for name in names}
+    _rows()  # made before anything is timed
     # The first of each is not counted: Spark compiles and loads what all need.
     for repeat in range(repeats + 1):
         for name, measure in contenders(case).items():
@@ -392,7 +395,7 @@ def markdown(rates: Mapping[str, Sequence[float]], broker: str) -> str:
         raw, peer = medians.get(f"{verb}_raw"), medians.get(f"{verb}_pynsq")
         share = f"{rate / raw:.2f}" if raw and not name.endswith("_raw") else ""
         times = f"{rate / peer:.0f}x" if peer and not name.endswith("_pynsq") else ""
-        lines.append(f"| {LABELS[name]} | {rate / 1e6:.2f} | {share} | {times} |")
+        lines.append(f"| {LABELS[name]} | {rate / 1e6:.{2 if rate > 1e5 else 3}f} | {share} | {times} |")
     repeats = max(map(len, rates.values()))
     machine = describe_machine(broker)
     versions = machine["versions"]
