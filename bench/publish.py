@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-import socket
 import threading
 import time
 from collections import deque
@@ -21,8 +20,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dev.pulsar_admin import CONFLICT, AdminError, PulsarAdmin
+from dev.raw_connection import RawConnection
 from spark_mq_source.pulsar import commands
-from spark_mq_source.pulsar.connection import PulsarConnection
 from spark_mq_source.pulsar.messages import EntryEncoder, open_rows
 
 __all__ = [
@@ -202,25 +201,11 @@ class _Publisher:
     """Producers on one connection. Leaving the `with` block waits for the receipts that are due."""
 
     def __init__(self, address: tuple[str, int], topics: Sequence[str]) -> None:
-        self._socket = socket.create_connection(address, timeout=60)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection = PulsarConnection(
-            client_version="spark-mq-source bench", authentication=None, now=time.monotonic()
-        )
-        self._events: deque[object] = deque()
+        self._connection = RawConnection(*address)
+        self._connection.open_producers(topics)
         self._sequence_ids = [0] * len(topics)
         self._due: deque[int] = deque()
         self._in_flight_bytes = 0
-        self._expect(commands.Connected)
-        # The look-up is what makes a broker load the part of the namespace that a topic is in.
-        for n, topic in enumerate(topics):
-            self._command(commands.Lookup(topic, n))
-        for _ in topics:
-            self._expect(commands.LookupResponse)
-        for n, topic in enumerate(topics):
-            self._command(commands.Producer(topic, producer_id=n, request_id=n))
-        for _ in topics:
-            self._expect(commands.ProducerSuccess)
 
     def __enter__(self) -> _Publisher:
         return self
@@ -230,7 +215,7 @@ class _Publisher:
             if kind is None:
                 self.settle(0)
         finally:
-            self._socket.close()
+            self._connection.close()
 
     def send(self, producer: int, entry: commands.Send) -> None:
         """Sends one ready-made entry, once there is room in flight for it."""
@@ -240,7 +225,7 @@ class _Publisher:
         first = self._sequence_ids[producer]
         self._sequence_ids[producer] += entry.num_messages
         last = None if entry.num_messages == 1 else first + entry.num_messages - 1
-        self._command(entry._replace(producer_id=producer, sequence_id=first, highest_sequence_id=last))
+        self._connection.send(entry._replace(producer_id=producer, sequence_id=first, highest_sequence_id=last))
         self._due.append(size)
         self._in_flight_bytes += size
 
@@ -250,28 +235,9 @@ class _Publisher:
             self._take_receipt()
 
     def _take_receipt(self) -> None:
-        self._expect(commands.SendReceipt)
+        self._connection.expect(commands.SendReceipt)
         # Receipts of different partitions may overtake each other; batches are of one size, so the sum is right enough.
         self._in_flight_bytes -= self._due.popleft()
-
-    def _command(self, command: commands.Lookup | commands.Producer | commands.Send) -> None:
-        self._connection.send(command)
-        self._socket.sendall(self._connection.data_to_send())
-
-    def _expect(self, kind: type[object]) -> None:
-        """Takes the next command, which must be of this type; PINGs are answered on the way."""
-        while not self._events:
-            self._socket.sendall(self._connection.data_to_send())
-            data = self._socket.recv(1 << 16)
-            if not data:
-                msg = "the broker closed the connection"
-                raise RuntimeError(msg)
-            self._connection.receive_data(data)
-            self._events.extend(self._connection.events_received())
-        event = self._events.popleft()
-        if type(event) is not kind:
-            msg = f"the broker answered {event}, not {kind.__name__}"
-            raise RuntimeError(msg)
 
 
 def make_values(value_bytes: int, count: int, rng: random.Random | None = None) -> list[bytes]:

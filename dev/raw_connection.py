@@ -1,0 +1,74 @@
+"""One plain connection to a broker, one command after the other: for programs that send what no client would."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TypeVar
+
+from spark_mq_source.pulsar.commands import Command, Connected, Lookup, LookupResponse, Producer, ProducerSuccess
+from spark_mq_source.pulsar.connection import PulsarConnection
+
+__all__ = ["RawConnection"]
+
+T = TypeVar("T")
+
+
+class RawConnection:
+    """A connection without authentication, to a broker that serves all topics itself, as a standalone one does.
+
+    Args:
+        host: the broker's.
+        port: of its binary protocol, without TLS.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._socket = socket.create_connection((host, port), timeout=60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection = PulsarConnection(client_version="spark-mq-source", authentication=None, now=time.monotonic())
+        self._events: deque[object] = deque()
+        self.expect(Connected)
+
+    def close(self) -> None:
+        """Closes the socket, whatever is under way."""
+        self._socket.close()
+
+    def open_producers(self, topics: Sequence[str]) -> None:
+        """Opens a producer of each topic; its number in the list is its id."""
+        # The look-up is what makes a broker load the part of the namespace that a topic is in.
+        for number, topic in enumerate(topics):
+            self.send(Lookup(topic, number))
+        for _ in topics:
+            self.expect(LookupResponse)
+        for number, topic in enumerate(topics):
+            self.send(Producer(topic, producer_id=number, request_id=number))
+        for _ in topics:
+            self.expect(ProducerSuccess)
+
+    def send(self, command: Command) -> None:
+        """Sends a command."""
+        self._connection.send(command)
+        self._socket.sendall(self._connection.data_to_send())
+
+    def expect(self, kind: type[T]) -> T:
+        """Takes the next command, which must be of this type; PINGs are answered on the way.
+
+        Raises:
+            RuntimeError: it is another one.
+            MQSourceError: the broker closed the connection.
+        """
+        while not self._events:
+            self._socket.sendall(self._connection.data_to_send())
+            data = self._socket.recv(1 << 16)
+            if data:
+                self._connection.receive_data(data)
+            else:
+                self._connection.receive_eof()
+            self._events.extend(self._connection.events_received())
+        event = self._events.popleft()
+        if isinstance(event, kind):
+            return event
+        msg = f"the broker sent {event}, not {kind.__name__}"
+        raise RuntimeError(msg)
