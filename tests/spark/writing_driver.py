@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import sys
 import time
@@ -52,11 +53,9 @@ class MortalFormat(PulsarFormat):
         return bool(self._task["point"] == point)
 
     def write(self, options: PulsarOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> WriteReport:
-        if attempt.batch_id == 0:
-            if self._happens("begun"):
-                self._kill_driver()
-            elif self._happens("in a task") or (self._happens("worker") and attempt.attempt == 0):
-                batches = self._killing(batches)
+        is_killed = self._happens("in a task") or (self._happens("worker") and attempt.attempt == 0)
+        if is_killed and attempt.batch_id == 0:
+            batches = self._killing(batches)
         return super().write(options, batches, attempt)
 
     def _killing(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -79,6 +78,7 @@ class MortalFormat(PulsarFormat):
             time.sleep(0.02)  # the broker offers no event for it
 
     def commit(self, options: PulsarOptions, reports: Sequence[WriteReport]) -> None:
+        (Path(self._task["folder"]) / "reports").write_bytes(pickle.dumps(reports))
         if self._happens("before commit"):
             self._kill_driver()
         if self._happens("between two ends"):
