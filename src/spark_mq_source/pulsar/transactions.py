@@ -83,6 +83,14 @@ class TaskTransaction:
 
     Attributes:
         id: its most and its least significant half; None before `join`.
+
+    Example:
+        ::
+
+            transaction = TaskTransaction(options, client)
+            most, least = transaction.join(topic_partition)
+            ...  # SENDs with its id, each after check_time()
+            transaction.abort()  # or report Transaction(most, least), for the driver to commit
     """
 
     def __init__(self, options: PulsarOptions, client: PulsarClient) -> None:

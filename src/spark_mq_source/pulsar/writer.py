@@ -76,6 +76,10 @@ class WriteReport:
     Attributes:
         rows: how many the broker has stored: all of them.
         transaction: by which the driver makes them visible; None where they are, or there are none.
+
+    Example:
+        >>> WriteReport(3).transaction is None
+        True
     """
 
     rows: int
