@@ -46,7 +46,7 @@ _SENTENCES = {
     -5: "the message lacks a required field",
     -6: "the checksum does not match: {announced:#010x} announced, {computed:#010x} found",
     -7: "the attributes do not fit into the message",
-    -8: "the attributes is not UTF-8",
+    -8: "the attributes are not UTF-8",
     -9: "the value is not UTF-8",
     -10: "the message_type is not UTF-8",
 }

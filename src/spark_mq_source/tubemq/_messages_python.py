@@ -239,16 +239,16 @@ class MessageColumns:
                 if self._wants["attributes"]:
                     attributes = found
                     for text in (*found, *found.values()):
-                        _check_utf8(text, "attributes")
+                        _check_utf8(text, "attributes are")
                 if self._wants["message_time"]:
                     time_us = self._time_us(minute)
             payload = payload[4 + size :]
         if self._filters and message_type not in self._filters:
             return None
         if self._value_is_text:
-            _check_utf8(payload, "value")
+            _check_utf8(payload, "value is")
         if self._wants["message_type"] and message_type is not None:
-            _check_utf8(message_type, "message_type")
+            _check_utf8(message_type, "message_type is")
         return _Message(message_id, payload, message_type, time_us, attributes)
 
     def _time_us(self, minute: bytes | None) -> int | None:
@@ -366,12 +366,12 @@ def _parse_attributes(text: bytes) -> dict[bytes, bytes]:
     return found
 
 
-def _check_utf8(cell: bytes, name: str) -> None:
+def _check_utf8(cell: bytes, what: str) -> None:
     if not cell.isascii():
         try:
             cell.decode()
         except UnicodeDecodeError:
-            msg = f"the {name} is not UTF-8"
+            msg = f"the {what} not UTF-8"
             raise CorruptMessageError(msg) from None
 
 

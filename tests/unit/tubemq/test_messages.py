@@ -257,7 +257,7 @@ CORRUPT = [
         "the attributes do not fit into the message",
         id="negative size",
     ),
-    pytest.param(message(b"", b"k=\xff"), "the attributes is not UTF-8", id="attributes"),
+    pytest.param(message(b"", b"k=\xff"), "the attributes are not UTF-8", id="attributes"),
     pytest.param(message(b"", b"$msgType$=\xff"), "the message_type is not UTF-8", id="type"),
 ]
 

@@ -1,0 +1,266 @@
+"""Ranges of a real broker's partitions: exactly what the official client wrote there, whoever else reads."""
+
+from __future__ import annotations
+
+import logging
+import random
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import BrokerError, CorruptMessageError, DataLossError, OptionError
+from spark_mq_source.core.options import READ
+from spark_mq_source.tubemq.client import TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.commands import BrokerPartition, SendMessage
+from spark_mq_source.tubemq.planner import plan_batch
+from spark_mq_source.tubemq.reader import TubeMQRange, read_range, reading_group
+from tests.behaviours.formats import TubeMQFormat, schema_of, tubemq_options, wait_until_flushed
+from tests.behaviours.tubemq.java_client import Place, TubeJavaClient
+from tests.fix_tubemq import TubeUnderTest
+
+ROW = "partition int, message_id bigint, value binary, message_type string"
+
+
+def read(options: Any, task: TubeMQRange, ddl: str = ROW) -> list[dict[str, Any]]:
+    schema = schema_of(ddl)
+    return pa.Table.from_batches(list(read_range(options, task, schema)), schema).to_pylist()
+
+
+def within(places: Sequence[Place], task: TubeMQRange) -> list[int]:
+    """The ids of the messages that the official client was told are in a range, in order."""
+    tp = task.topic_partition
+    inside = [
+        (place.offset, place.message_id)
+        for place in places
+        if (place.broker_id, place.partition) == (tp.broker_id, tp.partition) and task.start <= place.offset < task.end
+    ]
+    return [message_id for _, message_id in sorted(inside)]
+
+
+def moved(task: TubeMQRange, start: int, end: int) -> TubeMQRange:
+    return TubeMQRange(task.topic_partition, task.broker, start, end, task.authorized)
+
+
+def random_ranges(rng: random.Random, task: TubeMQRange, count: int) -> list[TubeMQRange]:
+    ends = [sorted(rng.randrange(task.start // 28, task.end // 28 + 1) * 28 for _ in range(2)) for _ in range(count)]
+    return [moved(task, *pair) for pair in ends]
+
+
+@pytest.mark.parametrize("broker", [1, 2])
+@pytest.mark.parametrize("filters", [None, "a,c"])
+def test_any_range_has_just_the_messages_that_were_put_there(
+    tubemq: TubeUnderTest, tube_java: TubeJavaClient, broker: int, filters: str | None
+):
+    rng = random.Random(seed := random.randrange(10_000))
+    print("seed", seed)  # noqa: T201
+    topic = tubemq.topic(3, brokers=(broker,))
+    kinds = ["a", "b", "c", "Aa", "BB"]
+    messages = [
+        {"value": rng.randbytes(rng.choice([1, 20, 900])), "type": kinds[n % 5], "time": "202611211200"}
+        for n in range(600)
+    ]
+    places = tube_java.produce(tubemq.cluster, topic, messages)
+    if filters is not None:
+        places = [place for place, message in zip(places, messages, strict=True) if message["type"] in ("a", "c")]
+    # Broker 2 has it in memory only, at first.
+    options = tubemq_options(
+        tubemq.masters, topic, READ, lowLatency=broker == 2, **({} if filters is None else {"filters": filters})
+    )
+    if broker == 1:
+        wait_until_flushed(options)
+    tasks = plan_batch(options)
+    assert sum(len(read(options, task)) for task in tasks) == len(places)
+    for task in tasks:
+        for some in random_ranges(rng, task, 6):
+            assert [row["message_id"] for row in read(options, some)] == within(places, some), some
+
+
+def test_types_hash_alike_and_are_told_apart(tubemq: TubeUnderTest, tube_java: TubeJavaClient):
+    topic = tubemq.topic()
+    messages = [{"value": t.encode(), "type": t, "time": "202611211200"} for t in ("Aa", "BB", "Aa", "C#")]
+    tube_java.produce(tubemq.cluster, topic, messages)
+    options = tubemq_options(tubemq.masters, topic, READ, filters="BB")
+    wait_until_flushed(options)
+    assert [row["value"] for task in plan_batch(options) for row in read(options, task)] == [b"BB"]
+
+
+def test_everything_of_a_message(tubemq: TubeUnderTest, tube_java: TubeJavaClient, tubemq_format: TubeMQFormat):
+    topic = tubemq.topic()
+    message = {
+        "value": b"\x00body",
+        "type": "delay",
+        "time": "202611210340",
+        "attributes": {"carrier": "UA", "n\u00e4me": "w\u00e4rt"},
+    }
+    (place,) = tube_java.produce(tubemq.cluster, topic, [message])
+    wait_until_flushed(tubemq_format.options(topic))
+    ddl = (
+        "value binary, topic string, broker_id int, partition int, message_id bigint, message_time timestamp, "
+        "message_type string, attributes map<string,string>, fetch_offset bigint"
+    )
+    (row,) = tubemq_format.read(topic, ddl, messageTimeZone="Asia/Shanghai").to_pylist()
+    assert row.pop("message_time").isoformat() == "2026-11-20T19:40:00+00:00"
+    assert dict(row.pop("attributes")) == {"carrier": "UA", "n\u00e4me": "w\u00e4rt"}
+    assert row == {
+        "value": b"\x00body",
+        "topic": topic,
+        "broker_id": 1,
+        "partition": 0,
+        "message_id": place.message_id,
+        "message_type": "delay",
+        "fetch_offset": 0,
+    }
+
+
+def test_any_number_read_the_same_partition_at_once_and_leave_it(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat):
+    topic = tubemq.topic()
+    values = [b"%d" % n for n in range(500)]
+    tubemq_format.publish(topic, values)
+    options = tubemq_format.options(topic, maxBatchRows=10)
+    (task,) = plan_batch(options)
+    schema = schema_of("value binary")
+    # An attempt that was given up goes on reading, two more begin, and it ends last of all.
+    zombie = read_range(options, task, schema)
+    found = [next(zombie).column("value").to_pylist()]
+    others = [read_range(options, task, schema) for _ in range(2)]
+    rest: list[list[bytes]] = [[], []]
+    for _ in range(50):
+        for one, seen in zip(others, rest, strict=True):
+            batch = next(one, None)
+            seen.extend([] if batch is None else batch.column("value").to_pylist())
+    found += [batch.column("value").to_pylist() for batch in zombie]
+    for one, seen in zip(others, rest, strict=True):
+        seen.extend(value for batch in one for value in batch.column("value").to_pylist())
+    assert [value for part in found for value in part] == values
+    assert rest == [values] * 2
+    assert tubemq.admin.holders(1, reading_group(options, 0)) == []
+    assert tubemq.admin.holders(1, reading_group(options, 1)) == []
+
+
+def test_nobodys_group_is_touched(tubemq: TubeUnderTest, tube_java: TubeJavaClient, tubemq_format: TubeMQFormat):
+    topic, group = tubemq.topic(), tubemq.group()
+    tubemq_format.publish(topic, [b"%d" % n for n in range(20)])
+    assert len(tube_java.consume(tubemq.cluster, topic, group, 20)) == 20
+    before = tubemq.admin.group_offset(1, group, topic, 0)
+    assert tubemq_format.read(topic, group=group).num_rows == 20
+    assert tubemq.admin.group_offset(1, group, topic, 0) == before
+
+
+def test_offsets_that_the_user_names(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat):
+    topic = tubemq.topic()
+    tubemq_format.publish(topic, [b"%d" % n for n in range(10)])
+    start, end = f'{{"1:{topic}:0": 84}}', f'{{"{topic}": 196}}'
+    table = tubemq_format.read(topic, startingOffsets=start, endingOffsets=end)
+    assert table.column("value").to_pylist() == [b"3", b"4", b"5", b"6"]
+    with pytest.raises(OptionError, match="tubemq: planning: startingOffsets names 1:nowhere:0, which this query"):
+        tubemq_format.plan(topic, startingOffsets=f'{{"1:nowhere:0": 0, "{topic}": 0}}')
+    other = tubemq.topic()
+    with pytest.raises(
+        OptionError, match=f"startingOffsets must name every partition or its topic; missing: 1:{other}:0"
+    ):
+        tubemq_format.plan(None, topics=f"{topic},{other}", startingOffsets=start)
+
+
+def test_an_offset_that_is_not_there_is_loss(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat, caplog):
+    topic = tubemq.topic()
+    tubemq_format.publish(topic, [b"%d" % n for n in range(10)])
+    start = f'{{"{topic}": 28000}}'
+    with pytest.raises(DataLossError, match=f"1:{topic}:0: the broker has offsets from 0 to 280, and not 28000"):
+        tubemq_format.plan(topic, startingOffsets=start)
+    assert tubemq_format.plan(topic, startingOffsets=start, failOnDataLoss="false") == []
+    # What a broker that was killed does to a range that is planned already: it has less than it had.
+    (task,) = tubemq_format.plan(topic)
+    lost = moved(task, 140, 28_000)
+    with pytest.raises(DataLossError, match=r"reading .* \[140, 28000\): .* it has messages up to 280 only"):
+        read(tubemq_format.options(topic), lost)
+    with caplog.at_level(logging.WARNING):
+        rows = read(tubemq_format.options(topic, failOnDataLoss="false"), lost)
+    assert [row["value"] for row in rows] == [b"5", b"6", b"7", b"8", b"9"]
+    assert "it has messages up to 280 only" in caplog.text
+    assert read(tubemq_format.options(topic, failOnDataLoss="false"), moved(task, 560, 28_000)) == []
+
+
+def test_what_is_not_flushed_is_waited_for_where_the_end_says_so(tubemq: TubeUnderTest, tube_java: TubeJavaClient):
+    topic = tubemq.topic(brokers=(2,))
+    tube_java.produce(tubemq.cluster, topic, [b"%d" % n for n in range(20)])
+    quick = tubemq_options(tubemq.masters, topic, READ, lowLatency=True)
+    (task,) = plan_batch(quick)
+    assert [row["value"] for row in read(quick, task)] == [b"%d" % n for n in range(20)]
+    # Another reader is given nothing of it until it is on disk, up to 14 s later.
+    careful = tubemq_options(tubemq.masters, topic, READ)
+    wait_until_flushed(careful)
+    (task,) = plan_batch(careful)
+    assert [row["value"] for row in read(careful, task)] == [b"%d" % n for n in range(20)]
+
+
+def test_a_message_that_cannot_be_read_is_named_or_left_out(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat, caplog):
+    topic = tubemq.topic()
+    tubemq_format.publish(topic, [b"before"])
+    # One whose attributes do not fit is taken, and given to nobody (seen on broker 2.4.0); this one is.
+    send(tubemq_format, topic, b"\x00\x00\x00\x03k=\xffbody", flag=1)
+    tubemq_format.publish(topic, [b"after"])
+    ddl = "value binary, message_id bigint, attributes map<string,string>"
+    with pytest.raises(
+        CorruptMessageError, match=r"message \d+, number \d of those fetched at \d+: the attributes are"
+    ):
+        tubemq_format.read(topic, ddl)
+    # Where nobody asks for them, nothing is wrong.
+    assert tubemq_format.read(topic).column("value").to_pylist() == [b"before", b"body", b"after"]
+    skipped = tubemq_format.read(topic, ddl, onCorrupt="skip")
+    assert skipped.column("value").to_pylist() == [b"before", b"after"]
+    with caplog.at_level(logging.WARNING):
+        rows = tubemq_format.read(topic, ddl, onCorrupt="null").to_pylist()
+    assert [row["value"] for row in rows] == [b"before", None, b"after"]
+    assert rows[1]["message_id"] is not None
+    assert "1 corrupt messages" in caplog.text
+
+
+def send(mq: TubeMQFormat, topic: str, data: bytes, *, flag: int) -> None:
+    with TubeMQClient(mq.options(topic)) as client:
+        producer = client.publish([topic])
+        message = SendMessage(producer.client_id, topic, 0, data, flag, zlib.crc32(data) & 0x7FFFFFFF, 0)
+        (answer,) = client.broker(producer.meta.brokers[1]).call(message)
+        client.wait(answer, "send")
+        producer.close()
+
+
+def test_a_partition_that_the_topic_does_not_have_is_no_task(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat):
+    # Broker 2.4.0 takes a register of partition 20000 of a topic with two stores.
+    topic = tubemq.topic(2, stores=2)
+    tubemq_format.publish(topic, [b"%d" % n for n in range(12)])
+    tasks = tubemq_format.plan(topic)
+    assert {task.topic_partition.partition for task in tasks} == {0, 1, 10_000, 10_001}
+    assert tubemq_format.read(topic).num_rows == 12
+    with pytest.raises(OptionError, match=f"startingOffsets names 1:{topic}:20000, which this query does not read"):
+        tubemq_format.plan(topic, startingOffsets=f'{{"{topic}": "earliest", "1:{topic}:20000": 0}}')
+
+
+def test_a_group_of_another_kind_says_what_to_do(
+    tubemq: TubeUnderTest, tube_java: TubeJavaClient, tubemq_format: TubeMQFormat
+):
+    topic, group = tubemq.topic(), tubemq.group()
+    with (
+        tube_java.join(tubemq.cluster, [topic], group, reading=False),
+        pytest.raises(BrokerError, match=r"tubemq: planning: .*424.*read with a group of its own"),
+    ):
+        tubemq_format.plan(topic, group=group)
+
+
+def test_a_partition_that_is_taken_in_one_group_is_read_in_the_next(tubemq: TubeUnderTest, tubemq_format: TubeMQFormat):
+    topic = tubemq.topic()
+    tubemq_format.publish(topic, [b"x"])
+    options = tubemq_format.options(topic)
+    (task,) = plan_batch(options)
+    group = reading_group(options, 0)
+    with TubeMQClient(options) as client:
+        consumer = client.consumer(
+            BrokerPartition(task.broker, topic, 0), client_id=unique_client_id(group), group=group
+        )
+        client.wait(consumer.register(curr_offset=0), "register")
+        # Whoever holds it and is killed keeps it for 20 s: nobody waits for that.
+        assert [row["value"] for row in read(options, task)] == [b"x"]
+        assert tubemq_format.plan(topic) == [task]
+        client.wait(consumer.unregister(), "unregister")
