@@ -110,6 +110,7 @@ def renumbered(serial_no: int, answer: bytes) -> bytes:
 
 
 @given(st.integers(-(2**31), 2**31 - 1), requests, st.integers(0, 2**31 - 1))
+@settings(deadline=None)  # a busy machine is no failure
 def test_a_request_survives_the_wire(serial_no: int, request: c.Request, timeout_ms: int) -> None:
     frame = take_frame(memoryview(encode_request(serial_no, request, timeout_ms=timeout_ms)), 0)
     assert frame is not None
@@ -117,6 +118,7 @@ def test_a_request_survives_the_wire(serial_no: int, request: c.Request, timeout
 
 
 @given(responses)
+@settings(deadline=None)
 def test_an_answer_survives_the_wire(response: c.Response) -> None:
     frame = take_frame(memoryview(encode_response(1, response)), 0)
     assert frame is not None
@@ -127,6 +129,7 @@ def test_an_answer_survives_the_wire(response: c.Response) -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 60), st.integers(0, 255))
+@settings(deadline=None)
 def test_whatever_the_short_way_takes_for_stored_is(tail: bytes, at: int, byte: int) -> None:
     data = bytearray.fromhex("02080104 08001803 12 080d12 0e 080110c801 1a034f4b21 2000 2807") + tail
     if at < len(data):
@@ -152,6 +155,7 @@ def test_whatever_the_short_way_takes_for_stored_is(tail: bytes, at: int, byte: 
     ),
     st.lists(st.integers(0)),
 )
+@settings(deadline=None)
 def test_any_split_of_the_stream_gives_the_same(frames: list[bytes], cuts: list[int]) -> None:
     data = b"".join(frames)
     assert converse(split(data, cuts)) == converse([data])
@@ -159,6 +163,7 @@ def test_any_split_of_the_stream_gives_the_same(frames: list[bytes], cuts: list[
 
 @given(st.binary(max_size=300), st.lists(st.integers(0), max_size=5))
 @example(BEGIN_TOKEN + bytes.fromhex("00000001 00000e00 00000000"), [])
+@settings(deadline=None)
 def test_garbage_is_refused_or_waited_for_and_nothing_else(data: bytes, cuts: list[int]) -> None:
     for pieces in (split(data, cuts), split(BEGIN_TOKEN + data, cuts)):
         _, error = converse(pieces)
@@ -166,7 +171,7 @@ def test_garbage_is_refused_or_waited_for_and_nothing_else(data: bytes, cuts: li
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_a_damaged_answer_is_an_error_of_the_peer_or_another_answer(data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(ANSWERS) - 1))
     answer = bytearray(renumbered(1, ANSWERS[index]))
@@ -182,6 +187,7 @@ def test_a_damaged_answer_is_an_error_of_the_peer_or_another_answer(data: st.Dat
 
 
 @given(st.binary(max_size=80))
+@settings(deadline=None)
 def test_a_call_of_garbage_is_refused_or_understood(payload: bytes) -> None:
     for data in (payload, bytes.fromhex("0208010408001803") + bytes([len(payload)]) + payload):
         for decode in (decode_response, decode_request):
@@ -192,6 +198,7 @@ def test_a_call_of_garbage_is_refused_or_understood(payload: bytes) -> None:
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=5), st.binary(max_size=20))
+@settings(deadline=None)
 def test_a_payload_survives_any_cut_into_blocks(blocks: list[bytes], trailing: bytes) -> None:
     sized = b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
     data = BEGIN_TOKEN + (7).to_bytes(4, "big") + len(blocks).to_bytes(4, "big") + sized
