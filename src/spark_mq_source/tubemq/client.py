@@ -471,8 +471,9 @@ class _Member:
             try:
                 self.beat()
             except MQSourceError as error:
-                # A refusal stays one; whatever else went wrong, the next connection may do better.
-                if isinstance(error, BrokerError) and not error.retryable:
+                # A refusal stays one; whatever else went wrong, the next connection may do better. A master that has
+                # just begun to lead knows of no topic until the brokers have told it (seen on master 2.4.0).
+                if isinstance(error, BrokerError) and not error.retryable and not isinstance(error, TopicNotFoundError):
                     self.error = error
                     logger.error("%s is no member any more: %s", self.client_id, error)  # noqa: TRY400 - one sentence
                     return

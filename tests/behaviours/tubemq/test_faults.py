@@ -1,0 +1,274 @@
+"""Brokers and masters are killed, groups shared out anew and tasks tried twice: what is read is what was written.
+
+Values are numbered, so that one that is lost or comes twice is seen, and written by the official client, or read by it.
+All on one cluster: broker 1 has every acknowledged message on disk, broker 2 loses in a crash what it has in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dev.tubemq_servers import TubeCluster
+from spark_mq_source.core.errors import DataLossError
+from spark_mq_source.core.options import READ, WRITE
+from spark_mq_source.tubemq.planner import plan_batch
+from spark_mq_source.tubemq.reader import read_range
+from spark_mq_source.tubemq.writer import TubeMQWriter
+from tests.behaviours.formats import schema_of, tubemq_options, wait_until_flushed
+from tests.behaviours.tubemq.java_client import TubeJavaClient
+from tests.behaviours.tubemq.streams import Query, encoded, numbered
+from tests.fix_tubemq import Shape, TubeUnderTest, memory_folder, start_or_skip, tube_topics
+
+ROOT = Path(__file__).resolve().parents[3]
+ROW = "partition int, message_id bigint, value binary"
+WIDE = 400
+"""Bytes of a value: so many make more fetches than a reader asks for ahead."""
+
+
+@pytest.fixture(scope="module")
+def faulty(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TubeUnderTest]:
+    """Two masters and two brokers of these tests' own, which notice within 5 s that a consumer is silent."""
+    shapes = {Shape(): 4, Shape(partitions=3): 8, Shape(brokers=(2,)): 2, Shape(partitions=2, brokers=(1, 2)): 2}
+    topics = {shape: tube_topics(shape, count) for shape, count in shapes.items()}
+    cluster = TubeCluster(
+        tmp_path_factory.mktemp("tubemq-faulty"),
+        master_count=2,
+        broker_count=2,
+        unbuffered=(1,),
+        data_folder=memory_folder(),
+        topics=[topic for made in topics.values() for topic in made],
+        master_settings={"consumerHeartbeatTimeoutMs": "5000"},
+    )
+    start_or_skip(pytestconfig, cluster)
+    yield TubeUnderTest(cluster, {shape: [topic.name for topic in made] for shape, made in topics.items()})
+    cluster.remove()
+
+
+def wide(count: int, prefix: str = "") -> list[bytes]:
+    """Numbered values that fill some room."""
+    return [f"{prefix}{n}".encode().ljust(WIDE, b".") for n in range(count)]
+
+
+def crash(faulty: TubeUnderTest, broker_id: int = 1) -> None:
+    """Kills a broker and starts it again."""
+    faulty.cluster.restart_broker(broker_id, crash=True)
+
+
+def in_background(work: Callable[[], None]) -> Future[None]:
+    """Does it in a thread of its own; `result()` raises what it raised."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(work)
+    pool.shutdown(wait=False)
+    return future
+
+
+# -- brokers
+
+
+def test_a_broker_is_killed_and_restarted_while_ranges_are_read(faulty: TubeUnderTest, tube_java: TubeJavaClient):
+    topic = faulty.topic(3)
+    values = wide(12_000)
+    tube_java.produce(faulty.cluster, topic, values)
+    options = tubemq_options(faulty.masters, topic, READ, maxBatchRows=500, operationTimeout="60s")
+    rows, crashes = [], 0
+    for task in plan_batch(options):
+        for number, batch in enumerate(read_range(options, task, schema_of(ROW))):
+            rows += batch.to_pylist()
+            if number == 3:
+                crash(faulty)
+                crashes += 1
+    assert crashes == 3
+    assert Counter(row["value"] for row in rows) == Counter(values)
+
+
+def test_a_broker_is_killed_and_restarted_while_rows_are_written(faulty: TubeUnderTest, tube_java: TubeJavaClient):
+    topic = faulty.topic(3)
+    values = wide(12_000)
+    restarting: list[Future[None]] = []
+    options = tubemq_options(faulty.masters, topic, WRITE, maxPendingMessages=500)
+    with TubeMQWriter(options) as writer:
+        for begin in range(0, len(values), 1000):
+            writer.write(pa.record_batch({"value": values[begin : begin + 1000]}))
+            if begin in (2000, 8000):
+                faulty.cluster.broker(1).kill()
+                restarting.append(in_background(lambda: faulty.cluster.start_broker(1)))
+        writer.flush()
+    for each in restarting:
+        each.result()
+    stored = faulty.admin.topic_range(1, topic, 0)[1] // 28
+    found = Counter(m.value for m in tube_java.consume(faulty.cluster, topic, faulty.group(), stored))
+    assert found.keys() == set(values)
+    # What was under way when the broker was killed is sent again, whether or not it had been stored.
+    assert sum(found.values()) - len(values) <= 2 * 500
+
+
+def test_a_second_broker_takes_what_the_first_cannot(faulty: TubeUnderTest, tube_java: TubeJavaClient):
+    topic = faulty.topic(2, brokers=(1, 2))
+    values = wide(5000)
+    options = tubemq_options(faulty.masters, topic, WRITE)
+    with TubeMQWriter(options) as writer:
+        for begin in range(0, len(values), 500):
+            writer.write(pa.record_batch({"value": values[begin : begin + 500]}))
+            if begin == 2000:
+                faulty.cluster.broker(1).kill()
+        writer.flush()
+    faulty.cluster.start_broker(1)
+    stored = sum(faulty.admin.topic_range(broker_id, topic, 0)[1] // 28 for broker_id in (1, 2))
+    found = Counter(m.value for m in tube_java.consume(faulty.cluster, topic, faulty.group(), stored))
+    assert found.keys() == set(values)
+
+
+def test_acknowledged_messages_that_a_broker_loses_are_never_read_as_others(
+    faulty: TubeUnderTest, tube_java: TubeJavaClient
+):
+    topic = faulty.topic(brokers=(2,))
+    safe, hasty = (
+        Query(faulty.masters, topic, assignment="client", startingOffsets="earliest", lowLatency=low)
+        for low in ("false", "true")
+    )
+    with safe, hasty:
+        tube_java.produce(faulty.cluster, topic, encoded(numbered(100, "flushed.")))
+        wait_until_flushed(safe.options, 100)
+        tube_java.produce(faulty.cluster, topic, encoded(numbered(50, "lost.")))
+        assert sorted(safe.trigger()) == sorted(numbered(100, "flushed."))
+        assert len(hasty.trigger()) == 150
+        crash(faulty, 2)
+        # It gives the offsets of what it lost to these.
+        tube_java.produce(faulty.cluster, topic, encoded(numbered(30, "later.")))
+        with pytest.raises(DataLossError, match="loses what it has in memory"):
+            hasty.trigger()
+        wait_until_flushed(safe.options, 130)
+        safe.trigger()
+        read = [m.value.decode() for m in tube_java.consume(faulty.cluster, topic, faulty.group(), 130)]
+        assert safe.values == read == numbered(100, "flushed.") + numbered(30, "later.")
+
+
+# -- masters
+
+
+def test_the_leading_master_is_killed_while_a_stream_and_a_writer_are_at_work(
+    faulty: TubeUnderTest, tube_java: TubeJavaClient
+):
+    topic, group = faulty.topic(3), faulty.group()
+    values = numbered(4000)
+    cluster = faulty.cluster
+    leader = next(master for master in cluster.masters if master.address == faulty.admin.leader())
+    with Query(faulty.masters, topic, group=group, startingOffsets="earliest") as query:
+        query.begin()
+        with TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE)) as writer:
+            for begin in range(0, len(values), 500):
+                writer.write(pa.record_batch({"value": encoded(values[begin : begin + 500])}))
+                writer.flush()
+                query.trigger()
+                if begin == 2000:
+                    leader.kill()
+        query.trigger_until(lambda: len(query.rows) >= len(values), "all is read")
+        cluster.wait_for_leader()
+        assert faulty.admin.leader() != leader.address
+        cluster.wait_for_topics([topic])
+        # The new master shares the group out: another member gets its part.
+        with tube_java.join(cluster, [topic], group) as member:
+            member.wait_until(lambda m: len(m.held) == 1, "it has a partition")
+            more = numbered(300, "shared.")
+            values += more
+            tube_java.produce(cluster, topic, encoded(more))
+            query.trigger_until(lambda: len(query.rows) + len(member.look().read) >= len(values), "all is read")
+    cluster.start_server(leader)
+    assert Counter(query.values + [m.value.decode() for m in member.read]) == Counter(values)
+
+
+# -- groups
+
+
+def test_a_group_that_is_shared_out_anew_every_few_seconds_loses_nothing(
+    faulty: TubeUnderTest, tube_java: TubeJavaClient
+):
+    seed = random.randrange(1_000_000)
+    print("seed", seed)  # noqa: T201
+    rng = random.Random(seed)
+    topic, group = faulty.topic(3), faulty.group()
+    values: list[str] = []
+    found: list[str] = []
+    stop = threading.Event()
+
+    def keep_writing() -> None:
+        while not stop.wait(0.1):
+            more = numbered(20, f"{len(values)}.")
+            values.extend(more)
+            tube_java.produce(faulty.cluster, topic, encoded(more))
+
+    with Query(faulty.masters, topic, group=group, startingOffsets="earliest") as query:
+        query.begin()
+        writing = in_background(keep_writing)
+        try:
+            for _ in range(3):
+                with tube_java.join(faulty.cluster, [topic], group) as member:
+                    wanted = rng.randrange(20, 80)
+                    query.trigger_until(lambda m=member, n=wanted: len(m.look().read) >= n, "the other member reads")
+                found += [m.value.decode() for m in member.read]
+                had = len(query.rows)
+                query.trigger_until(lambda n=had: len(query.rows) > n + 60, "the query reads on")
+        finally:
+            stop.set()
+            writing.result()
+        query.trigger_until(lambda: len(query.rows) + len(found) >= len(values), "all is read")
+        assert query.trigger() == []
+    assert Counter(query.values + found) == Counter(values)
+
+
+# -- tasks and drivers
+
+
+def test_a_task_and_its_zombie_read_the_same_rows_each(faulty: TubeUnderTest, tube_java: TubeJavaClient):
+    topic = faulty.topic()
+    values = wide(20_000)
+    tube_java.produce(faulty.cluster, topic, values)
+    options = tubemq_options(faulty.masters, topic, READ, maxBatchRows=500)
+    (task,) = plan_batch(options)
+    zombie = read_range(options, task, schema_of(ROW))
+    taken = next(zombie).to_pylist()
+    again = [row for batch in read_range(options, task, schema_of(ROW)) for row in batch.to_pylist()]
+    taken += [row for batch in zombie for row in batch.to_pylist()]
+    assert [row["value"] for row in again] == values
+    assert taken == again
+
+
+DRIVER = """
+import json, sys
+from tests.behaviours.tubemq.streams import Query
+
+query = Query(sys.argv[1], sys.argv[2], group=sys.argv[3], startingOffsets="earliest")
+while True:
+    if values := query.trigger():
+        print(json.dumps([query.at, values]), flush=True)
+"""
+
+
+def test_a_driver_that_is_killed_goes_on_from_its_checkpoint(faulty: TubeUnderTest, tube_java: TubeJavaClient):
+    topic, group = faulty.topic(3), faulty.group()
+    values = numbered(500, "before.")
+    tube_java.produce(faulty.cluster, topic, encoded(values))
+    checkpoint, read = None, []
+    command = [sys.executable, "-c", DRIVER, faulty.masters, topic, group]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as driver:
+        assert driver.stdout is not None
+        while len(read) < 500:
+            checkpoint, more = json.loads(driver.stdout.readline())
+            read += more
+        driver.kill()
+    more = numbered(500, "after.")
+    tube_java.produce(faulty.cluster, topic, encoded(more))
+    with Query(faulty.masters, topic, checkpoint, group=group, startingOffsets="earliest") as query:
+        query.trigger_until(lambda: len(query.rows) >= 500, "the rest is read")
+        assert Counter(read + query.values) == Counter(values + more)
