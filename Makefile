@@ -1,5 +1,5 @@
 # Everything runs in .venv (newest dependencies) or .venv-oldest (lowest supported ones); both are made here when needed.
-# What is downloaded once (Pulsar) lies in a cache outside the checkout: see `make help`.
+# What is downloaded once (Pulsar, TubeMQ) lies in a cache outside the checkout: see `make help`.
 
 PYTHON ?= python3
 # The oldest supported dependencies have wheels for the older Pythons, so those come first.

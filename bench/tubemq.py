@@ -52,8 +52,8 @@ from spark_mq_source.tubemq.writer import write_rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-READ_MESSAGES = {100: 1_000_000, 1024: 200_000}
-WRITTEN_MESSAGES = {100: 150_000, 1024: 100_000}
+READ_MESSAGES = {100: 600_000, 1024: 150_000}
+WRITTEN_MESSAGES = {100: 150_000, 1024: 80_000}
 SYNC_MESSAGES = 2_000
 """What the synchronous Java client writes: at a seventieth of our rate, as long as ours takes for all."""
 
