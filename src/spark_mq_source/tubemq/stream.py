@@ -474,15 +474,19 @@ class Membership:
             held = self._held.pop(tp, None)
         if held is None:
             return
-        consumer = held.consumer
 
         def leave() -> None:
-            nonlocal consumer
             consumer = self._client.consumer(held.partition, client_id=self._client_id, group=self._group)
             self._register(consumer, held.position)
             self._client.wait(consumer.unregister(commit=False), f"unregister of {tp}")
 
-        retrying(leave, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
+        try:
+            retrying(leave, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
+        except MQSourceError:
+            # The master is told that it failed, and takes it for ours still.
+            with self._changed:
+                self._held.setdefault(tp, held)
+            raise
         logger.info("tubemq: group %s: %s is left at %d", self._group, tp, held.position)
 
     def _hold(self, partition: BrokerPartition) -> _Held:
