@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -34,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 f"nsq   {broker.tcp_address}   http {broker.http_address}   lookupd {broker.lookupd_address}\n"
             )
             sys.stdout.flush()
-            while True:
-                signal.pause()
+            threading.Event().wait()
     except KeyboardInterrupt:
         pass
     except (OSError, ValueError) as error:

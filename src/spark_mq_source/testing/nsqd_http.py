@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -296,11 +295,10 @@ def _backend_depth(depth: int, settings: NsqSettings) -> int:
 
 
 def _memory() -> dict[str, int]:
-    """The fields of Go's memory statistics; the process's peak stands for its heap."""
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The fields of Go's memory statistics, of which Python has none."""
     names = ["heap_objects", "heap_idle_bytes", "heap_in_use_bytes", "heap_released_bytes", "gc_pause_usec_100",
              "gc_pause_usec_99", "gc_pause_usec_95", "next_gc_bytes", "gc_total_runs"]  # fmt: skip
-    return {name: peak_bytes if name == "heap_in_use_bytes" else 0 for name in names}
+    return dict.fromkeys(names, 0)
 
 
 def _stats_text(started_s: int, topics: Iterable[Mapping[str, Any]]) -> str:
