@@ -51,7 +51,7 @@ class TubeUnderTest:
     """A running TubeMQ cluster as tests see it.
 
     Broker 1 has every message flushed when it acknowledges it; broker 2 is a stock one, which keeps messages in memory
-    for 4 to 24 s. Topics are on broker 1 unless a test asks for others.
+    for 4 to 14 s. Topics are on broker 1 unless a test asks for others.
     """
 
     cluster: TubeCluster
