@@ -1,0 +1,113 @@
+"""What Spark shows of a query, in its UI, plans and progress, has no secret in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fix_brokers import PulsarUnderTest
+from tests.issuer import CLIENT_ID, CLIENT_SECRET, Issuer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME = "pulsar-native"
+TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbCJ9.c2lnbmF0dXJl"
+PASSWORD = "flights-and-ledgers"
+
+Shown = Callable[[], str]
+
+
+@contextmanager
+def shown_since_now(spark: SparkSession) -> Iterator[Shown]:
+    """What the UI's SQL pages show of the queries that begin within."""
+    store = spark._jsparkSession.sharedState().statusStore()
+    before = store.executionsCount()
+
+    def shown() -> str:
+        executions = store.executionsList(int(before), 1000)
+        texts = []
+        for n in range(executions.size()):
+            one = executions.apply(n)
+            graph = store.planGraph(one.executionId()).allNodes()
+            texts += [one.description(), one.details(), one.physicalPlanDescription(), one.modifiedConfigs().toString()]
+            texts += [graph.apply(node).desc() for node in range(graph.size())]
+        return "\n".join(texts)
+
+    yield shown
+
+
+def plans(df: DataFrame) -> str:
+    """All plans of a DataFrame, in every form that `explain` has."""
+    query = df._jdf.queryExecution()
+    mode = df.sparkSession._jvm.org.apache.spark.sql.execution.ExplainMode
+    return "\n".join(query.explainString(mode.fromString(name)) for name in ("extended", "formatted", "cost"))
+
+
+@pytest.fixture
+def who(request: pytest.FixtureRequest) -> Iterator[tuple[Mapping[str, str], str]]:
+    """Options that say who we are, and the secret in them. A broker that does not ask takes them all."""
+    with Issuer(lambda: TOKEN) as issuer:
+        yield {
+            "token": ({"authToken": TOKEN}, TOKEN),
+            "password": ({"authBasicUser": "al", "authBasicPassword": PASSWORD}, PASSWORD),
+            "client secret": (
+                {"authIssuerUrl": issuer.url, "authClientId": CLIENT_ID, "authClientSecret": CLIENT_SECRET},
+                CLIENT_SECRET,
+            ),
+        }[request.param]
+
+
+@pytest.mark.parametrize("who", ["token", "password", "client secret"], indirect=True)
+def test_reading_and_writing(spark: SparkSession, pulsar: PulsarUnderTest, who: tuple[Mapping[str, str], str]) -> None:
+    given, secret = who
+    topic = pulsar.topic()
+    options = {"serviceUrl": pulsar.service_url, "topic": topic} | given
+    with shown_since_now(spark) as shown:
+        rows = spark.range(3).selectExpr("concat('written-', id) as value")
+        rows.write.format(NAME).options(**options).mode("append").save()
+        df = spark.read.format(NAME).options(**options).load().selectExpr("concat('read-', value) as value")
+        assert sorted(row.value for row in df.collect()) == [f"read-written-{n}" for n in range(3)]
+        text = shown()
+    # They are what is meant, or there would be nothing to see.
+    assert all(words in text for words in ("AppendData", "written-", "read-"))
+    assert NAME in plans(df)
+    assert secret not in text + plans(df)
+
+
+@pytest.mark.parametrize("who", ["token"], indirect=True)
+def test_streams(
+    spark: SparkSession, pulsar: PulsarUnderTest, tmp_path: Path, who: tuple[Mapping[str, str], str]
+) -> None:
+    given, secret = who
+    first, second = pulsar.topic(), pulsar.topic()
+    options = {"serviceUrl": pulsar.service_url} | given
+    spark.range(3).selectExpr("cast(id as string) as value").write.format(NAME).options(**options, topic=first).mode(
+        "append"
+    ).save()
+    with shown_since_now(spark) as shown:
+        query = (
+            spark.readStream.format(NAME)
+            .options(**options, topic=first, startingOffsets="earliest")
+            .load()
+            .select("value")
+            .writeStream.format(NAME)
+            .options(**options, topic=second)
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        progress = query.lastProgress
+        assert progress is not None
+        text = shown() + progress.json + query._jsq.explainInternal(True)
+    assert progress["numInputRows"] == 3
+    assert NAME in text
+    assert secret not in text
+    checkpoint = "\n".join(file.read_text(errors="replace") for file in tmp_path.rglob("*") if file.is_file())
+    assert "batchWatermarkMs" in checkpoint
+    assert secret not in checkpoint
