@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dev.tubemq_admin import Topic, TubeAdmin
+from dev.tubemq_admin import AdminError, Topic, TubeAdmin
 from dev.tubemq_servers import TubeCluster
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 
@@ -91,14 +91,6 @@ def tube_topics(shape: Shape, count: int) -> list[Topic]:
     ]
 
 
-def _quick_folder(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
-    """A folder in memory where there is one: on a real disk each message that is written there takes milliseconds."""
-    memory = Path("/dev/shm")
-    if memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30:
-        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=memory))
-    return tmp_path_factory.mktemp(name)
-
-
 def memory_folder() -> Path | None:
     """A folder in memory for what brokers flush after every message; None where there is no room for one.
 
@@ -117,7 +109,7 @@ def start_or_skip(config: pytest.Config, cluster: TubeCluster) -> TubeCluster:
     """Starts a cluster; one that cannot run here skips the test, or fails it where brokers are required."""
     try:
         return cluster.start()
-    except (RuntimeError, OSError) as error:
+    except (AdminError, RuntimeError, OSError) as error:
         if config.getoption("--require-brokers"):
             pytest.fail(f"a broker is required and did not start: {error}", pytrace=False)
         pytest.skip(f"no TubeMQ: {error}")
@@ -127,7 +119,7 @@ def start_or_skip(config: pytest.Config, cluster: TubeCluster) -> TubeCluster:
 def _tubemq_session(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TubeUnderTest]:
     topics = {shape: tube_topics(shape, count) for shape, count in TUBE_TOPICS.items()}
     cluster = TubeCluster(
-        _quick_folder(tmp_path_factory, "tubemq"),
+        tmp_path_factory.mktemp("tubemq"),
         broker_count=2,
         unbuffered=(1,),
         data_folder=memory_folder(),
