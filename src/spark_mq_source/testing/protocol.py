@@ -114,6 +114,7 @@ class Connection(asyncio.Protocol):
         self._upgrading = False
         self._pieces: list[bytes] = []
         self._received = self._wanted = 0
+        self._may_be_fins = True
         self._answers: list[bytes] = []
         self._upgrade_task: asyncio.Task[None] | None = None
 
@@ -164,6 +165,7 @@ class Connection(asyncio.Protocol):
                 return
             data = b"".join(self._pieces)
             self._pieces.clear()
+        self._may_be_fins = True
         rest = data[self._obey_all(data) :]
         if rest and not self._ended:
             self._pieces.append(rest)
@@ -323,11 +325,12 @@ class Connection(asyncio.Protocol):
 
     def _obey(self, data: bytes, start: int) -> int:
         """Obeys one command, or a whole block of FINs; returns where the next one begins."""
-        if start == 0 and data.startswith(b"FIN ") and self.state in (_SUBSCRIBED, _CLOSING):
-            block = _block_of_fins(data)
-            if block:
-                self._finish(data[4 : block - 1].split(b"\nFIN "))
-                return block
+        if self._may_be_fins and data.startswith(b"FIN ", start) and self.channel is not None:
+            end = _block_of_fins(data, start)
+            if end > start:
+                self._finish(data[start + 4 : end - 1].split(b"\nFIN "))
+                return end
+            self._may_be_fins = False  # looked at once: data of many kinds of commands is no slower for it
         newline = data.find(b"\n", start)
         if newline < 0:
             if len(data) - start > _MOST_LINE_BYTES:
@@ -764,18 +767,25 @@ def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[byte
     return bodies, position
 
 
-def _block_of_fins(data: bytes) -> int:
-    """The size of the complete lines if they are FINs and nothing else, as one who answers many sends them; else 0."""
-    end = data.rfind(b"\n") + 1
-    lines = end // _FIN_LINE_BYTES
+def _block_of_fins(data: bytes, start: int) -> int:
+    """Where the FINs end that begin here, if only whole ones stand before the last one; else where they begin.
+
+    Who answers many messages sends them so, and then they need not be taken apart one by one.
+    """
+    last = data.rfind(b"\nFIN ", start) + 1
+    end = last + _FIN_LINE_BYTES
+    if end > len(data):
+        end = last
+    lines, rest = divmod(end - start, _FIN_LINE_BYTES)
     if (
-        lines * _FIN_LINE_BYTES == end
-        and data.count(b"\n", 0, end) == lines
-        and data[_FIN_LINE_BYTES - 1 : end : _FIN_LINE_BYTES] == b"\n" * lines
-        and data.count(b"\nFIN ", 0, end) == lines - 1
+        lines > 0
+        and not rest
+        and data.count(b"\n", start, end) == lines
+        and data[start + _FIN_LINE_BYTES - 1 : end : _FIN_LINE_BYTES] == b"\n" * lines
+        and data.count(b"\nFIN ", start, end) == lines - 1
     ):
         return end
-    return 0
+    return start
 
 
 def _size(data: bytes, start: int) -> int:

@@ -307,6 +307,19 @@ def test_a_block_of_fins_with_one_unknown_id_finishes_the_others(nsq: NsqUnderTe
     until(nsq, topic, depth=0, in_flight_count=0)
 
 
+@pytest.mark.parametrize("between", [b"", b"NOP\n", b"RDY 200\n"])
+def test_fins_are_obeyed_however_they_are_mixed_and_cut(nsq: NsqUnderTest, connect: Connect, between: bytes):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *(b"%d" % number for number in range(200)))
+    client = connect()
+    client.subscribe(topic, ready=200)
+    fins = [f"FIN {client.message()[0]}\n".encode() for _ in range(200)]
+    data = between + b"".join(fins[:90]) + between + b"".join(fins[90:]) + between
+    for start in range(0, len(data), 1234):
+        client.send(data[start : start + 1234])
+    until(nsq, topic, depth=0, in_flight_count=0)
+
+
 def test_a_client_that_wants_a_sample_deletes_the_rest(nsq: NsqUnderTest, connect: Connect):
     topic = nsq.topic("c")
     client = connect()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 import struct
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_mq_source.testing.queues import InFlight, MessageIds, _Queue, is_valid_name, message_id
@@ -15,6 +15,7 @@ def frame(number: int, body: bytes = b"") -> bytes:
     return struct.pack(">iiqH", 30 + len(body), 2, NOW_NS, 1) + b"%016x" % number + body
 
 
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 9000), st.integers(-2_000_000, 5_000_000)), max_size=20))
 def test_ids_rise_whatever_the_clock_does_and_however_many_are_taken(steps: list[tuple[int, int]]):
     ids = MessageIds(5)
@@ -52,6 +53,7 @@ def test_a_queue_gives_no_more_than_goes_into_one_write():
     assert len(queue.take(5)) == 1
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_what_is_in_flight_expires_at_its_own_time(data: st.DataObject):
     """Against a model: a deadline by id."""
