@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from dev.tubemq_admin import AdminError
 from spark_mq_source.core.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -301,7 +302,10 @@ def test_a_member_that_was_forgotten_registers_again_with_what_it_has(
 
 
 def members(tubemq: TubeUnderTest, group: str) -> list[str]:
-    return [one["consumerId"] for one in tubemq.admin.group_members(group)]
+    try:
+        return [one["consumerId"] for one in tubemq.admin.group_members(group)]
+    except AdminError:  # no master leads at the moment
+        return []
 
 
 def test_members_of_both_kinds_cannot_be_in_one_group(tubemq: TubeUnderTest, client_of: Clients) -> None:
@@ -381,6 +385,7 @@ def test_without_a_user_an_authenticating_master_refuses(tubemq_secure: TubeUnde
 # -- masters that fail
 
 
+@pytest.mark.slow
 def test_another_master_takes_over_and_members_register_again(
     tubemq_private: Callable[..., TubeUnderTest], client_of: Clients
 ) -> None:
