@@ -138,6 +138,7 @@ def test_exactly_once_goes_on_where_a_worker_was_killed(
     source.publish(numbers(2 * ROWS), batching_enabled=False)
     copy = Copy(source, target, tmp_path, None, deliveryGuarantee="exactly-once")
     copy.run("worker", ends_by_itself=True)
+    assert (tmp_path / "killed").exists()
     assert copy.found == all_once()
 
 
