@@ -39,7 +39,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-FORMATS: Final[Mapping[str, tuple[str, str]]] = {"pulsar-native": ("spark_mq_source.spark.pulsar", "PulsarFormat")}
+FORMATS: Final[Mapping[str, tuple[str, str]]] = {
+    "pulsar-native": ("spark_mq_source.spark.pulsar", "PulsarFormat"),
+    "tubemq": ("spark_mq_source.spark.tubemq", "TubeMQFormat"),
+    "nsq": ("spark_mq_source.spark.nsq", "NsqFormat"),
+}
 """Where each format is; one is loaded when it is asked for."""
 
 FAILED: Final = 1
@@ -127,7 +131,7 @@ def peek(
 ) -> None:
     """Read some messages, from where `startingOffsets` says, as Spark would."""
     format_ = _load(format_name)
-    options = format_.parse_options(_parsed(option))
+    options = format_.parse_look_options(_parsed(option))
     found = (row for batch in _batches(format_, options) for row in batch.to_pylist())
     _show(itertools.islice(found, rows), as_json=as_json)
 
@@ -151,7 +155,7 @@ def doctor(format_name: FormatName, option: Options = None) -> None:
 
 def _read_one(format_name: str, option: list[str] | None) -> str:
     format_ = _load(format_name)
-    batches = _batches(format_, format_.parse_options(_parsed(option)))
+    batches = _batches(format_, format_.parse_look_options(_parsed(option)))
     if any(batch.num_rows for batch in batches):
         return "the first one there is can be decoded"
     return "there is none to be read"
@@ -178,7 +182,7 @@ def _load(name: str) -> InspectFormat[Any, Any]:
 @contextmanager
 def _inspector(name: str, option: list[str] | None) -> Iterator[Inspector]:
     format_ = _load(name)
-    with closing(format_.open_inspector(format_.parse_options(_parsed(option)))) as inspector:
+    with closing(format_.open_inspector(format_.parse_look_options(_parsed(option)))) as inspector:
         yield inspector
 
 

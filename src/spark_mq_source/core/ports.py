@@ -240,5 +240,8 @@ class Format(StreamFormat[OptionsT, RangeT], WriteFormat[OptionsT, ReportT], Pro
 class InspectFormat(BatchFormat[OptionsT, RangeT], Protocol[OptionsT, RangeT]):
     """What the command line asks of a format."""
 
+    def parse_look_options(self, options: Mapping[str, str]) -> OptionsT:
+        """Those of a batch read that takes nothing away. Raises OptionError with all problems at once."""
+
     def open_inspector(self, options: OptionsT) -> Inspector:
         """A look at the broker with the options of a read."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE
 from spark_mq_source.nsq.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
+from spark_mq_source.nsq.inspector import NsqInspector
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.planner import plan_batch
 from spark_mq_source.nsq.reader import NsqRange, read_range
@@ -57,6 +58,16 @@ class NsqFormat:
     def read(self, options: NsqOptions, task: NsqRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """See `read_range`."""
         return read_range(options, task, schema)
+
+    def parse_look_options(self, options: Mapping[str, str]) -> NsqOptions:
+        """See `NsqOptions`; what is read is put back, and a read that was given no end has one."""
+        ends = {"maxrows", "maxseconds", "idletimeout"}
+        given = dict(options) | {"ackmode": "requeue"} | ({} if ends & options.keys() else {"idletimeout": "2s"})
+        return NsqOptions.from_spark(given, READ)
+
+    def open_inspector(self, options: NsqOptions) -> NsqInspector:
+        """See `NsqInspector`."""
+        return NsqInspector(options)
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> NsqOptions:
         """See `NsqOptions`."""

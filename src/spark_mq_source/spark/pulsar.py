@@ -61,6 +61,10 @@ class PulsarFormat:
         """See `read_range`."""
         return read_range(options, task, schema)
 
+    def parse_look_options(self, options: Mapping[str, str]) -> PulsarOptions:
+        """See `PulsarOptions`: a read takes nothing away."""
+        return self.parse_options(options)
+
     def open_inspector(self, options: PulsarOptions) -> PulsarInspector:
         """See `PulsarInspector`."""
         return PulsarInspector(options)

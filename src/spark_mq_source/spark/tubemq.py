@@ -9,6 +9,7 @@ from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE
 from spark_mq_source.spark.base import MQDataSource
 from spark_mq_source.tubemq.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
+from spark_mq_source.tubemq.inspector import TubeMQInspector
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.planner import plan_batch
 from spark_mq_source.tubemq.reader import TubeMQRange, read_range
@@ -57,6 +58,14 @@ class TubeMQFormat:
     def read(self, options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """See `read_range`."""
         return read_range(options, task, schema)
+
+    def parse_look_options(self, options: Mapping[str, str]) -> TubeMQOptions:
+        """See `TubeMQOptions`: a read takes nothing away."""
+        return self.parse_options(options)
+
+    def open_inspector(self, options: TubeMQOptions) -> TubeMQInspector:
+        """See `TubeMQInspector`."""
+        return TubeMQInspector(options)
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> TubeMQOptions:
         """See `TubeMQOptions`."""

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 from typer.testing import CliRunner
 
 from spark_mq_source.cli.main import app
+from spark_mq_source.core.options import READ
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.stream import offsets_to_json
-from tests.behaviours.formats import PulsarFormat
-from tests.fix_brokers import PulsarUnderTest
+from spark_mq_source.tubemq.offsets import INDEX_BYTES
+from tests.behaviours.formats import PulsarFormat, send_to_partition, tubemq_options, wait_until_flushed
+from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
+from tests.fix_tubemq import TubeUnderTest
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -27,9 +30,12 @@ def spark_mq(*arguments: str) -> Result:
 
 
 def asked(command: str, broker: PulsarUnderTest, *more: str, **options: str) -> list[dict[str, object]]:
-    given = {"serviceUrl": broker.service_url} | options
-    flags = [flag for name, value in given.items() for flag in ("--option", f"{name}={value}")]
-    answer = spark_mq(command, "pulsar-native", *flags, *more, "--json")
+    return asked_of("pulsar-native", command, *more, **{"serviceUrl": broker.service_url} | options)
+
+
+def asked_of(name: str, command: str, *more: str, **options: str) -> list[dict[str, object]]:
+    flags = [flag for option, value in options.items() for flag in ("--option", f"{option}={value}")]
+    answer = spark_mq(command, name, *flags, *more, "--json")
     assert answer.exit_code == 0, answer.stderr
     return [json.loads(line) for line in answer.stdout.splitlines()]
 
@@ -125,7 +131,7 @@ def test_the_doctor_says_which_step_fails_and_why(pulsar: PulsarUnderTest):
 def test_wrong_arguments_have_a_status_of_their_own_and_no_secret_is_shown(pulsar: PulsarUnderTest):
     service = f"serviceUrl={pulsar.service_url}"
     for arguments, why in [
-        (["topics", "kafka"], "there is no format kafka; there are pulsar-native"),
+        (["topics", "kafka"], "there is no format kafka; there are pulsar-native, tubemq, nsq"),
         (["topics", "pulsar-native", "-o", service, "-o", "topik=t"], "topik"),
         (["topics", "pulsar-native", "-o", service, "-o", "t0psecret"], "an --option is not NAME=VALUE"),
         (["lag", "pulsar-native", "-o", service, "-o", "topic=t", "--checkpoint", "/nowhere"], "no batch"),
@@ -136,6 +142,39 @@ def test_wrong_arguments_have_a_status_of_their_own_and_no_secret_is_shown(pulsa
         assert len(answer.stderr.splitlines()) == 1
         assert why in answer.stderr
         assert "t0psecret" not in answer.stderr
+
+
+def test_nsq_is_looked_at_and_nothing_is_taken(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    nsq.publish(topic, b"one", b"two")
+    options = {"nsqlookupdHttpAddresses": nsq.lookupd_address, "topic": topic, "channel": "c"}
+    assert asked_of("nsq", "topics", **options) == [{"topic": topic, "nsqds": 1, "channels": ["c"]}]
+    assert [row["nsqd"] for row in asked_of("nsq", "partitions", **options)] == [nsq.tcp_address]
+    assert sorted(str(row["value"]) for row in asked_of("nsq", "peek", **options)) == ["one", "two"]
+    assert [row["waiting"] for row in asked_of("nsq", "lag", **options)] == [2]
+    flags = [flag for option, value in options.items() for flag in ("-o", f"{option}={value}")]
+    answer = spark_mq("doctor", "nsq", *flags)
+    assert answer.exit_code == 0, answer.stderr
+    assert [line.split()[0] for line in answer.stdout.splitlines()] == ["ok"] * 4
+    assert [row["waiting"] for row in asked_of("nsq", "offsets", **options)] == [2]
+
+
+def test_tubemq_is_looked_at(tubemq: TubeUnderTest):
+    topic = tubemq.topic(2)
+    options = {"masters": tubemq.masters, "topic": topic}
+    read = tubemq_options(tubemq.masters, topic, READ)
+    send_to_partition(read, topic, 0, [b"one", b"two"])
+    wait_until_flushed(read)
+    assert [row["partitions"] for row in asked_of("tubemq", "topics", **options)] == [2]
+    assert [row["partition"] for row in asked_of("tubemq", "partitions", **options)] == [0, 1]
+    offsets = asked_of("tubemq", "offsets", **options)
+    # Both are in one store, and share its offsets.
+    assert [int(str(row["latest"])) - int(str(row["earliest"])) for row in offsets] == [2 * INDEX_BYTES] * 2
+    assert [row["value"] for row in asked_of("tubemq", "peek", **options)] == ["one", "two"]
+    flags = [flag for option, value in options.items() for flag in ("-o", f"{option}={value}")]
+    answer = spark_mq("doctor", "tubemq", *flags)
+    assert answer.exit_code == 0, answer.stderr
+    assert [line.split()[0] for line in answer.stdout.splitlines()] == ["ok"] * 3
 
 
 def test_it_is_a_program_of_its_own():

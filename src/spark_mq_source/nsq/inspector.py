@@ -1,0 +1,115 @@
+"""A look at NSQ as the connector sees it, without Spark: what `spark-mq` shows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+from spark_mq_source.core.errors import OptionError, TopicNotFoundError
+from spark_mq_source.nsq.client import NsqClient, Nsqd
+from spark_mq_source.nsq.options import NsqOptions
+from spark_mq_source.nsq.planner import find_nsqds
+
+__all__ = ["NsqInspector"]
+
+
+class NsqInspector:
+    """See `core.ports.Inspector`. Receives nothing; its connections subscribe to nothing.
+
+    Args:
+        options: as a read has them.
+
+    Example:
+        ::
+
+            inspector = NsqInspector(options)
+            try:
+                print(list(inspector.offsets()))
+            finally:
+                inspector.close()
+    """
+
+    def __init__(self, options: NsqOptions) -> None:
+        self._options = options
+        self._client = NsqClient(options)
+
+    def close(self) -> None:
+        """Nothing stays open from one question to the next."""
+
+    def topics(self) -> Iterator[Mapping[str, object]]:
+        """The topic, how many nsqd have it, and the channels that nsqlookupd knows.
+
+        Raises:
+            MQSourceError: no nsqlookupd answers.
+        """
+        found = self._client.fetch_topology(self._topic)
+        yield {"topic": self._topic, "nsqds": len(found.nsqds), "channels": sorted(found.channels)}
+
+    def partitions(self) -> Iterator[Mapping[str, object]]:
+        """The nsqd that have the topic.
+
+        Raises:
+            MQSourceError: no nsqlookupd answers.
+        """
+        for nsqd in self._nsqds():
+            yield {"topic": self._topic, "nsqd": nsqd.name, "http": nsqd.http_url}
+
+    def offsets(self) -> Iterator[Mapping[str, object]]:
+        """What waits in the channel on each nsqd: NSQ has no positions. NULL where an nsqd does not say.
+
+        Raises:
+            MQSourceError: no nsqlookupd answers.
+        """
+        channel = self._options.channel or ""
+        for nsqd in self._nsqds():
+            stats = self._client.fetch_stats(nsqd, self._topic, channel)
+            yield {
+                "topic": self._topic,
+                "channel": channel,
+                "nsqd": nsqd.name,
+                "waiting": stats and stats.depth,
+                "in_flight": stats and stats.in_flight,
+                "deferred": stats and stats.deferred,
+                "paused": stats and stats.is_paused,
+            }
+
+    def lag(self, checkpoint: Mapping[str, object] | None) -> Iterator[Mapping[str, object]]:
+        """The same: what waits in a channel is what its readers are behind.
+
+        Raises:
+            OptionError: a checkpoint is given, which says nothing of it.
+            MQSourceError: no nsqlookupd answers.
+        """
+        if checkpoint is not None:
+            msg = "nsq: a checkpoint says nothing of the lag: leave it out, and see what waits in the channel"
+            raise OptionError(msg)
+        return self.offsets()
+
+    def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
+        """What has to work for a read, in order; each says what it found, or raises what is wrong."""
+        yield "find the nsqd of the topic", self._find_nsqds
+        for nsqd in self._nsqds():
+            yield f"connect to {nsqd.name} and sign in", partial(self._connect, nsqd)
+        yield "find the channel", self._find_channel
+
+    @property
+    def _topic(self) -> str:
+        return self._options.topic or ""
+
+    def _nsqds(self) -> Sequence[Nsqd]:
+        return self._client.fetch_topology(self._topic).nsqds
+
+    def _find_nsqds(self) -> str:
+        found = self._nsqds()
+        if not found:
+            msg = f"nsq topic {self._topic}: no nsqd has it"
+            raise TopicNotFoundError(msg)
+        return ", ".join(nsqd.name for nsqd in found)
+
+    def _connect(self, nsqd: Nsqd) -> str:
+        with self._client.open_session(nsqd) as session:
+            return f"nsqd {session.identified.version}, {'TLS' if self._options.tls else 'without TLS'}"
+
+    def _find_channel(self) -> str:
+        find_nsqds(self._client, self._options)
+        return f"{self._options.channel} is there"
