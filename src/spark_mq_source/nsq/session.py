@@ -42,6 +42,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from importlib.metadata import PackageNotFoundError, version
 
 from spark_mq_source.core.errors import (
+    BrokerError,
     ConnectionLostError,
     ConnectTimeoutError,
     MQSourceError,
@@ -351,8 +352,14 @@ class Session:
                 # A socket that has just broken may still hold nsqd's reason: the driver's thread reads it, and says so.
                 if self._driver.closed or not isinstance(error, TransportError):
                     self._waiting.remove(answer)
-                    answer.set_exception(error)
+                    answer.set_exception(self._of_an_earlier_one(error))
         return answer
+
+    def _of_an_earlier_one(self, error: MQSourceError) -> MQSourceError:
+        """The error for a command behind the one that nsqd refused: of this one nothing is known."""
+        if not isinstance(error, BrokerError):
+            return error
+        return ConnectionLostError(f"{self.address}: the connection ended with an earlier command ({error})")
 
     def _on_events(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -381,15 +388,12 @@ class Session:
             self._connected.set_exception(error)
         if self._consumer is not None:
             self._consumer.fail(error)
-        # What nsqd refused is the command that waited longest; of those behind it nothing is known.
-        following = error
-        if not isinstance(error, TransportError):
-            following = ConnectionLostError(f"{self.address}: the connection ended with an earlier command ({error})")
         with self._sending:
             waiting, self._waiting = self._waiting, deque()
+        # What nsqd refused is the command that waited longest.
         for answer in waiting:
             answer.set_exception(error)
-            error = following
+            error = self._of_an_earlier_one(error)
 
 
 def identify_of(options: NsqOptions) -> commands.Identify:

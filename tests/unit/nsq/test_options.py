@@ -125,7 +125,7 @@ def test_a_secret_is_not_shown() -> None:
         (READ, {"maxRowsPerTrigger": "1"}, "has no meaning when reading a batch"),
         (STREAM, {"maxRows": "1"}, "has no meaning when reading a stream"),
         (WRITE, {"channel": "c"}, "has no meaning when writing"),
-        (READ, {"chanel": "c"}, "did you mean channel"),
+        (READ, {"hostMapp": "c"}, "did you mean hostMap"),
     ],
 )
 def test_what_does_not_fit_together(scope: Scope, changed: dict[str, str], words: str) -> None:
