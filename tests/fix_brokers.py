@@ -215,7 +215,8 @@ class NsqUnderTest:
     def topic_stats(self, topic: str) -> dict[str, Any]:
         """What it tells of a topic; empty if there is none."""
         _, found = self.ask("GET", self.http_address, "/stats", format="json", topic=topic)
-        return (found["topics"] or [{}])[0]
+        topics: list[dict[str, Any]] = found["topics"] or [{}]
+        return topics[0]
 
     def ask(self, method: str, address: str, path: str, body: bytes = b"", **parameters: str) -> tuple[int, Any]:
         """A request to any HTTP interface: the status, and the answer (JSON where it is JSON)."""
@@ -244,12 +245,13 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60) 
 
 def _nsq(kind: str, folder: Path, *, lookupd: NsqUnderTest | None = None, **settings: Any) -> NsqUnderTest:
     """A broker that is not started yet."""
+    joined = None if lookupd is None else lookupd.lookupd
     if kind == "nsqd":
-        assert lookupd is None or isinstance(lookupd.lookupd, NsqlookupdProcess)
-        process = NsqdProcess(folder, lookupd=lookupd.lookupd if lookupd else None, **settings)
+        assert joined is None or isinstance(joined, NsqlookupdProcess)
+        process = NsqdProcess(folder, lookupd=joined, **settings)
         return NsqUnderTest(process, process.lookupd)
-    assert lookupd is None or isinstance(lookupd.lookupd, NsqLookupd)
-    broker = NsqBroker(lookupd=lookupd.lookupd if lookupd else None, **settings)
+    assert joined is None or isinstance(joined, NsqLookupd)
+    broker = NsqBroker(lookupd=joined, **settings)
     return NsqUnderTest(broker, broker.lookupds[0])
 
 

@@ -70,15 +70,23 @@ def stored(feed: PulsarFeed) -> list[Message]:
     return found
 
 
-def stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    return spark.readStream.format(NAME).options(**options).schema(SCHEMA).load()
+def stream(spark: SparkSession, options: Mapping[str, str], name: str = NAME, schema: str = SCHEMA) -> DataFrame:
+    return spark.readStream.format(name).options(**options).schema(schema).load()
 
 
 class Sink:
-    """A table and the checkpoint of the query that fills it; both outlive any query, session and process."""
+    """A table and the checkpoint of the query that fills it; both outlive any query, session and process.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: where they are.
+        name: the format that the query reads.
+        schema: the columns.
+    """
+
+    def __init__(self, folder: Path, name: str = NAME, schema: str = SCHEMA) -> None:
         self.folder = folder
+        self.name = name
+        self.schema = schema
 
     # -- the query
 
@@ -87,7 +95,7 @@ class Sink:
     ) -> StreamingQuery:
         """Starts a query into this sink; `write` takes the batches in place of `self.write`."""
         return (
-            stream(spark, options)
+            stream(spark, options, self.name, self.schema)
             .writeStream.trigger(**trigger)
             .option("checkpointLocation", str(self.folder / "checkpoint"))
             .foreachBatch(write or self.write)
@@ -129,6 +137,11 @@ class Sink:
     def batches(self) -> list[int]:
         """How many rows each batch had, in order."""
         return [table.num_rows for table in self._tables()]
+
+    @property
+    def values(self) -> list[str]:
+        """The column `value` of everything in the table."""
+        return [value for table in self._tables() for value in table.column("value").to_pylist()]
 
     @property
     def messages(self) -> list[Message]:
@@ -194,6 +207,8 @@ def run_driver(
     log = sink.folder / "driver.log"
     task = {
         "folder": str(sink.folder),
+        "name": sink.name,
+        "schema": sink.schema,
         "options": dict(options),
         "step": step,
         "master": master,

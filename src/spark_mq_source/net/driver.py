@@ -27,6 +27,9 @@ EventT = TypeVar("EventT")
 RECEIVE_BYTES = 1 << 20
 """How much room there is at least to receive into at once: enough for several batches of messages."""
 
+LAST_RECEIVES = 16
+"""How often at most something is received from a peer that takes nothing any more: it may have said why."""
+
 
 class ConnectionDriver(Generic[CommandT, EventT]):
     """One live connection.
@@ -91,9 +94,13 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                 raise LocalProtocolError(msg)
             for command in commands:
                 self._connection.send(command)
-            flushed = self._flush()
-        if not flushed:
-            self._wake()
+            flushed = False
+            try:
+                flushed = self._flush()
+            finally:
+                # Where the socket is broken as well: the thread finds out why, and ends.
+                if not flushed:
+                    self._wake()
 
     def pause_reading(self) -> None:
         """Stops receiving: the peer is held back by TCP. Heartbeats go on being sent."""
@@ -171,7 +178,12 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         interest = selectors.EVENT_READ
         while True:
             with self._lock:
-                flushed = self._flush()
+                try:
+                    flushed = self._flush()
+                except MQSourceError as error:
+                    broken = self._error = self._named(self._last_words(error))
+                    said = self._connection.events_received()
+                    break
                 if self._closing:
                     return
                 timer = self._connection.next_timer()
@@ -194,6 +206,23 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                 self._on_events(events)
             if failure is not None:
                 raise failure
+        if said:
+            self._on_events(said)
+        raise broken
+
+    def _last_words(self, error: MQSourceError) -> MQSourceError:
+        """Why nothing can be sent any more: what the peer said before it broke the connection, or `error` itself."""
+        try:
+            for _ in range(LAST_RECEIVES):
+                n = self._transport.recv_into(self._connection.writable(RECEIVE_BYTES))
+                if not n:
+                    break
+                self._connection.received(n, time.monotonic())
+        except ConnectionLostError:
+            return error
+        except MQSourceError as reason:
+            return reason
+        return error
 
     def _watch(self, before: int, wanted: int) -> None:
         if not before:

@@ -15,6 +15,7 @@ from spark_mq_source.core.errors import (
     ConnectionLostError,
     ConnectTimeoutError,
     LocalProtocolError,
+    MQSourceError,
     RemoteProtocolError,
 )
 from spark_mq_source.net.driver import ConnectionDriver, exchange
@@ -583,6 +584,24 @@ def test_an_aborted_and_a_cut_link(scripted_server, fault_proxy, start):
     client.wait_for(lambda: client.lines == ["0123"])
     assert proxy.cut_now() == 1
     assert "the peer closed" in str(client.wait_for_end())
+
+
+# -- the last words of a peer
+
+
+def test_what_a_peer_said_before_it_broke_the_connection_counts(start, scripted_server):
+    """The driver finds out by sending; what it has not read yet says why."""
+    go = threading.Event()
+    server = scripted_server([expect(b"first\n"), wait(go), send(b"one\nbad\n"), abort])
+    client = start(server.port)
+    client.driver.send("first")
+    client.driver.pause_reading()
+    go.set()
+    with contextlib.suppress(MQSourceError):
+        # The socket's buffers are filled until the reset is here; the rest is left to the driver's thread.
+        client.driver.send("x" * 50_000_000)
+    assert "the peer said bad" in str(client.wait_for_end())
+    assert client.lines == ["one"]
 
 
 # -- before a driver takes over

@@ -1,0 +1,144 @@
+"""Reading NSQ as a user of Spark does: drains that can be done again, and streams whose batches come as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import spark_mq_source
+from tests.fix_brokers import NsqUnderTest, wait_until
+from tests.spark.formats import failure, load
+from tests.spark.streams import Sink, run_driver
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SIGKILLED = 128 + 9
+
+
+def numbered(start: int, stop: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, stop)]
+
+
+def texts(start: int, stop: int) -> list[str]:
+    return sorted(str(number) for number in range(start, stop))
+
+
+def options(nsq: NsqUnderTest, topic: str, **more: Any) -> dict[str, str]:
+    given = {"nsqlookupdHttpAddresses": nsq.lookupd_address, "topic": topic, "channel": "c"} | more
+    return {name: str(value) for name, value in given.items()}
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Sink:
+    return Sink(tmp_path, "nsq", "value string, message_id string, attempts int")
+
+
+def is_empty(nsq: NsqUnderTest, topic: str) -> bool:
+    stats = nsq.channel_stats(topic, "c")
+    return (stats["depth"], stats["in_flight_count"]) == (0, 0)
+
+
+# -- batches
+
+
+def test_a_drain_has_every_message_and_a_second_one_none(spark: SparkSession, nsq: NsqUnderTest) -> None:
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(0, 5000))
+    df = load(spark, "nsq", options(nsq, topic, idleTimeout="2s", connectionsPerNsqd=2), "value string")
+    assert sorted(row.value for row in df.collect()) == texts(0, 5000)
+    assert df.count() == 0
+    assert is_empty(nsq, topic)
+
+
+def test_default_columns_have_the_types_of_the_manual(spark: SparkSession, nsq: NsqUnderTest) -> None:
+    topic = nsq.topic("c")
+    nsq.publish(topic, b"x")
+    session = spark.newSession()
+    spark_mq_source.register(session)
+    df = load(session, "nsq", options(nsq, topic, maxRows=1))
+    assert {field.name: field.dataType.simpleString() for field in df.schema} == {
+        "value": "binary",
+        "topic": "string",
+        "channel": "string",
+        "message_id": "string",
+        "timestamp": "timestamp",
+        "attempts": "int",
+        "nsqd": "string",
+    }
+    (row,) = df.collect()
+    assert (bytes(row.value), row.topic, row.channel, row.attempts, row.nsqd) == (b"x", topic, "c", 1, nsq.tcp_address)
+
+
+def test_a_run_that_is_written_down_counts_twice_the_same(
+    spark: SparkSession, nsq: NsqUnderTest, tmp_path: Path
+) -> None:
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(0, 3000))
+    df = load(spark, "nsq", options(nsq, topic, idleTimeout="2s", walDir=tmp_path / "wal", runId="r"), "value string")
+    assert df.count() == 3000
+    nsq.publish(topic, b"later")
+    df.write.parquet(str(tmp_path / "table"))
+    assert sorted(row.value for row in spark.read.parquet(str(tmp_path / "table")).collect()) == texts(0, 3000)
+    assert nsq.channel_stats(topic, "c")["depth"] == 1
+
+
+def test_what_cannot_be_read_is_said(spark: SparkSession, nsq: NsqUnderTest) -> None:
+    topic = nsq.topic("c")
+    assert "a topic has no end: set maxRows, maxSeconds or idleTimeout" in failure(
+        load(spark, "nsq", options(nsq, topic))
+    )
+    text = failure(load(spark, "nsq", options(nsq, topic, maxRows=1, authSecret="do-not-show-me", chan="c")))
+    assert "chan: unknown option (did you mean channel?)" in text
+    assert "do-not-show-me" not in text
+
+
+# -- streams
+
+
+def test_a_stream_goes_on_where_it_was(spark: SparkSession, nsq: NsqUnderTest, sink: Sink) -> None:
+    topic = nsq.topic("c")
+    given = options(nsq, topic, walDir=sink.folder / "wal", maxRowsPerTrigger=1500, connectionsPerNsqd=2)
+    for start in (0, 4000):
+        nsq.publish(topic, *numbered(start, start + 4000))
+        progress = sink.run(spark, given)
+        assert sum(batch["numInputRows"] for batch in progress) == 4000
+    assert sorted(sink.values) == texts(0, 8000)
+    assert is_empty(nsq, topic)
+
+
+def test_a_task_that_dies_is_done_over_with_the_same_rows(spark: SparkSession, nsq: NsqUnderTest, sink: Sink) -> None:
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(0, 3000))
+    given = options(nsq, topic, walDir=sink.folder / "wal", msgTimeout="2s")
+    assert run_driver(sink, given, "worker_killed", master="local[2,4]", after=1000) == 0
+    assert (sink.folder / "killed").exists()
+    assert sorted(sink.values) == texts(0, 3000)
+    wait_until(lambda: is_empty(nsq, topic), "all is finished")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("step", "arguments"),
+    [
+        ("killed_when_planned", {"batch": 0}),
+        ("killed_in_a_task", {"batch": 1, "after": 300}),
+        ("killed_when_written", {"batch": 1}),
+    ],
+)
+def test_a_driver_that_is_killed_loses_nothing_and_doubles_nothing(
+    nsq: NsqUnderTest, sink: Sink, step: str, arguments: dict[str, int]
+) -> None:
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(0, 2000))
+    given = options(nsq, topic, walDir=sink.folder / "wal", msgTimeout="2s")
+    first = given | {"maxRowsPerTrigger": "700"}
+    # Before 4.2 AvailableNow is one batch, and this has to come to its second one.
+    trigger = {"processingTime": "0 seconds"}
+    assert run_driver(sink, first, step, trigger=trigger, **arguments) == SIGKILLED
+    nsq.publish(topic, *numbered(2000, 2500))
+    assert run_driver(sink, given, "undisturbed") == 0
+    assert sorted(sink.values) == texts(0, 2500)
+    wait_until(lambda: is_empty(nsq, topic), "all is finished")

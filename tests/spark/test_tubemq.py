@@ -1,0 +1,83 @@
+"""What only TubeMQ's users see in Spark: streams in a group and alone, and what was written read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
+from tests.behaviours.formats import wait_until_flushed
+from tests.fix_tubemq import TubeUnderTest
+from tests.spark.formats import TubeMQFeed, load, numbers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUERY_TIMEOUT_S = 200.0
+
+
+def run(spark: SparkSession, folder: Path, options: dict[str, str]) -> list[dict[str, Any]]:
+    """Runs a query on all there is into a table; its progress."""
+    query = (
+        spark.readStream.format("tubemq")
+        .options(**options)
+        .schema("value string, partition int")
+        .load()
+        .writeStream.format("parquet")
+        .option("path", str(folder / "table"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(QUERY_TIMEOUT_S), "the query did not end"
+    finally:
+        query.stop()
+    return [json.loads(progress.json) for progress in query.recentProgress]
+
+
+def table(spark: SparkSession, folder: Path) -> list[int]:
+    return sorted(int(row.value) for row in spark.read.parquet(str(folder / "table")).collect())
+
+
+@pytest.mark.parametrize("assignment", ["server", "client"])
+def test_a_stream_goes_on_where_it_was(
+    spark: SparkSession, tubemq: TubeUnderTest, tmp_path: Path, assignment: str
+) -> None:
+    feed, group = TubeMQFeed(tubemq, 3), tubemq.group()
+    options = feed.options | {"assignment": assignment, "group": group, "startingOffsets": "earliest"}
+    feed.publish(numbers(30))
+    run(spark, tmp_path, options)
+    assert table(spark, tmp_path) == list(range(30))
+    feed.publish([b"%d" % n for n in range(30, 60)])
+    progress = run(spark, tmp_path, options | {"maxRowsPerTrigger": "12"})
+    if not HAS_ADMISSION_CONTROL:
+        run(spark, tmp_path, options)
+    assert table(spark, tmp_path) == list(range(60))
+    rows = [p["numInputRows"] for p in progress]
+    assert max(rows) <= 12
+    if HAS_ADMISSION_CONTROL:
+        newest = [p["sources"][0]["latestOffset"] for p in progress if p["numInputRows"]]
+        assert set(newest[-1]["positions"].values()) == {60 * 28}
+    # The group's position on the broker, which TubeMQ's own monitoring shows, is where the query is.
+    assert [tubemq.admin.group_offset(1, group, feed.topic, n) for n in range(3)] == [60 * 28] * 3
+
+
+def test_what_spark_writes_it_reads_back(spark: SparkSession, tubemq: TubeUnderTest) -> None:
+    feed = TubeMQFeed(tubemq, 3)
+    rows = spark.range(300).selectExpr(
+        "cast(id as string) as value",
+        "if(id % 3 = 0, 'fizz', null) as message_type",
+        "timestamp_seconds(60 * id) as message_time",
+        "map('third', cast(id % 3 as string)) as attributes",
+    )
+    rows.write.format("tubemq").options(**feed.options).mode("append").save()
+    wait_until_flushed(feed._read, 300)
+    columns = "value string, message_type string, message_time timestamp, attributes map<string,string>"
+    found = load(spark, "tubemq", feed.options, columns)
+    assert sorted(map(repr, found.collect())) == sorted(map(repr, rows.collect()))
+    fizz = load(spark, "tubemq", feed.options | {"filters": "fizz"}, columns)
+    assert sorted(int(row.value) for row in fizz.collect()) == list(range(0, 300, 3))
