@@ -2,8 +2,9 @@
 
 Starts a Pulsar broker of its own on free ports, publishes the flights that left New York in 2013 with
 `df.write.format("pulsar-native")`, reads them with the official pulsar-client and with
-`spark.read.format("pulsar-native")`, replays the year to a streaming query, see `demo.live`, and stops everything
-again. Ends with exit code 1 if a single flight is missing, doubled or changed.
+`spark.read.format("pulsar-native")`, replays the year to a streaming query, see `demo.live`. Flights that
+left late go on to a TubeMQ topic, and alerts of the worst to an NSQ topic, and are read back there. Stops everything
+again, and ends with exit code 1 if a single flight is missing, doubled or changed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from typing import TYPE_CHECKING
 
 from demo.data import FLIGHT_COLUMNS, DelayTotals, Flight, compare, data_file, read_flights, unpack_flights
 from demo.live import replay_and_compare
+from demo.nsq import alert_and_count
 from demo.official import read_all
 from demo.say import say
+from demo.tubemq import pass_on_and_count
 from dev.pulsar_broker import PulsarStandalone
 
 if TYPE_CHECKING:
@@ -58,13 +61,16 @@ def main() -> None:
                 problems = check_with_official_client(broker, flights)
                 problems += read_and_compare(spark, broker.service_url, by_carrier(flights))
                 problems += replay_and_compare(spark, broker, flights, Path(folder) / "checkpoint")
+                published = load_flights(spark, broker.service_url).select("key", "value")
+                problems += pass_on_and_count(published, flights, Path(folder) / "tubemq")
+                problems += alert_and_count(published, flights)
             finally:
                 spark.stop()
         for problem in problems:
             say(f"MISMATCH: {problem}")
         if problems:
             sys.exit(1)
-        say("Every flight is there once: for the official client, in the batch, in the stream. The broker is stopped.")
+        say("Every flight is there once: for the official client, in batch and stream, TubeMQ and NSQ. All is stopped.")
 
 
 def publish(spark: SparkSession, service_url: str, csv_file: Path, flights: int) -> None:

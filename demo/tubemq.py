@@ -1,0 +1,60 @@
+"""The demo's second leg: flights that left late go on from Pulsar to a TubeMQ topic, and are counted back there."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from demo.data import FLIGHT_COLUMNS, Flight
+from demo.say import say
+from dev.tubemq_admin import Topic
+from dev.tubemq_servers import TubeCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["pass_on_and_count"]
+
+TOPIC: Final = "delays"
+LATE_MIN: Final = 120
+"""Flights that departed later than this go on."""
+
+
+def pass_on_and_count(flights: DataFrame, expected: Sequence[Flight], folder: Path) -> list[str]:
+    """Starts a TubeMQ cluster, writes the late flights to it, reads them back, and returns how they differ.
+
+    Args:
+        flights: the Pulsar topic, with key and value.
+        expected: all flights, as the file has them.
+        folder: for the cluster's files.
+    """
+    say("Starting a TubeMQ cluster (ZooKeeper, a master, a broker) ...")
+    with TubeCluster(folder, topics=[Topic(TOPIC, partitions=2)]) as cluster:
+        options = {"masters": cluster.master_addresses, "topic": TOPIC}
+        say(f'Passing on flights more than {LATE_MIN} minutes late with df.write.format("tubemq") ...')
+        began = time.monotonic()
+        (
+            flights.selectExpr("cast(value as string) as value", "cast(key as string) as message_type")
+            .where(f"from_csv(value, '{FLIGHT_COLUMNS}', map('nullValue', 'NA')).dep_delay > {LATE_MIN}")
+            .write.format("tubemq")
+            .options(**options)
+            .mode("append")
+            .save()
+        )
+        say(f"  acknowledged by the broker in {time.monotonic() - began:.1f} s")
+        # They are in the broker's memory still: what is on its disk follows some seconds later.
+        read = (
+            flights.sparkSession.read.format("tubemq")
+            .options(**options, lowLatency="true")
+            .schema("value string, message_type string")
+            .load()
+        )
+        found = Counter((row.message_type, row.value) for row in read.collect())
+    wanted = Counter((f.carrier, f.line) for f in expected if f.delay_min is not None and f.delay_min > LATE_MIN)
+    say(f"  {found.total():,} read back from TubeMQ, {wanted.total():,} such flights in the file")
+    if found == wanted:
+        return []
+    return [f"tubemq: {(wanted - found).total():,} flights are missing, {(found - wanted).total():,} too many"]
