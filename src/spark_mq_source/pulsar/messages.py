@@ -14,11 +14,8 @@ and ``_encode_python``, which states what becomes of a row).
 
 from __future__ import annotations
 
-import os
-import warnings
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from types import ModuleType
 from typing import Final, NamedTuple
 
@@ -33,6 +30,7 @@ from spark_mq_source.core.errors import (
     UnsupportedFeatureError,
     UnwritableRowError,
 )
+from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.pulsar import _encode_python, _messages_python, _pb
 from spark_mq_source.pulsar._encode_python import ALONE, TAKEN, Row, row_of
 from spark_mq_source.pulsar._messages_python import BATCH, CHUNKED, COMPRESSED, ENCRYPTED, MARKER
@@ -61,35 +59,8 @@ _CHUNK_OVERHEAD_BYTES: Final = 512
 """What a message under assembly counts for beside its bytes, so that empty chunks cannot pile up for nothing."""
 
 
-def _load_native(name: str) -> ModuleType:
-    return import_module(f"spark_mq_source.pulsar.{name}_native")
-
-
-def _choose(asked: str, twin: ModuleType = _messages_python) -> tuple[str, ModuleType, str]:
-    """The implementation's name, its module, and why it is not the compiled one ("" where it is, or was not wanted).
-
-    Args:
-        asked: ``native``, ``python``, or empty for the best there is.
-        twin: the module written for the interpreter.
-
-    Raises:
-        ImportError: `asked` is no implementation, or is ``native`` and there is none.
-    """
-    if asked not in ("", "native", "python"):
-        msg = f"SPARK_MQ_SOURCE_IMPL={asked}: expected native or python"
-        raise ImportError(msg)
-    if asked == "python":
-        return "python", twin, ""
-    try:
-        return "native", _load_native(twin.__name__.rpartition(".")[2].removesuffix("_python")), ""
-    except ImportError as error:
-        if asked == "native":
-            msg = f"SPARK_MQ_SOURCE_IMPL=native, but the compiled decoder cannot be loaded: {error}"
-            raise ImportError(msg) from error
-        return "python", twin, str(error)
-
-
-_implementation, _module, _fallback_reason = _choose(os.environ.get("SPARK_MQ_SOURCE_IMPL", ""))
+_decoding: Final = Implementation(_messages_python)
+_encoding: Final = Implementation(_encode_python)
 
 
 def implementation() -> str:
@@ -99,20 +70,7 @@ def implementation() -> str:
         >>> implementation() in ("native", "python")
         True
     """
-    return _implementation
-
-
-def _warn_of_fallback() -> None:
-    """Say once, when the first decoder is made and not when the package is imported, that it is the slow one."""
-    global _fallback_reason
-    if _fallback_reason:
-        reason, _fallback_reason = _fallback_reason, ""
-        warnings.warn(
-            f"spark-mq-source runs without its compiled decoder, several times slower ({reason}); "
-            f"set SPARK_MQ_SOURCE_IMPL=python to accept this",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+    return _decoding.name
 
 
 class OrphanChunk(NamedTuple):
@@ -294,11 +252,9 @@ class EntryDecoder:
         max_pending_chunk_bytes: int = 256 * 2**20,
         implementation: str | None = None,
     ) -> None:
-        if implementation is None:
-            _warn_of_fallback()
-            module = _module
-        else:
-            module = _choose(implementation)[1]
+        chosen = _decoding if implementation is None else Implementation(_messages_python, implementation)
+        chosen.warn_of_fallback()
+        module = chosen.module
         # A column may repeat a producer's name in every row; this is what bounds a batch made to explode by that.
         self._columns: _messages_python.EntryColumns = module.EntryColumns(
             schema, topic=topic, partition=partition, max_repeated_bytes=16 * max_message_bytes
@@ -465,8 +421,8 @@ _INT32_MAX: Final = 2**31 - 1
 _SIZE_BYTES: Final = 4
 
 
-def _encoding(asked: str | None) -> ModuleType:
-    return _choose(os.environ.get("SPARK_MQ_SOURCE_IMPL", "") if asked is None else asked, _encode_python)[1]
+def _encoder(asked: str | None) -> ModuleType:
+    return (_encoding if asked is None else Implementation(_encode_python, asked)).module
 
 
 def open_rows(batch: pa.RecordBatch, implementation: str | None = None) -> _encode_python.RowSource:
@@ -475,13 +431,13 @@ def open_rows(batch: pa.RecordBatch, implementation: str | None = None) -> _enco
     Raises:
         OptionError: a column is unknown or of a type that cannot be written, or there is no column ``value``.
     """
-    source: _encode_python.RowSource = _encoding(implementation).RowSource(batch)
+    source: _encode_python.RowSource = _encoder(implementation).RowSource(batch)
     return source
 
 
 def hash_keys(keys: pa.Array, hashing: int, implementation: str | None = None) -> array[int]:
     """As `_encode_python.hashes_of`: the hash of each key, -1 where there is none."""
-    hashes: array[int] = _encoding(implementation).hashes_of(keys, hashing)
+    hashes: array[int] = _encoder(implementation).hashes_of(keys, hashing)
     return hashes
 
 
@@ -498,7 +454,7 @@ def group_rows(
     Raises:
         IndexError: of a row whose partition does not exist.
     """
-    groups: list[tuple[int, memoryview]] = _encoding(implementation).group_rows(
+    groups: list[tuple[int, memoryview]] = _encoder(implementation).group_rows(
         explicit, hashes, order, rows, partitions
     )
     return groups
@@ -573,7 +529,7 @@ class EntryEncoder:
         self._schema_version = schema_version
         self._txn_id = txn_id
         self._numbering = numbering
-        self._payload: _encode_python.BatchPayload = _encoding(implementation).BatchPayload(
+        self._payload: _encode_python.BatchPayload = _encoder(implementation).BatchPayload(
             max_bytes=min(batch_bytes, max_message_bytes * 3 // 4), max_rows=batch_rows, by_key=batching_by_key
         )
         self._finished: list[Send] = []

@@ -9,16 +9,13 @@ interpreter (``_messages_python``, which also states the rules of what is corrup
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Iterable
-from importlib import import_module
-from types import ModuleType
 from typing import Final
 
 import pyarrow as pa
 
 from spark_mq_source.core.columns import record_batch
+from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.tubemq import _messages_python
 from spark_mq_source.tubemq._messages_python import FAIL, NULL, SKIP, ZoneShift, first_message
 
@@ -27,34 +24,7 @@ __all__ = ["MessageDecoder", "first_message", "implementation"]
 _ON_CORRUPT: Final = {"fail": FAIL, "skip": SKIP, "null": NULL}
 
 
-def _load_native() -> ModuleType:
-    return import_module("spark_mq_source.tubemq._messages_native")
-
-
-def _choose(asked: str) -> tuple[str, ModuleType, str]:
-    """The implementation's name, its module, and why it is not the compiled one ("" where it is, or was not wanted).
-
-    Args:
-        asked: ``native``, ``python``, or empty for the best there is.
-
-    Raises:
-        ImportError: `asked` is no implementation, or is ``native`` and there is none.
-    """
-    if asked not in ("", "native", "python"):
-        msg = f"SPARK_MQ_SOURCE_IMPL={asked}: expected native or python"
-        raise ImportError(msg)
-    if asked == "python":
-        return "python", _messages_python, ""
-    try:
-        return "native", _load_native(), ""
-    except ImportError as error:
-        if asked == "native":
-            msg = f"SPARK_MQ_SOURCE_IMPL=native, but the compiled decoder cannot be loaded: {error}"
-            raise ImportError(msg) from error
-        return "python", _messages_python, str(error)
-
-
-_implementation, _module, _fallback_reason = _choose(os.environ.get("SPARK_MQ_SOURCE_IMPL", ""))
+_decoding: Final = Implementation(_messages_python)
 
 
 def implementation() -> str:
@@ -64,20 +34,7 @@ def implementation() -> str:
         >>> implementation() in ("native", "python")
         True
     """
-    return _implementation
-
-
-def _warn_of_fallback() -> None:
-    """Say once, when the first decoder is made and not when the package is imported, that it is the slow one."""
-    global _fallback_reason
-    if _fallback_reason:
-        reason, _fallback_reason = _fallback_reason, ""
-        warnings.warn(
-            f"spark-mq-source runs without its compiled decoder, several times slower ({reason}); "
-            f"set SPARK_MQ_SOURCE_IMPL=python to accept this",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+    return _decoding.name
 
 
 class MessageDecoder:
@@ -126,11 +83,9 @@ class MessageDecoder:
         on_corrupt: str = "fail",
         implementation: str | None = None,
     ) -> None:
-        if implementation is None:
-            _warn_of_fallback()
-            module = _module
-        else:
-            module = _choose(implementation)[1]
+        chosen = _decoding if implementation is None else Implementation(_messages_python, implementation)
+        chosen.warn_of_fallback()
+        module = chosen.module
         self._columns: _messages_python.MessageColumns = module.MessageColumns(
             schema,
             topic=topic,

@@ -23,7 +23,6 @@ from spark_mq_source.core.errors import (
     OptionError,
     UnsupportedFeatureError,
 )
-from spark_mq_source.pulsar import messages as messages_module
 from spark_mq_source.pulsar._messages_python import EntryColumns as PythonColumns
 from spark_mq_source.pulsar._pb import BrokerEntryMetadata, KeyValue, MessageMetadata, SingleMessageMetadata
 from spark_mq_source.pulsar.messages import WHOLE_ENTRY, ChunkAssembly, EntryDecoder, OrphanChunk, implementation
@@ -996,9 +995,7 @@ def test_the_environment_chooses() -> None:
     wrong = run(show, SPARK_MQ_SOURCE_IMPL="nativ")
     assert "ImportError: SPARK_MQ_SOURCE_IMPL=nativ: expected native or python" in wrong.stderr
     absent = run(HIDE_NATIVE + show, SPARK_MQ_SOURCE_IMPL="native")
-    assert (
-        "ImportError: SPARK_MQ_SOURCE_IMPL=native, but the compiled decoder cannot be loaded: hidden" in absent.stderr
-    )
+    assert "ImportError: SPARK_MQ_SOURCE_IMPL=native, but the compiled loop cannot be loaded: hidden" in absent.stderr
     # Importing, and asking which, warns of nothing.
     assert run(HIDE_NATIVE + show, SPARK_MQ_SOURCE_IMPL="").stdout == "python\n"
 
@@ -1014,11 +1011,10 @@ with warnings.catch_warnings(record=True) as caught:
 print(len(caught), caught[0].category.__name__, caught[0].message)
 """
     result = run(HIDE_NATIVE + code, SPARK_MQ_SOURCE_IMPL="")
-    assert result.stdout.startswith("1 RuntimeWarning spark-mq-source runs without its compiled decoder"), result.stderr
+    assert result.stdout.startswith("1 RuntimeWarning spark-mq-source runs without its compiled loops"), result.stderr
     quiet = run(code.replace("print", "print(len(caught)) #"), SPARK_MQ_SOURCE_IMPL="python")
     assert quiet.stdout == "0\n", quiet.stderr
 
 
 def test_implementation_is_one_of_two() -> None:
     assert implementation() in {"native", "python"}
-    assert messages_module._choose("python")[0] == "python"

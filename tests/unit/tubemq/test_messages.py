@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, RemoteProtocolError
-from spark_mq_source.tubemq import messages as messages_module
 from spark_mq_source.tubemq._pb import GetMessageResponseB2C, TransferedMessage, TransferedMessages
 from spark_mq_source.tubemq.commands import GetMessageResponse, decode_response
 from spark_mq_source.tubemq.messages import MessageDecoder, first_message, implementation
@@ -332,23 +331,5 @@ def test_unknown_columns_and_types_are_refused(impl: str) -> None:
         decoder(impl, pa.schema([("valeu", pa.binary()), ("value", pa.int64())]))
 
 
-# Which one runs
-
-
-def test_the_environment_says_which_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_implementation_is_one_of_two() -> None:
     assert implementation() in ("native", "python")
-    with pytest.raises(ImportError, match="expected native or python"):
-        messages_module._choose("java")
-    assert messages_module._choose("python")[0] == "python"
-    monkeypatch.setattr(messages_module, "_load_native", _cannot_load)
-    assert messages_module._choose("")[::2] == ("python", "no such module")
-    with pytest.raises(ImportError, match="the compiled decoder cannot be loaded: no such module"):
-        messages_module._choose("native")
-    monkeypatch.setattr(messages_module, "_fallback_reason", "no such module")
-    with pytest.warns(RuntimeWarning, match="several times slower"):
-        MessageDecoder(VALUE, topic="t", broker_id=1, partition=0)
-
-
-def _cannot_load() -> Any:
-    msg = "no such module"
-    raise ImportError(msg)
