@@ -17,12 +17,13 @@ Three JSON forms, all with int64 numbers kept exactly:
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, TypeVar
+
+from spark_mq_source.core.json_text import load_json_object
 
 __all__ = [
     "EARLIEST",
@@ -319,7 +320,7 @@ def parse_offsets(text: str) -> PerTopic[Position]:
             return PerTopic(everywhere=parse_position(text))
         msg = "expected earliest, latest or a JSON object that begins with {"
         raise ValueError(msg)
-    document = _load_json_object(text)
+    document = load_json_object(text)
     if type(document.get("version")) is int and "positions" in document:
         return PerTopic(named=decode_offsets(document))
     return PerTopic(named=_parse_per_topic(document, parse_position, is_value=lambda value: "ledger" in value))
@@ -343,7 +344,7 @@ def parse_timestamps(text: str) -> PerTopic[int]:
     """
     if not text.lstrip().startswith("{"):
         return PerTopic(everywhere=_parse_timestamp(text))
-    return PerTopic(named=_parse_per_topic(_load_json_object(text), _parse_timestamp, is_value=lambda _: False))
+    return PerTopic(named=_parse_per_topic(load_json_object(text), _parse_timestamp, is_value=lambda _: False))
 
 
 def encode_offsets(positions: Mapping[str, Position]) -> dict[str, object]:
@@ -387,39 +388,6 @@ def decode_offsets(document: object) -> dict[str, Position]:
         msg = 'offsets must have "version" and "positions" and nothing else'
         raise ValueError(msg)
     return {_at(name, parse_topic, name): _at(name, parse_position, value) for name, value in positions.items()}
-
-
-def _load_json_object(text: str) -> dict[str, object]:
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        named = dict(pairs)
-        if len(named) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            msg = f'"{twice}" is there twice'
-            raise _JsonError(msg)
-        return named
-
-    try:
-        document = json.loads(text, object_pairs_hook=unique)
-    except _JsonError:
-        raise
-    except RecursionError:
-        msg = "JSON that is nested too deep"
-        raise ValueError(msg) from None
-    except json.JSONDecodeError as error:
-        msg = f"not JSON: {error}"
-        raise ValueError(msg) from None
-    except ValueError:  # Python's bound on the digits of a number
-        msg = "not JSON: a number with too many digits"
-        raise ValueError(msg) from None
-    if not isinstance(document, dict):
-        msg = "expected a JSON object"
-        raise ValueError(msg)  # noqa: TRY004 - all of a user's mistakes are ValueErrors
-    return document
-
-
-class _JsonError(ValueError):
-    """A mistake found while the JSON was decoded, already in words for the user."""
 
 
 def _parse_per_topic(

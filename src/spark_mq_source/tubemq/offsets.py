@@ -14,11 +14,12 @@ Two JSON forms:
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+from spark_mq_source.core.json_text import load_json_object
 
 __all__ = [
     "EARLIEST",
@@ -174,7 +175,7 @@ def parse_offsets(text: str) -> WantedOffsets:
             return WantedOffsets(everywhere=_parse_offset(text))
         msg = "expected earliest, latest or a JSON object that begins with {"
         raise ValueError(msg)
-    document = _load_json_object(text)
+    document = load_json_object(text)
     if type(document.get("version")) is int and "positions" in document:
         return WantedOffsets(partitions=decode_offsets(document).positions)
     if not document:
@@ -262,36 +263,3 @@ def _decode_positions(name: str, positions: object) -> dict[TopicPartition, int]
             msg = f'"{key}": {error}'
             raise ValueError(msg) from None
     return decoded
-
-
-def _load_json_object(text: str) -> dict[str, object]:
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        named = dict(pairs)
-        if len(named) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            msg = f'"{twice}" is there twice'
-            raise _JsonError(msg)
-        return named
-
-    try:
-        document = json.loads(text, object_pairs_hook=unique)
-    except _JsonError:
-        raise
-    except RecursionError:
-        msg = "JSON that is nested too deep"
-        raise ValueError(msg) from None
-    except json.JSONDecodeError as error:
-        msg = f"not JSON: {error}"
-        raise ValueError(msg) from None
-    except ValueError:  # Python's bound on the digits of a number
-        msg = "not JSON: a number with too many digits"
-        raise ValueError(msg) from None
-    if not isinstance(document, dict):
-        msg = "expected a JSON object"
-        raise ValueError(msg)  # noqa: TRY004 - all of a user's mistakes are ValueErrors
-    return document
-
-
-class _JsonError(ValueError):
-    """A mistake found while the JSON was decoded, already in words for the user."""

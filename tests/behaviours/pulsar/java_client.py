@@ -3,50 +3,20 @@
 from __future__ import annotations
 
 import base64
-import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dev.pulsar_broker import distribution
 from tests.fix_brokers import PulsarUnderTest
+from tests.java_program import JavaProgram
 
-SOURCE = Path(__file__).resolve().parents[2] / "java" / "JavaClient.java"
 
-
-class JavaClient:
+class JavaClient(JavaProgram):
     """Requests to `JavaClient.java`. Message ids come back as (ledger, entry, batch index, partition)."""
 
     def __init__(self, log: Path) -> None:
-        self._log = log.open("wb")
-        self._process = subprocess.Popen(
-            [
-                "java",
-                "-Xmx768m",
-                "-XX:+UseSerialGC",
-                "-XX:TieredStopAtLevel=1",
-                "-cp",
-                f"{distribution()}/lib/*",
-                SOURCE,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-        )
-
-    def close(self) -> None:
-        """Ends the process: it ends by itself when nothing more is asked."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-        self._log.close()
+        super().__init__("JavaClient.java", distribution() / "lib", log)
 
     def produce(
         self, broker: PulsarUnderTest, topic: str, messages: Sequence[Mapping[str, Any] | bytes | None], **how: Any
@@ -106,14 +76,7 @@ class JavaClient:
         request["url"] = broker.service_url
         if broker.broker is not None and broker.broker.credentials:
             request["token"] = broker.broker.admin_token
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline() or '{"error": "the Java program ended"}')
-        if "error" in answer:
-            raise RuntimeError(f"the Java client: {answer['error']}; see {self._log.name}")
-        return answer["ok"]
+        return self.ask(request)
 
 
 def _messages(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
