@@ -127,7 +127,7 @@ class TubeMQFeed:
         wait_until_flushed(self._read)
 
     def readers(self) -> int:
-        holders = self.tube.admin.ask_broker(1, "admin_query_broker_all_consumer_info")
+        holders = self.tube.admin.ask_broker(1, "admin_query_broker_all_consumer_info")["dataSet"]
         return sum(holder["topicName"] == self.topic for holder in holders)
 
     def sent(self) -> int:
