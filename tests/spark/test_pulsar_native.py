@@ -381,7 +381,7 @@ def test_refused_authentication_says_what_to_check_and_not_the_token(
     forged = token[:-10] + "A" * 10
     text = failure(load(spark, NAME, secured(pulsar_featured, topic) | {"authToken": forged}))
     assert "spark_mq_source.core.errors.AuthenticationError: " in text
-    assert "check authToken, authTokenFile, authBasicUser" in text
+    assert "check authToken, authTokenFile, authTokenSupplier" in text
     assert forged not in text
     assert forged.rpartition(".")[2] not in text
 
