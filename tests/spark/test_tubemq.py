@@ -53,15 +53,17 @@ def test_a_stream_goes_on_where_it_was(
     feed.publish(numbers(30))
     until_all_is_read(spark, tmp_path, options, 30)
     feed.publish([b"%d" % n for n in range(30, 60)])
-    progress = until_all_is_read(spark, tmp_path, options | {"maxRowsPerTrigger": "12"}, 60)
+    # Before 4.2 AvailableNow is one batch.
+    limit = {"maxRowsPerTrigger": "12"} if HAS_ADMISSION_CONTROL else {}
+    progress = until_all_is_read(spark, tmp_path, options | limit, 60)
     if HAS_ADMISSION_CONTROL:
         assert max(p["numInputRows"] for p in progress) <= 12
         newest = [p["sources"][0]["latestOffset"] for p in progress if p["numInputRows"]]
         assert set(newest[-1]["positions"].values()) == {60 * INDEX_BYTES}
-    # The group's position on the broker, which TubeMQ's own monitoring shows, is where the query is; without the last
-    # trigger, of which Spark does not say that it is done.
-    positions = [tubemq.admin.group_offset(1, group, feed.topic, n) or 0 for n in range(3)]
-    assert min(positions) >= (60 - 12) * INDEX_BYTES
+        # The group's position on the broker, which TubeMQ's own monitoring shows, is where the query is; without the last
+        # trigger, of which Spark does not say that it is done.
+        positions = [tubemq.admin.group_offset(1, group, feed.topic, n) or 0 for n in range(3)]
+        assert min(positions) >= (60 - 12) * INDEX_BYTES
 
 
 def until_all_is_read(spark: SparkSession, folder: Path, options: dict[str, str], rows: int) -> list[dict[str, Any]]:
