@@ -60,7 +60,7 @@ def test_a_stream_goes_on_where_it_was(
         assert max(p["numInputRows"] for p in progress) <= 12
         newest = [p["sources"][0]["latestOffset"] for p in progress if p["numInputRows"]]
         assert set(newest[-1]["positions"].values()) == {60 * INDEX_BYTES}
-        # The group's position on the broker, which TubeMQ's own monitoring shows, is where the query is; without the last
+        # The position on the broker, which TubeMQ's own monitoring shows, is where the query is; without the last
         # trigger, of which Spark does not say that it is done.
         positions = [tubemq.admin.group_offset(1, group, feed.topic, n) or 0 for n in range(3)]
         assert min(positions) >= (60 - 12) * INDEX_BYTES
