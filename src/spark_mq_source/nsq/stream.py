@@ -23,7 +23,7 @@ from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.planner import fetch_waiting, find_nsqds, plan_document, tasks_of, trigger_tasks
 from spark_mq_source.nsq.reader import NsqRange
 from spark_mq_source.nsq.session import Session
-from spark_mq_source.nsq.wal import Store, TaskLog, open_store, read_plan, remove_batch, write_plan
+from spark_mq_source.nsq.wal import Store, TaskLog, is_planned, open_store, read_plan, remove_batch, write_plan
 
 __all__ = ["NsqStream"]
 
@@ -94,7 +94,7 @@ class NsqStream:
         known = [depth for depth in waiting.values() if depth is not None]
         self.newest = at.to_json() | {"waiting": sum(known) if len(known) == len(waiting) else None}
         following = BatchOffset(at.wal, at.batch + 1)
-        if self._store.exists(f"{following.folder}/plan.json"):
+        if is_planned(self._store, following.folder):
             # Planned before the query ended, and not yet known to Spark, or to be done over.
             return following.to_json()
         budget = self._options.max_rows_per_trigger if limited else None

@@ -41,6 +41,7 @@ __all__ = [
     "Slot",
     "Store",
     "TaskLog",
+    "is_planned",
     "open_store",
     "read_plan",
     "remove_batch",
@@ -434,6 +435,11 @@ def read_plan(store: Store, folder: str) -> Mapping[str, Any]:
         )
         raise DataLossError(msg) from None
     return found
+
+
+def is_planned(store: Store, folder: str) -> bool:
+    """Whether a batch was made."""
+    return store.exists(f"{folder}/{PLAN}")
 
 
 def write_plan(store: Store, folder: str, plan: Mapping[str, Any]) -> bool:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 import struct
 from binascii import a2b_base64
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
@@ -48,6 +48,7 @@ from spark_mq_source.core.columns import (
 )
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
+from spark_mq_source.core.protobuf_fields import signed32, take_fields, take_varint
 
 __all__ = [
     "BATCH",
@@ -237,7 +238,7 @@ class EntryColumns:
         return flags
 
     def _parse_broker_metadata(self, data: bytes, start: int, end: int) -> None:
-        for tag, value, _stop in _fields(data, start, end):
+        for tag, value, _stop in take_fields(data, start, end):
             if tag == 0x08:
                 self._broker_time = _signed(value)
             elif tag == 0x10:
@@ -246,7 +247,7 @@ class EntryColumns:
     def _parse_metadata(self, data: bytes, start: int, end: int) -> int:
         flags = 0
         properties: list[bytes] = []
-        for tag, value, stop in _fields(data, start, end):
+        for tag, value, stop in take_fields(data, start, end):
             match tag:
                 case 0x0A:
                     self._producer_name = data[value:stop]
@@ -261,11 +262,11 @@ class EntryColumns:
                 case 0x32:
                     self._key = data[value:stop]
                 case 0x40:
-                    self.compression = _signed32(value)
+                    self.compression = signed32(value)
                 case 0x48:
                     self.uncompressed_size = value & 0xFFFFFFFF
                 case 0x58:
-                    self.num_messages = _signed32(value)
+                    self.num_messages = signed32(value)
                     flags |= BATCH
                 case 0x60:
                     self._event_time = _signed(value)
@@ -284,20 +285,20 @@ class EntryColumns:
                 case 0xD2:
                     self.uuid = data[value:stop]
                 case 0xD8:
-                    self.num_chunks = _signed32(value)
+                    self.num_chunks = signed32(value)
                 case 0xE0:
-                    self.total_chunk_bytes = _signed32(value)
+                    self.total_chunk_bytes = signed32(value)
                 case 0xE8:
-                    self.chunk_id = _signed32(value)
+                    self.chunk_id = signed32(value)
                 case 0xF0:
                     self._null_key = value != 0
                 case 0xF8:
-                    self._compacted.add(_signed32(value))
+                    self._compacted.add(signed32(value))
                 case 0xFA:
                     at = value
                     while at < stop:
-                        index, at = _varint(data, at, stop)
-                        self._compacted.add(_signed32(index))
+                        index, at = take_varint(data, at, stop)
+                        self._compacted.add(signed32(index))
         if self._producer_name is None or self._sequence_id is None or self._publish_time is None:
             msg = "the message metadata lacks a required field"
             raise CorruptMessageError(msg)
@@ -640,7 +641,7 @@ def _property_rows(indices: Sequence[int], singles: list[_Single]) -> tuple[list
         for pair in single.properties:
             try:
                 key = value = None
-                for tag, start, stop in _fields(pair, 0, len(pair)):
+                for tag, start, stop in take_fields(pair, 0, len(pair)):
                     if tag == 0x0A:
                         key = pair[start:stop]
                     elif tag == 0x12:
@@ -674,7 +675,7 @@ def _parse_single(data: bytes, start: int, end: int) -> _Single:
         return _new_single(
             _Single,
             (
-                _signed32(_small_varint(size_bytes)),
+                signed32(_small_varint(size_bytes)),
                 False,
                 None,
                 None,
@@ -697,7 +698,7 @@ def _small_varint(data: bytes) -> int:
         return data[0]
     if len(data) == 2:
         return data[0] & 0x7F | data[1] << 7
-    return _varint(data, 0, len(data))[0]
+    return take_varint(data, 0, len(data))[0]
 
 
 def _parse_unusual_single(data: bytes, start: int, end: int) -> _Single:
@@ -710,9 +711,9 @@ def _parse_unusual_single(data: bytes, start: int, end: int) -> _Single:
     event_time: int | None = None
     sequence_id: int | None = None
     properties: list[bytes] = []
-    for tag, value, stop in _fields(data, start, end):
+    for tag, value, stop in take_fields(data, start, end):
         if tag == 0x18:
-            payload_size = _signed32(value)
+            payload_size = signed32(value)
         elif tag == 0x40:
             sequence_id = _signed(value)
         elif tag == 0x12:
@@ -748,68 +749,8 @@ def _parse_unusual_single(data: bytes, start: int, end: int) -> _Single:
     )
 
 
-def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Each field of a protobuf message: its tag, and its value (varint) or where it begins and ends (bytes).
-
-    Raises:
-        CorruptMessageError: as the module's rules have it.
-    """
-    while at < end:
-        tag = data[at]
-        if tag < 0x80:
-            at += 1
-        else:
-            tag, at = _varint(data, at, end)
-        wire_type = tag & 7
-        if tag < 8 or tag > 0xFFFFFFFF:
-            msg = "a protobuf field has an impossible number"
-            raise CorruptMessageError(msg)
-        if wire_type == 0:
-            value, at = _varint(data, at, end)
-            yield tag, value, at
-        elif wire_type == 2:
-            size, at = _varint(data, at, end)
-            start = at
-            at += size
-            if at > end:
-                msg = "a protobuf field reaches past the end"
-                raise CorruptMessageError(msg)
-            yield tag, start, at
-        elif wire_type in (1, 5):
-            at += 8 if wire_type == 1 else 4
-            if at > end:
-                msg = "a protobuf field reaches past the end"
-                raise CorruptMessageError(msg)
-        else:
-            msg = f"a protobuf field has the unknown wire type {wire_type}"
-            raise CorruptMessageError(msg)
-
-
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The unsigned 64-bit varint at `at`, and where it ends.
-
-    Raises:
-        CorruptMessageError: it does not end before `end`, or within ten bytes.
-    """
-    value = shift = 0
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
-        shift += 7
-    msg = "a protobuf number does not end"
-    raise CorruptMessageError(msg)
-
-
 def _signed(value: int) -> int:
     return value - 2**64 if value >= 2**63 else value
-
-
-def _signed32(value: int) -> int:
-    value &= 0xFFFFFFFF
-    return value - 2**32 if value >= 2**31 else value
 
 
 def _sized(data: bytes, at: int, what: str) -> tuple[int, int]:

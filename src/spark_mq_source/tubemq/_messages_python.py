@@ -44,6 +44,7 @@ from spark_mq_source.core.columns import (
     map_array_of,
 )
 from spark_mq_source.core.errors import CorruptMessageError, RemoteProtocolError, UnsupportedFeatureError
+from spark_mq_source.core.protobuf_fields import signed32, take_fields
 
 __all__ = [
     "ATTRIBUTE_BYTES",
@@ -215,7 +216,7 @@ class MessageColumns:
     @staticmethod
     def _messages(data: bytes) -> Iterator[tuple[int, int]]:
         try:
-            for tag, start, stop in _fields(data, 0, len(data)):
+            for tag, start, stop in take_fields(data, 0, len(data)):
                 if tag == 0x22:
                     yield start, stop
         except CorruptMessageError as error:
@@ -307,7 +308,7 @@ def first_message(body: bytes | memoryview) -> tuple[int, int] | None:
     """
     data = bytes(body)
     try:
-        for tag, start, stop in _fields(data, 0, len(data)):
+        for tag, start, stop in take_fields(data, 0, len(data)):
             if tag == 0x22:
                 message_id, check_sum, _, _ = _parse_message(data, start, stop)
                 return message_id, check_sum
@@ -342,15 +343,15 @@ def _parse_message(data: bytes, at: int, end: int) -> tuple[int, int, bytes, int
     check_sum: int | None = None
     flag: int | None = None
     payload: bytes | None = None
-    for tag, value, stop in _fields(data, at, end):
+    for tag, value, stop in take_fields(data, at, end):
         if tag == 0x08:
             message_id = value - 2**64 if value >= 2**63 else value
         elif tag == 0x10:
-            check_sum = _signed32(value)
+            check_sum = signed32(value)
         elif tag == 0x1A:
             payload = data[value:stop]
         elif tag == 0x20:
-            flag = _signed32(value)
+            flag = signed32(value)
     if message_id is None or check_sum is None or payload is None or flag is None:
         msg = "the message lacks a required field"
         raise CorruptMessageError(msg)
@@ -373,63 +374,3 @@ def _check_utf8(cell: bytes, what: str) -> None:
         except UnicodeDecodeError:
             msg = f"the {what} not UTF-8"
             raise CorruptMessageError(msg) from None
-
-
-def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Each field of a protobuf message: its tag, and its value (varint) or where it begins and ends (bytes).
-
-    Raises:
-        CorruptMessageError: as the module's rules have it.
-    """
-    while at < end:
-        tag = data[at]
-        if tag < 0x80:
-            at += 1
-        else:
-            tag, at = _varint(data, at, end)
-        wire_type = tag & 7
-        if tag < 8 or tag > 0xFFFFFFFF:
-            msg = "a protobuf field has an impossible number"
-            raise CorruptMessageError(msg)
-        if wire_type == 0:
-            value, at = _varint(data, at, end)
-            yield tag, value, at
-        elif wire_type == 2:
-            size, at = _varint(data, at, end)
-            start = at
-            at += size
-            if at > end:
-                msg = "a protobuf field reaches past the end"
-                raise CorruptMessageError(msg)
-            yield tag, start, at
-        elif wire_type in (1, 5):
-            at += 8 if wire_type == 1 else 4
-            if at > end:
-                msg = "a protobuf field reaches past the end"
-                raise CorruptMessageError(msg)
-        else:
-            msg = "a protobuf field has an unknown wire type"
-            raise CorruptMessageError(msg)
-
-
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The unsigned 64-bit varint at `at`, and where it ends.
-
-    Raises:
-        CorruptMessageError: it does not end before `end`, or within ten bytes.
-    """
-    value = shift = 0
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
-        shift += 7
-    msg = "a protobuf number does not end"
-    raise CorruptMessageError(msg)
-
-
-def _signed32(value: int) -> int:
-    value &= 0xFFFFFFFF
-    return value - 2**32 if value >= 2**31 else value
