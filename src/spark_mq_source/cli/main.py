@@ -10,7 +10,7 @@ import datetime
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import wraps
 from pathlib import Path
@@ -132,8 +132,10 @@ def peek(
     """Read some messages, from where `startingOffsets` says, as Spark would."""
     format_ = _load(format_name)
     options = format_.parse_look_options(_parsed(option))
-    found = (row for batch in _batches(format_, options) for row in batch.to_pylist())
-    _show(itertools.islice(found, rows), as_json=as_json)
+    # Closed, not left to the garbage collector: what was received and is not shown goes back to the broker.
+    with closing(_batches(format_, options)) as batches:
+        found = (row for batch in batches for row in batch.to_pylist())
+        _show(itertools.islice(found, rows), as_json=as_json)
 
 
 @app.command()
@@ -155,13 +157,13 @@ def doctor(format_name: FormatName, option: Options = None) -> None:
 
 def _read_one(format_name: str, option: list[str] | None) -> str:
     format_ = _load(format_name)
-    batches = _batches(format_, format_.parse_look_options(_parsed(option)))
-    if any(batch.num_rows for batch in batches):
-        return "the first one there is can be decoded"
+    with closing(_batches(format_, format_.parse_look_options(_parsed(option)))) as batches:
+        if any(batch.num_rows for batch in batches):
+            return "the first one there is can be decoded"
     return "there is none to be read"
 
 
-def _batches(format_: InspectFormat[Any, Any], options: object) -> Iterator[pa.RecordBatch]:
+def _batches(format_: InspectFormat[Any, Any], options: object) -> Generator[pa.RecordBatch, None, None]:
     """What a batch read of the default columns gives, one task after the other."""
     schema = arrow_schema_of({name: format_.columns[name][0] for name in format_.default_columns})
     for task in format_.plan(options, ()):
