@@ -235,7 +235,7 @@ def _ports(found: dict[str, Any]) -> set[int]:
     return {int(producer["tcp_port"]) for producer in found["producers"]}
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
     """Waits for what no event tells."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -172,7 +172,8 @@ def test_a_broker_without_heartbeats_is_given_up(nsq: NsqUnderTest, fault_proxy:
 
 def test_a_full_queue_holds_the_broker_back(nsq: NsqUnderTest):
     topic = nsq.topic("c")
-    bodies = [b"%04d" % number + bytes(100_000) for number in range(150)]
+    # More than the sockets of both sides hold: on a loopback those grow to some ten megabytes.
+    bodies = [b"%04d" % number + bytes(500_000) for number in range(120)]
     for body in bodies:
         nsq.publish(topic, body)
 

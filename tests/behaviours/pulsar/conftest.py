@@ -24,6 +24,12 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
 
 
 @pytest.fixture
+def mq(pulsar_format: PulsarFormat) -> PulsarFormat:
+    """In this folder one format is under test."""
+    return pulsar_format
+
+
+@pytest.fixture
 def link(pulsar_format: PulsarFormat) -> Iterator[FaultProxy]:
     """A link to the stock broker that can be made to fail."""
     with pulsar_format.proxy() as proxy:
