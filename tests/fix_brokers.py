@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ from dev.pulsar_broker import PulsarStandalone, wait_until_ready
 from spark_mq_source.testing import NsqBroker, NsqLookupd
 
 _serial = itertools.count()
+
+NSQ_CLUSTER_SIZE = 4
+"""As many brokers as the suites of all formats ask partitions for."""
 
 
 @dataclass
@@ -282,6 +285,29 @@ def _nsq_session(nsq_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def nsq(_nsq_session: NsqUnderTest) -> NsqUnderTest:
     """An NSQ broker with nsqd's default settings, shared by all tests: use topics of your own, do not restart it."""
     return _nsq_session
+
+
+@contextlib.contextmanager
+def _nsq_cluster(kind: str, folder: Path) -> Iterator[Sequence[NsqUnderTest]]:
+    with contextlib.ExitStack() as running:
+        brokers = [running.enter_context(start_nsq(kind, folder / "0"))]
+        for number in range(1, NSQ_CLUSTER_SIZE):
+            brokers.append(running.enter_context(start_nsq(kind, folder / str(number), lookupd=brokers[0])))
+        yield brokers
+
+
+@pytest.fixture(scope="session")
+def nsq_embedded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[NsqUnderTest]]:
+    """Embedded NSQ brokers with one lookup daemon, for the suites that all formats share: a partition is a broker."""
+    with _nsq_cluster("embedded", tmp_path_factory.mktemp("nsq-cluster")) as brokers:
+        yield brokers
+
+
+@pytest.fixture(scope="session")
+def nsq_nsqd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[NsqUnderTest]]:
+    """The same of nsqd, where that is on PATH."""
+    with _nsq_cluster("nsqd", tmp_path_factory.mktemp("nsqd-cluster")) as brokers:
+        yield brokers
 
 
 @pytest.fixture

@@ -1,19 +1,20 @@
-"""The formats that the common suite runs with. TubeMQ and NSQ join by one fixture each and one name in `FORMATS`."""
+"""The formats that the common suite runs with: one fixture each and one name in `FORMATS`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.behaviours.formats import Format, PulsarFormat, TubeMQFormat
+from dev.nsq_broker import nsqd_on_path
+from tests.behaviours.formats import Format, NsqFormat, PulsarFormat, TubeMQFormat
 from tests.behaviours.tubemq.java_client import TubeJavaClient
-from tests.fix_brokers import PulsarUnderTest
+from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
 from tests.fix_net import FaultProxy
 from tests.fix_tubemq import TubeUnderTest
 
-FORMATS = ["pulsar", "tubemq"]
+FORMATS = ["pulsar", "tubemq", "nsq_embedded", *(["nsq_nsqd"] if nsqd_on_path() else [])]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,6 +34,18 @@ def pulsar_format(pulsar: PulsarUnderTest) -> PulsarFormat:
 def tubemq_format(tubemq: TubeUnderTest, tube_java: TubeJavaClient) -> TubeMQFormat:
     """`tubemq` on the shared cluster."""
     return TubeMQFormat(tubemq, tube_java)
+
+
+@pytest.fixture
+def nsq_embedded_format(nsq_embedded_cluster: Sequence[NsqUnderTest], tmp_path: Path) -> NsqFormat:
+    """`nsq` on embedded brokers."""
+    return NsqFormat(nsq_embedded_cluster, tmp_path / "wal")
+
+
+@pytest.fixture
+def nsq_nsqd_format(nsq_nsqd_cluster: Sequence[NsqUnderTest], tmp_path: Path) -> NsqFormat:
+    """`nsq` on nsqd."""
+    return NsqFormat(nsq_nsqd_cluster, tmp_path / "wal")
 
 
 @pytest.fixture(params=FORMATS)

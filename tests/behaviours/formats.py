@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -24,7 +25,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_mq_source.core.options import READ, Scope
+from spark_mq_source.core.options import READ, STREAM, Scope
+from spark_mq_source.nsq.options import NsqOptions
+from spark_mq_source.nsq.planner import plan_batch as plan_nsq
+from spark_mq_source.nsq.reader import NsqRange
+from spark_mq_source.nsq.reader import read_range as read_nsq
+from spark_mq_source.nsq.stream import NsqStream
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.planner import plan_batch
 from spark_mq_source.pulsar.reader import PulsarRange, read_range
@@ -39,7 +45,7 @@ from spark_mq_source.tubemq.planner import plan_batch as plan_tubemq
 from spark_mq_source.tubemq.reader import TubeMQRange
 from spark_mq_source.tubemq.reader import read_range as read_tubemq
 from tests.behaviours.tubemq.java_client import TubeJavaClient
-from tests.fix_brokers import PulsarUnderTest
+from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
 from tests.fix_net import HOST, FaultProxy
 from tests.fix_tubemq import TubeUnderTest
 
@@ -81,15 +87,31 @@ class Format(Protocol):
         name: of the data source.
         service: host and port that clients connect to first.
         partitions_have_ends: whether a plan sees that a partition has no message.
-        partitions_split: whether `minPartitions` has any effect.
+        more_tasks: options for at least seven tasks where a topic has two partitions.
+        partitions_split: whether they have any effect.
         impatient: options for tests of links that fail without a word.
+        ordered: whether a partition's messages come as they were published. NSQ promises no order.
+        reconnects: whether one read goes on over a new connection. NSQ's does not: what a broken connection held is
+            delivered again only after its timeout, to whoever reads then.
+        open_end: options of a read that goes on while messages come; empty where a plan has an end, which those do not
+            have that keep no positions.
+        repeatable: options with which a read can be done again; empty where any can. What NSQ has delivered is gone
+            unless it was written down.
+        aside: options of a read that takes nothing from those without them; empty where no read takes anything. In NSQ
+            it is another channel's.
     """
 
     name: str
     service: tuple[str, int]
     partitions_have_ends: bool
+    more_tasks: Mapping[str, str]
     partitions_split: bool
     impatient: Mapping[str, str]
+    ordered: bool
+    reconnects: bool
+    open_end: Mapping[str, str]
+    repeatable: Mapping[str, str]
+    aside: Mapping[str, str]
 
     def new_topic(self, partitions: int = 1) -> str:
         """Creates a topic."""
@@ -118,14 +140,31 @@ class Format(Protocol):
     def proxy(self) -> FaultProxy:
         """A link to the broker that all connections pass through, made to fail; the caller stops it."""
 
+    def partition_of(self, row: dict[str, Any]) -> int:
+        """The partition of a row with `position_columns`, as `publish` counts them."""
+
     def assert_each_once(self, rows: Sequence[dict[str, Any]]) -> None:
         """Nothing is there twice or, as far as `position_columns` tell, out of order."""
 
     position_columns: str
 
 
+class _Positioned:
+    """What the formats have in common whose brokers keep positions: reading changes nothing."""
+
+    more_tasks: Mapping[str, str] = {"minPartitions": "7"}
+    ordered = True
+    reconnects = True
+    open_end: Mapping[str, str] = {}
+    repeatable: Mapping[str, str] = {}
+    aside: Mapping[str, str] = {}
+
+    def partition_of(self, row: dict[str, Any]) -> int:
+        return int(row["partition"])
+
+
 @dataclass
-class PulsarFormat:
+class PulsarFormat(_Positioned):
     """`pulsar-native` on a stock broker."""
 
     broker: PulsarUnderTest
@@ -207,7 +246,7 @@ class _BrokerLink(FaultProxy):
 
 
 @dataclass
-class TubeMQFormat:
+class TubeMQFormat(_Positioned):
     """`tubemq` on a cluster; topics are on its broker 1."""
 
     tube: TubeUnderTest
@@ -262,6 +301,116 @@ class TubeMQFormat:
     def assert_each_once(self, rows: Sequence[dict[str, Any]]) -> None:
         # Ids tell messages of one partition apart, but have no order.
         seen = Counter((row["topic"], row["broker_id"], row["partition"], row["message_id"]) for row in rows)
+        assert [key for key, times in seen.items() if times > 1] == []
+
+
+@dataclass
+class NsqFormat:
+    """`nsq` on several brokers: a partition is an nsqd.
+
+    Topics have two channels, made before anything is published: one to read, one to look at aside. Unless a read says
+    when it ends it ends with as many messages as were published, so that it waits for none.
+    """
+
+    brokers: Sequence[NsqUnderTest]
+    wal_dir: Path
+    name: str = "nsq"
+    position_columns: str = "topic string, nsqd string, message_id string"
+    partitions_have_ends: bool = True
+    more_tasks: Mapping[str, str] = field(default_factory=lambda: {"connectionsPerNsqd": "4"})
+    partitions_split: bool = True
+    impatient: Mapping[str, str] = field(default_factory=lambda: {"heartbeatInterval": "1s"})
+    ordered: bool = False
+    reconnects: bool = False
+    open_end: Mapping[str, str] = field(default_factory=lambda: {"idleTimeout": "2s"})
+    aside: Mapping[str, str] = field(default_factory=lambda: {"channel": "aside"})
+    _published: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def service(self) -> tuple[str, int]:
+        host, _, port = self.brokers[0].lookupd_address.partition(":")
+        return host, int(port)
+
+    @property
+    def repeatable(self) -> Mapping[str, str]:
+        return {"walDir": str(self.wal_dir), "runId": "again"}
+
+    def new_topic(self, partitions: int = 1) -> str:
+        topic = self.unused_topic()
+        for broker in self.brokers[:partitions]:
+            broker.create(topic, "c", "aside")
+        return topic
+
+    def unused_topic(self) -> str:
+        return self.brokers[0].unused_topic()
+
+    def topics(self) -> list[str]:
+        _, found = self.brokers[0].ask("GET", self.brokers[0].lookupd_address, "/topics")
+        return sorted(found["topics"])
+
+    def publish(self, topic: str, values: Sequence[bytes], *, partition: int | None = None) -> None:
+        having = [broker for broker in self.brokers if broker.topic_stats(topic)]
+        if partition is not None:
+            having = [having[partition]]
+        for number, broker in enumerate(having):
+            broker.publish(topic, *values[number :: len(having)])
+        self._published[topic] += len(values)
+
+    def options(self, topic: str | None, scope: Scope = READ, **options: Any) -> NsqOptions:
+        host, port = options.pop("service", self.service)
+        given = {"nsqlookupdHttpAddresses": f"{host}:{port}", "channel": "c", "operationTimeout": "30s"} | options
+        if topic is not None:
+            given["topic"] = topic
+        if scope == READ and not given.keys() & {"maxRows", "maxSeconds", "idleTimeout"}:
+            count = self._published[topic or ""]
+            given |= {"maxRows": count, "idleTimeout": "30s"} if count else {"idleTimeout": "300ms"}
+        return NsqOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, scope)
+
+    def plan(self, topic: str, **options: Any) -> list[NsqRange]:
+        return plan_nsq(self.options(topic, **options))
+
+    def read(self, topic: str | None, ddl: str = "value binary", **options: Any) -> pa.Table:
+        return pa.Table.from_batches(self.batches(topic, ddl, **options), schema_of(ddl))
+
+    def batches(self, topic: str | None, ddl: str = "value binary", **options: Any) -> Iterator[pa.RecordBatch]:
+        if link := options.pop("via", None):
+            options["hostMap"] = f"{self.brokers[0].tcp_address}={link.address}"
+            if "channel" not in options:
+                return self._triggers(topic or "", ddl, **options)
+        made = self.options(topic, **options)
+        return (batch for task in plan_nsq(made) for batch in read_nsq(made, task, schema_of(ddl)))
+
+    def _triggers(self, topic: str, ddl: str, **options: Any) -> Iterator[pa.RecordBatch]:
+        """Reads as a stream does, until all there is has come: a batch read ends with its connection."""
+        # Of what is in flight on a connection that breaks the timeout must pass: so it is short, and that little.
+        how = {"walDir": self.wal_dir, "msgTimeout": "1s", "maxInFlight": 100, "operationTimeout": "2s"}
+        made = self.options(topic, STREAM, **how | options)
+        stream, rows = NsqStream(made), 0
+        at = stream.initial()
+        deadline = time.monotonic() + 120
+        while rows < self._published[topic]:
+            assert time.monotonic() < deadline, f"{rows} of {self._published[topic]} came"
+            end = stream.latest(at)
+            if end == at:
+                time.sleep(0.02)  # nsqd tells nobody that a timeout has passed
+                continue
+            for task in stream.ranges(at, end):
+                for batch in read_nsq(made, task, schema_of(ddl)):
+                    rows += batch.num_rows
+                    yield batch
+            at = end
+            stream.commit(at)
+
+    def proxy(self) -> FaultProxy:
+        host, _, port = self.brokers[0].tcp_address.partition(":")
+        return FaultProxy(host, int(port))
+
+    def partition_of(self, row: dict[str, Any]) -> int:
+        return [broker.tcp_address for broker in self.brokers].index(row["nsqd"])
+
+    def assert_each_once(self, rows: Sequence[dict[str, Any]]) -> None:
+        # Two nsqd may give the same id to two messages.
+        seen = Counter((row["topic"], row["nsqd"], row["message_id"]) for row in rows)
         assert [key for key, times in seen.items() if times > 1] == []
 
 

@@ -244,9 +244,12 @@ class NsqClient:
         now = time.monotonic()
         # One that is down is not waited for each time, unless there is no other.
         fresh = [url for url in urls if _unreachable_until.get(url, 0.0) <= now]
-        answered, failures = self._ask_all(fresh, path, min(self._options.operation_timeout_ms / 1000, 2.0))
-        if (not answered and failures) or not fresh:
-            answered, failures = self._ask_all(urls, path, self._options.operation_timeout_ms / 1000)
+        deadline = Deadline.after_ms(self._options.operation_timeout_ms)
+        # Nor is one that is new longer than so, unless it is the only one.
+        seconds = deadline.remaining_seconds() if len(urls) == 1 else min(deadline.remaining_seconds(), 2.0)
+        answered, failures = self._ask_all(fresh, path, seconds)
+        if not answered and (failures or not fresh) and not deadline.expired:
+            answered, failures = self._ask_all(urls, path, deadline.remaining_seconds())
         if not answered and failures:
             url, error = failures[0]
             raise error.within(f"nsq: asking nsqlookupd {url}") from error

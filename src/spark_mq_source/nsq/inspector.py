@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from spark_mq_source.core.errors import OptionError, TopicNotFoundError
+from spark_mq_source.core.errors import OptionError
 from spark_mq_source.nsq.client import NsqClient, Nsqd
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.planner import find_nsqds
+from spark_mq_source.nsq.planner import find_nsqds, nobody_has_it
 
 __all__ = ["NsqInspector"]
 
@@ -102,8 +102,7 @@ class NsqInspector:
     def _find_nsqds(self) -> str:
         found = self._nsqds()
         if not found:
-            msg = f"nsq topic {self._topic}: no nsqd has it"
-            raise TopicNotFoundError(msg)
+            raise nobody_has_it(self._options)
         return ", ".join(nsqd.name for nsqd in found)
 
     def _connect(self, nsqd: Nsqd) -> str:

@@ -17,6 +17,7 @@ __all__ = [
     "Waiting",
     "fetch_waiting",
     "find_nsqds",
+    "nobody_has_it",
     "plan_batch",
     "plan_document",
     "share_out",
@@ -58,9 +59,16 @@ def _drain(options: NsqOptions) -> list[tuple[Nsqd, int | None]]:
     client = NsqClient(options)
     nsqds = find_nsqds(client, options)
     if not nsqds:
-        msg = f"nsq topic {options.topic}: no nsqd has it"
-        raise TopicNotFoundError(msg)
+        raise nobody_has_it(options)
     return _drain_tasks(options, fetch_waiting(client, options, nsqds))
+
+
+def nobody_has_it(options: NsqOptions) -> TopicNotFoundError:
+    """The error of a topic that is nowhere."""
+    asked = ", ".join(options.nsqlookupd_http_addresses)
+    return TopicNotFoundError(
+        f"nsq topic {options.topic}: no nsqd has it, says {asked}: it is there once something was published to it"
+    )
 
 
 def find_nsqds(client: NsqClient, options: NsqOptions) -> Sequence[Nsqd]:

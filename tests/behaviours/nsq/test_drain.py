@@ -98,7 +98,7 @@ def test_a_channel_is_created_only_where_that_was_asked_for(nsq: NsqUnderTest):
 
 def test_a_topic_that_no_nsqd_has_is_an_error(nsq: NsqUnderTest):
     topic = nsq.unused_topic()
-    with pytest.raises(TopicNotFoundError, match=f"{topic}: no nsqd has it"):
+    with pytest.raises(TopicNotFoundError, match=f"{topic}: no nsqd has it, says http://{nsq.lookupd_address}"):
         read(read_options(nsq, topic, createChannel="true"))
 
 
