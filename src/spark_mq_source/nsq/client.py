@@ -262,10 +262,13 @@ class NsqClient:
     ) -> tuple[list[tuple[str, Mapping[str, object] | None]], list[tuple[str, MQSourceError]]]:
         if not urls:
             return [], []
+        options = self._options
+        # As clients in Go do (go-nsq 1.1.0), which NSQ's own lookup daemon does not look at.
+        headers = {"Authorization": f"Bearer {options.auth_secret}"} if options.lookupd_authorization else {}
 
         def ask(url: str) -> Mapping[str, object] | MQSourceError | None:
             try:
-                answer = self._fetch(url + path, timeout_seconds)
+                answer = self._fetch(url + path, timeout_seconds, headers)
             except TopicNotFoundError:
                 return None
             except MQSourceError as error:
@@ -296,7 +299,7 @@ class NsqClient:
             is_guess = not self._options.nsqd_http_addresses and nsqd.name in dict(self._given())
             if is_guess and not self._is_of(url, nsqd):
                 return None
-            return self._fetch(url + path, _OPTIONAL_SECONDS, retries=False)
+            return self._fetch(url + path, _OPTIONAL_SECONDS, {}, retries=False)
         except MQSourceError as error:
             logger.info("%s: no HTTP interface at %s, going on without: %s", nsqd.name, url, error)
             _unreachable_until[url] = time.monotonic() + _UNREACHABLE_SECONDS
@@ -304,14 +307,14 @@ class NsqClient:
 
     def _is_of(self, url: str, nsqd: Nsqd) -> bool:
         """Whether an HTTP interface that was guessed is this nsqd's."""
-        info = self._fetch(url + "/info", _OPTIONAL_SECONDS, retries=False)
+        info = self._fetch(url + "/info", _OPTIONAL_SECONDS, {}, retries=False)
         announced = parse_address(nsqd.name, 0)[1]
         return isinstance(info, dict) and info.get("data", info).get("tcp_port") in {announced, nsqd.port}
 
-    def _fetch(self, url: str, timeout_seconds: float, *, retries: bool = True) -> object:
+    def _fetch(self, url: str, timeout_seconds: float, headers: Mapping[str, str], *, retries: bool = True) -> object:
         return fetch_json(
             url,
-            headers={},
+            headers=headers,
             tls=tls_settings(self._options),
             timeout_seconds=timeout_seconds,
             address="nsqd's or nsqlookupd's HTTP address",

@@ -208,6 +208,12 @@ class NsqOptions(Options):
         parse=_parse_host_map,
     )
     auth_secret: str | None = option("The secret for AUTH.", default=None, scope=_EVERYWHERE, secret=True)
+    lookupd_authorization: bool = option(
+        "Whether nsqlookupd is sent `authSecret` too, as a Bearer token: for one behind a proxy that wants it, which "
+        "should be `https://`.",
+        default=False,
+        scope=_EVERYWHERE,
+    )
     tls: bool = option(
         "Whether connections are upgraded to TLS; an nsqd that has none is an error.", default=False, scope=_EVERYWHERE
     )
@@ -491,6 +497,8 @@ class NsqOptions(Options):
             yield "walDir needs runId, which names what is kept there"
 
     def _security_problems(self, given: frozenset[str]) -> Iterator[str]:
+        if self.lookupd_authorization and self.auth_secret is None:
+            yield "lookupdAuthorization needs authSecret"
         if "client_key" in given and "client_cert" not in given:
             yield "clientKey needs clientCert"
         has_https = any(url.startswith("https:") for url in self.nsqlookupd_http_addresses + self.nsqd_http_addresses)

@@ -93,6 +93,8 @@ class _Listeners:
 class NsqLookupd:
     """A lookup daemon under which several brokers can register; each broker has one of its own otherwise.
 
+    Those of this process: it has the HTTP interface that clients ask, but not the TCP port where nsqd would register.
+
     Args:
         host: where to listen.
         http_port: 0 finds a free one.

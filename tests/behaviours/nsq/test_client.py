@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, TransportError
+from spark_mq_source.core.errors import AuthenticationError, MQSourceError, RemoteProtocolError, TransportError
 from spark_mq_source.core.options import READ
 from spark_mq_source.nsq import client as module
 from spark_mq_source.nsq.client import ChannelStats, Limits, NsqClient, Nsqd
@@ -110,6 +110,28 @@ def test_what_is_no_lookup_is_said(scripted_server: Callable[..., ScriptedServer
     with pytest.raises(RemoteProtocolError) as caught:
         client(nsqlookupdHttpAddresses=server.address, operationTimeout="5s").fetch_topology("t")
     assert server.address in str(caught.value)
+
+
+@pytest.mark.parametrize(("given", "sent"), [({"lookupdAuthorization": "true"}, b"Bearer s3cret"), ({}, None)])
+def test_a_lookup_is_sent_the_secret_only_where_that_was_asked_for(
+    scripted_server: Callable[..., ScriptedServer], given: dict[str, str], sent: bytes | None
+):
+    found: list[bytes | None] = []
+
+    def answer(peer: Peer) -> None:
+        headers = {}
+        while line := peer.read_line().strip():
+            name, _, value = line.partition(b":")
+            headers[name.lower()] = value.strip()
+        found.append(headers.get(b"authorization"))
+        peer.send(b"HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        peer.close()
+
+    server = scripted_server([answer], repeat=True)
+    with pytest.raises(AuthenticationError, match=server.address) as caught:
+        client(nsqlookupdHttpAddresses=server.address, authSecret="s3cret", **given).fetch_topology("t")
+    assert set(found) == {sent}
+    assert "s3cret" not in str(caught.value)
 
 
 def test_answers_of_old_lookups_are_read_too(scripted_server: Callable[..., ScriptedServer]):

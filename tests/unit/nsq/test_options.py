@@ -113,6 +113,7 @@ def test_a_secret_is_not_shown() -> None:
         (READ, {"runId": "r"}, "runId needs walDir"),
         (READ, {"clientKey": "k", "tls": "true"}, "clientKey needs clientCert"),
         (READ, {"trustCerts": "k"}, "trustCerts has no meaning without tls=true"),
+        (READ, {"lookupdAuthorization": "true"}, "lookupdAuthorization needs authSecret"),
         (READ, {"nsqdHttpAddresses": "a,b"}, "one for each of nsqdTcpAddresses"),
         (READ, {"maxAttempts": "3", "onMaxAttempts": "deadLetterTopic"}, "go together"),
         (READ, {"maxAttempts": "3", "deadLetterTopic": "d"}, "go together"),
