@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_mq_source.core.counters import Counters
+
 __all__ = [
     "BatchFormat",
     "Format",
@@ -108,8 +110,13 @@ class BatchFormat(Protocol[OptionsT, RangeT]):
     def plan(self, options: OptionsT, predicates: Sequence[Predicate]) -> Sequence[RangeT]:
         """The work of one batch read, one range a task (driver)."""
 
-    def read(self, options: OptionsT, task: RangeT, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, in order, as batches of `schema` (executor)."""
+    def read(
+        self, options: OptionsT, task: RangeT, schema: pa.Schema, counters: Counters | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of one range, in order, as batches of `schema` (executor).
+
+        `counters` get what only the reader knows: all but rows and work.
+        """
 
 
 class Stream(Protocol[RangeT_co]):
@@ -163,6 +170,8 @@ class TaskAttempt:
         partition: the task's number, from 0, the same for all attempts.
         attempt: how many attempts at this task Spark has begun before; begins anew where it does a stage over.
         attempt_id: unique among all attempts of this Spark application.
+        in_foreach_batch: whether it is a batch within a query's `foreachBatch`: when the micro-batch is done over,
+            `job_id` is another one.
 
     Example:
         >>> TaskAttempt("8f0e", partition=3).attempt
@@ -174,6 +183,7 @@ class TaskAttempt:
     partition: int = 0
     attempt: int = 0
     attempt_id: int = 0
+    in_foreach_batch: bool = False
 
 
 class WriteFormat(Protocol[OptionsT, ReportT]):
@@ -195,10 +205,17 @@ class WriteFormat(Protocol[OptionsT, ReportT]):
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> OptionsT:
         """The format's options dataclass, for rows of these columns. Raises OptionError with all problems at once."""
 
-    def write(self, options: OptionsT, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> ReportT:
+    def write(
+        self,
+        options: OptionsT,
+        batches: Iterator[pa.RecordBatch],
+        attempt: TaskAttempt,
+        counters: Counters | None = None,
+    ) -> ReportT:
         """Writes the rows of one task, and waits until the broker has stored them (executor).
 
-        Nothing of an attempt may reach a broker after its report.
+        Nothing of an attempt may reach a broker after its report. `counters` get what only the writer knows: all but
+        rows and work.
         """
 
     def commit(self, options: OptionsT, reports: Sequence[ReportT]) -> None:

@@ -29,6 +29,7 @@ from spark_mq_source.core.columns import (
     record_batch,
     variable_width_array,
 )
+from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     CorruptMessageError,
     MQSourceError,
@@ -36,6 +37,7 @@ from spark_mq_source.core.errors import (
     TooManyAttemptsError,
     TransportError,
 )
+from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.nsq._messages_python import COLUMN_TYPES
 from spark_mq_source.nsq.client import NsqClient, Nsqd
 from spark_mq_source.nsq.commands import Pub
@@ -89,9 +91,14 @@ class NsqRange:
     task: int = 0
     duplicates: frozenset[str] = frozenset()
 
+    def __str__(self) -> str:
+        return f"nsqd {self.nsqd.name}" + (f", task {self.task} of {self.folder}" if self.folder else "")
 
-def read_range(options: NsqOptions, task: NsqRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, in batches of `schema`.
+
+def read_range(
+    options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, in batches of `schema`; `counters` count what came from nsqd.
 
     Raises:
         OptionError: columns or types that cannot be built.
@@ -101,21 +108,23 @@ def read_range(options: NsqOptions, task: NsqRange, schema: pa.Schema) -> Iterat
         MQSourceError: nsqd refuses, or (without `walDir`) cannot be reached or goes away.
     """
     check_columns(schema, COLUMN_TYPES)
-    with closing(_read_range(options, task, schema)) as batches:
+    with closing(_read_range(options, task, schema, counters or Counters())) as batches:
         for batch in batches:
             # What came in one piece is decoded in one.
             for at in range(0, batch.num_rows, options.max_batch_rows):
                 yield batch.slice(at, options.max_batch_rows)
 
 
-def _read_range(options: NsqOptions, task: NsqRange, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
+def _read_range(
+    options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters
+) -> Generator[pa.RecordBatch, None, None]:
     if not task.folder:
-        yield from _Drain(options, task, schema).rows()
+        yield from _Drain(options, task, schema, counters).rows()
         return
     log = TaskLog(open_store(options.wal_dir or ""), task.folder, task.task)
     log.catch_up()
     if not log.is_ended:
-        _Collector(options, task, log).collect()
+        _Collector(options, task, log, counters).collect()
     project = _Projection(options, task, schema)
     for slot in log.slots:
         if not slot.is_end:
@@ -147,7 +156,8 @@ class _Limits:
 class _Received:
     """Messages that were received and not handed on yet, decoded into `schema`."""
 
-    def __init__(self, options: NsqOptions, task: NsqRange, schema: pa.Schema) -> None:
+    def __init__(self, options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters) -> None:
+        self._counters = counters
         self._decoder = MessageDecoder(
             schema, topic=options.topic or "", channel=options.channel or "", nsqd=task.nsqd.name
         )
@@ -160,7 +170,11 @@ class _Received:
         """Takes what is there, or what comes in time; whether that was anything."""
         if not self.rows:
             self._since = time.monotonic()
-        runs = consumer.receive(max_bytes=self._most_bytes, timeout_seconds=min(timeout_seconds, LONGEST_WAIT_SECONDS))
+        timeout_seconds = min(timeout_seconds, LONGEST_WAIT_SECONDS)
+        with waiting(self._counters):
+            runs = consumer.receive(max_bytes=self._most_bytes, timeout_seconds=timeout_seconds)
+        self._counters.entries += len(runs)
+        self._counters.entry_bytes += sum(len(run.data) for run in runs)
         for at, run in enumerate(runs):
             try:
                 self._ids.append(self._decoder.append(run))
@@ -202,15 +216,20 @@ class _Received:
 class _Task:
     """What both ways to read have in common: the connection, and messages that came more than once."""
 
-    def __init__(self, options: NsqOptions, task: NsqRange) -> None:
+    def __init__(self, options: NsqOptions, task: NsqRange, counters: Counters) -> None:
+        self._counters = counters
         self._options = options
         self._task = task
         self._where = f"nsq topic {options.topic}, channel {options.channel}, nsqd {task.nsqd.name}"
 
     @contextmanager
     def _subscribed(self) -> Iterator[Consumer]:
-        with NsqClient(self._options).open_session(self._task.nsqd) as session:
-            yield session.subscribe(self._options.topic or "", self._options.channel or "")
+        with waiting(self._counters):
+            opened = NsqClient(self._options).open_session(self._task.nsqd)
+        with opened as session:
+            with waiting(self._counters):
+                consumer = session.subscribe(self._options.topic or "", self._options.channel or "")
+            yield consumer
 
     def _most_in_flight(self, consumer: Consumer) -> int:
         most = consumer.session.identified.max_rdy_count
@@ -236,7 +255,8 @@ class _Task:
 
     def _close(self, consumer: Consumer) -> bytes:
         """The barrier; returns the ids of what was finished too late."""
-        refused = consumer.close(timeout_seconds=self._options.operation_timeout_ms / 1000)
+        with waiting(self._counters):
+            refused = consumer.close(timeout_seconds=self._options.operation_timeout_ms / 1000)
         if refused:
             count = len(refused) // MESSAGE_ID_BYTES
             logger.warning("%s: %d messages were finished after their timeout, and come again", self._where, count)
@@ -294,8 +314,8 @@ class _Task:
 class _Drain(_Task):
     """Messages straight from nsqd, finished (or put back) when Spark has taken their rows."""
 
-    def __init__(self, options: NsqOptions, task: NsqRange, schema: pa.Schema) -> None:
-        super().__init__(options, task)
+    def __init__(self, options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters) -> None:
+        super().__init__(options, task, counters)
         self._schema = schema
 
     def rows(self) -> Iterator[pa.RecordBatch]:
@@ -303,7 +323,7 @@ class _Drain(_Task):
         options = self._options
         # Whether a message came too often cannot be told by any columns.
         project = _Projection(options, self._task, self._schema) if options.max_attempts else None
-        received = _Received(options, self._task, self._schema if project is None else _LOGGED)
+        received = _Received(options, self._task, self._schema if project is None else _LOGGED, self._counters)
         unfinished = b""
         with self._subscribed() as consumer:
             try:
@@ -341,8 +361,8 @@ class _Drain(_Task):
 class _Collector(_Task):
     """Fills the log of a task: receives, writes down, finishes; until the limits, or until the log has ended."""
 
-    def __init__(self, options: NsqOptions, task: NsqRange, log: TaskLog) -> None:
-        super().__init__(options, task)
+    def __init__(self, options: NsqOptions, task: NsqRange, log: TaskLog, counters: Counters) -> None:
+        super().__init__(options, task, counters)
         self._log = log
         self._known = set(task.duplicates)
         self._slots_known = 0
@@ -372,7 +392,7 @@ class _Collector(_Task):
             limits = _Limits(self._task.max_rows, _patience_seconds(consumer), idle_ms / 1000)
         else:
             limits = _drain_limits(options, self._task.max_rows)
-        received = _Received(options, self._task, _LOGGED)
+        received = _Received(options, self._task, _LOGGED, self._counters)
         wanted = limits.wanted(self._log.rows, most)
         consumer.ready(wanted)
         try:

@@ -20,7 +20,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, ServiceNotReadyError, UnwritableRowError
+from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.nsq.client import Limits, NsqClient, Nsqd
 from spark_mq_source.nsq.commands import Dpub, Mpub, Pub
 from spark_mq_source.nsq.messages import build_body, find_unwritable, open_rows
@@ -42,13 +44,19 @@ _REST_SECONDS: Final = 1.0
 """How long an nsqd is left alone that could not be reached or went away."""
 
 
-def write_rows(options: NsqOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> int:
+def write_rows(
+    options: NsqOptions,
+    batches: Iterator[pa.RecordBatch],
+    attempt: TaskAttempt,
+    counters: Counters | None = None,
+) -> int:
     """Writes the rows of one task.
 
     Args:
         options: of the query.
         batches: the rows.
         attempt: whose turn it is follows from the task's number, so that tasks do not all begin with the same nsqd.
+        counters: count what goes to nsqd.
 
     Returns:
         How many rows nsqd has taken: all of them.
@@ -56,7 +64,7 @@ def write_rows(options: NsqOptions, batches: Iterator[pa.RecordBatch], attempt: 
     Raises:
         MQSourceError: see `NsqWriter.write`.
     """
-    with NsqWriter(options, turn=attempt.partition) as writer:
+    with NsqWriter(options, turn=attempt.partition, counters=counters) as writer:
         for batch in batches:
             writer.write(batch)
         writer.flush()
@@ -107,6 +115,7 @@ class NsqWriter:
     Args:
         options: of the query.
         turn: which nsqd gets the first batch: the number of the task.
+        counters: count what goes to nsqd.
 
     Attributes:
         rows: how many were given to `write`.
@@ -123,8 +132,9 @@ class NsqWriter:
                 writer.flush()
     """
 
-    def __init__(self, options: NsqOptions, *, turn: int = 0) -> None:
+    def __init__(self, options: NsqOptions, *, turn: int = 0, counters: Counters | None = None) -> None:
         self.rows = 0
+        self._counters = counters or Counters()
         self._options = options
         self._client = NsqClient(options)
         self._targets = [_Target(nsqd) for nsqd in self._client.fetch_writable(options.topic)]
@@ -278,7 +288,7 @@ class NsqWriter:
             if not self._unplaced and is_reached():
                 return
             wait_seconds = self._patience_seconds()
-            with self._answered:
+            with waiting(self._counters), self._answered:
                 self._answered.wait_for(partial(self._has_answers_beyond, seen), wait_seconds)
 
     def _has_answers_beyond(self, seen: int) -> bool:
@@ -300,6 +310,7 @@ class NsqWriter:
             elif isinstance(error, MQSourceError) and error.retryable:
                 logger.info("%s: sending again what it has not taken: %s", target.nsqd.name, error)
                 self._last_error = error
+                self._counters.reconnects += 1
                 self._unplaced.extend(target.pending)
                 target.pending.clear()
                 target.pending_bytes = 0
@@ -329,6 +340,8 @@ class NsqWriter:
                 target.last_progress = time.monotonic()
             target.pending.append(entry)
             target.pending_bytes += entry.size
+            self._counters.entries += 1
+            self._counters.entry_bytes += entry.size
             entry.answer = target.session.publish(entry.command)
             entry.answer.add_done_callback(self._count_answer)
             return True

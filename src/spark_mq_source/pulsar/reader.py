@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     CorruptMessageError,
     DataLossError,
@@ -22,6 +23,7 @@ from spark_mq_source.core.errors import (
     ServiceNotReadyError,
 )
 from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client import PulsarClient
 from spark_mq_source.pulsar.messages import WHOLE_ENTRY, EntryDecoder
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
@@ -64,13 +66,16 @@ class PulsarRange:
         return f"{self.topic_partition} ({self.start}, {self.end}]"
 
 
-def read_range(options: PulsarOptions, task: PulsarRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_range(
+    options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters | None = None
+) -> Iterator[pa.RecordBatch]:
     """Reads one range, over connections that nobody else uses meanwhile; the next task finds them open still.
 
     Args:
         options: the query's options.
         task: what to read.
         schema: the columns wanted, in order.
+        counters: count what came from the broker.
 
     Yields:
         Batches of `schema`, of at most about `maxBatchRows` rows and `maxBatchBytes` bytes.
@@ -82,7 +87,7 @@ def read_range(options: PulsarOptions, task: PulsarRange, schema: pa.Schema) -> 
     """
     with PulsarClient(options) as client:
         try:
-            yield from _RangeReader(client, options, task, schema).batches()
+            yield from _RangeReader(client, options, task, schema, counters or Counters()).batches()
             client.hand_over()
         except MQSourceError as error:
             raise error.within(f"pulsar-native: reading {task}") from error
@@ -133,8 +138,11 @@ class _ResumeError(ServiceNotReadyError):
 class _RangeReader:
     """The state that outlives a connection: what is done, what is decoded, what was distrusted."""
 
-    def __init__(self, client: PulsarClient, options: PulsarOptions, task: PulsarRange, schema: pa.Schema) -> None:
+    def __init__(
+        self, client: PulsarClient, options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters
+    ) -> None:
         self._client = client
+        self._counters = counters
         self._options = options
         self._task = task
         self._decoder = EntryDecoder(
@@ -162,10 +170,13 @@ class _RangeReader:
         """The rows of the range, whatever happens to the connection in between."""
         while not self._finished:
             try:
-                consumer = retrying(self._open, deadline=self._patience)
+                with waiting(self._counters):
+                    consumer = retrying(self._open, deadline=self._patience)
                 try:
                     yield from self._drain(consumer)
                 finally:
+                    self._counters.entries += consumer.taken_entries
+                    self._counters.entry_bytes += consumer.taken_bytes
                     self._client.close_consumer(consumer)
             except _ResumeError as reason:
                 logger.info("%s: subscribing again: %s", self._task, reason)
@@ -186,6 +197,8 @@ class _RangeReader:
                 elif self._patience.expired:
                     raise
                 logger.info("%s: resuming after %s: %s", self._task, self._done, error)
+            if not self._finished:
+                self._counters.reconnects += 1
         if self._decoder.rows:
             yield self._decoder.take_batch()
 
@@ -216,7 +229,8 @@ class _RangeReader:
         patience = Deadline.after_ms(options.operation_timeout_ms // 2)
         while True:
             flow.repay()
-            burst = consumer.receive(max_bytes=BURST_BYTES, timeout_seconds=IDLE_SECONDS)
+            with waiting(self._counters):
+                burst = consumer.receive(max_bytes=BURST_BYTES, timeout_seconds=IDLE_SECONDS)
             if not burst:
                 if self._nothing_left(consumer, Position(ledger, entry), patience):
                     self._finished = True

@@ -69,11 +69,15 @@ class Consumer:
         topic_partition: what it reads.
         session: the connection it is on.
         opened: where the broker had placed its cursor when it was opened, and the last message then.
+        taken_entries: how many were taken from the queue.
+        taken_bytes: of them.
     """
 
     def __init__(self, session: Session, consumer_id: int, topic_partition: TopicPartition, queue_bytes: int) -> None:
         self.topic_partition = topic_partition
         self.opened = Bounds(EARLIEST, EARLIEST)
+        self.taken_entries = 0
+        self.taken_bytes = 0
         self.session = session
         self._consumer_id = consumer_id
         self._queue_bytes = queue_bytes
@@ -118,6 +122,8 @@ class Consumer:
             if resume:
                 self._paused = False
                 self.session.resume_reading()
+        self.taken_entries += len(taken)
+        self.taken_bytes += max_bytes - budget
         return taken
 
     def request_bounds(self) -> Future[Bounds]:

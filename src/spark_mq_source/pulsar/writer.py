@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     LocalProtocolError,
     MQSourceError,
@@ -37,6 +38,7 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.net.arrivals import arrivals
 from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar import commands
 from spark_mq_source.pulsar._encode_python import NO_PARTITION
 from spark_mq_source.pulsar.client import PulsarClient
@@ -86,19 +88,25 @@ class WriteReport:
     transaction: Transaction | None = None
 
 
-def write_rows(options: PulsarOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> WriteReport:
+def write_rows(
+    options: PulsarOptions,
+    batches: Iterator[pa.RecordBatch],
+    attempt: TaskAttempt,
+    counters: Counters | None = None,
+) -> WriteReport:
     """Writes the rows of one task.
 
     Args:
         options: of the query.
         batches: the rows.
         attempt: who writes.
+        counters: count what goes to the broker.
 
     Raises:
         MQSourceError: see `PulsarWriter.write`.
     """
     rows = 0
-    with PulsarWriter(options, attempt) as writer:
+    with PulsarWriter(options, attempt, counters) as writer:
         for batch in writer.arriving(batches):
             writer.write(batch)
             rows += batch.num_rows
@@ -266,6 +274,7 @@ class PulsarWriter:
         options: of the query.
         attempt: who writes. The number of the task also says which partition gets the first rows that have no key, so
             that tasks do not all begin with the same one.
+        counters: count what goes to the broker.
 
     Example:
         ::
@@ -276,8 +285,9 @@ class PulsarWriter:
                 writer.finish()
     """
 
-    def __init__(self, options: PulsarOptions, attempt: TaskAttempt) -> None:
+    def __init__(self, options: PulsarOptions, attempt: TaskAttempt, counters: Counters | None = None) -> None:
         self._options = options
+        self._counters = counters or Counters()
         self._attempt = attempt
         self._client = PulsarClient(options)
         self._arrived = threading.Condition()
@@ -285,7 +295,8 @@ class PulsarWriter:
         self._open: list[_Producer] = []
         is_transaction = options.delivery_guarantee is DeliveryGuarantee.TRANSACTION
         self._transaction = TaskTransaction(options, self._client) if is_transaction else None
-        self._schema: commands.Schema | None = None
+        # A task without rows has to send it too, where it asks what an earlier attempt has stored.
+        self._schema = schema_to_send(options)
         # When the rows that wait for their batches to be full have waited long enough; None while there are none.
         self._publish_at: float | None = None
 
@@ -626,6 +637,8 @@ class PulsarWriter:
         if self._transaction is not None:
             self._transaction.check_time()
         entry.times_sent += 1
+        self._counters.entries += 1
+        self._counters.entry_bytes += len(entry.send.body)
         try:
             producer.session.send(entry.send)
         except MQSourceError as error:
@@ -640,7 +653,11 @@ class PulsarWriter:
                     if failed is not None or is_reached():
                         break
                     left = min(self._patient_until(p) for p in self._open if p.pending) - time.monotonic()
-                    if left <= 0 or not self._arrived.wait(left):
+                    if left <= 0:
+                        break
+                    with waiting(self._counters):
+                        arrived = self._arrived.wait(left)
+                    if not arrived:
                         break
                 if failed is None and is_reached():
                     return
@@ -684,8 +701,10 @@ class PulsarWriter:
             raise self._in_context(producer, reason) from reason
         if reason is not None:
             logger.info("%s: opening the producer again: %s", producer.topic_partition, reason)
+            self._counters.reconnects += 1
         try:
-            retrying(lambda: self._open_once(producer), deadline=Deadline.after_ms(self._options.send_timeout_ms))
+            with waiting(self._counters):
+                retrying(lambda: self._open_once(producer), deadline=Deadline.after_ms(self._options.send_timeout_ms))
         except MQSourceError as error:
             raise self._in_context(producer, error) from error
         with self._arrived:

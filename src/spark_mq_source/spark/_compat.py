@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.datasource
@@ -42,6 +43,7 @@ __all__ = [
     "StreamReaderBase",
     "StreamWriterBase",
     "arrow_schema",
+    "collects_worker_logs",
     "register",
 ]
 
@@ -125,6 +127,14 @@ else:
             """Where the next trigger ends. Of a new query Spark asks this first, and where it starts afterwards."""
             start = self.initialOffset() if self._begins_at is None else self._begins_at
             return self.stream.latest(start, limited=True)
+
+
+def collects_worker_logs() -> bool:
+    """Whether Spark collects what is logged in this process, for `spark.tvf.python_worker_logs()` (from 4.1 on).
+
+    Its worker tells by the session that they are for (seen on 4.3.0).
+    """
+    return "PYSPARK_SPARK_SESSION_UUID" in os.environ
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:

@@ -18,9 +18,12 @@ from pyspark.sql.datasource import (
 )
 
 from spark_mq_source.core.columns import without_large_types
+from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.core.ports import BatchFormat, Format, Predicate, Stream, StreamFormat, TaskAttempt, WriteFormat
+from spark_mq_source.net.stopwatch import given, working
 from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema
+from spark_mq_source.spark.task_log import log_write, log_written, logged_read
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,9 +67,11 @@ class MQCommit(WriterCommitMessage):
 
     Attributes:
         report: the format's own; picklable.
+        counters: what the task has done.
     """
 
     report: Any
+    counters: Counters
 
 
 class MQDataSource(DataSource):
@@ -165,7 +170,7 @@ class MQBatchReader(DataSourceReader, Generic[OptionsT, RangeT]):
         # Spark makes a partition of its own, without a range, where a plan has none.
         if not isinstance(partition, MQPartition):
             return iter(())
-        return self._format.read(self._options, partition.value, self._schema)
+        return _read(self._format, self._options, partition.value, self._schema)
 
 
 class MQPushdownReader(MQBatchReader[OptionsT, RangeT]):
@@ -226,12 +231,19 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
         Raises:
             MQSourceError: see the format's reader.
         """
-        return self._format.read(self._options, partition.value, self._schema)
+        return _read(self._format, self._options, partition.value, self._schema)
 
     def stop(self) -> None:
         """Closes the connections of the driver."""
         if self._stream is not None:
             self._stream.close()
+
+
+def _read(
+    format_: BatchFormat[OptionsT, RangeT], options: OptionsT, task: RangeT, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    counters = Counters()
+    return logged_read(format_.name, task, format_.read(options, task, schema, counters), counters)
 
 
 class _Writing(Generic[OptionsT, ReportT]):
@@ -242,10 +254,16 @@ class _Writing(Generic[OptionsT, ReportT]):
         self._options = options
 
     def _write(self, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> MQCommit:
-        return MQCommit(self._format.write(self._options, map(without_large_types, batches), attempt))
+        counters = Counters()
+        with working(counters):
+            taken = given(map(without_large_types, batches), counters)
+            report = self._format.write(self._options, taken, attempt, counters)
+        log_write(self._format.name, attempt.partition, counters)
+        return MQCommit(report, counters)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._format.commit(self._options, _reports(messages))
+        log_written(self._format.name, [one.counters for one in messages if isinstance(one, MQCommit)])
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._format.abort(self._options, _reports(messages))
@@ -329,6 +347,7 @@ def _attempt(job_id: str | None) -> TaskAttempt:
         msg = "a writer writes in tasks of Spark only"
         raise UnsupportedFeatureError(msg)
     batch_id = context.getLocalProperty(_BATCH_ID)
+    in_foreach_batch = job_id is not None and batch_id is not None
     if job_id is None:
         job_id = context.getLocalProperty(_QUERY_ID)
         if job_id is None or batch_id is None:
@@ -342,6 +361,7 @@ def _attempt(job_id: str | None) -> TaskAttempt:
         partition=context.partitionId(),
         attempt=context.attemptNumber(),
         attempt_id=context.taskAttemptId(),
+        in_foreach_batch=in_foreach_batch,
     )
 
 

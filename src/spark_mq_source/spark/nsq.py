@@ -19,6 +19,7 @@ from spark_mq_source.spark.base import MQDataSource
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_mq_source.core.counters import Counters
     from spark_mq_source.core.ports import Predicate, TaskAttempt
 
 __all__ = ["NsqDataSource", "NsqFormat"]
@@ -55,9 +56,11 @@ class NsqFormat:
         del predicates
         return plan_batch(options)
 
-    def read(self, options: NsqOptions, task: NsqRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """See `read_range`."""
-        return read_range(options, task, schema)
+        return read_range(options, task, schema, counters)
 
     def parse_look_options(self, options: Mapping[str, str]) -> NsqOptions:
         """See `NsqOptions`; what is read is put back, and a read that was given no end has one."""
@@ -77,9 +80,15 @@ class NsqFormat:
             raise OptionError(msg)
         return parsed
 
-    def write(self, options: NsqOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> int:
+    def write(
+        self,
+        options: NsqOptions,
+        batches: Iterator[pa.RecordBatch],
+        attempt: TaskAttempt,
+        counters: Counters | None = None,
+    ) -> int:
         """See `write_rows`."""
-        return write_rows(options, batches, attempt)
+        return write_rows(options, batches, attempt, counters)
 
     def commit(self, options: NsqOptions, reports: Sequence[int]) -> None:
         """Nothing: what a task has reported is there."""

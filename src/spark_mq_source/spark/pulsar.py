@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from spark_mq_source.core.counters import Counters
     from spark_mq_source.core.ports import Predicate, TaskAttempt
 
 __all__ = ["PulsarFormat", "PulsarNativeDataSource"]
@@ -57,9 +58,11 @@ class PulsarFormat:
         """See `plan_batch`."""
         return plan_batch(options, predicates)
 
-    def read(self, options: PulsarOptions, task: PulsarRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """See `read_range`."""
-        return read_range(options, task, schema)
+        return read_range(options, task, schema, counters)
 
     def parse_look_options(self, options: Mapping[str, str]) -> PulsarOptions:
         """See `PulsarOptions`: a read takes nothing away."""
@@ -77,9 +80,15 @@ class PulsarFormat:
             raise OptionError(msg)
         return parsed
 
-    def write(self, options: PulsarOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> WriteReport:
+    def write(
+        self,
+        options: PulsarOptions,
+        batches: Iterator[pa.RecordBatch],
+        attempt: TaskAttempt,
+        counters: Counters | None = None,
+    ) -> WriteReport:
         """See `write_rows`."""
-        return write_rows(options, batches, attempt)
+        return write_rows(options, batches, attempt, counters)
 
     def commit(self, options: PulsarOptions, reports: Sequence[WriteReport]) -> None:
         """See `commit_transactions`; without transactions what a task has reported is there."""

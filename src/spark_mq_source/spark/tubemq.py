@@ -19,6 +19,7 @@ from spark_mq_source.tubemq.writer import write_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_mq_source.core.counters import Counters
     from spark_mq_source.core.ports import Predicate, TaskAttempt
 
 __all__ = ["TubeMQDataSource", "TubeMQFormat"]
@@ -55,9 +56,11 @@ class TubeMQFormat:
         del predicates
         return plan_batch(options)
 
-    def read(self, options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema, counters: Counters | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """See `read_range`."""
-        return read_range(options, task, schema)
+        return read_range(options, task, schema, counters)
 
     def parse_look_options(self, options: Mapping[str, str]) -> TubeMQOptions:
         """See `TubeMQOptions`: a read takes nothing away."""
@@ -75,9 +78,15 @@ class TubeMQFormat:
             raise OptionError(msg)
         return parsed
 
-    def write(self, options: TubeMQOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> int:
+    def write(
+        self,
+        options: TubeMQOptions,
+        batches: Iterator[pa.RecordBatch],
+        attempt: TaskAttempt,
+        counters: Counters | None = None,
+    ) -> int:
         """See `write_rows`."""
-        return write_rows(options, batches, attempt)
+        return write_rows(options, batches, attempt, counters)
 
     def commit(self, options: TubeMQOptions, reports: Sequence[int]) -> None:
         """Nothing: what a task has reported is there."""

@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     BrokerError,
     CorruptMessageError,
@@ -33,6 +34,7 @@ from spark_mq_source.core.errors import (
     ServiceNotReadyError,
 )
 from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.tubemq.client import TubeMQClient, unique_client_id
 from spark_mq_source.tubemq.commands import (
     SUCCESS,
@@ -94,13 +96,16 @@ class TubeMQRange:
         return f"{self.topic_partition} [{self.start}, {self.end})"
 
 
-def read_range(options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_range(
+    options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema, counters: Counters | None = None
+) -> Iterator[pa.RecordBatch]:
     """Reads one range, over a connection of its own.
 
     Args:
         options: the query's options.
         task: what to read.
         schema: the columns wanted, in order.
+        counters: count what came from the broker.
 
     Yields:
         Batches of `schema`, of at most `maxBatchRows` rows, and of about `maxBatchBytes` bytes and one fetch.
@@ -112,7 +117,7 @@ def read_range(options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema) -> 
     """
     with TubeMQClient(options, authorized=task.authorized) as client:
         try:
-            yield from _RangeReader(client, options, task, schema).batches()
+            yield from _RangeReader(client, options, task, schema, counters or Counters()).batches()
         except MQSourceError as error:
             raise error.within(f"tubemq: reading {task}") from error
 
@@ -235,7 +240,10 @@ class _Cursor:
 class _RangeReader:
     """The state that outlives a connection: what is done, what is decoded, what was distrusted."""
 
-    def __init__(self, client: TubeMQClient, options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema) -> None:
+    def __init__(
+        self, client: TubeMQClient, options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema, counters: Counters
+    ) -> None:
+        self._counters = counters
         tp = task.topic_partition
         self._client = client
         self._options = options
@@ -264,7 +272,8 @@ class _RangeReader:
         """The rows of the range, whatever happens to the connection in between."""
         while self._done < self._end:
             try:
-                consumer = retrying(self._open, deadline=self._patience)
+                with waiting(self._counters):
+                    consumer = retrying(self._open, deadline=self._patience)
                 try:
                     yield from self._drain(consumer)
                 finally:
@@ -285,6 +294,8 @@ class _RangeReader:
                 elif self._patience.expired:
                     raise
                 logger.info("%s: resuming at %s: %s", self._task, self._done, error)
+            if self._done < self._end:
+                self._counters.reconnects += 1
         if self._decoder.corrupt_messages:
             logger.warning("%s: %d corrupt messages", self._task, self._decoder.corrupt_messages)
         yield from self._taken(at_least_rows=1)
@@ -326,10 +337,13 @@ class _RangeReader:
         options, decoder = self._options, self._decoder
         cursor = _Cursor(self._client, options, consumer, self._done)
         while self._done < self._end:
-            got = cursor.next_fetch(self._end)
-            stop_at = None
-            if cursor.position > self._end:
-                stop_at = self._find_end(consumer, cursor.position)
+            with waiting(self._counters):
+                got = cursor.next_fetch(self._end)
+                stop_at = None
+                if cursor.position > self._end:
+                    stop_at = self._find_end(consumer, cursor.position)
+            self._counters.entries += 1
+            self._counters.entry_bytes += len(got.body)
             # A message that failed once is now read again: whatever it is, it is what the broker has.
             decoder.on_corrupt = options.on_corrupt if self._distrusted == self._done else OnCorrupt.FAIL
             decoder.decode(got.body, self._done, stop_at)

@@ -25,6 +25,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from spark_mq_source.core.columns import check_columns, is_string_map, is_text, is_text_or_binary, is_timestamp_us
+from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     MQSourceError,
     OptionError,
@@ -32,6 +33,7 @@ from spark_mq_source.core.errors import (
     UnwritableRowError,
 )
 from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.tubemq import commands
 from spark_mq_source.tubemq.client import ClusterMeta, ProducerMember, TubeMQClient
 from spark_mq_source.tubemq.commands import SUCCESS, Broker, BrokerPartition, SendMessage
@@ -74,13 +76,19 @@ _ELSEWHERE: Final = frozenset({403, 423, 500})
 _new_tuple = tuple.__new__
 
 
-def write_rows(options: TubeMQOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> int:
+def write_rows(
+    options: TubeMQOptions,
+    batches: Iterator[pa.RecordBatch],
+    attempt: TaskAttempt,
+    counters: Counters | None = None,
+) -> int:
     """Writes the rows of one task.
 
     Args:
         options: of the query.
         batches: the rows.
         attempt: who writes.
+        counters: count what goes to the brokers.
 
     Returns:
         How many rows the brokers have stored: all of them.
@@ -89,7 +97,7 @@ def write_rows(options: TubeMQOptions, batches: Iterator[pa.RecordBatch], attemp
         MQSourceError: see `TubeMQWriter.write`.
     """
     rows = 0
-    with TubeMQWriter(options, turn=attempt.partition) as writer:
+    with TubeMQWriter(options, turn=attempt.partition, counters=counters) as writer:
         for batch in batches:
             writer.write(batch)
             rows += batch.num_rows
@@ -293,6 +301,7 @@ class TubeMQWriter:
     Args:
         options: of the query.
         turn: which partition gets the first row: the number of the task, so that tasks do not all begin with the same.
+        counters: count what goes to the brokers.
 
     Attributes:
         options: as above.
@@ -306,8 +315,9 @@ class TubeMQWriter:
                 writer.flush()
     """
 
-    def __init__(self, options: TubeMQOptions, *, turn: int = 0) -> None:
+    def __init__(self, options: TubeMQOptions, *, turn: int = 0, counters: Counters | None = None) -> None:
         self.options = options
+        self._counters = counters or Counters()
         self._turn = turn
         self._client = TubeMQClient(options)
         self._encoder = RowEncoder(options.topic, options.message_time_zone)
@@ -465,6 +475,8 @@ class TubeMQWriter:
                 self._last_progress = time.monotonic()
             lane.pending_rows += len(sends)
             lane.pending_bytes += size
+        self._counters.entries += len(sends)
+        self._counters.entry_bytes += size
         try:
             session = self._client.broker(lane.broker)
         except MQSourceError as error:
@@ -517,6 +529,7 @@ class TubeMQWriter:
         elif error.retryable or code in _ELSEWHERE:
             if lane.trusted:
                 logger.info("tubemq: broker %s is set aside for a while: %s", lane.broker, error)
+                self._counters.reconnects += 1
             lane.trusted = False
             self._client.broker_failed(lane.broker)
         elif self._fatal is None:
@@ -530,7 +543,9 @@ class TubeMQWriter:
             with self._arrived:
                 while self._fatal is None and not self._again and not is_reached():
                     left = self._last_progress + self.options.send_timeout_ms / 1000 - time.monotonic()
-                    if left <= 0 or not self._arrived.wait(left):
+                    with waiting(self._counters):
+                        arrived = left > 0 and self._arrived.wait(left)
+                    if not arrived:
                         self._lose_patience()
                 if self._fatal is not None:
                     raise self._fatal
@@ -553,7 +568,8 @@ class TubeMQWriter:
             until = time.monotonic() + pause
             on_trial = not all(lane.trusted for lane in self._lanes.values())
             while (left := until - time.monotonic()) > 0 and self._fatal is None and (self._failures or not on_trial):
-                self._arrived.wait(left)
+                with waiting(self._counters):
+                    self._arrived.wait(left)
             refused, self._renew_since = self._renew_since, None
         if refused is not None:
             self._client.renew_authorization(refused)

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 from pyspark.sql.worker import plan_data_source_read
 
 import spark_mq_source
+from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.core.ports import Predicate, TaskAttempt
 from spark_mq_source.pulsar.columns import COLUMNS
@@ -82,7 +83,9 @@ class ListFormat:
     def plan(self, options: ListOptions, predicates: Sequence[Predicate]) -> Sequence[Any]:
         return [*range(options.rows), *predicates]
 
-    def read(self, options: ListOptions, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, options: ListOptions, task: int, schema: pa.Schema, counters: Counters | None = None
+    ) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"n": [task]}, schema=schema)
 
     write_columns: Mapping[str, Sequence[str]] = {"value": ("string",)}
@@ -92,7 +95,13 @@ class ListFormat:
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> ListOptions:
         return ListOptions(len(columns))
 
-    def write(self, options: ListOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> Any:
+    def write(
+        self,
+        options: ListOptions,
+        batches: Iterator[pa.RecordBatch],
+        attempt: TaskAttempt,
+        counters: Counters | None = None,
+    ) -> Any:
         return attempt, [(batch.schema.types, batch.to_pydict()) for batch in batches]
 
     def commit(self, options: ListOptions, reports: Sequence[Any]) -> None:
@@ -289,7 +298,7 @@ def test_a_stream_that_is_told_no_batch_writes_nothing(monkeypatch: pytest.Monke
 
 def test_the_driver_ends_what_the_tasks_have_reported() -> None:
     ListFormat.ended.clear()
-    messages = [MQCommit("a"), None, MQCommit("b")]
+    messages = [MQCommit("a", Counters(rows=1)), None, MQCommit("b", Counters(rows=2))]
     for writer, batch in [
         (ListDataSource({}).writer(VALUE, False), ()),
         (ListDataSource({}).streamWriter(VALUE, False), (9,)),

@@ -1,0 +1,97 @@
+"""What counts as waiting, what as work, and what is Spark's own time: by a clock that the tests move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.net import stopwatch
+from spark_mq_source.net.stopwatch import given, made, waiting, working
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(stopwatch, "time", clock)
+    return clock
+
+
+def batch(rows: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": list(range(rows))})
+
+
+def test_a_readers_time_is_waiting_or_work_and_the_rest_is_sparks(clock: Clock) -> None:
+    counters = Counters()
+
+    def read() -> Iterator[pa.RecordBatch]:
+        for rows in (3, 4):
+            with waiting(counters):
+                clock.now += 5
+            clock.now += 2
+            yield batch(rows)
+        clock.now += 1
+
+    taken = []
+    for one in made(read(), counters):
+        clock.now += 1000
+        taken.append(one.num_rows)
+    assert taken == [3, 4]
+    assert counters == Counters(rows=7, wait_seconds=10, work_seconds=5)
+
+
+def test_a_writers_time_is_without_that_of_the_rows_it_was_given(clock: Clock) -> None:
+    counters = Counters()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        clock.now += 1000
+        yield batch(3)
+        clock.now += 1000
+
+    with working(counters):
+        for _ in given(rows(), counters):
+            clock.now += 2
+            with waiting(counters):
+                clock.now += 5
+        clock.now += 1
+    assert counters == Counters(rows=3, wait_seconds=5, work_seconds=3)
+
+
+def test_what_ends_with_an_error_was_waited_and_worked_for_too(clock: Clock) -> None:
+    counters = Counters()
+
+    def read() -> Iterator[pa.RecordBatch]:
+        clock.now += 2
+        with waiting(counters):
+            clock.now += 5
+            raise ConnectionError
+        yield batch(1)
+
+    with pytest.raises(ConnectionError):
+        next(made(read(), counters))
+    assert counters == Counters(wait_seconds=5, work_seconds=2)
+
+
+def test_a_read_that_is_given_up_ends_at_once(clock: Clock) -> None:
+    ended = []
+
+    def read() -> Iterator[pa.RecordBatch]:
+        try:
+            yield batch(1)
+        finally:
+            ended.append(True)
+
+    batches = made(read(), Counters())
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert ended == [True]

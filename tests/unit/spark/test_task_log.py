@@ -1,0 +1,119 @@
+"""The line a task, in a process where nobody has configured logging, and where Spark collects logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.spark import task_log
+from spark_mq_source.spark.task_log import log_to_stderr, log_written, logged_read
+
+BATCH = pa.record_batch({"n": [1, 2, 3]})
+WORKER = "PYSPARK_SPARK_SESSION_UUID"
+
+PROGRAM = """
+import logging
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.spark.task_log import log_write
+log_write("pulsar-native", 3, Counters(rows=5, entries=1, entry_bytes=10))
+logging.getLogger("spark_mq_source.pulsar.reader").warning("messages are gone")
+"""
+
+
+def said(environment: dict[str, str]) -> str:
+    inherited = {name: text for name, text in os.environ.items() if name not in {task_log.ENVIRONMENT, WORKER}}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        env=inherited | environment,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    package = logging.getLogger("spark_mq_source")
+    before = package.level, task_log.logger.level, package.handlers[:]
+    yield
+    package.setLevel(before[0])
+    task_log.logger.setLevel(before[1])
+    package.handlers[:] = before[2]
+
+
+def test_a_process_that_nobody_configured_shows_warnings_and_no_counters() -> None:
+    assert said({}) == "messages are gone\n"
+
+
+def test_the_environment_shows_the_counters_on_stderr() -> None:
+    counters, warning = said({"SPARK_MQ_SOURCE_LOG": "info"}).splitlines()
+    assert counters.endswith(
+        " INFO spark_mq_source.spark.task_log: pulsar-native: wrote task 3: 5 rows in 1 entries of 10 B, "
+        "0 reconnects, waited 0.000 s, worked 0.000 s"
+    )
+    assert warning.endswith(" WARNING spark_mq_source.pulsar.reader: messages are gone")
+
+
+def test_a_level_that_is_none_is_told() -> None:
+    with pytest.raises(OptionError, match="SPARK_MQ_SOURCE_LOG=loud: expected DEBUG, INFO, WARNING or ERROR"):
+        log_to_stderr("loud")
+
+
+def test_a_read_has_one_line_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    counters = Counters(entries=2)
+    rows = logged_read("nsq", "nsqd one", iter([BATCH, BATCH]), counters)
+    next(rows)
+    assert not caplog.records
+    assert sum(batch.num_rows for batch in rows) == 3
+    (record,) = caplog.records
+    assert (record.levelname, record.name) == ("INFO", "spark_mq_source.spark.task_log")
+    assert record.getMessage().startswith("nsq: read nsqd one: 6 rows in 2 entries of 0 B, 0 reconnects, ")
+    # As Spark's JSON of a worker's logs has them.
+    fields = json.loads(json.dumps(record.__dict__["context"]))
+    assert fields["rows"] == "6"
+    assert (fields["format"], fields["what"]) == ("nsq", "read nsqd one")
+
+
+def test_a_read_that_is_given_up_says_that_it_is_a_part(caplog: pytest.LogCaptureFixture) -> None:
+    rows = logged_read("nsq", "nsqd one", iter([BATCH, BATCH]), Counters())
+    next(rows)
+    rows.close()  # type: ignore[attr-defined]
+    assert [r.getMessage().partition(" rows")[0] for r in caplog.records] == ["nsq: read part of nsqd one: 3"]
+
+
+def test_a_read_that_fails_says_what_it_had(caplog: pytest.LogCaptureFixture) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield BATCH
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        list(logged_read("nsq", "nsqd one", failing(), Counters()))
+    assert [r.getMessage().partition(" rows")[0] for r in caplog.records] == ["nsq: read part of nsqd one: 3"]
+
+
+def test_a_write_is_the_sum_of_its_tasks(caplog: pytest.LogCaptureFixture) -> None:
+    log_written("tubemq", [Counters(rows=5, reconnects=1), Counters(rows=7)])
+    assert caplog.messages == [
+        "tubemq: wrote with 2 tasks: 12 rows in 0 entries of 0 B, 1 reconnects, waited 0.000 s, worked 0.000 s"
+    ]
+
+
+def test_where_spark_collects_logs_the_lines_are_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    logging.getLogger("spark_mq_source").setLevel(logging.WARNING)
+    log_written("tubemq", [])
+    assert not task_log.logger.isEnabledFor(logging.INFO)
+    monkeypatch.setenv(WORKER, "a session")
+    log_written("tubemq", [])
+    assert task_log.logger.isEnabledFor(logging.INFO)
