@@ -270,9 +270,9 @@ class NsqOptions(Options):
         default=False,
     )
     wal_dir: str | None = option(
-        "A folder that the driver and every executor reach (a local path on one machine, or a URL of pyarrow.fs or "
-        "fsspec) where a batch is kept until Spark has it. NSQ forgets a message once it is finished, so this is what "
-        "makes a replay possible. Required in a stream.",
+        "A folder that the driver and every executor reach (a local path on one machine, or a URL of fsspec that can "
+        "make a file exclusively) where a batch is kept until Spark has it. NSQ forgets a message once it is finished, "
+        "so this is what makes a replay possible. Required in a stream.",
         default=None,
     )
     run_id: str | None = option(
