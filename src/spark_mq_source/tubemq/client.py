@@ -150,6 +150,18 @@ class _Rest:
         return time.monotonic() < self._resting.get(broker, (0.0, 0.0))[0]
 
 
+class _MasterLink:
+    """The connection to one master, if there is one.
+
+    Heartbeats of several members and what their users ask go to masters at the same time, not all to the same one while
+    another one takes over: no call may end a connection that another one uses, nor wait until it is opened.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.session: Session | None = None
+
+
 class TubeMQClient:
     """The connections to one cluster and what is asked over them; close it when done. Several threads may use it.
 
@@ -173,9 +185,8 @@ class TubeMQClient:
         if options.auth_user is not None:
             user = UserAuthentication(options.auth_user, options.auth_password or "")
         self._authorization = Authorization(user, authorized, self._renew_authorization)
-        self._master_lock = threading.Lock()
-        self._master: Session | None = None
-        self._master_address: tuple[str, int] | None = None
+        self._masters_lock = threading.Lock()
+        self._master_links = {address: _MasterLink() for address in self._masters}
         self._brokers_lock = threading.Lock()
         self._brokers: dict[tuple[str, int], Session] = {}
         self._rest = _Rest()
@@ -193,9 +204,10 @@ class TubeMQClient:
         with self._brokers_lock:
             while self._brokers:
                 self._brokers.popitem()[1].close()
-        with self._master_lock:
-            if self._master is not None:
-                self._master.close()
+        for link in self._master_links.values():
+            with link.lock:
+                if link.session is not None:
+                    link.session.close()
 
     @property
     def authorized(self) -> AuthorizedInfo | None:
@@ -232,7 +244,7 @@ class TubeMQClient:
                 return self._ask(address, request, any_code=any_code)
             except (StandbyError, TransportError) as failure:
                 failures.append(failure)
-                with self._master_lock:
+                with self._masters_lock:
                     if self._masters[0] == address:
                         self._masters.append(self._masters.pop(0))
         if len(failures) == 1:
@@ -365,15 +377,12 @@ class TubeMQClient:
         return local_address(*self._masters[0])
 
     def _ask(self, address: tuple[str, int], request: MasterRequest, *, any_code: bool) -> Response:
-        with self._master_lock:
+        link = self._master_links[address]
+        with link.lock:
             self._check_open()
-            session = self._master
-            if session is None or session.closed or self._master_address != address:
-                if session is not None:
-                    session.close()
-                self._master = None
-                session = self._master = Session(self._options, *address, self._authorization, broker=None)
-                self._master_address = address
+            session = link.session
+            if session is None or session.closed:
+                session = link.session = Session(self._options, *address, self._authorization, broker=None)
         (answer,) = session.call(request, accepted=_EVERY_CODE)
         response = self.wait(answer, f"{type(request).__name__}")
         assert not isinstance(response, commands.RpcException)  # noqa: S101 - for mypy: raised by the session
@@ -471,9 +480,7 @@ class _Member:
             try:
                 self.beat()
             except MQSourceError as error:
-                # A refusal stays one; whatever else went wrong, the next connection may do better. A master that has
-                # just begun to lead knows of no topic until the brokers have told it (seen on master 2.4.0).
-                if isinstance(error, BrokerError) and not error.retryable and not isinstance(error, TopicNotFoundError):
+                if _refuses_for_good(error):
                     self.error = error
                     logger.error("%s is no member any more: %s", self.client_id, error)  # noqa: TRY400 - one sentence
                     return
@@ -826,6 +833,20 @@ class ProducerMember(_Member):
 
     def _farewell(self) -> MasterRequest:
         return commands.CloseProducer(self.client_id)
+
+
+def _refuses_for_good(error: MQSourceError) -> bool:
+    """Whether a heartbeat need not be sent again: a refusal stays one, and whatever else went wrong may not.
+
+    A master that has just begun to lead knows of no topic until the brokers have told it (seen on master 2.4.0), and
+    one that fails at a heartbeat (a Java exception, which has no code) may do better at the next.
+    """
+    return (
+        isinstance(error, BrokerError)
+        and error.code is not None
+        and not error.retryable
+        and not isinstance(error, TopicNotFoundError)
+    )
 
 
 def _conditions(topics: Sequence[str], filters: Sequence[str]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -56,6 +57,26 @@ def test_where_no_master_serves_all_reasons_are_said(server: Servers, client: Cl
 def test_a_master_that_comes_to_serve_is_waited_for(server: Servers, client: Clients) -> None:
     made = client(server({c.RegisterConsumerV2: in_turn(STANDBY, STANDBY, c.RegisterConsumerV2Response(200, "OK!"))}))
     assert made.fetch_topics(["t"], group="g").partitions()
+
+
+def test_a_call_to_one_master_outlives_a_call_to_another(server: Servers, client: Clients) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def answer_late(_: Link, __: Any) -> object:
+        asked.set()
+        go_on.wait(30)
+        return c.GetPartMetaResponse(200, "OK!", 7)
+
+    slow, other = server({c.GetPartMeta: answer_late}), server()
+    made = client(slow, other)
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(made.ask_master, c.GetPartMeta("client", "g"))
+        assert asked.wait(30)
+        # As another member's heartbeat does that was refused by the first one.
+        made._ask((other.broker.host, other.broker.port), c.CloseProducer("client"), any_code=False)
+        go_on.set()
+        assert answer.result(30).broker_config_id == 7  # type: ignore[union-attr]
+    assert not other.of(c.GetPartMeta)
 
 
 def test_a_topic_without_partitions(server: Servers, client: Clients) -> None:
@@ -186,6 +207,19 @@ def test_a_member_that_is_refused_for_good_says_so(
     member = client(one).join("g", ["t"], on_connect=lambda _: None, on_disconnect=lambda _: None)
     wait_until(lambda: member.error is not None, "it is no member any more", 30)
     assert "CONSUME_GROUP_FORBIDDEN (450)" in str(member.error)
+    member.close()
+
+
+def test_a_heartbeat_that_a_master_fails_at_is_sent_again(
+    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    failed = c.RpcException(c.Status.ERROR, "java.lang.NullPointerException", "half a master")
+    usual = c.ConsumerHeartbeatResponse(True, 200, "OK!")
+    one = server({c.ConsumerHeartbeat: in_turn(failed, failed, usual)})
+    member = client(one).join("g", ["t"], on_connect=lambda _: None, on_disconnect=lambda _: None)
+    one.wait_for(lambda: len(one.of(c.ConsumerHeartbeat)) > 4)
+    assert member.error is None
     member.close()
 
 
