@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["BatchOffset"]
+from spark_mq_source.core.counters import Lag
+
+__all__ = ["BatchOffset", "count_lag"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,3 +55,30 @@ class BatchOffset:
     def folder(self) -> str:
         """Where the batch is in `walDir`."""
         return f"{self.wal}/{self.batch}"
+
+
+def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
+    """How many messages wait behind a batch; nothing where an nsqd does not say.
+
+    Args:
+        read: the batch.
+        newest: what was known when it was planned: that, and how many messages waited, its own among them.
+        rows: how many it has read.
+
+    Raises:
+        ValueError: these are not documents of this form.
+
+    Example:
+        >>> at = BatchOffset("8f0e", 7).to_json()
+        >>> print(*count_lag(at, at | {"topic": "flights", "waiting": 1000}, 400))
+        flights 600 messages
+    """
+    if not isinstance(read, Mapping) or not isinstance(newest, Mapping):
+        msg = "offsets are JSON objects"
+        raise ValueError(msg)  # noqa: TRY004 - as of every other document that is none
+    BatchOffset.from_json(read)
+    BatchOffset.from_json(newest)
+    topic, waiting = newest.get("topic"), newest.get("waiting")
+    if not isinstance(topic, str) or type(waiting) is not int:
+        return []
+    return [Lag(topic, max(0, waiting - rows), "messages")]

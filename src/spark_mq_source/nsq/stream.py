@@ -92,7 +92,10 @@ class NsqStream:
         self._hold(nsqds)
         waiting = fetch_waiting(self._client, self._options, nsqds)
         known = [depth for depth in waiting.values() if depth is not None]
-        self.newest = at.to_json() | {"waiting": sum(known) if len(known) == len(waiting) else None}
+        self.newest = at.to_json() | {
+            "topic": self._options.topic,
+            "waiting": sum(known) if len(known) == len(waiting) else None,
+        }
         following = BatchOffset(at.wal, at.batch + 1)
         if is_planned(self._store, following.folder):
             # Planned before the query ended, and not yet known to Spark, or to be done over.

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, TypeVar
 
+from spark_mq_source.core.counters import Lag
 from spark_mq_source.core.json_text import load_json_object
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "PerTopic",
     "Position",
     "TopicPartition",
+    "count_lag",
     "decode_offsets",
     "encode_offsets",
     "parse_offsets",
@@ -388,6 +390,41 @@ def decode_offsets(document: object) -> dict[str, Position]:
         msg = 'offsets must have "version" and "positions" and nothing else'
         raise ValueError(msg)
     return {_at(name, parse_topic, name): _at(name, parse_position, value) for name, value in positions.items()}
+
+
+def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
+    """How many entries each topic has between two documents of `encode_offsets`.
+
+    Positions count within a ledger only. Where `newest` is in a later one, what is certain are its entries there.
+
+    Args:
+        read: where a query is.
+        newest: where it could be.
+        rows: how many it has read in between; not needed here.
+
+    Raises:
+        ValueError: these are not documents of this form.
+
+    Example:
+        >>> topic = "persistent://public/default/t"
+        >>> read, newest = (encode_offsets({topic: Position(12, entry)}) for entry in (3, 10))
+        >>> print(*count_lag(read, newest, 0))
+        persistent://public/default/t 7 entries
+    """
+    del rows
+    at = decode_offsets(read)
+    behind: dict[str, int] = {}
+    inexact = set()
+    for name, end in decode_offsets(newest).items():
+        topic, begin = TopicPartition.parse(name).topic, at.get(name, EARLIEST)
+        count = 0
+        if begin.ledger == end.ledger:
+            count = end.entry - begin.entry
+        elif begin < end:
+            count = end.entry + 1
+            inexact.add(topic)
+        behind[topic] = behind.get(topic, 0) + max(0, count)
+    return [Lag(topic, count, "entries", is_exact=topic not in inexact) for topic, count in behind.items()]
 
 
 def _parse_per_topic(

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from spark_mq_source.core.counters import Lag
 from spark_mq_source.core.json_text import load_json_object
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "TopicPartition",
     "Trigger",
     "WantedOffsets",
+    "count_lag",
     "decode_offsets",
     "encode_offsets",
     "parse_offsets",
@@ -249,6 +251,37 @@ def decode_offsets(document: object) -> Trigger:
         msg = 'offsets must have "version", "positions" and "from" and nothing else'
         raise ValueError(msg)
     return Trigger(*(_decode_positions(name, document[name]) for name in ("positions", "from")))
+
+
+def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
+    """How many messages each topic has between two documents of `encode_offsets`.
+
+    The partitions of a store share its offsets, so what is behind in a store is what its slowest partition is.
+
+    Args:
+        read: where a query is.
+        newest: where it could be.
+        rows: how many it has read in between; not needed here.
+
+    Raises:
+        ValueError: these are not documents of this form.
+
+    Example:
+        >>> partitions = [TopicPartition("flights", 1, n) for n in range(3)]
+        >>> read, newest = (encode_offsets(Trigger(dict.fromkeys(partitions, at))) for at in (280, 560))
+        >>> print(*count_lag(read, newest, 0))
+        flights 10 messages
+    """
+    del rows
+    at = decode_offsets(read).positions
+    stores: dict[tuple[str, int, int], int] = {}
+    for tp, end in decode_offsets(newest).positions.items():
+        store = tp.topic, tp.broker_id, tp.store
+        stores[store] = max(stores.get(store, 0), (end - at.get(tp, end)) // INDEX_BYTES)
+    behind: dict[str, int] = {}
+    for (topic, _, _), count in stores.items():
+        behind[topic] = behind.get(topic, 0) + count
+    return [Lag(topic, count, "messages") for topic, count in behind.items()]
 
 
 def _decode_positions(name: str, positions: object) -> dict[TopicPartition, int]:
