@@ -168,8 +168,13 @@ class EventStatus(IntEnum):
 # What stands in texts.
 
 
+_STOCK_BROKER_PORT: Final = 8123
+
+
 class Broker(NamedTuple):
     """A broker, as masters write it: `id:host:port`.
+
+    Masters leave out the stock port: `1:127.0.0.1: ` is at 8123 (BrokerInfo.getSimpleInfo; seen on 2.4.0).
 
     Example:
         >>> broker = Broker.parse("1:127.0.0.1:8123")
@@ -199,7 +204,7 @@ class Broker(NamedTuple):
         broker_id, _, address = text.partition(":")
         host, _, port = address.rpartition(":")
         try:
-            return cls(int(broker_id), _not_empty(host), int(port))
+            return cls(int(broker_id), _not_empty(host), _STOCK_BROKER_PORT if port == " " else int(port))
         except ValueError:
             msg = f"the server names a broker {text!r}, which is not id:host:port"
             raise RemoteProtocolError(msg) from None

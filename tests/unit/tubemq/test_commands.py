@@ -182,7 +182,12 @@ def test_fields_in_another_order_are_read_too() -> None:
     assert decode_response(Frame(1, memoryview(data), 0))[1] == c.CloseProducerResponse(True, 200, "OK")
 
 
-@pytest.mark.parametrize("text", ["", "1", "1:host", "x:host:1", "1:host:x", "1::1", ":h:1"])
+def test_a_port_that_a_master_leaves_out_is_the_stock_one() -> None:
+    # As master 2.4.0 says it of a broker on 8123; of others it says the port.
+    assert Broker.parse("1:127.0.0.1: ") == Broker(1, "127.0.0.1", 8123)
+
+
+@pytest.mark.parametrize("text", ["", "1", "1:host", "x:host:1", "1:host:x", "1:host:", "1::1", ":h:1"])
 def test_what_is_no_broker(text: str) -> None:
     with pytest.raises(RemoteProtocolError, match="id:host:port"):
         Broker.parse(text)
