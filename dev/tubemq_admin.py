@@ -27,7 +27,8 @@ class Topic:
         stores: files a broker, of which each has its own partitions: the second's are 10000, 10001, ...
         partitions: partitions a store.
         brokers: the ids of the brokers that hold it; None for all of the cluster.
-        flush_ms: after how long what is in a broker's memory goes to disk, up to 10 s later; at least 4000.
+        flush_ms: after how long what is in a broker's memory goes to disk, up to 10 s later (1 s in these clusters);
+            at least 4000.
         settings: more fields of admin_add_new_topic_record.
     """
 
@@ -175,22 +176,22 @@ class TubeAdmin:
         """Lets a group read a topic that is read by authorized groups only."""
         self.modify("admin_add_authorized_consumergroup_info", topicName=topic, groupName=group)
 
-    def set_flow_control(self, group: str, rules: Sequence[Mapping[str, object]], *, priority: int = 301) -> None:
-        """Limits how fast a group reads.
+    def set_flow_control(self, rules: Sequence[Mapping[str, object]], *, priority: int = 301) -> None:
+        """Limits how fast any group reads: brokers obey this rule, and leave a group's own to its consumers (2.4.0).
 
         Args:
-            group: the group.
-            rules: e.g. `[{"type": 0, "rule": [{"start": "00:00", "end": "24:00", "dltInM": 1, "limitInM": 1,
-                "freqInMs": 1000}]}]`, times in GMT+8.
-            priority: what the group may read, 1xx to 3xx.
+            rules: e.g. `[{"type": 0, "rule": [{"start": "00:00", "end": "24:00", "dltInM": 21, "limitInM": 240,
+                "freqInMs": 200}]}]`, times in GMT+8: who is 21 MB behind gets 240 MB a minute, 20 MB in 5 s, and is
+                then told to wait for 200 ms. Less than 21 MB cannot be said.
+            priority: what groups may read, 1xx to 3xx.
         """
         self.modify(
-            "admin_set_group_flow_control_rule",
-            groupName=group,
-            flowCtrlInfo=json.dumps(list(rules)),
-            qryPriorityId=priority,
-            statusId=1,
+            "admin_set_def_flow_control_rule", flowCtrlInfo=json.dumps(list(rules)), qryPriorityId=priority, statusId=1
         )
+
+    def remove_flow_control(self) -> None:
+        """Limits nobody any more."""
+        self.modify("admin_rmv_def_flow_control_rule")
 
     def group_members(self, group: str) -> list[dict[str, Any]]:
         """The consumers of a group as the leading master knows them, with the partitions that it gave them."""

@@ -68,6 +68,7 @@ BROKER_SETTINGS = {
     "loadMessageStoresInParallel": "true",
     "consumerRegTimeoutMs": "20000",  # the least that a broker takes
     "heartbeatPeriodMs": "500",
+    "logFlushMemDurMs": "1000",  # how often it looks for messages that have been in memory for a topic's `flush_ms`
 }
 LOGGING = """<configuration status="WARN">
   <appenders>
@@ -205,7 +206,7 @@ class TubeCluster:
             (AUTH_USER, AUTH_PASSWORD, of which a server checks only that they are there).
         unbuffered: the ids of brokers that write every message to disk, and force it there, before they acknowledge it
             (`enableMemStore`, `unflushThreshold`), so that it can be read as flushed data at once; with stock brokers
-            that takes 4 to 24 s.
+            that takes 4 to 6 s.
         topics: exist when start() is done; later ones take half a minute each time, see `create_topics`.
         master_settings: of [master] of master.ini, on top.
         broker_settings: of [broker] of broker.ini, on top.

@@ -12,7 +12,7 @@ from dev.nsq_broker import nsqd_on_path
 
 pytest_plugins = ["tests.fix_brokers", "tests.fix_tubemq", "tests.fix_net", "tests.fix_spark"]
 
-BROKER_FIXTURES = {"pulsar", "pulsar_featured", "pulsar_private", "tubemq", "tubemq_secure", "tubemq_private"}
+BROKER_FIXTURES = {"pulsar", "pulsar_featured", "pulsar_private", "tubemq", "tubemq_secure"}
 SPARK_FIXTURES = {"spark", "spark_connect", "spark_cluster"}
 
 

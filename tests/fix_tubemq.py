@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,8 +48,8 @@ MEMORY_NEEDED_BYTES = 2 << 30
 class TubeUnderTest:
     """A running TubeMQ cluster as tests see it.
 
-    Broker 1 has every message flushed when it acknowledges it; broker 2 is a stock one, which keeps messages in memory
-    for 4 to 14 s. Topics are on broker 1 unless a test asks for others.
+    Broker 1 has every message flushed when it acknowledges it; broker 2 keeps messages in memory for 4 to 6 s,
+    as a stock one does for 4 to 14 s. Topics are on broker 1 unless a test asks for others.
     """
 
     cluster: TubeCluster
@@ -168,28 +166,3 @@ def tubemq_secure(_tubemq_secure_session: TubeUnderTest) -> TubeUnderTest:
     `tubemq_secure.cluster.credentials` has the certificates, `dev.tubemq_servers` the user and the password.
     """
     return _tubemq_secure_session
-
-
-@pytest.fixture
-def tubemq_private(
-    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., TubeUnderTest]]:
-    """Starts clusters of the test's own, which it may restart, kill and reconfigure.
-
-    Called with the arguments of `TubeCluster` and `shapes`, how many topics of which shape there are.
-    """
-    with contextlib.ExitStack() as running:
-
-        def start(shapes: Mapping[Shape, int], **settings: Any) -> TubeUnderTest:
-            topics = {shape: tube_topics(shape, count) for shape, count in shapes.items()}
-            cluster = TubeCluster(
-                tmp_path_factory.mktemp("tubemq-private"),
-                topics=[topic for made in topics.values() for topic in made],
-                data_folder=memory_folder(),
-                **settings,
-            )
-            running.callback(cluster.remove)
-            start_or_skip(pytestconfig, cluster)
-            return TubeUnderTest(cluster, {shape: [topic.name for topic in made] for shape, made in topics.items()})
-
-        yield start

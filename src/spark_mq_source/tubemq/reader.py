@@ -181,6 +181,7 @@ class _Cursor:
         self._pairs: deque[_Pair] = deque()
         self._advance = 1
         self._pause = FIRST_PAUSE_SECONDS
+        self._is_held_back = False
 
     def next_fetch(self, end: int) -> GetMessageResponse:
         """The next fetch that moved on, which may have no message; the position is then where it ended.
@@ -207,13 +208,18 @@ class _Cursor:
             if ended > self.position:
                 self._advance = max(ended - self.position, 1)
                 self._pause = FIRST_PAUSE_SECONDS
+                self._is_held_back = False
                 self.position = ended
                 return got
             seconds = self._pause
             if got.err_code == SERVER_CONSUME_SPEED_LIMIT:
                 # Held back on purpose is not being without an answer.
                 patience = Deadline.after_ms(self._timeout_ms)
-                seconds = min(max(got.min_limit_time, 1), LONGEST_LIMIT_MS) / 1000
+                limit_ms = min(max(got.min_limit_time, 1), LONGEST_LIMIT_MS)
+                seconds = limit_ms / 1000
+                if not self._is_held_back:
+                    self._is_held_back = True
+                    logger.info("tubemq: %s: flow control lets it wait for %d ms", self._consumer.partition, limit_ms)
             elif patience.expired:
                 msg = (
                     f"{self._consumer.address}: nothing to read at {self.position} for {self._timeout_ms} ms "

@@ -27,7 +27,7 @@ from tests.behaviours.tubemq.conftest import options_for
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.fix_brokers import wait_until
 from tests.fix_net import free_port
-from tests.fix_tubemq import Shape, TubeUnderTest
+from tests.fix_tubemq import TubeUnderTest
 
 Clients = Callable[..., TubeMQClient]
 
@@ -380,28 +380,3 @@ def test_without_a_user_an_authenticating_master_refuses(tubemq_secure: TubeUnde
         with pytest.raises(AuthenticationError, match=r"CERTIFICATE_FAILURE \(415\).*check authUser") as raised:
             client.fetch_topics(["t"], group="g")
         assert code_of(raised) == 415
-
-
-# -- masters that fail
-
-
-@pytest.mark.slow
-def test_another_master_takes_over_and_members_register_again(
-    tubemq_private: Callable[..., TubeUnderTest], client_of: Clients
-) -> None:
-    tubemq = tubemq_private({Shape(partitions=3): 1}, master_count=2)
-    topic, group = tubemq.topic(3), tubemq.group()
-    standby_first = ",".join(reversed(tubemq.masters.split(",")))
-    client = client_of(tubemq, masters=standby_first)
-    log: list[str] = []
-    producer = client.publish([topic])
-    with member(client, group, topic, log, "a") as first, client.join_v2(f"{group}v2", [topic]) as chooser:
-        wait_until(lambda: len(first.assignment) == 3, "it has everything")
-        tubemq.cluster.masters[0].kill()
-        wait_until(lambda: members(tubemq, group) == [first.client_id], "it is a member of the new master's")
-        with member(client, group, topic, log, "b") as second:
-            wait_until(lambda: (len(first.assignment), len(second.assignment)) == (2, 1), "they share")
-        assert len(chooser.fetch_topics().partitions()) == 3
-    producer.beat()
-    assert len(producer.meta.partitions(topic)) == 3
-    producer.close()

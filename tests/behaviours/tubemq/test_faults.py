@@ -7,33 +7,44 @@ All on one cluster: broker 1 has every acknowledged message on disk, broker 2 lo
 from __future__ import annotations
 
 import json
+import logging
 import random
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from dev.tubemq_admin import Topic
 from dev.tubemq_servers import TubeCluster
-from spark_mq_source.core.errors import DataLossError
+from spark_mq_source.core.errors import BrokerError, DataLossError
 from spark_mq_source.core.options import READ, WRITE
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.tubemq.client import TubeMQClient
+from spark_mq_source.tubemq.error_codes import SERVER_RECEIVE_OVERFLOW
+from spark_mq_source.tubemq.offsets import INDEX_BYTES
+from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.planner import plan_batch
-from spark_mq_source.tubemq.reader import read_range
+from spark_mq_source.tubemq.reader import TubeMQRange, read_range
 from spark_mq_source.tubemq.writer import TubeMQWriter
 from tests.behaviours.formats import schema_of, tubemq_options, wait_until_flushed
 from tests.behaviours.tubemq.java_client import TubeJavaClient
-from tests.behaviours.tubemq.streams import Query, encoded, numbered
+from tests.behaviours.tubemq.streams import Offset, Query, encoded, numbered
 from tests.fix_tubemq import Shape, TubeUnderTest, memory_folder, start_or_skip, tube_topics
 
 ROOT = Path(__file__).resolve().parents[3]
 ROW = "partition int, message_id bigint, value binary"
 WIDE = 400
 """Bytes of a value: so many make more fetches than a reader asks for ahead."""
+LITTLE_MEMORY = "little_memory"
+"""A topic of broker 2, with as little memory for messages as there can be."""
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +52,14 @@ def faulty(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
     """Two masters and two brokers of these tests' own, which notice within 5 s that a consumer is silent."""
     shapes = {Shape(): 4, Shape(partitions=3): 8, Shape(brokers=(2,)): 2, Shape(partitions=2, brokers=(1, 2)): 2}
     topics = {shape: tube_topics(shape, count) for shape, count in shapes.items()}
+    little_memory = Topic(LITTLE_MEMORY, brokers=(2,), settings={"memCacheMsgSizeInMB": "2"})
     cluster = TubeCluster(
         tmp_path_factory.mktemp("tubemq-faulty"),
         master_count=2,
         broker_count=2,
         unbuffered=(1,),
         data_folder=memory_folder(),
-        topics=[topic for made in topics.values() for topic in made],
+        topics=[little_memory, *(topic for made in topics.values() for topic in made)],
         master_settings={"consumerHeartbeatTimeoutMs": "5000"},
     )
     start_or_skip(pytestconfig, cluster)
@@ -73,6 +85,13 @@ def in_background(work: Callable[[], None]) -> Future[None]:
     return future
 
 
+def read_all(options: TubeMQOptions) -> list[bytes]:
+    """The values of all there is, read as one batch."""
+    schema = schema_of("value binary")
+    batches = (batch for task in plan_batch(options) for batch in read_range(options, task, schema))
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
 # -- brokers
 
 
@@ -81,52 +100,122 @@ def test_a_broker_is_killed_and_restarted_while_ranges_are_read(faulty: TubeUnde
     values = wide(12_000)
     tube_java.produce(faulty.cluster, topic, values)
     options = tubemq_options(faulty.masters, topic, READ, maxBatchRows=500, operationTimeout="60s")
-    rows, crashes = [], 0
-    for task in plan_batch(options):
+    tasks = plan_batch(options)
+    under_way, killed = threading.Barrier(1 + len(tasks)), threading.Event()
+
+    def read(task: TubeMQRange) -> list[bytes]:
+        found = []
         for number, batch in enumerate(read_range(options, task, schema_of(ROW))):
-            rows += batch.to_pylist()
+            found += batch.column("value").to_pylist()
             if number == 3:
-                crash(faulty)
-                crashes += 1
-    assert crashes == 3
-    assert Counter(row["value"] for row in rows) == Counter(values)
+                under_way.wait(60)
+                assert killed.wait(60)
+        return found
+
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        reading = [pool.submit(read, task) for task in tasks]
+        under_way.wait(60)
+        faulty.cluster.broker(1).kill()
+        killed.set()
+        faulty.cluster.start_broker(1)
+        rows = [value for one in reading for value in one.result(120)]
+    assert Counter(rows) == Counter(values)
 
 
 def test_a_broker_is_killed_and_restarted_while_rows_are_written(faulty: TubeUnderTest, tube_java: TubeJavaClient):
     topic = faulty.topic(3)
     values = wide(12_000)
-    restarting: list[Future[None]] = []
     options = tubemq_options(faulty.masters, topic, WRITE, maxPendingMessages=500)
     with TubeMQWriter(options) as writer:
         for begin in range(0, len(values), 1000):
             writer.write(pa.record_batch({"value": values[begin : begin + 1000]}))
-            if begin in (2000, 8000):
+            if begin == 2000:
                 faulty.cluster.broker(1).kill()
-                restarting.append(in_background(lambda: faulty.cluster.start_broker(1)))
+                restarting = in_background(lambda: faulty.cluster.start_broker(1))
         writer.flush()
-    for each in restarting:
-        each.result()
-    stored = faulty.admin.topic_range(1, topic, 0)[1] // 28
+    restarting.result()
+    stored = faulty.admin.topic_range(1, topic, 0)[1] // INDEX_BYTES
     found = Counter(m.value for m in tube_java.consume(faulty.cluster, topic, faulty.group(), stored))
     assert found.keys() == set(values)
     # What was under way when the broker was killed is sent again, whether or not it had been stored.
-    assert sum(found.values()) - len(values) <= 2 * 500
+    assert sum(found.values()) - len(values) <= 500
 
 
-def test_a_second_broker_takes_what_the_first_cannot(faulty: TubeUnderTest, tube_java: TubeJavaClient):
+def test_a_second_broker_takes_what_the_first_cannot_until_that_is_back(
+    faulty: TubeUnderTest, tube_java: TubeJavaClient
+):
     topic = faulty.topic(2, brokers=(1, 2))
-    values = wide(5000)
-    options = tubemq_options(faulty.masters, topic, WRITE)
-    with TubeMQWriter(options) as writer:
-        for begin in range(0, len(values), 500):
-            writer.write(pa.record_batch({"value": values[begin : begin + 500]}))
-            if begin == 2000:
-                faulty.cluster.broker(1).kill()
+    values: list[bytes] = []
+
+    def has_so_many(broker_id: int) -> int:
+        return faulty.admin.topic_range(broker_id, topic, 0)[1] // INDEX_BYTES
+
+    def write(count: int) -> None:
+        more = wide(count, f"{len(values)}.")
+        values.extend(more)
+        writer.write(pa.record_batch({"value": more}))
+
+    with TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE)) as writer:
+        write(2000)
+        faulty.cluster.broker(1).kill()
+        write(3000)
         writer.flush()
-    faulty.cluster.start_broker(1)
-    stored = sum(faulty.admin.topic_range(broker_id, topic, 0)[1] // 28 for broker_id in (1, 2))
+        assert has_so_many(2) > 3000
+        faulty.cluster.start_broker(1)
+        had = has_so_many(1)
+        # The broker is tried again after a while, with one message, and gets its share when that is acknowledged.
+        while has_so_many(1) < had + 100:
+            assert len(values) < 100_000
+            write(20)
+            writer.flush()
+            threading.Event().wait(0.02)  # the broker's rest passes with time, which no event tells
+    stored = has_so_many(1) + has_so_many(2)
     found = Counter(m.value for m in tube_java.consume(faulty.cluster, topic, faulty.group(), stored))
     assert found.keys() == set(values)
+    # At least once: what was under way when the broker died may be there twice.
+    assert sum(found.values()) - len(values) <= writer.options.max_pending_messages
+
+
+def test_a_broker_without_room_in_its_memory_gets_the_message_again(faulty: TubeUnderTest):
+    written, at_once, most = 0, 20, 5000
+    padding = bytes(300_000)
+    with TubeMQWriter(tubemq_options(faulty.masters, LITTLE_MEMORY, WRITE)) as writer:
+        while writer._reason is None:
+            assert written < most, "the broker had room for all of it"
+            numbers = range(written, written + at_once)
+            writer.write(pa.record_batch({"value": [b"%d." % n + padding for n in numbers]}))
+            written += at_once
+        writer.flush()
+    assert isinstance(writer._reason, BrokerError)
+    assert writer._reason.code == SERVER_RECEIVE_OVERFLOW
+    options = tubemq_options(faulty.masters, LITTLE_MEMORY, READ, lowLatency=True)
+    found = read_all(options)
+    # A message that was refused is not there: so none is there twice.
+    assert Counter(int(value.partition(b".")[0]) for value in found) == Counter(range(written))
+
+
+def test_flow_control_is_obeyed(faulty: TubeUnderTest, caplog: pytest.LogCaptureFixture):
+    """Whoever is 21 MB behind gets 20 MB in 5 s, and is told for how long to rest."""
+    topic = faulty.topic()
+    values = [b"%d." % n + bytes(1_000_000) for n in range(26)]
+    with TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE)) as writer:
+        writer.write(pa.record_batch({"value": values}))
+        writer.flush()
+    options = tubemq_options(faulty.masters, topic, READ)
+    wait_until_flushed(options, len(values))
+    deadline = time.monotonic() + 60
+    faulty.admin.set_flow_control(
+        [{"type": 0, "rule": [{"start": "00:00", "end": "24:00", "dltInM": 21, "limitInM": 240, "freqInMs": 200}]}]
+    )
+    try:
+        with caplog.at_level(logging.INFO):
+            # The rule reaches the brokers with their heartbeats.
+            while "flow control" not in caplog.text:
+                assert time.monotonic() < deadline
+                assert read_all(options) == values
+    finally:
+        faulty.admin.remove_flow_control()
+    assert f"#{topic}:0: flow control lets it wait for 200 ms" in caplog.text
 
 
 def test_acknowledged_messages_that_a_broker_loses_are_never_read_as_others(
@@ -157,14 +246,21 @@ def test_acknowledged_messages_that_a_broker_loses_are_never_read_as_others(
 # -- masters
 
 
-def test_the_leading_master_is_killed_while_a_stream_and_a_writer_are_at_work(
+def test_the_leading_master_is_killed_while_a_stream_a_writer_and_members_are_at_work(
     faulty: TubeUnderTest, tube_java: TubeJavaClient
 ):
     topic, group = faulty.topic(3), faulty.group()
     values = numbered(4000)
     cluster = faulty.cluster
     leader = next(master for master in cluster.masters if master.address == faulty.admin.leader())
-    with Query(faulty.masters, topic, group=group, startingOffsets="earliest") as query:
+    standby = next(master for master in cluster.masters if master is not leader)
+    standby_first = f"{standby.address},{leader.address}"
+    with (
+        Query(standby_first, topic, group=group, startingOffsets="earliest") as query,
+        TubeMQClient(tubemq_options(standby_first, topic, WRITE)) as client,
+        client.join_v2(f"{group}_v2", [topic]) as chooser,
+    ):
+        producer = client.publish([topic])
         query.begin()
         with TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE)) as writer:
             for begin in range(0, len(values), 500):
@@ -175,7 +271,7 @@ def test_the_leading_master_is_killed_while_a_stream_and_a_writer_are_at_work(
                     leader.kill()
         query.trigger_until(lambda: len(query.rows) >= len(values), "all is read")
         cluster.wait_for_leader()
-        assert faulty.admin.leader() != leader.address
+        assert faulty.admin.leader() == standby.address
         cluster.wait_for_topics([topic])
         # The new master shares the group out: another member gets its part.
         with tube_java.join(cluster, [topic], group) as member:
@@ -184,13 +280,59 @@ def test_the_leading_master_is_killed_while_a_stream_and_a_writer_are_at_work(
             values += more
             tube_java.produce(cluster, topic, encoded(more))
             query.trigger_until(lambda: len(query.rows) + len(member.look().read) >= len(values), "all is read")
+        # Who is asked for something only now is no member of the new master's yet.
+        patience = Deadline.after_ms(60_000)
+        assert len(retrying(chooser.fetch_topics, deadline=patience).partitions()) == 3
+        retrying(producer.beat, deadline=patience)
+        assert len(producer.meta.partitions(topic)) == 3
+        producer.close()
     cluster.start_server(leader)
     assert Counter(query.values + [m.value.decode() for m in member.read]) == Counter(values)
 
 
 # -- groups
 
+DRIVER = """
+import json, sys
+from tests.behaviours.tubemq.streams import Query
 
+query = Query(sys.argv[1], sys.argv[2], group=sys.argv[3], startingOffsets="earliest")
+while True:
+    if values := query.trigger():
+        print(json.dumps([query.at, values]), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class DeadDriver:
+    """A driver that has read all that was there and was killed then."""
+
+    topic: str
+    group: str
+    written: list[str]
+    read: list[str]
+    checkpoint: Offset
+
+
+@pytest.fixture(scope="module")
+def dead_driver(faulty: TubeUnderTest, tube_java: TubeJavaClient) -> DeadDriver:
+    """Killed before another test is run: the broker keeps for 20 s what it held, for which nobody need wait."""
+    topic, group = faulty.topic(3), faulty.group()
+    values = numbered(500, "before.")
+    tube_java.produce(faulty.cluster, topic, encoded(values))
+    checkpoint: Offset = {}
+    read: list[str] = []
+    command = [sys.executable, "-c", DRIVER, faulty.masters, topic, group]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as driver:
+        assert driver.stdout is not None
+        while len(read) < 500:
+            checkpoint, more = json.loads(driver.stdout.readline())
+            read += more
+        driver.kill()
+    return DeadDriver(topic, group, values, read, checkpoint)
+
+
+@pytest.mark.usefixtures("dead_driver")
 def test_a_group_that_is_shared_out_anew_every_few_seconds_loses_nothing(
     faulty: TubeUnderTest, tube_java: TubeJavaClient
 ):
@@ -244,31 +386,14 @@ def test_a_task_and_its_zombie_read_the_same_rows_each(faulty: TubeUnderTest, tu
     assert taken == again
 
 
-DRIVER = """
-import json, sys
-from tests.behaviours.tubemq.streams import Query
-
-query = Query(sys.argv[1], sys.argv[2], group=sys.argv[3], startingOffsets="earliest")
-while True:
-    if values := query.trigger():
-        print(json.dumps([query.at, values]), flush=True)
-"""
-
-
-def test_a_driver_that_is_killed_goes_on_from_its_checkpoint(faulty: TubeUnderTest, tube_java: TubeJavaClient):
-    topic, group = faulty.topic(3), faulty.group()
-    values = numbered(500, "before.")
-    tube_java.produce(faulty.cluster, topic, encoded(values))
-    checkpoint, read = None, []
-    command = [sys.executable, "-c", DRIVER, faulty.masters, topic, group]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as driver:
-        assert driver.stdout is not None
-        while len(read) < 500:
-            checkpoint, more = json.loads(driver.stdout.readline())
-            read += more
-        driver.kill()
+def test_a_driver_that_is_killed_goes_on_from_its_checkpoint(
+    faulty: TubeUnderTest, tube_java: TubeJavaClient, dead_driver: DeadDriver
+):
     more = numbered(500, "after.")
-    tube_java.produce(faulty.cluster, topic, encoded(more))
-    with Query(faulty.masters, topic, checkpoint, group=group, startingOffsets="earliest") as query:
+    tube_java.produce(faulty.cluster, dead_driver.topic, encoded(more))
+    group = dead_driver.group
+    with Query(
+        faulty.masters, dead_driver.topic, dead_driver.checkpoint, group=group, startingOffsets="earliest"
+    ) as query:
         query.trigger_until(lambda: len(query.rows) >= 500, "the rest is read")
-        assert Counter(read + query.values) == Counter(values + more)
+        assert Counter(dead_driver.read + query.values) == Counter(dead_driver.written + more)

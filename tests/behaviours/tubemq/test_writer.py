@@ -1,21 +1,18 @@
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.tubemq import _pb
 from spark_mq_source.tubemq.client import TubeMQClient, unique_client_id
-from spark_mq_source.tubemq.writer import TubeMQWriter, write_rows
+from spark_mq_source.tubemq.writer import write_rows
 from tests.behaviours.tubemq.conftest import options_for
 from tests.behaviours.tubemq.java_client import TubeJavaClient
-from tests.fix_tubemq import Shape, TubeUnderTest
+from tests.fix_tubemq import TubeUnderTest
 
 ATTEMPT = TaskAttempt("job")
 
@@ -118,49 +115,3 @@ def test_a_secure_cluster_takes_rows(tubemq_secure: TubeUnderTest) -> None:
     assert write(tubemq_secure, iter([numbered(0, 1_000)]), topic=topic) == 1_000
     found = stored(tubemq_secure, topic)
     assert sorted(int(value) for values in found.values() for value in values) == list(range(1_000))
-
-
-@pytest.mark.slow
-def test_a_broker_that_is_killed_and_comes_back_has_every_row(
-    tubemq_private: Callable[..., TubeUnderTest], seed: int
-) -> None:
-    """Nothing that was acknowledged is lost, because these brokers write before they acknowledge."""
-    shape = Shape(partitions=2, brokers=(1, 2))
-    tubemq = tubemq_private({shape: 1}, broker_count=2, unbuffered=(1, 2))
-    topic = tubemq.topic(2, brokers=(1, 2))
-    crashes_at = 1_000 + seed % 3_000
-    reached, restarted = threading.Event(), threading.Event()
-
-    def crash() -> None:
-        reached.wait(60)
-        tubemq.cluster.restart_broker(1, crash=True)
-        restarted.set()
-
-    thread = threading.Thread(target=crash)
-    thread.start()
-    written = 0
-    with TubeMQWriter(options_for(tubemq, topic=topic)) as writer:
-        while written < 8_000 or not restarted.is_set():
-            assert written < 2_000_000
-            writer.write(numbered(written, written + 500))
-            written += 500
-            if written > crashes_at:
-                reached.set()
-                # Slowly: it takes seconds until the broker is back.
-                restarted.wait(0.05)
-        after = written
-        while not any(lane.broker.broker_id == 1 and lane.trusted for lane in writer._lanes.values()):
-            assert written < after + 1_000_000
-            writer.write(numbered(written, written + 500))
-            written += 500
-            threading.Event().wait(0.02)  # the broker is tried again after a while, which no event tells
-        writer.write(numbered(written, written + 1_000))
-        written += 1_000
-        writer.flush()
-    thread.join(60)
-    found = stored(tubemq, topic)
-    counts = Counter(int(value) for values in found.values() for value in values)
-    assert set(counts) == set(range(written))
-    # At least once: what was under way when the broker died may be there twice.
-    assert sum(counts.values()) - written <= options_for(tubemq).max_pending_messages
-    assert found["1:0"][-1] > b"%020d" % after
