@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,68 @@ def test_the_whole_result_is_written_with_every_batch_in_complete_mode(
         source.publish([published])
         finish(copy(df, target, tmp_path, mode="complete"))
     assert values(target) == Counter({"a=1": 2, "b=1": 1})
+
+
+@pytest.fixture
+def deduplicated(pulsar: PulsarUnderTest) -> PulsarUnderTest:
+    """The same broker with a namespace whose topics deduplicate."""
+    namespace = pulsar.new_namespace()
+    pulsar.admin.set_deduplication(namespace, enabled=True)
+    return replace(pulsar, namespace=namespace)
+
+
+def each_batch(df: DataFrame, write: Callable[[DataFrame, int], None], checkpoint: Path) -> StreamingQuery:
+    writer = df.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
+    return writer.trigger(availableNow=True).start()
+
+
+def test_foreach_batch_writes_once_where_its_writes_are_named(
+    spark: SparkSession, pulsar: PulsarUnderTest, deduplicated: PulsarUnderTest, tmp_path: Path
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    source = PulsarFeed(pulsar, 2)
+    targets = [PulsarFeed(deduplicated, 2) for _ in range(2)]
+    source.publish(numbers(300), batching_enabled=False)
+    failing = True
+
+    def write(df: DataFrame, number: int) -> None:
+        # A name of the batch; and one for all of them, which are told apart by their numbers.
+        for target, name in zip(targets, [f"flights-{number}", "flights"], strict=True):
+            named = {"deliveryGuarantee": "exactly-once", "producerName": name}
+            df.write.format(NAME).options(**target.options, **named).mode("append").save()
+        if failing:
+            raise OSError
+
+    df = read(spark, source, **{"maxEntriesPerTrigger": 100} if HAS_ADMISSION_CONTROL else {})
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException):
+            finish(each_batch(df, write, tmp_path))
+        assert values(targets[0])
+    failing = False
+    finish(each_batch(df, write, tmp_path))
+    for target in targets:
+        assert values(target) == Counter(map(str, range(300)))
+
+
+def test_a_write_in_foreach_batch_that_nobody_would_know_again_is_refused(
+    spark: SparkSession, pulsar: PulsarUnderTest, deduplicated: PulsarUnderTest, tmp_path: Path
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    source, target = PulsarFeed(pulsar, 1), PulsarFeed(deduplicated, 1)
+    source.publish([b"x"])
+    given = target.options | {"deliveryGuarantee": "exactly-once"}
+
+    def write(df: DataFrame, _: int) -> None:
+        df.write.format(NAME).options(**given).mode("append").save()
+
+    with pytest.raises(StreamingQueryException, match="needs a producerName that is the same"):
+        finish(each_batch(read(spark, source), write, tmp_path))
+    assert values(target) == Counter()
+    # Outside of a query there is nothing to be done over but tasks.
+    spark.range(3).selectExpr("cast(id as string) as value").write.format(NAME).options(**given).mode("append").save()
+    assert values(target) == Counter(["0", "1", "2"])
 
 
 def test_options_and_columns_are_checked_before_the_first_batch_is_written(

@@ -23,9 +23,12 @@ chance in 65,536, those which are stored, and their entries may be dropped. An e
 id, or an attempt that ends before it, shows that rows are others, fewer, in another order or cut otherwise. That fails
 the task, before anything is sent that the broker would drop with rows it does not have.
 
+A task looks at every topic-partition of the option `topic` for more than it has, also where it writes nothing itself.
+
 What cannot be recognised: a task whose earlier attempt had stored nothing here, in a replay that shares the rows out
-to other tasks than the first run; and what comes when the broker has forgotten the name, which it does after it has not
-been used for `brokerDeduplicationProducerInactivityTimeoutMinutes` (6 hours unless configured).
+to other tasks than the first run; a topic that only rows of the earlier attempt named; and what comes when the broker
+has forgotten the name, which it does after it has not been used for
+`brokerDeduplicationProducerInactivityTimeoutMinutes` (6 hours unless configured).
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from spark_mq_source.core.errors import ReplayError, UnwritableRowError
+from spark_mq_source.core.errors import OptionError, ReplayError, UnwritableRowError
 
 if TYPE_CHECKING:
     from spark_mq_source.core.ports import TaskAttempt
@@ -56,6 +59,9 @@ def producer_name(base: str | None, attempt: TaskAttempt) -> str:
         base: which write it is; None for the query, or this one `save`.
         attempt: its task.
 
+    Raises:
+        OptionError: a save within `foreachBatch` has none: when its micro-batch is done over, nobody knows it again.
+
     Example:
         >>> from spark_mq_source.core.ports import TaskAttempt
         >>> producer_name(None, TaskAttempt("8f0e", batch_id=7, partition=3))
@@ -63,6 +69,13 @@ def producer_name(base: str | None, attempt: TaskAttempt) -> str:
         >>> producer_name("flights", TaskAttempt("8f0e", batch_id=65543, partition=3))
         'flights-3-1'
     """
+    if base is None and attempt.in_foreach_batch:
+        msg = (
+            "pulsar-native: deliveryGuarantee=exactly-once within foreachBatch needs a producerName that is the same "
+            'when the micro-batch is done over, and of no other write: f"NAME-{batch_id}", with the number that '
+            "foreachBatch hands over"
+        )
+        raise OptionError(msg)
     era = (attempt.batch_id or 0) >> BATCH_BITS
     return f"{base or f'spark-{attempt.job_id}'}-{attempt.partition}{f'-{era}' if era else ''}"
 

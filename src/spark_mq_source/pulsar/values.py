@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from spark_mq_source.pulsar.schema import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["check_values", "json_values", "schema_to_send"]
+__all__ = ["check_values", "json_values", "schema_to_send", "with_schema"]
 
 
 def check_values(options: PulsarOptions, type_: pa.DataType) -> None:
@@ -62,8 +63,22 @@ def _problems(options: PulsarOptions, type_: pa.DataType) -> Iterator[str]:
         yield str(error)
 
 
-def schema_to_send(options: PulsarOptions, type_: pa.DataType) -> commands.Schema | None:
+def with_schema(options: PulsarOptions, type_: pa.DataType) -> PulsarOptions:
+    """The options with the schema that values of this type have, which a task without rows can then send as well.
+
+    Raises:
+        OptionError: as for `schema_to_send`.
+    """
+    schema = _schema_of(options, type_)
+    return options if schema is None else replace(options, schema=schema)
+
+
+def schema_to_send(options: PulsarOptions, type_: pa.DataType | None = None) -> commands.Schema | None:
     """What PRODUCER says of values of this type; None for a topic without a schema.
+
+    Args:
+        options: of the query.
+        type_: None where there are no values: then it is what the options alone say.
 
     Raises:
         OptionError: a struct that does not fit the option `schema`, or of which none can be made.
@@ -79,14 +94,15 @@ def schema_to_send(options: PulsarOptions, type_: pa.DataType) -> commands.Schem
     )
 
 
-def _schema_of(options: PulsarOptions, type_: pa.DataType) -> ValueSchema | None:
+def _schema_of(options: PulsarOptions, type_: pa.DataType | None) -> ValueSchema | None:
     schema = options.schema
     if options.value_format is ValueFormat.JSON:
         if schema is None:
-            return derive_schema(type_)
+            return None if type_ is None else derive_schema(type_)
         if schema.type != BYTES:
             schema = ValueSchema(JSON, schema.definition, schema.properties)
-            check_struct(type_, schema)
+            if type_ is not None:
+                check_struct(type_, schema)
     return None if schema is None or schema.type == BYTES else schema
 
 

@@ -460,13 +460,22 @@ class PulsarWriter:
 
         Raises:
             ReplayError: there is more.
+            MQSourceError: no answer in time, or a refusal.
         """
         if self._options.topic is not None:
             self._topic(self._options.topic)
         producers = [producer for topic in self._topics.values() for producer in topic.producers]
         untouched = {one.topic_partition: one for one in producers if one.encoder is None}
         names = {at: (one.producer_id, one.name or "") for at, one in untouched.items()}
-        for at, last_sequence_id in self._client.fetch_last_sequence_ids(names, schema=self._schema).items():
+        try:
+            stored = self._client.fetch_last_sequence_ids(names, schema=self._schema)
+        except MQSourceError as error:
+            where = "pulsar-native: asking what earlier attempts have stored"
+            if self._options.access_mode:
+                # It asks as one who shares; but not even that is let in where another task is alone.
+                where += " (exactly-once with another accessMode than Shared: let the write have one task)"
+            raise error.within(where) from error
+        for at, last_sequence_id in stored.items():
             self._check(untouched[at], partial(EntryNumbers.found, last_sequence_id=last_sequence_id))
         for producer in producers:
             self._check(producer, EntryNumbers.finish)

@@ -14,7 +14,7 @@ from spark_mq_source.pulsar.planner import plan_batch
 from spark_mq_source.pulsar.reader import PulsarRange, read_range
 from spark_mq_source.pulsar.stream import PulsarStream
 from spark_mq_source.pulsar.transactions import abort_transactions, commit_transactions
-from spark_mq_source.pulsar.values import check_values
+from spark_mq_source.pulsar.values import check_values, with_schema
 from spark_mq_source.pulsar.writer import WriteReport, write_rows
 from spark_mq_source.spark._compat import arrow_schema
 from spark_mq_source.spark.base import MQDataSource
@@ -145,5 +145,6 @@ class PulsarNativeDataSource(MQDataSource):
 
     def _write_options(self, schema: StructType) -> PulsarOptions:
         options: PulsarOptions = super()._write_options(schema)
-        check_values(options, arrow_schema(schema).field("value").type)
-        return options
+        type_ = arrow_schema(schema).field("value").type
+        check_values(options, type_)
+        return with_schema(options, type_)
