@@ -319,7 +319,10 @@ class NsqFormat:
     partitions_have_ends: bool = True
     more_tasks: Mapping[str, str] = field(default_factory=lambda: {"connectionsPerNsqd": "4"})
     partitions_split: bool = True
-    impatient: Mapping[str, str] = field(default_factory=lambda: {"heartbeatInterval": "1s"})
+    impatient: Mapping[str, str] = field(
+        # One trigger gets far enough to be stopped half way.
+        default_factory=lambda: {"heartbeatInterval": "1s", "msgTimeout": "4s", "maxInFlight": "1000"}
+    )
     ordered: bool = False
     reconnects: bool = False
     open_end: Mapping[str, str] = field(default_factory=lambda: {"idleTimeout": "2s"})
@@ -383,7 +386,7 @@ class NsqFormat:
     def _triggers(self, topic: str, ddl: str, **options: Any) -> Iterator[pa.RecordBatch]:
         """Reads as a stream does, until all there is has come: a batch read ends with its connection."""
         # Of what is in flight on a connection that breaks the timeout must pass: so it is short, and that little.
-        how = {"walDir": self.wal_dir, "msgTimeout": "1s", "maxInFlight": 100, "operationTimeout": "2s"}
+        how = {"walDir": self.wal_dir, "msgTimeout": "2s", "maxInFlight": 200, "operationTimeout": "2s"}
         made = self.options(topic, STREAM, **how | options)
         stream, rows = NsqStream(made), 0
         at = stream.initial()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from dev.nsq_broker import nsqd_on_path
 from spark_mq_source.core.options import READ
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
 from spark_mq_source.tubemq.reader import reading_group
-from tests.behaviours.formats import send_to_partition, tubemq_options, wait_until_flushed
-from tests.fix_brokers import PulsarUnderTest
+from tests.behaviours.formats import NsqFormat, send_to_partition, tubemq_options, wait_until_flushed
+from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
 from tests.fix_tubemq import TubeUnderTest
 
 if TYPE_CHECKING:
@@ -26,10 +28,23 @@ class Feed(Protocol):
     """One topic (or what a format calls it) that nobody else uses.
 
     Attributes:
-        options: what reads it: the format's options with their values.
+        options: what reads it, as often as one likes: the format's options with their values. Those of NSQ name a run,
+            which is written down, and after each `publish` another one.
+        straight: what reads it with every row passing straight from the broker to Spark.
+        stream: what a query reads it with, from the first message on.
+        partitions: what `FormatCase.partition` says of each partition, in order.
     """
 
-    options: Mapping[str, str]
+    @property
+    def options(self) -> Mapping[str, str]: ...
+
+    @property
+    def straight(self) -> Mapping[str, str]: ...
+
+    @property
+    def stream(self) -> Mapping[str, str]: ...
+
+    partitions: Sequence[object]
 
     def publish(self, values: Sequence[bytes]) -> None:
         """Publishes values with the broker's official client, value i to partition i modulo their number."""
@@ -53,9 +68,14 @@ class FormatCase:
         secret: an option whose value must never be shown.
         misspelt: an option that does not exist, and what the error is to suggest.
         batch_rows: the option for the most rows of one Arrow batch.
-        open: makes a feed with this many partitions.
+        open: makes a feed of a broker with this many partitions, which may keep files in a folder.
         takes_empty: whether a message may hold nothing.
         plenty: more messages of 100 bytes than a broker sends ahead to somebody who takes none.
+        partition: the column that tells partitions apart: in NSQ a partition is an nsqd.
+        flag: an option that is true or false.
+        ordered: whether a partition's messages come as they were published. NSQ promises no order.
+        rows_stay: whether what was read can be read by others. What NSQ has delivered is gone.
+        broker: which one it is, where there are several kinds.
     """
 
     name: str
@@ -65,9 +85,19 @@ class FormatCase:
     secret: str
     misspelt: tuple[str, str]
     batch_rows: str
-    open: Callable[[Any, int], Feed]
+    open: Callable[[Any, int, Path], Feed]
     takes_empty: bool = True
     plenty: int = 400_000
+    partition: str = "partition"
+    flag: str = "failOnDataLoss"
+    ordered: bool = True
+    rows_stay: bool = True
+    broker: str = ""
+
+    @property
+    def columns(self) -> str:
+        """A value and its partition, as `.schema()` takes them."""
+        return f"value string, {self.partition} {self.schema[self.partition]}"
 
 
 class PulsarFeed:
@@ -78,6 +108,9 @@ class PulsarFeed:
         self.topic = broker.topic(partitions)
         self.topic_partitions = [f"{self.topic}-partition-{n}" for n in range(partitions)] or [self.topic]
         self.options = {"serviceUrl": broker.service_url, "topic": self.topic}
+        self.straight = self.options
+        self.stream = self.options | {"startingOffsets": "earliest", "subscription": "stream"}
+        self.partitions = range(partitions)
 
     def publish(self, values: Sequence[bytes], **producing: Any) -> None:
         client = self.broker.client()
@@ -111,7 +144,7 @@ class TubeMQFeed:
     def __init__(self, tube: TubeUnderTest, partitions: int) -> None:
         self.tube = tube
         self.topic = tube.topic(partitions)
-        self.partitions = partitions
+        self.partitions = range(partitions)
         self.options = {
             "masters": tube.masters,
             "topic": self.topic,
@@ -119,11 +152,14 @@ class TubeMQFeed:
             "authUser": "tests",
             "authPassword": "not-looked-at",
         }
+        self.straight = self.options
+        # Alone, because a group's member reads what the master has given it by then.
+        self.stream = self.options | {"startingOffsets": "earliest", "assignment": "client"}
         self._read = tubemq_options(tube.masters, self.topic, READ)
 
     def publish(self, values: Sequence[bytes]) -> None:
-        for n in range(self.partitions):
-            send_to_partition(self._read, self.topic, n, values[n :: self.partitions])
+        for n in self.partitions:
+            send_to_partition(self._read, self.topic, n, values[n :: len(self.partitions)])
         wait_until_flushed(self._read)
 
     def readers(self) -> int:
@@ -132,8 +168,54 @@ class TubeMQFeed:
 
     def sent(self) -> int:
         group = reading_group(self._read, 0)
-        ends = (self.tube.admin.group_offset(1, group, self.topic, n) for n in range(self.partitions))
+        ends = (self.tube.admin.group_offset(1, group, self.topic, n) for n in self.partitions)
         return max(end or 0 for end in ends) // INDEX_BYTES
+
+
+class NsqFeed:
+    """An NSQ topic on so many brokers."""
+
+    def __init__(self, brokers: Sequence[NsqUnderTest], partitions: int, folder: Path) -> None:
+        self.brokers = brokers[:partitions]
+        self._format = NsqFormat(self.brokers, folder)
+        topic = self._format.new_topic(partitions)
+        self._wal = str(folder / topic)
+        self._where = {"nsqlookupdHttpAddresses": brokers[0].lookupd_address, "topic": topic, "channel": "c"}
+        self.partitions = [broker.tcp_address for broker in self.brokers]
+        self._runs = 0
+        self._newest = 0
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        return self.straight | {"walDir": self._wal, "runId": f"run-{self._runs}"}
+
+    @property
+    def straight(self) -> Mapping[str, str]:
+        # What was published last and no more, so that no read waits for its end.
+        end = {"maxRows": f"{self._newest}", "idleTimeout": "30s"} if self._newest else {"idleTimeout": "300ms"}
+        return self._where | end
+
+    @property
+    def stream(self) -> Mapping[str, str]:
+        return self._where | {"walDir": self._wal}
+
+    def publish(self, values: Sequence[bytes]) -> None:
+        self._format.publish(self._where["topic"], values)
+        self._runs += 1
+        self._newest = len(values)
+
+    def readers(self) -> int:
+        return sum(stats["client_count"] for stats in self._stats())
+
+    def sent(self) -> int:
+        # Who has a message, or has finished it, was sent it; and who has not any more, once for each time.
+        return sum(
+            stats["message_count"] - stats["depth"] + stats["requeue_count"] + stats["timeout_count"]
+            for stats in self._stats()
+        )
+
+    def _stats(self) -> list[dict[str, Any]]:
+        return [broker.channel_stats(self._where["topic"], "c") for broker in self.brokers]
 
 
 MESSAGE_ID = "struct<ledger_id:bigint,entry_id:bigint,batch_index:int>"
@@ -156,7 +238,7 @@ FORMATS = [
         secret="authToken",
         misspelt=("startingOffset", "startingOffsets"),
         batch_rows="maxBatchRows",
-        open=PulsarFeed,
+        open=lambda broker, partitions, _: PulsarFeed(broker, partitions),
     ),
     FormatCase(
         name="tubemq",
@@ -175,9 +257,37 @@ FORMATS = [
         secret="authPassword",
         misspelt=("startingOffset", "startingOffsets"),
         batch_rows="maxBatchRows",
-        open=TubeMQFeed,
+        open=lambda broker, partitions, _: TubeMQFeed(broker, partitions),
         takes_empty=False,
         plenty=60_000,
+    ),
+    *(
+        FormatCase(
+            name="nsq",
+            source="NsqDataSource",
+            fixture=f"nsq_{broker}_cluster",
+            schema={
+                "value": "binary",
+                "topic": "string",
+                "channel": "string",
+                "message_id": "string",
+                "timestamp": "timestamp",
+                "attempts": "int",
+                "nsqd": "string",
+            },
+            secret="authSecret",
+            misspelt=("chanel", "channel"),
+            batch_rows="maxBatchRows",
+            open=NsqFeed,
+            takes_empty=False,
+            plenty=60_000,
+            partition="nsqd",
+            flag="createChannel",
+            ordered=False,
+            rows_stay=False,
+            broker=broker,
+        )
+        for broker in ("embedded", *(["nsqd"] if nsqd_on_path() else []))
     ),
 ]
 

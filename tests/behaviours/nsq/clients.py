@@ -63,3 +63,15 @@ def take(consumer: Consumer, count: int) -> list[bytes]:
     runs = receive(consumer, count)
     consumer.fin(ids_of(runs))
     return [row["value"] for row in rows_of(runs)]
+
+
+def put_back(address: str, topic: str, *, count: int, times: int) -> None:
+    """Has all messages of channel c, so many, delivered so often, and put back."""
+    with open_session(address) as session:
+        consumer = session.subscribe(topic, "c")
+        for _ in range(times):
+            consumer.ready(count)
+            runs = receive(consumer, count)
+            consumer.ready(0)
+            consumer.requeue(ids_of(runs))
+        consumer.close(timeout_seconds=PATIENCE_S)

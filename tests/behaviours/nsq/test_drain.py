@@ -14,11 +14,10 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
-from spark_mq_source.nsq.messages import message_ids
 from spark_mq_source.nsq.planner import plan_batch
 from spark_mq_source.nsq.reader import read_range
 from tests.behaviours.formats import schema_of
-from tests.behaviours.nsq.clients import open_session, receive
+from tests.behaviours.nsq.clients import put_back
 from tests.behaviours.nsq.reads import numbered, read, read_options, read_tasks, values
 from tests.fix_brokers import NsqUnderTest, wait_until
 
@@ -49,7 +48,7 @@ def test_max_rows_leaves_the_rest_where_it_is_and_untouched(nsq: NsqUnderTest):
     first = values(read(options))
     assert len(first) == 5000
     assert waiting(nsq, topic) == (1000, 0)
-    rest = read(read_options(nsq, topic))
+    rest = read(read_options(nsq, topic, maxRows=1000))
     assert set(rest.column("attempts").to_pylist()) == {1}
     assert sorted(first + values(rest)) == numbered(6000)
 
@@ -59,7 +58,7 @@ def test_a_peek_puts_everything_back(nsq: NsqUnderTest):
     peeked = read(read_options(nsq, topic, ackMode="requeue", maxRows=20))
     assert peeked.num_rows == 20
     assert waiting(nsq, topic) == (50, 0)
-    rows = read(read_options(nsq, topic))
+    rows = read(read_options(nsq, topic, maxRows=50))
     assert sorted(values(rows)) == numbered(50)
     assert sorted(rows.column("attempts").to_pylist()) == [1] * 30 + [2] * 20
 
@@ -92,8 +91,8 @@ def test_a_channel_is_created_only_where_that_was_asked_for(nsq: NsqUnderTest):
     topic = nsq.topic()
     nsq.publish(topic, *numbered(3))
     with pytest.raises(TopicNotFoundError, match=f"nsq topic {topic}, channel c: .*createChannel=true"):
-        read(read_options(nsq, topic))
-    assert sorted(values(read(read_options(nsq, topic, createChannel="true")))) == numbered(3)
+        read(read_options(nsq, topic, maxRows=3))
+    assert sorted(values(read(read_options(nsq, topic, maxRows=3, createChannel="true")))) == numbered(3)
 
 
 def test_a_topic_that_no_nsqd_has_is_an_error(nsq: NsqUnderTest):
@@ -104,7 +103,8 @@ def test_a_topic_that_no_nsqd_has_is_an_error(nsq: NsqUnderTest):
 
 def test_columns_are_those_asked_for(nsq: NsqUnderTest):
     topic = filled(nsq, 1)
-    row = read(read_options(nsq, topic), "nsqd string, value string, topic string, channel string").to_pylist()
+    options = read_options(nsq, topic, maxRows=1)
+    row = read(options, "nsqd string, value string, topic string, channel string").to_pylist()
     assert row == [{"nsqd": nsq.tcp_address, "value": "m000000", "topic": topic, "channel": "c"}]
 
 
@@ -115,7 +115,7 @@ def test_several_nsqd_are_read_by_one_task_each(nsq_private: Start):
     two.create(topic, "c")
     one.publish(topic, *numbered(30, "one"))
     two.publish(topic, *numbered(20, "two"))
-    options = read_options(one, topic)
+    options = read_options(one, topic, maxRows=50)
     assert len(plan_batch(options)) == 2
     assert sorted(values(read(options))) == numbered(30, "one") + numbered(20, "two")
 
@@ -128,37 +128,24 @@ def test_bytes_that_are_no_text_are_an_error_that_names_the_message(nsq: NsqUnde
     wait_until(lambda: waiting(nsq, topic) == (2, 0), "both are back")
 
 
-def returned(broker: NsqUnderTest, topic: str, times: int, count: int) -> None:
-    """Has all messages delivered so often, and put back."""
-    for _ in range(times):
-        with open_session(broker.tcp_address) as session:
-            consumer = session.subscribe(topic, "c")
-            consumer.ready(count)
-            runs = receive(consumer, count)
-            consumer.ready(0)
-            for run in runs:
-                consumer.requeue(message_ids(run))
-            consumer.close(timeout_seconds=30)
-
-
 def test_messages_that_come_too_often_stop_the_read(nsq: NsqUnderTest):
     topic = filled(nsq, 3)
-    returned(nsq, topic, 2, 3)
-    assert read(read_options(nsq, topic, maxAttempts=3, ackMode="requeue")).num_rows == 3
+    put_back(nsq.tcp_address, topic, count=3, times=2)
+    assert read(read_options(nsq, topic, maxAttempts=3, ackMode="requeue", maxRows=3)).num_rows == 3
     with pytest.raises(TooManyAttemptsError, match="delivered 4 times, and maxAttempts is 3; set onMaxAttempts"):
-        read(read_options(nsq, topic, maxAttempts=3))
+        read(read_options(nsq, topic, maxAttempts=3, maxRows=3))
     wait_until(lambda: waiting(nsq, topic) == (3, 0), "none is lost")
 
 
 def test_messages_that_come_too_often_go_to_another_topic(nsq: NsqUnderTest):
     topic = filled(nsq, 3)
-    returned(nsq, topic, 2, 3)
+    put_back(nsq.tcp_address, topic, count=3, times=2)
     nsq.publish(topic, b"new")
     dead = nsq.topic("c")
-    options = read_options(nsq, topic, maxAttempts=2, onMaxAttempts="deadLetterTopic", deadLetterTopic=dead)
-    assert values(read(options)) == [b"new"]
+    aside = {"maxAttempts": 2, "onMaxAttempts": "deadLetterTopic", "deadLetterTopic": dead}
+    assert values(read(read_options(nsq, topic, maxRows=4, **aside))) == [b"new"]
     assert waiting(nsq, topic) == (0, 0)
-    assert sorted(values(read(read_options(nsq, dead)))) == numbered(3)
+    assert sorted(values(read(read_options(nsq, dead, maxRows=3)))) == numbered(3)
 
 
 # -- with a write-ahead folder
@@ -166,7 +153,7 @@ def test_messages_that_come_too_often_go_to_another_topic(nsq: NsqUnderTest):
 
 def test_the_same_run_gives_the_same_rows_whatever_came_meanwhile(nsq: NsqUnderTest, tmp_path: Path):
     topic = filled(nsq, 5000)
-    options = read_options(nsq, topic, walDir=tmp_path, runId="monday", connectionsPerNsqd=2)
+    options = read_options(nsq, topic, walDir=tmp_path, runId="monday", connectionsPerNsqd=2, maxRows=5000)
     first = read(options)
     assert sorted(values(first)) == numbered(5000)
     assert waiting(nsq, topic) == (0, 0)
@@ -174,12 +161,13 @@ def test_the_same_run_gives_the_same_rows_whatever_came_meanwhile(nsq: NsqUnderT
     assert read(options).equals(first)
     assert read(options, "value string, nsqd string").column("value").to_pylist() == [v.decode() for v in values(first)]
     assert waiting(nsq, topic) == (10, 0)
-    assert sorted(values(read(read_options(nsq, topic, walDir=tmp_path, runId="tuesday")))) == numbered(10, "later")
+    tuesday = read_options(nsq, topic, walDir=tmp_path, runId="tuesday", maxRows=10)
+    assert sorted(values(read(tuesday))) == numbered(10, "later")
 
 
 def test_a_run_whose_rows_were_deleted_says_so(nsq: NsqUnderTest, tmp_path: Path):
     topic = filled(nsq, 10)
-    options = read_options(nsq, topic, walDir=tmp_path, runId="r")
+    options = read_options(nsq, topic, walDir=tmp_path, runId="r", maxRows=10)
     tasks = plan_batch(options)
     read_tasks(options, tasks)
     for file in tmp_path.rglob("*.arrow"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,12 +17,14 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
+from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, UnsupportedFeatureError
 from spark_mq_source.nsq.commands import Rdy, Sub, encode
 from spark_mq_source.nsq.reader import _Collector
 from spark_mq_source.nsq.session import identify_of
 from spark_mq_source.nsq.wal import TaskLog, open_store
-from tests.behaviours.nsq.clients import open_session, take
+from tests.behaviours.nsq.clients import ids_of, open_session, put_back, receive, take
+from tests.behaviours.nsq.dying_attempt import STEPS, die_before, start_attempt
 from tests.behaviours.nsq.reads import Query, numbered, read_tasks, values
 from tests.fix_brokers import NsqUnderTest, wait_until
 from tests.fix_net import Fault, FaultProxy
@@ -112,6 +116,27 @@ def test_without_http_batches_are_tried(nsq: NsqUnderTest, query: Callable[..., 
         assert q.trigger() == []
         q.stream.aim_at_now()
         assert q.plan()[0] == q.at
+
+
+def test_a_trigger_ends_although_messages_keep_coming(nsq: NsqUnderTest, query: Callable[..., Query]):
+    """At half of the time that nsqd waits for the first of them."""
+    topic = nsq.topic("c")
+    host, port = nsq.tcp_address.split(":")
+    enough = threading.Event()
+
+    def publish() -> None:
+        while not enough.wait(0.1):
+            nsq.publish(topic, b"x")
+
+    with FaultProxy(host, int(port)) as proxy, ThreadPoolExecutor(2) as pool:
+        # Where nobody says over HTTP what waits, nothing else bounds it.
+        q = query(nsq, topic, nsqdTcpAddresses=proxy.address, createChannel="true", msgTimeout="1s", idleTimeout="30s")
+        publishing = pool.submit(publish)
+        try:
+            assert pool.submit(q.trigger).result(60)
+        finally:
+            enough.set()
+        publishing.result(60)
 
 
 def test_a_paused_channel_gives_no_batch(nsq: NsqUnderTest, query: Callable[..., Query]):
@@ -430,6 +455,96 @@ def test_what_a_dead_attempt_has_written_down_and_not_finished_is_not_taken_agai
     assert len({row["value"] for row in q.rows}) == len(q.rows)
 
 
+def test_an_attempt_that_is_killed_at_any_step_loses_nothing_and_doubles_nothing(
+    nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path
+):
+    topic = nsq.topic("c")
+    q = query(nsq, topic, walDir=f"killing://{tmp_path}/wal", msgTimeout="1s")
+    with contextlib.ExitStack() as running:
+        attempts = [running.enter_context(start_attempt()) for _ in STEPS]
+        for number, (step, attempt) in enumerate(zip(STEPS, attempts, strict=True)):
+            nsq.publish(topic, *numbered(20, f"{number}-"))
+            end, (task,) = q.plan()
+            die_before(step, attempt, q.options, task)
+            found = read_tasks(q.options, [task])
+            assert read_tasks(q.options, [task]).equals(found)
+            q.rows += found.to_pylist()
+            q.at = end
+            q.stream.commit(end)
+    published = [value for number in range(len(STEPS)) for value in numbered(20, f"{number}-")]
+    assert sorted(q.until(len(published))) == published
+    wait_until(lambda: in_flight(nsq, topic) == 0, "what may have come again was left out and finished")
+    assert q.trigger() == []
+
+
+def test_messages_that_time_out_while_they_are_written_are_left_out_when_they_come_again(
+    nsq_private: Start, query: Callable[..., Query], tmp_path: Path
+):
+    # TOUCH keeps them for so long and no longer.
+    nsq = nsq_private(max_msg_timeout_ms=3000)
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(5))
+    q = query(nsq, topic, walDir=f"slow://{tmp_path}/wal", msgTimeout="1s")
+    end, tasks = q.plan()
+    Slow.started.clear()
+    Slow.go_on.clear()
+    with ThreadPoolExecutor(1) as pool, open_session(nsq.tcp_address, msgTimeout="3s") as session:
+        reading = pool.submit(read_tasks, q.options, tasks)
+        assert Slow.started.wait(60)
+        other = session.subscribe(topic, "c")
+        other.ready(1)
+        lost = receive(other, 1)
+        Slow.go_on.set()
+        assert sorted(values(reading.result(60))) == numbered(5), "they are in the log"
+        other.ready(0)
+        other.requeue(ids_of(lost))
+        other.close(timeout_seconds=60)
+    q.at = end
+    wait_until(lambda: nsq.channel_stats(topic, "c")["depth"] > 0, "it is back")
+    end, (task,) = q.plan()
+    assert ids_of(lost).decode() in task.duplicates
+    assert read_tasks(q.options, [task]).num_rows == 0
+    wait_until(lambda: in_flight(nsq, topic) == 0, "it is finished")
+    assert nsq.channel_stats(topic, "c")["depth"] == 0
+
+
+def test_what_may_come_again_is_looked_for_a_day_long(nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path):
+    topic = nsq.topic("c")
+    nsq.publish(topic, b"1")
+    q = query(nsq, topic)
+    q.trigger()
+    file = tmp_path / "wal" / str(q.at["wal"]) / "1" / "plan.json"
+    plan = json.loads(file.read_text())
+    now = time.time()
+    plan["duplicates"] = {nsq.tcp_address: {"a" * 16: now - 25 * 3600, "b" * 16: now - 23 * 3600}}
+    file.write_text(json.dumps(plan))
+    nsq.publish(topic, b"2")
+    _, (task,) = q.plan()
+    assert task.duplicates == {"b" * 16}
+
+
+def test_without_a_limit_a_message_comes_however_often_it_was_put_back(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.topic("c")
+    nsq.publish(topic, b"unlucky")
+    put_back(nsq.tcp_address, topic, count=1, times=10)
+    q = query(nsq, topic)
+    assert q.trigger() == [b"unlucky"]
+    assert q.rows[0]["attempts"] == 11
+
+
+def test_messages_that_come_too_often_are_put_aside_once(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic, dead = nsq.topic("c"), nsq.topic("c")
+    nsq.publish(topic, *numbered(3))
+    put_back(nsq.tcp_address, topic, count=3, times=2)
+    nsq.publish(topic, b"new")
+    q = query(nsq, topic, maxAttempts=2, onMaxAttempts="deadLetterTopic", deadLetterTopic=dead)
+    _, tasks = q.plan()
+    for _ in range(2):
+        assert values(read_tasks(q.options, tasks)) == [b"new"]
+    assert nsq.channel_stats(dead, "c")["depth"] == 3
+    assert in_flight(nsq, topic) == 0
+
+
 class KilledError(Exception):
     """An attempt ends here."""
 
@@ -448,7 +563,7 @@ def _die(q: Query, task: Any, slots: int) -> None:
     log.catch_up()
     if not log.is_ended:
         with contextlib.suppress(KilledError):
-            _Collector(q.options, task, log).collect()
+            _Collector(q.options, task, log, Counters()).collect()
 
 
 # -- brokers that come and go
@@ -505,6 +620,29 @@ def test_a_broker_that_restarts_loses_no_message_that_it_keeps(nsq_private: Star
     broker.broker.restart()
     wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon knows it again")
     assert sorted(q.until(3000)) == numbered(3000)
+
+
+def test_a_broker_that_crashes_loses_what_it_had_and_the_query_goes_on(nsq_private: Start, query: Callable[..., Query]):
+    broker = nsq_private()
+    topic = broker.topic("c")
+    broker.publish(topic, *numbered(3000))
+    q = query(broker, topic, maxRowsPerTrigger=1000)
+    end, tasks = q.plan()
+    first = read_tasks(q.options, tasks)
+    broker.broker.restart(crash=True)
+    assert read_tasks(q.options, tasks).equals(first), "what was read is written down"
+    q.at, q.rows = end, first.to_pylist()
+    wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon knows it again")
+    broker.publish(topic, *numbered(5, "new"))
+
+    def new_ones_have_come() -> bool:
+        q.trigger()
+        return set(numbered(5, "new")) <= {row["value"] for row in q.rows}
+
+    wait_until(new_ones_have_come, "the new messages")
+    found = [row["value"] for row in q.rows]
+    assert len(set(found)) == len(found)
+    assert set(found) <= {*numbered(3000), *numbered(5, "new")}
 
 
 def _known(broker: NsqUnderTest, topic: str) -> int:

@@ -217,7 +217,9 @@ def test_what_a_lost_broker_has_not_taken_goes_to_another(nsq_private: Start, fa
     topic = first.topic("c")
     second.create(topic, "c")
     proxy = in_front_of(fault_proxy, first)
-    proxy.add(Fault("cut", "c2b", at=random.randrange(400, 20_000)))
+    at = random.randrange(400, 20_000)
+    print("cut at", at)  # noqa: T201 - shown where the test fails
+    proxy.add(Fault("cut", "c2b", at=at))
     options = write_options(f"{proxy.address},{second.tcp_address}", topic=topic, batchingMaxMessages="10")
     assert write(options, *(batch(numbered(5000)[start : start + 500]) for start in range(0, 5000, 500))) == 5000
     assert proxy.happened

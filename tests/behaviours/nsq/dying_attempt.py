@@ -1,0 +1,74 @@
+"""An attempt at a task that is killed at one of its steps: a program, and the store in which those steps are seen.
+
+`python -m tests.behaviours.nsq.dying_attempt` takes options, task and step, pickled, from its standard input.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+from spark_mq_source.nsq.options import NsqOptions
+from spark_mq_source.nsq.reader import NsqRange, read_range
+
+ROOT = Path(__file__).resolve().parents[3]
+ATTEMPT_TIMEOUT_S = 120
+SCHEMA = pa.schema([("value", pa.binary())])
+
+STEPS = ("rows are written", "their slot is made", "their slot is checked", "it is noted that they are finished")
+"""Before each of them an attempt can be killed. Of the last two the messages are in the log already."""
+
+
+class KillingStore(LocalFileSystem):
+    """Files of this machine, `killing://`; ends the process before the step that it is told."""
+
+    protocol = "killing"
+    step: ClassVar[str] = ""
+
+    def _open(self, path: str, mode: str = "rb", **more: Any) -> Any:
+        name = path.rpartition("/")[2]
+        if name.endswith(".arrow") and mode == "wb":
+            self._before("rows are written")
+        elif name.isdecimal() and mode == "xb":
+            self._before("their slot is made")
+        elif name.endswith(".fin") and mode == "wb":
+            self._before("it is noted that they are finished")
+        return super()._open(path, mode, **more)
+
+    def exists(self, path: str, **more: Any) -> bool:
+        self._before("their slot is checked")
+        return bool(super().exists(path, **more))
+
+    def _before(self, step: str) -> None:
+        if step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+fsspec.register_implementation("killing", KillingStore, clobber=True)
+
+
+def start_attempt() -> subprocess.Popen[bytes]:
+    """A process that waits to be told what to attempt."""
+    return subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+
+
+def die_before(step: str, attempt: subprocess.Popen[bytes], options: NsqOptions, task: NsqRange) -> None:
+    """Has it attempt a task, and waits until it was killed."""
+    told = pickle.dumps((options, task, step))
+    _, errors = attempt.communicate(told, ATTEMPT_TIMEOUT_S)
+    assert attempt.returncode == -signal.SIGKILL, errors.decode()[-3000:]
+
+
+if __name__ == "__main__":
+    options, task, KillingStore.step = pickle.load(sys.stdin.buffer)  # noqa: S301 - the test's own
+    for _ in read_range(options, task, SCHEMA):
+        pass
