@@ -1,5 +1,6 @@
 """Adds the compiled hot modules to what pyproject.toml says; everything else is declared there."""
 
+import os
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -22,7 +23,9 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    wanted = [Extension(name, [source.as_posix()], extra_compile_args=["-O3"]) for name, source in sources.items()]
+    # Whoever builds with an optimisation of their own in CFLAGS means it, and what is said here would win.
+    optimisation = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
+    wanted = [Extension(name, [source.as_posix()], extra_compile_args=optimisation) for name, source in sources.items()]
     modules: list[Extension] = cythonize(  # type: ignore[no-untyped-call] # Cython is partly annotated
         wanted,
         build_dir="build/cython",
