@@ -27,8 +27,7 @@ class Topic:
         stores: files a broker, of which each has its own partitions: the second's are 10000, 10001, ...
         partitions: partitions a store.
         brokers: the ids of the brokers that hold it; None for all of the cluster.
-        flush_ms: after how long what is in a broker's memory goes to disk, up to 10 s later (1 s in these clusters);
-            at least 4000.
+        flush_ms: after how long what is in a broker's memory goes to disk, up to 10 s later; at least 4000.
         settings: more fields of admin_add_new_topic_record.
     """
 

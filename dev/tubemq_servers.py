@@ -68,7 +68,6 @@ BROKER_SETTINGS = {
     "loadMessageStoresInParallel": "true",
     "consumerRegTimeoutMs": "20000",  # the least that a broker takes
     "heartbeatPeriodMs": "500",
-    "logFlushMemDurMs": "1000",  # how often it looks for messages that have been in memory for a topic's `flush_ms`
 }
 LOGGING = """<configuration status="WARN">
   <appenders>
@@ -206,13 +205,13 @@ class TubeCluster:
             (AUTH_USER, AUTH_PASSWORD, of which a server checks only that they are there).
         unbuffered: the ids of brokers that write every message to disk, and force it there, before they acknowledge it
             (`enableMemStore`, `unflushThreshold`), so that it can be read as flushed data at once; with stock brokers
-            that takes 4 to 6 s.
+            that takes 4 to 24 s.
         topics: exist when start() is done; later ones take half a minute each time, see `create_topics`.
         master_settings: of [master] of master.ini, on top.
         broker_settings: of [broker] of broker.ini, on top.
         ports: of ZooKeeper, then (port, web, TLS) of each master, then of each broker; None finds free ones.
         jvm: options of every JVM.
-        data_folder: where brokers keep messages; None for `folder`.
+        data_folder: where brokers that are unbuffered keep messages; None for `folder`, as others do.
         launch: starts a server.
     """
 
@@ -508,6 +507,7 @@ class TubeCluster:
 
     def _broker(self, number: int, port: int, web_port: int, tls_port: int) -> Server:
         name = f"broker-{number}"
+        data = self.folder if self.data_folder is None or number not in self.unbuffered else self.data_folder
         host = f"127.0.0.{number}"  # no two brokers of a cluster may have the same address (2.4.0)
         settings = {
             "brokerId": str(number),
@@ -515,7 +515,7 @@ class TubeCluster:
             "port": str(port),
             "webPort": str(web_port),
             "masterAddressList": self.master_addresses,  # TLS is for clients only
-            "primaryPath": str((self.data_folder or self.folder) / name / "data"),
+            "primaryPath": str(data / name / "data"),
             "enableMemStore": str(number not in self.unbuffered).lower(),
             **BROKER_SETTINGS,
         }

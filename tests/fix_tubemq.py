@@ -48,8 +48,8 @@ MEMORY_NEEDED_BYTES = 2 << 30
 class TubeUnderTest:
     """A running TubeMQ cluster as tests see it.
 
-    Broker 1 has every message flushed when it acknowledges it; broker 2 keeps messages in memory for 4 to 6 s,
-    as a stock one does for 4 to 14 s. Topics are on broker 1 unless a test asks for others.
+    Broker 1 has every message flushed when it acknowledges it; broker 2 is a stock one, which keeps messages in memory
+    for 4 to 14 s. Topics are on broker 1 unless a test asks for others.
     """
 
     cluster: TubeCluster

@@ -44,7 +44,7 @@ ROW = "partition int, message_id bigint, value binary"
 WIDE = 400
 """Bytes of a value: so many make more fetches than a reader asks for ahead."""
 LITTLE_MEMORY = "little_memory"
-"""A topic of broker 2, with as little memory for messages as there can be."""
+"""A topic of broker 2, with as little memory for messages as there can be, which is long on its way to the disk."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def faulty(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
     """Two masters and two brokers of these tests' own, which notice within 5 s that a consumer is silent."""
     shapes = {Shape(): 4, Shape(partitions=3): 8, Shape(brokers=(2,)): 2, Shape(partitions=2, brokers=(1, 2)): 2}
     topics = {shape: tube_topics(shape, count) for shape, count in shapes.items()}
-    little_memory = Topic(LITTLE_MEMORY, brokers=(2,), settings={"memCacheMsgSizeInMB": "2"})
+    little_memory = Topic(LITTLE_MEMORY, brokers=(2,), settings={"memCacheMsgSizeInMB": "2", "unflushThreshold": "1"})
     cluster = TubeCluster(
         tmp_path_factory.mktemp("tubemq-faulty"),
         master_count=2,
@@ -85,6 +85,14 @@ def in_background(work: Callable[[], None]) -> Future[None]:
     return future
 
 
+@pytest.fixture(scope="module")
+def flushed(faulty: TubeUnderTest, tube_java: TubeJavaClient) -> str:
+    """A topic of broker 2 with 100 messages, on their way to the disk, which takes up to 14 s: nobody need wait."""
+    topic = faulty.topic(brokers=(2,))
+    tube_java.produce(faulty.cluster, topic, encoded(numbered(100, "flushed.")))
+    return topic
+
+
 def read_all(options: TubeMQOptions) -> list[bytes]:
     """The values of all there is, read as one batch."""
     schema = schema_of("value binary")
@@ -95,6 +103,7 @@ def read_all(options: TubeMQOptions) -> list[bytes]:
 # -- brokers
 
 
+@pytest.mark.usefixtures("flushed")
 def test_a_broker_is_killed_and_restarted_while_ranges_are_read(faulty: TubeUnderTest, tube_java: TubeJavaClient):
     topic = faulty.topic(3)
     values = wide(12_000)
@@ -177,7 +186,7 @@ def test_a_second_broker_takes_what_the_first_cannot_until_that_is_back(
 
 
 def test_a_broker_without_room_in_its_memory_gets_the_message_again(faulty: TubeUnderTest):
-    written, at_once, most = 0, 20, 5000
+    written, at_once, most = 0, 20, 1000
     padding = bytes(300_000)
     with TubeMQWriter(tubemq_options(faulty.masters, LITTLE_MEMORY, WRITE)) as writer:
         while writer._reason is None:
@@ -219,15 +228,14 @@ def test_flow_control_is_obeyed(faulty: TubeUnderTest, caplog: pytest.LogCapture
 
 
 def test_acknowledged_messages_that_a_broker_loses_are_never_read_as_others(
-    faulty: TubeUnderTest, tube_java: TubeJavaClient
+    faulty: TubeUnderTest, tube_java: TubeJavaClient, flushed: str
 ):
-    topic = faulty.topic(brokers=(2,))
+    topic = flushed
     safe, hasty = (
         Query(faulty.masters, topic, assignment="client", startingOffsets="earliest", lowLatency=low)
         for low in ("false", "true")
     )
     with safe, hasty:
-        tube_java.produce(faulty.cluster, topic, encoded(numbered(100, "flushed.")))
         wait_until_flushed(safe.options, 100)
         tube_java.produce(faulty.cluster, topic, encoded(numbered(50, "lost.")))
         assert sorted(safe.trigger()) == sorted(numbered(100, "flushed."))
