@@ -141,7 +141,7 @@ class _Limits:
         self._heard = time.monotonic()
 
     def heard(self) -> None:
-        """Messages came."""
+        """Messages came, or nobody has listened until now: the wait for the next one begins."""
         self._heard = time.monotonic()
 
     def wanted(self, rows: int, most: int) -> int:
@@ -238,6 +238,8 @@ class _Task:
     def _wait(self, consumer: Consumer, received: _Received, limits: _Limits, wanted: int) -> bool:
         """Receives until that is to be handed on; whether there is anything."""
         most, patience = self._most_in_flight(consumer), _patience_seconds(consumer)
+        # While Spark took the last rows, or walDir did, nobody listened: that was no silence.
+        limits.heard()
         while not received.is_due(wanted, most, patience):
             left = limits.seconds_left()
             if not (wanted and left):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -74,6 +75,17 @@ def test_batches_are_no_larger_than_asked_for(nsq: NsqUnderTest, tmp_path: Path)
         ]
         assert sum(sizes) == 1500
         assert max(sizes) <= 200
+
+
+def test_time_that_spark_takes_does_not_end_a_read(nsq: NsqUnderTest):
+    topic = filled(nsq, 6)
+    options = read_options(nsq, topic, maxInFlight=2, idleTimeout="500ms")
+    (task,) = plan_batch(options)
+    batches = read_range(options, task, schema_of("value binary"))
+    first = next(batches).num_rows
+    assert 0 < first <= 2
+    Event().wait(0.7)  # longer than idleTimeout, and nothing but the clock shows that
+    assert first + sum(batch.num_rows for batch in batches) == 6
 
 
 def test_who_stops_reading_leaves_the_rest_for_others(nsq: NsqUnderTest):

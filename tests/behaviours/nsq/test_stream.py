@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, UnsupportedFeatureError
-from spark_mq_source.nsq.commands import Rdy, Sub, encode
+from spark_mq_source.nsq.commands import Rdy, Sub, Touch, encode
 from spark_mq_source.nsq.reader import _Collector
 from spark_mq_source.nsq.session import identify_of
 from spark_mq_source.nsq.wal import TaskLog, open_store
@@ -326,15 +326,19 @@ def test_messages_are_kept_while_they_are_written_slowly(
 ):
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(5))
-    q = query(nsq, topic, walDir=f"slow://{tmp_path}/wal", msgTimeout="2s")
-    end, tasks = q.plan()
+    host, port = nsq.tcp_address.split(":")
     Slow.started.clear()
     Slow.go_on.clear()
-    with ThreadPoolExecutor(1) as pool:
+    with FaultProxy(host, int(port)) as proxy, ThreadPoolExecutor(1) as pool:
+        there = f"{nsq.tcp_address}={proxy.address}"
+        q = query(nsq, topic, walDir=f"slow://{tmp_path}/wal", msgTimeout="2s", hostMap=there)
+        end, tasks = q.plan()
         reading = pool.submit(read_tasks, q.options, tasks)
         assert Slow.started.wait(60)
-        # Another consumer would get them if their timeout passed: two seconds, and nsqd looks for such every 0.1 s.
-        assert threading.Event().wait(6) is False
+        # One each second: with the third one another consumer would have them if none had been obeyed.
+        touches = 3 * len(encode(Touch(bytes(5 * 16))))
+        before = proxy.passed("c2b")
+        proxy.wait_for(lambda p: p.passed("c2b") >= before + touches)
         assert in_flight(nsq, topic) == 5
         assert nsq.channel_stats(topic, "c")["timeout_count"] == 0
         Slow.go_on.set()
