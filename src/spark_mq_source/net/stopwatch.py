@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -47,15 +47,20 @@ def working(counters: Counters) -> Iterator[None]:
 def made(batches: Iterator[pa.RecordBatch], counters: Counters) -> Iterator[pa.RecordBatch]:
     """The batches of a reader, with their rows and the time that it took to make them.
 
-    What becomes of a batch before the next one is asked for is not the reader's time.
+    What becomes of a batch before the next one is asked for is not the reader's time. A read that is given up ends at
+    once, and not when nobody has it any more: its counters are complete then.
     """
-    while True:
-        with working(counters):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        counters.rows += batch.num_rows
-        yield batch
+    try:
+        while True:
+            with working(counters):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            counters.rows += batch.num_rows
+            yield batch
+    finally:
+        if isinstance(batches, Generator):
+            batches.close()
 
 
 def given(batches: Iterator[pa.RecordBatch], counters: Counters) -> Iterator[pa.RecordBatch]:

@@ -79,17 +79,18 @@ class TriggerProgress:
         """Of Spark's progress, as decoded JSON."""
         seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
         observed = (progress.get("observedMetrics") or {}).get(DELAY) or {}
-        age = observed.get("seconds")
+        oldest_us = observed.get("oldest_us")
+        at = datetime.fromisoformat(progress["timestamp"])
         return cls(
             query=progress.get("name") or progress["id"][:8],
             batch=progress["batchId"],
-            at=datetime.fromisoformat(progress["timestamp"]),
+            at=at,
             seconds=seconds,
             rows=progress["numInputRows"],
             # Spark has no number, or no finite one, where a trigger took no time.
             rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
             lags=tuple(lag for source in progress["sources"] for lag in _lags(source)),
-            delay_seconds=None if age is None else age + seconds,
+            delay_seconds=None if oldest_us is None else at.timestamp() + seconds - oldest_us / 1e6,
         )
 
     @property
@@ -152,15 +153,14 @@ def triggers_of(query: StreamingQuery) -> list[TriggerProgress]:
 
 
 def observe_delay(stream: DataFrame, column: str = "publish_time") -> DataFrame:
-    """The same rows; the progress of a query over them has the age of the oldest one.
+    """The same rows; the progress of a query over them says when the oldest one was published.
 
     Args:
         stream: what was loaded.
         column: when a row was published: `publish_time` of Pulsar, `timestamp` of NSQ, and `message_time` of TubeMQ,
             which is to the minute.
     """
-    age_us = F.unix_micros(F.current_timestamp()) - F.unix_micros(F.col(column))
-    return stream.observe(DELAY, (F.max(age_us) / 1e6).alias("seconds"))
+    return stream.observe(DELAY, F.unix_micros(F.min(column)).alias("oldest_us"))
 
 
 def _lags(source: Mapping[str, Any]) -> Iterable[Lag]:

@@ -91,7 +91,8 @@ def test_a_read_that_is_given_up_ends_at_once(clock: Clock) -> None:
         finally:
             ended.append(True)
 
-    batches = made(read(), Counters())
+    kept = read()  # as long as somebody has it, it does not end by itself
+    batches = made(kept, Counters())
     next(batches)
     batches.close()  # type: ignore[attr-defined]
     assert ended == [True]

@@ -83,10 +83,14 @@ def test_all_sources_of_a_query_are_added_up() -> None:
     assert str(found) == (f"8f0e5a1c batch 3: 7 rows in 1.50 s, 0 rows/s, behind {T} 2 entries, behind n 6 messages")
 
 
+OLDEST_US = 1357017300_000_000
+"""A quarter of a second before the trigger of `progress`."""
+
+
 def test_the_delay_is_the_age_of_the_oldest_row_when_its_trigger_ended() -> None:
-    found = progress(observedMetrics={DELAY: {"seconds": 0.25}}, name="delays", processedRowsPerSecond=4.6)
+    found = progress(observedMetrics={DELAY: {"oldest_us": OLDEST_US}}, name="delays", processedRowsPerSecond=4.6)
     assert found.delay_seconds == 1.75
     assert str(found) == "delays batch 3: 7 rows in 1.50 s, 5 rows/s, delay 1.75 s"
     # A trigger without rows has no oldest one.
-    assert progress(observedMetrics={DELAY: {"seconds": None}}).delay_seconds is None
+    assert progress(observedMetrics={DELAY: {"oldest_us": None}}).delay_seconds is None
     assert progress(observedMetrics={DELAY: {}}, durationMs={}).delay_seconds is None
