@@ -165,9 +165,10 @@ class Pulsar:
         self.wait(record)
 
     def wait(self, record: Record) -> None:
-        """Waits until it really answers."""
+        """Waits until it really answers; its topics keep what nobody subscribes to."""
         process = record.processes[self.name]
         wait_until_ready(self._broker.admin, self._broker.log, still_alive=lambda: process.alive)
+        self._broker.admin.set_retention("public/default")
 
     def describe(self) -> str:
         """Its addresses."""
