@@ -258,7 +258,7 @@ def test_members_of_a_group_share_its_partitions_and_get_them_back(
     log: list[str] = []
     with member(client, group, topic, log, "a") as first:
         wait_until(lambda: first.assignment == everything, "the only member has everything")
-        assert first.assigned.is_set()
+        assert first.assigned.wait(60), "the event is answered with a heartbeat"
         with member(client, group, topic, log, "b") as second:
             wait_until(lambda: len(second.assignment) == 1, "the second member has its part")
             assert first.assignment | second.assignment == everything
