@@ -1,8 +1,9 @@
-"""A Spark driver of its own, with a streaming query that writes to Pulsar and is killed on the way, at one point.
+"""A Spark driver of its own, with a streaming query that writes to Pulsar, and what happens to it on the way.
 
     python writing_driver.py TASK
 
-TASK is the JSON that `test_streaming_write_faults.run_writer` makes. What kills is put around the format's own methods.
+TASK is the JSON that `test_streaming_write_faults.Copy.run` makes, with the points of the first batch where something
+happens. What kills is put around the format's own methods.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from spark_mq_source.pulsar.writer import WriteReport
 
 ROWS_BEFORE_A_KILL = 50
-STORED_TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class MortalFormat(PulsarFormat):
@@ -50,13 +51,20 @@ class MortalFormat(PulsarFormat):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _happens(self, point: str) -> bool:
-        return bool(self._task["point"] == point)
+        return point in self._task["points"]
 
-    def write(self, options: PulsarOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> WriteReport:
-        is_killed = self._happens("in a task") or (self._happens("worker") and attempt.attempt == 0)
-        if is_killed and attempt.batch_id == 0:
-            batches = self._killing(batches)
-        return super().write(options, batches, attempt)
+    def _note(self, what: str) -> Path:
+        return Path(self._task["folder"]) / what
+
+    def write(
+        self, options: PulsarOptions, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt, *more: Any
+    ) -> WriteReport:
+        if attempt.batch_id == 0:
+            if self._happens("planned"):
+                self._kill_driver()
+            if self._happens("in a task") or (self._happens("worker") and attempt.attempt == 0):
+                batches = self._killing(batches)
+        return super().write(options, batches, attempt, *more)
 
     def _killing(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = 0
@@ -65,21 +73,17 @@ class MortalFormat(PulsarFormat):
             rows += batch.num_rows
             if rows >= ROWS_BEFORE_A_KILL:
                 self._wait_until_some_are_stored()
-                (Path(self._task["folder"]) / "killed").touch()
                 if self._happens("worker"):
+                    self._note("killed a worker").touch()
                     os.kill(os.getpid(), signal.SIGKILL)
                 self._kill_driver()
 
     def _wait_until_some_are_stored(self) -> None:
         admin = PulsarAdmin(self._task["admin_url"], self._task["admin_token"])
-        deadline = time.monotonic() + STORED_TIMEOUT_S
-        while not any(admin.stats(name)["msgInCounter"] for name in self._task["targets"]):
-            if time.monotonic() > deadline:
-                return
-            time.sleep(0.02)  # the broker offers no event for it
+        _wait(lambda: any(admin.stats(name)["msgInCounter"] for name in self._task["targets"]))
 
     def commit(self, options: PulsarOptions, reports: Sequence[WriteReport]) -> None:
-        (Path(self._task["folder"]) / "reports").write_bytes(pickle.dumps(reports))
+        self._note("reports").write_bytes(pickle.dumps(reports))
         if self._happens("before commit"):
             self._kill_driver()
         if self._happens("between two ends"):
@@ -88,6 +92,13 @@ class MortalFormat(PulsarFormat):
         super().commit(options, reports)
         if self._happens("committed"):
             self._kill_driver()
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    """Waits for what another process does, which sends no event; not for ever: the test then sees it."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def main() -> None:
@@ -105,6 +116,8 @@ def main() -> None:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "512m",
+        # It does not live long enough for better code.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         # A task's rows come in many pieces.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
@@ -114,12 +127,9 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.dataSource.register(MortalDataSource)
+    df = spark.readStream.format(NAME).options(**task["source"]).schema("value string").load()
     query = (
-        spark.readStream.format(NAME)
-        .options(**task["source"])
-        .schema("value string")
-        .load()
-        .writeStream.format(MortalFormat.name)
+        df.writeStream.format(MortalFormat.name)
         .options(**task["sink"])
         .option("checkpointLocation", str(folder / "checkpoint"))
         .start()
