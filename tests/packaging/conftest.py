@@ -16,7 +16,7 @@ import pytest
 from tests.fix_spark import spark_environment
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD_TIMEOUT_S = 240.0
+BUILD_TIMEOUT_S = 600.0
 NOT_SOURCES = (".*", "build", "dist", "tests", "__pycache__", "*.egg-info", "*.so", "artifacts", "node_modules")
 
 
@@ -54,7 +54,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment with the wheel in it."""
+    """A virtual environment."""
 
     folder: Path
 
@@ -63,7 +63,7 @@ class Environment:
         """Its interpreter."""
         return self.folder / "bin" / "python"
 
-    def run(self, *arguments: str | Path, timeout_s: float = 240.0, **variables: str) -> str:
+    def run(self, *arguments: str | Path, timeout_s: float = 600.0, **variables: str) -> str:
         """Runs its interpreter with these arguments, away from the checkout; what it printed."""
         mine = {"PYSPARK_PYTHON": str(self.python), "PYSPARK_DRIVER_PYTHON": str(self.python), "PYTHONPATH": ""}
         done = subprocess.run(
@@ -79,14 +79,12 @@ class Environment:
         return done.stdout
 
 
-@pytest.fixture(scope="session")
-def dependencies_only(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def new_environment(folder: Path) -> Environment:
     """An environment with the dependencies and without the package.
 
     pyspark alone is 450 MB, so the dependencies are those of this environment, by their path: a path that a .pth file
     adds is searched, but its own .pth files are not obeyed, and the editable install is one of those.
     """
-    folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True, with_pip=False)
     (own,) = folder.glob("lib/python*/site-packages")
     (own / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
@@ -97,14 +95,21 @@ def dependencies_only(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 @pytest.fixture(scope="session")
-def installed(dependencies_only: Environment, distributions: Distributions) -> Environment:
-    """The same with the wheel."""
+def dependencies_only(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment without the package."""
+    return new_environment(tmp_path_factory.mktemp("dependencies"))
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory, distributions: Distributions) -> Environment:
+    """An environment with the wheel."""
+    environment = new_environment(tmp_path_factory.mktemp("installed"))
     subprocess.run(
         [
-            *(sys.executable, "-m", "pip", "--python", dependencies_only.python),
+            *(sys.executable, "-m", "pip", "--python", environment.python),
             *("install", "--quiet", "--no-index", "--no-deps", "--ignore-installed", distributions.wheel),
         ],
         check=True,
         timeout=BUILD_TIMEOUT_S,
     )
-    return dependencies_only
+    return environment
