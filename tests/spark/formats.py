@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,7 +46,7 @@ class Feed(Protocol):
 
     partitions: Sequence[object]
 
-    def publish(self, values: Sequence[bytes]) -> None:
+    def publish(self, values: Sequence[bytes], **producing: Any) -> None:
         """Publishes values with the broker's official client, value i to partition i modulo their number."""
 
     def readers(self) -> int:
@@ -76,6 +76,7 @@ class FormatCase:
         ordered: whether a partition's messages come as they were published. NSQ promises no order.
         rows_stay: whether what was read can be read by others. What NSQ has delivered is gone.
         broker: which one it is, where there are several kinds.
+        apart: how its feed publishes messages that a limit can come between.
     """
 
     name: str
@@ -93,6 +94,7 @@ class FormatCase:
     ordered: bool = True
     rows_stay: bool = True
     broker: str = ""
+    apart: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def columns(self) -> str:
@@ -239,6 +241,7 @@ FORMATS = [
         misspelt=("startingOffset", "startingOffsets"),
         batch_rows="maxBatchRows",
         open=lambda broker, partitions, _: PulsarFeed(broker, partitions),
+        apart={"batching_enabled": False},
     ),
     FormatCase(
         name="tubemq",
@@ -276,7 +279,7 @@ FORMATS = [
                 "nsqd": "string",
             },
             secret="authSecret",
-            misspelt=("chanel", "channel"),
+            misspelt=("channelx", "channel"),
             batch_rows="maxBatchRows",
             open=NsqFeed,
             takes_empty=False,

@@ -25,7 +25,7 @@ def test_the_sink_has_each_message_once_through_restarts_within_the_limit(
     for count in (90, 6, 0):
         start, end = end, end + count
         if count:
-            topic.publish(numbers(end)[start:])
+            topic.publish(numbers(end)[start:], **case.apart)
         progress = sink.run(spark, topic.stream | limit)
         assert sum(batch["numInputRows"] for batch in progress) == count
         assert sorted(sink.values) == sorted(value.decode() for value in numbers(end))
