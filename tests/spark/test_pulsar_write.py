@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
 
 from tests.fix_brokers import PulsarUnderTest
-from tests.spark.formats import load
+from tests.spark.formats import PulsarFeed, load
+from tests.spark.streams import stored
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,6 +87,37 @@ def test_columns_and_options_are_checked_before_anything_is_written(
     with pytest.raises(PySparkException, match="cannot be overwritten"):
         save(df.select("value"), pulsar, mode="overwrite", topic=topic)
     assert pulsar.admin.stats(topic)["msgInCounter"] == 0
+
+
+def test_rows_of_a_job_that_fails_are_never_seen_under_transactions(
+    spark: SparkSession, pulsar_featured: PulsarUnderTest
+) -> None:
+    feed = PulsarFeed(pulsar_featured, 2)
+    given = {
+        "topic": feed.topic, "authToken": pulsar_featured.require_own().admin_token, "batchingMaxMessages": 10,
+        "deliveryGuarantee": "transaction", "transactionTimeout": "20m",
+    }  # fmt: skip
+    df = spark.range(0, 400, 1, 2)
+    # One task has written all its rows, the other one some.
+    fails = df.selectExpr("if(id = 350, raise_error('too late'), cast(id as string)) as value")
+    assert "too late" in refusal(fails, pulsar_featured, **given)
+    save(df.selectExpr("cast(id as string) as value"), pulsar_featured, **given)
+    # Nothing is left open that would hide them.
+    assert sorted(int(message.value) for message in stored(feed)) == list(range(400))
+
+
+def test_a_task_without_rows_knows_the_schema_of_the_others(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
+    namespace = pulsar.new_namespace()
+    pulsar.admin.set_deduplication(namespace, enabled=True)
+    pulsar.admin.request("POST", f"namespaces/{namespace}/schemaValidationEnforced", True)
+    feed = PulsarFeed(replace(pulsar, namespace=namespace), 2)
+    struct = "struct(id, timestamp_millis(id) as at, cast(id as decimal(9, 2)) as price, array(id) as ids) as value"
+    given = {"topic": feed.topic, "valueFormat": "json", "deliveryGuarantee": "exactly-once"}
+    # In the order of the tasks: rows, which make the topic's schema, and then none.
+    df = spark.range(0, 40, 1, 4).where("id < 10").selectExpr(struct)
+    for _ in range(2):
+        save(df, pulsar, producerName="flights", **given)
+    assert len(stored(feed)) == 10
 
 
 def test_a_topic_that_does_not_exist_fails_the_job_in_one_sentence(
