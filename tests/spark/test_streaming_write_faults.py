@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from spark_mq_source.core.options import WRITE
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.transactions import Transaction, abort_transactions
 from tests.fix_brokers import PulsarUnderTest
-from tests.fix_spark import spark_environment
+from tests.fix_spark import SparkCluster, spark_environment
 from tests.spark.formats import PulsarFeed, numbers, wait_until
 from tests.spark.streams import NAME, QUERY_TIMEOUT_S, ROOT, stored
 
@@ -46,12 +46,20 @@ class Copy:
         # Batches of ten rows, so that some are stored whenever something is killed.
         self._sink = target.options | access | {"batchingMaxMessages": "10"} | sink
 
-    def run(self, *points: str, ends_by_itself: bool = False) -> None:
+    def run(
+        self,
+        *points: str,
+        ends_by_itself: bool = False,
+        master: str = "local[2,4]",
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
         """Runs in a driver of its own, where something happens at points of the first batch; killed, or not.
 
         Args:
             points: names that `writing_driver` knows.
             ends_by_itself: whether the driver outlives them, and copies what there is.
+            master: its Spark master.
+            conf: more of Spark's configuration.
         """
         log = self.folder / "driver.log"
         task = {
@@ -59,6 +67,8 @@ class Copy:
             "source": self._source,
             "sink": self._sink,
             "points": points,
+            "master": master,
+            "conf": dict(conf or {}),
             "admin_url": self._admin_url,
             "admin_token": self._token,
             "targets": self.target.topic_partitions,
@@ -202,3 +212,26 @@ def test_what_a_killed_worker_has_written_in_a_transaction_is_never_seen(
     copy.abort(left)
     wait_until(lambda: copy.found.keys() == all_once().keys(), "all rows can be seen")
     assert copy.found == all_once()
+
+
+def test_of_two_attempts_at_once_the_loser_aborts_its_transaction(
+    spark_cluster: SparkCluster, pulsar_featured: PulsarUnderTest, tmp_path: Path
+) -> None:
+    token = pulsar_featured.require_own().admin_token
+    source, target = PulsarFeed(pulsar_featured, 1), PulsarFeed(pulsar_featured, 2)
+    source.publish(numbers(2 * ROWS), batching_enabled=False)
+    copy = Copy(source, target, tmp_path, token, deliveryGuarantee="transaction", transactionTimeout="20m")
+    conf = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.task.duration.threshold": "100ms",
+        # Rows go on to the next Python worker as soon as there are so many bytes of them.
+        "spark.buffer.size": "256",
+        "spark.executor.memory": "512m",
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
+        "spark.executorEnv.SPARK_MQ_SOURCE_LOG": "DEBUG",
+    }
+    copy.run("raced", ends_by_itself=True, master=spark_cluster.master_url, conf=conf)
+    assert {path.name for path in tmp_path.glob("attempt *")} == {"attempt 0", "attempt 1"}
+    wait_until(lambda: not copy.open_transactions(), "the loser's transaction is aborted")
+    wait_until(lambda: copy.found == all_once(), "all rows can be seen")

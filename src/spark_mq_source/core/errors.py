@@ -20,6 +20,7 @@
     ├── UnwritableRowError                 a row that cannot become a message
     ├── ReplayError                        what is written again is not what was written before
     ├── DataLossError                      data between two positions is gone
+    ├── TaskEndedError                     Spark has ended a task that was writing
     ├── TooManyAttemptsError               a message was delivered more often than the options allow
     └── UnsupportedFeatureError            the peer, Spark or an extra is missing
 
@@ -49,6 +50,7 @@ __all__ = [
     "RequestTimeoutError",
     "ResourceBusyError",
     "ServiceNotReadyError",
+    "TaskEndedError",
     "TooManyAttemptsError",
     "TopicNotFoundError",
     "TransportError",
@@ -180,6 +182,10 @@ class DataLossError(MQSourceError):
 
 class TooManyAttemptsError(MQSourceError):
     """A message was delivered more often than the options allow."""
+
+
+class TaskEndedError(MQSourceError):
+    """Spark has ended a task that was writing, and nobody waits for it any more."""
 
 
 class UnsupportedFeatureError(MQSourceError):

@@ -19,11 +19,12 @@ from pyspark.sql.datasource import (
 
 from spark_mq_source.core.columns import without_large_types
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
+from spark_mq_source.core.errors import OptionError, TaskEndedError, UnsupportedFeatureError
 from spark_mq_source.core.ports import BatchFormat, Format, Predicate, Stream, StreamFormat, TaskAttempt, WriteFormat
 from spark_mq_source.net.stopwatch import given, working
 from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema
 from spark_mq_source.spark.task_log import log_write, log_written, logged_read
+from spark_mq_source.spark.worker import check_wanted, rows_while_wanted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -256,8 +257,14 @@ class _Writing(Generic[OptionsT, ReportT]):
     def _write(self, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> MQCommit:
         counters = Counters()
         with working(counters):
-            taken = given(map(without_large_types, batches), counters)
+            taken = given(map(without_large_types, rows_while_wanted(batches)), counters)
             report = self._format.write(self._options, taken, attempt, counters)
+        try:
+            check_wanted()
+        except TaskEndedError:
+            # The driver will not hear of it.
+            self._format.abort(self._options, [report])
+            raise
         log_write(self._format.name, attempt.partition, counters)
         return MQCommit(report, counters)
 

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_mq_source.nsq.offsets import count_lag as count_nsq_lag
 from spark_mq_source.pulsar.offsets import count_lag as count_pulsar_lag
+from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
 from spark_mq_source.tubemq.offsets import count_lag as count_tubemq_lag
 
 if TYPE_CHECKING:
@@ -164,6 +165,8 @@ def observe_delay(stream: DataFrame, column: str = "publish_time") -> DataFrame:
 
 
 def _lags(source: Mapping[str, Any]) -> Iterable[Lag]:
+    if not HAS_ADMISSION_CONTROL:
+        return ()  # what is called the newest offset is where the trigger ends
     read, newest = source.get("endOffset"), source.get("latestOffset")
     for count in _LAGS:
         try:

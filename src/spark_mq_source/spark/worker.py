@@ -1,0 +1,73 @@
+"""Spark's end of a Python worker: whether it is still there when a task's rows have ended.
+
+Spark ends a task that it has no use for (killed, the loser of a speculation, one whose input has failed) by closing its
+side of the connection. To Arrow that is a regular end of the stream, so the rows of such a task just end early, and
+whoever writes them would believe that they are all (seen on 4.3.0). What Spark calls in a worker is not told otherwise;
+so the connection is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from spark_mq_source.core.errors import TaskEndedError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    import pyarrow as pa
+
+__all__ = ["check_wanted", "rows_while_wanted"]
+
+
+def rows_while_wanted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, and an error where they end because Spark has ended the task.
+
+    Raises:
+        TaskEndedError: it has.
+    """
+    yield from batches
+    check_wanted()
+
+
+def check_wanted() -> None:
+    """Checks that Spark still waits for what this task does. Outside of a worker there is nothing to be checked.
+
+    Raises:
+        TaskEndedError: it has closed the connection.
+    """
+    descriptor = _connection()
+    if descriptor is not None and _is_closed(descriptor):
+        msg = (
+            "Spark has ended this task early: it was killed, another attempt was faster, or what makes its rows failed"
+        )
+        raise TaskEndedError(msg)
+
+
+def _connection() -> int | None:
+    """What connects this worker with Spark: only the frame of its main function has it (4.0.0 and 4.3.0)."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "main" and "infile" in frame.f_locals:
+            try:
+                return int(frame.f_locals["infile"].fileno())
+            except OSError:
+                return None  # without pyspark's daemon it is a pair of files, which has no number
+        frame = frame.f_back
+    return None
+
+
+def _is_closed(descriptor: int) -> bool:
+    if not hasattr(socket, "MSG_DONTWAIT"):
+        return False  # on Windows nobody can look without waiting
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        try:
+            return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True

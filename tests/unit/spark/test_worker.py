@@ -1,0 +1,87 @@
+"""Whether Spark still waits for a task, by the connection that its worker has."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import IO
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import TaskEndedError
+from spark_mq_source.spark.worker import check_wanted, rows_while_wanted
+
+BATCH = pa.record_batch({"value": pa.array([b"1", b"2"])})
+
+
+class Worker:
+    """A Python worker and Spark's end of its connection."""
+
+    def __init__(self) -> None:
+        self.spark, self._own = socket.socketpair()
+        self._file = self._own.makefile("rb")
+
+    def run(self, task: Callable[[], object]) -> None:
+        """Runs a task as `pyspark.worker` does."""
+
+        def main(infile: IO[bytes], outfile: IO[bytes]) -> None:
+            task()
+
+        main(self._file, self._file)
+
+    def close(self) -> None:
+        self._file.close()
+        self._own.close()
+        self.spark.close()
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker()
+    yield worker
+    worker.close()
+
+
+def test_a_task_that_spark_waits_for_goes_on(worker: Worker) -> None:
+    worker.run(check_wanted)
+    worker.spark.send(b"what Spark says after the rows")
+    worker.run(check_wanted)
+
+
+@pytest.mark.parametrize("end", [lambda spark: spark.shutdown(socket.SHUT_WR), lambda spark: spark.close()])
+def test_a_task_that_spark_has_ended_is_an_error(worker: Worker, end: Callable[[socket.socket], None]) -> None:
+    end(worker.spark)
+    with pytest.raises(TaskEndedError, match="another attempt was faster"):
+        worker.run(check_wanted)
+
+
+def test_a_connection_that_was_reset_is_one_too(worker: Worker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as own:
+        spark, _ = server.accept()
+        own.send(b"unread")
+        spark.recv(1)
+        spark.close()
+
+        def main(infile: socket.socket) -> None:
+            check_wanted()
+
+        with pytest.raises(TaskEndedError):
+            main(own)
+
+
+def test_rows_that_end_with_the_connection_are_not_all(worker: Worker) -> None:
+    def task() -> None:
+        batches = rows_while_wanted(iter([BATCH, BATCH]))
+        assert next(batches) is BATCH
+        worker.spark.close()
+        assert next(batches) is BATCH
+        with pytest.raises(TaskEndedError):
+            next(batches)
+
+    worker.run(task)
+
+
+def test_outside_of_a_worker_nothing_is_asked() -> None:
+    assert list(rows_while_wanted(iter([BATCH]))) == [BATCH]
+    check_wanted()
