@@ -335,6 +335,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 def test_standalone_cluster_reads_four_partitions(
     spark_cluster: SparkCluster, case: FormatCase, feed: MakeFeed
 ) -> None:
