@@ -97,11 +97,12 @@ def test_rows_of_a_job_that_fails_are_never_seen_under_transactions(
         "topic": feed.topic, "authToken": pulsar_featured.require_own().admin_token, "batchingMaxMessages": 10,
         "deliveryGuarantee": "transaction", "transactionTimeout": "20m",
     }  # fmt: skip
-    df = spark.range(0, 400, 1, 2)
-    # One task has written all its rows, the other one some.
-    fails = df.selectExpr("if(id = 350, raise_error('too late'), cast(id as string)) as value")
+    # The first Arrow batches are written when the next one fails.
+    fails = spark.range(0, 30_000, 1, 1).selectExpr(
+        "if(id = 25000, raise_error('too late'), cast(id as string)) as value"
+    )
     assert "too late" in refusal(fails, pulsar_featured, **given)
-    save(df.selectExpr("cast(id as string) as value"), pulsar_featured, **given)
+    save(spark.range(0, 400, 1, 2).selectExpr("cast(id as string) as value"), pulsar_featured, **given)
     # Nothing is left open that would hide them: Spark does not wait for what its failed tasks still do.
     wait_until(lambda: len(stored(feed)) >= 400, "all rows can be seen")
     assert sorted(int(message.value) for message in stored(feed)) == list(range(400))
