@@ -24,7 +24,7 @@ from spark_mq_source.core.ports import BatchFormat, Format, Predicate, Stream, S
 from spark_mq_source.net.stopwatch import given, working
 from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema
 from spark_mq_source.spark.task_log import log_write, log_written, logged_read
-from spark_mq_source.spark.worker import check_wanted, rows_while_wanted
+from spark_mq_source.spark.worker import check_wanted, connection_to_spark, rows_while_wanted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -255,12 +255,12 @@ class _Writing(Generic[OptionsT, ReportT]):
         self._options = options
 
     def _write(self, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> MQCommit:
-        counters = Counters()
+        counters, connection = Counters(), connection_to_spark()
         with working(counters):
-            taken = given(map(without_large_types, rows_while_wanted(batches)), counters)
+            taken = given(map(without_large_types, rows_while_wanted(batches, connection)), counters)
             report = self._format.write(self._options, taken, attempt, counters)
         try:
-            check_wanted()
+            check_wanted(connection)
         except TaskEndedError:
             # The driver will not hear of it.
             self._format.abort(self._options, [report])

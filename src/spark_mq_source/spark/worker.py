@@ -21,35 +21,40 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["check_wanted", "rows_while_wanted"]
+__all__ = ["check_wanted", "connection_to_spark", "rows_while_wanted"]
 
 
-def rows_while_wanted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, and an error where they end because Spark has ended the task.
+def rows_while_wanted(batches: Iterator[pa.RecordBatch], connection: int | None) -> Iterator[pa.RecordBatch]:
+    """The batches, and an error where they end because Spark has ended the task; any thread may take them.
 
     Raises:
         TaskEndedError: it has.
     """
     yield from batches
-    check_wanted()
+    check_wanted(connection)
 
 
-def check_wanted() -> None:
-    """Checks that Spark still waits for what this task does. Outside of a worker there is nothing to be checked.
+def check_wanted(connection: int | None) -> None:
+    """Checks that Spark still waits for what this task does.
+
+    Args:
+        connection: see `connection_to_spark`; with None there is nothing to be checked.
 
     Raises:
         TaskEndedError: it has closed the connection.
     """
-    descriptor = _connection()
-    if descriptor is not None and _is_closed(descriptor):
+    if connection is not None and _is_closed(connection):
         msg = (
             "Spark has ended this task early: it was killed, another attempt was faster, or what makes its rows failed"
         )
         raise TaskEndedError(msg)
 
 
-def _connection() -> int | None:
-    """What connects this worker with Spark: only the frame of its main function has it (4.0.0 and 4.3.0)."""
+def connection_to_spark() -> int | None:
+    """The file descriptor of what connects this worker with Spark; None outside of a worker.
+
+    Only the frame of its main function has it (4.0.0 and 4.3.0), so it is the main thread's to ask.
+    """
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "main" and "infile" in frame.f_locals:
