@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -76,6 +76,17 @@ class PulsarAdmin:
             return json.loads(text) if text else None
         except json.JSONDecodeError:
             return text
+
+    # -- transactions
+
+    def open_transactions(self, topics: Collection[str]) -> list[str]:
+        """The ids of those that have written to any of these and are not ended, as the coordinator knows them."""
+        known = self.request("GET", "../v3/transactions/slowTransactions/0")
+        return [
+            name
+            for name, one in known.items()
+            if one["status"] == "OPEN" and not one["producedPartitions"].keys().isdisjoint(topics)
+        ]
 
     # -- broker and namespaces
 

@@ -112,12 +112,8 @@ class Copy:
 
     def open_transactions(self) -> list[Transaction]:
         """Those that have written to the target and are not ended, as the broker's coordinator knows them."""
-        known = self.target.broker.admin.request("GET", "../v3/transactions/slowTransactions/0")
-        return [
-            Transaction(*map(int, name.strip("()").split(",")))
-            for name, one in known.items()
-            if one["status"] == "OPEN" and not one["producedPartitions"].keys().isdisjoint(self.target.topic_partitions)
-        ]
+        names = self.target.broker.admin.open_transactions(self.target.topic_partitions)
+        return [Transaction(*map(int, name.strip("()").split(","))) for name in names]
 
     @property
     def found(self) -> Counter[str]:

@@ -79,19 +79,17 @@ class MortalFormat(PulsarFormat):
                     os.kill(os.getpid(), signal.SIGKILL)
                 self._kill_driver()
 
+    def _admin(self) -> PulsarAdmin:
+        return PulsarAdmin(self._task["admin_url"], self._task["admin_token"])
+
     def _wait_until_some_are_stored(self) -> None:
-        admin = PulsarAdmin(self._task["admin_url"], self._task["admin_token"])
+        admin = self._admin()
         _wait(lambda: any(admin.stats(name)["msgInCounter"] for name in self._task["targets"]))
 
-    def open_transactions(self) -> list[str]:
-        """Those of all that have written to the target, as the broker's coordinator knows them."""
-        admin = PulsarAdmin(self._task["admin_url"], self._task["admin_token"])
-        known = admin.request("GET", "../v3/transactions/slowTransactions/0")
-        return [
-            name
-            for name, one in known.items()
-            if one["status"] == "OPEN" and not one["producedPartitions"].keys().isdisjoint(self._task["targets"])
-        ]
+    def wait_until_no_transaction_is_open(self) -> None:
+        """Waits for those that have written to the target."""
+        admin = self._admin()
+        _wait(lambda: not admin.open_transactions(self._task["targets"]))
 
     def racing(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What comes before the writer: the first attempt's rows come slowly once some are stored; the second's do not.
@@ -176,7 +174,7 @@ def main() -> None:
     query.stop()
     if "raced" in task["points"]:
         # Executors live on, as those of a query that goes on: Spark does not wait for the loser of a race.
-        _wait(lambda: not format_.open_transactions())
+        format_.wait_until_no_transaction_is_open()
     spark.stop()
 
 

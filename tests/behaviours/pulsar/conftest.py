@@ -12,7 +12,6 @@ from tests.behaviours.formats import PulsarFormat
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.streams import Query, started
 from tests.fix_brokers import PulsarUnderTest
-from tests.fix_net import FaultProxy
 
 
 @pytest.fixture(scope="session")
@@ -27,13 +26,6 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
 def mq(pulsar_format: PulsarFormat) -> PulsarFormat:
     """In this folder one format is under test."""
     return pulsar_format
-
-
-@pytest.fixture
-def link(pulsar_format: PulsarFormat) -> Iterator[FaultProxy]:
-    """A link to the stock broker that can be made to fail."""
-    with pulsar_format.proxy() as proxy:
-        yield proxy
 
 
 @pytest.fixture
