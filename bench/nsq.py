@@ -36,7 +36,7 @@ import pyarrow as pa
 
 from bench.publish import make_values
 from bench.readers import ROOT, VALUE_ONLY, spark_session
-from bench.report import describe_machine, replaced
+from bench.report import describe_machine, replaced, runs
 from dev.nsq_broker import NsqdProcess, nsqd_on_path, wait_until_answering
 from dev.processes import ManagedProcess, free_ports
 from spark_mq_source.core.options import READ, WRITE
@@ -396,13 +396,12 @@ def markdown(rates: Mapping[str, Sequence[float]], broker: str) -> str:
         share = f"{rate / raw:.2f}" if raw and not name.endswith("_raw") else ""
         times = f"{rate / peer:.0f}x" if peer and not name.endswith("_pynsq") else ""
         lines.append(f"| {LABELS[name]} | {rate / 1e6:.{2 if rate > 1e5 else 3}f} | {share} | {times} |")
-    repeats = max(map(len, rates.values()))
     machine = describe_machine(broker)
     versions = machine["versions"]
     lines += [
         "",
-        f"Medians of {repeats} interleaved runs. {machine['date'][:10]}, {machine['cores']} cores ({machine['cpu']}), "
-        f"{broker} and Spark on the same machine; Spark {versions['pyspark']}.",
+        f"Medians of {runs([rates])} interleaved runs. {machine['date'][:10]}, {machine['cores']} cores "
+        f"({machine['cpu']}), {broker} and Spark on the same machine; Spark {versions['pyspark']}.",
     ]
     return "\n".join(lines)
 

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 from bench.publish import Workload
 from spark_mq_source import implementation
 
-__all__ = ["CaseResult", "Results", "StreamResult", "describe_machine", "replaced"]
+__all__ = ["CaseResult", "Results", "StreamResult", "describe_machine", "replaced", "runs"]
 
 LABELS = {
     "ours": "pulsar-native",
@@ -46,6 +46,17 @@ RATIOS = (
     ("ours_value", "pulsar_perf"),
     ("ours", "ready_made"),
 )
+
+
+def runs(rates: Iterable[Mapping[str, Sequence[float]]]) -> str:
+    """How many repeats there are of each contender of each case, in words.
+
+    Example:
+        >>> runs([{"ours": [1.0, 2.0], "null": [1.0, 2.0]}, {"ours": [1.0, 2.0, 3.0]}])
+        '2 to 3'
+    """
+    counts = {len(each) for found in rates for each in found.values()}
+    return str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
 
 
 @dataclass
@@ -209,8 +220,8 @@ class Results:
             rows.append("| " + " | ".join(cells) + " |")
         machine = self.machine
         note = (
-            f"Million rows a second, medians of {self._repeats()} interleaved runs; in brackets, how many times as "
-            f"fast pulsar-native with its default columns is. {self._where()}, "
+            f"Million rows a second, medians of {runs(case.rates for case in self.cases)} interleaved runs; in "
+            f"brackets, how many times as fast pulsar-native with its default columns is. {self._where()}, "
             f"pulsar-client {machine['versions']['pulsar-client']}."
         )
         return "\n".join([*rows, "", note, *self._bounds(), ""])
@@ -256,8 +267,8 @@ class Results:
             rows.append("| " + " | ".join(cells) + " |")
         note = (
             f"Writing {self.writes[0].workload.messages:,} rows of one column, `value`, from the same DataFrame. "
-            f"Million rows a second, medians of {len(self.writes[0].rates['ours'])} interleaved runs; in brackets, how "
-            f"many times as fast pulsar-native is. {self._where()}, "
+            f"Million rows a second, medians of {runs(case.rates for case in self.writes)} interleaved runs; in "
+            f"brackets, how many times as fast pulsar-native is. {self._where()}, "
             f"pulsar-client {self.machine['versions']['pulsar-client']}."
         )
         return "\n".join([*rows, "", note, ""])
@@ -268,9 +279,6 @@ class Results:
             f"{machine['date'][:10]}, {machine['cores']} cores ({machine['cpu']}), broker and Spark on the same "
             f"machine; Spark {machine['versions']['pyspark']}, Pulsar {machine['broker']}"
         )
-
-    def _repeats(self) -> int:
-        return max((len(rates) for case in self.cases for rates in case.rates.values()), default=0)
 
     def _bounds(self) -> list[str]:
         lines = []

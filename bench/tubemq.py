@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from bench.publish import make_values
 from bench.readers import ROOT, VALUE_ONLY, spark_session
-from bench.report import describe_machine, replaced
+from bench.report import describe_machine, replaced, runs
 from dev.tubemq_admin import Topic
 from dev.tubemq_servers import VERSION, TubeCluster, distribution
 from spark_mq_source.core.options import READ, WRITE
@@ -441,11 +441,10 @@ def markdown(rates: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
             share = f"{rate / raw:.2f}" if raw and not name.endswith("_raw") else ""
             times = f"{rate / java:.1f}x" if java and ours else ""
             lines.append(f"| {int(size):,} B: {LABELS[name]} | {rate / 1e6:.4f} | {share} | {times} |")
-    repeats = max(len(each) for found in rates.values() for each in found.values())
     machine = describe_machine(f"TubeMQ {VERSION}")
     lines += [
         "",
-        f"Medians of {repeats} interleaved runs. {machine['date'][:10]}, {machine['cores']} cores ({machine['cpu']}), "
-        f"TubeMQ {VERSION} and Spark on the same machine; Spark {machine['versions']['pyspark']}.",
+        f"Medians of {runs(rates.values())} interleaved runs. {machine['date'][:10]}, {machine['cores']} cores "
+        f"({machine['cpu']}), TubeMQ {VERSION} and Spark on the same machine; Spark {machine['versions']['pyspark']}.",
     ]
     return "\n".join(lines) + "\n"
