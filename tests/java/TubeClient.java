@@ -26,6 +26,7 @@ import org.apache.inlong.tubemq.client.consumer.ConsumeOffsetInfo;
 import org.apache.inlong.tubemq.client.consumer.ConsumePosition;
 import org.apache.inlong.tubemq.client.consumer.ConsumerResult;
 import org.apache.inlong.tubemq.client.consumer.PullMessageConsumer;
+import org.apache.inlong.tubemq.client.exception.TubeClientException;
 import org.apache.inlong.tubemq.client.factory.MessageSessionFactory;
 import org.apache.inlong.tubemq.client.factory.TubeMultiSessionFactory;
 import org.apache.inlong.tubemq.client.producer.MessageProducer;
@@ -163,11 +164,15 @@ public class TubeClient {
     }
 
     private static void publish(MessageProducer producer, String topic, long deadline) throws Exception {
-        producer.publish(topic);
-        // The partitions come with a heartbeat.
-        while (!producer.isTopicCurAcceptPublish(topic)) {
-            if (System.currentTimeMillis() > deadline) {
-                throw new IllegalStateException("topic " + topic + " cannot be published to");
+        for (;;) {
+            try {
+                // Asks a master once, and no other one: the next heartbeat finds the one that leads now.
+                producer.publish(topic);
+                return;
+            } catch (TubeClientException error) {
+                if (System.currentTimeMillis() > deadline) {
+                    throw error;
+                }
             }
             Thread.sleep(20);
         }

@@ -23,6 +23,8 @@ __all__ = ["Connection", "IncompleteError", "Server", "take_mpub"]
 _RESPONSE, _ERROR = 0, 1
 _MOST_LINE_BYTES: Final = 16 * 1024
 _HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
+_TURN_BYTES: Final = 1024 * 1024
+"""After so much to one client the others, and what it says itself, have a turn: it may say RDY 0."""
 _TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
 _FIN_LINE_BYTES: Final = 21
 
@@ -109,6 +111,7 @@ class Connection(asyncio.Protocol):
         self._heartbeat: asyncio.TimerHandle | None = None
         self._last_command_s = time.monotonic()
         self._blocked_since_s: float | None = None
+        self._turn_bytes = 0
         self._magic_read = False
         self._ended = False
         self._upgrading = False
@@ -178,9 +181,14 @@ class Connection(asyncio.Protocol):
     @property
     def room(self) -> int:
         """How many more messages it takes now."""
-        if self._blocked_since_s is not None or self._ended:
+        if self._blocked_since_s is not None or self._turn_bytes >= _TURN_BYTES or self._ended:
             return 0
         return self.ready_count - len(self.in_flight)
+
+    def _next_turn(self) -> None:
+        self._turn_bytes = 0
+        if self.channel is not None:
+            self.channel.pump(time.monotonic())
 
     @property
     def msg_timeout_s(self) -> float:
@@ -190,7 +198,11 @@ class Connection(asyncio.Protocol):
     def deliver(self, frames: Sequence[bytes]) -> None:
         """Sends messages."""
         self.message_count += len(frames)
-        self._write(b"".join(frames))
+        data = b"".join(frames)
+        self._write(data)
+        self._turn_bytes += len(data)
+        if self._turn_bytes >= _TURN_BYTES:
+            asyncio.get_running_loop().call_soon(self._next_turn)
         self.server.wake_soon()
 
     def close(self) -> None:
