@@ -25,7 +25,16 @@ def extensions() -> list[Extension]:
         return []
     # Whoever builds with an optimisation of their own in CFLAGS means it, and what is said here would win.
     optimisation = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
-    wanted = [Extension(name, [source.as_posix()], extra_compile_args=optimisation) for name, source in sources.items()]
+    wanted = [
+        Extension(
+            name,
+            [source.as_posix()],
+            include_dirs=[source.parent.as_posix()],
+            depends=[header.as_posix() for header in source.parent.glob("*.h")],
+            extra_compile_args=optimisation,
+        )
+        for name, source in sources.items()
+    ]
     modules: list[Extension] = cythonize(  # type: ignore[no-untyped-call] # Cython is partly annotated
         wanted,
         build_dir="build/cython",

@@ -53,7 +53,7 @@ from spark_mq_source.tubemq.writer import write_rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-READ_MESSAGES = {100: 600_000, 1024: 450_000}
+READ_MESSAGES = {100: 1_200_000, 1024: 900_000}
 WRITTEN_MESSAGES = {100: 150_000, 1024: 80_000}
 SYNC_MESSAGES = 8_000
 """What the synchronous Java client writes: at a fiftieth of our rate, seconds more than its start and end differ by."""

@@ -62,10 +62,6 @@ _NOGIL_BYTES = cython.declare(cython.Py_ssize_t, 65536)
 _HIGH_BITS = cython.declare(cython.ulonglong, 0x8080808080808080)
 # So many attributes of a message are compared with each other; more go through a set.
 _COMPARED_ATTRIBUTES = cython.declare(cython.Py_ssize_t, 16)
-_POLYNOMIAL = cython.declare(cython.uint, 0xEDB88320)
-_ALL_BITS = cython.declare(cython.uint, 0xFFFFFFFF)
-# Eight tables of 256, one after the other.
-_CRC_TABLE = cython.declare(cython.uint[2048])
 
 _Slice = cython.struct(data=cython.p_uchar, size=cython.Py_ssize_t)  # absent where data is NULL
 _Field = cython.struct(tag=cython.ulonglong, value=cython.ulonglong, start=cython.Py_ssize_t, size=cython.Py_ssize_t)
@@ -95,66 +91,8 @@ _Bytes = cython.struct(
 _Longs = cython.struct(wanted=cython.bint, data=cython.p_longlong, valid=cython.p_uchar, nulls=cython.Py_ssize_t)
 
 
-@cython.cfunc
-@cython.exceptval(check=False)
-def _fill_crc_table() -> cython.void:
-    """CRC-32 as zlib has it, eight bytes at a time."""
-    n: cython.uint
-    k: cython.int
-    _bit: cython.int
-    crc: cython.uint
-    for n in range(256):
-        crc = n
-        for _bit in range(8):
-            crc = (crc >> 1) ^ (_POLYNOMIAL * (crc & 1))
-        _CRC_TABLE[n] = crc
-    for n in range(256):
-        crc = _CRC_TABLE[n]
-        for k in range(1, 8):
-            crc = _CRC_TABLE[crc & 0xFF] ^ (crc >> 8)
-            _CRC_TABLE[256 * k + n] = crc
-
-
-_fill_crc_table()
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _crc32(data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.uint:
-    crc: cython.uint = _ALL_BITS
-    low: cython.uint
-    high: cython.uint
-    at: cython.Py_ssize_t = 0
-    while size - at >= 8:
-        # By bytes, so that it is the same on machines of either byte order.
-        low = crc ^ (
-            data[at]
-            | (cython.cast(cython.uint, data[at + 1]) << 8)
-            | (cython.cast(cython.uint, data[at + 2]) << 16)
-            | (cython.cast(cython.uint, data[at + 3]) << 24)
-        )
-        high = (
-            data[at + 4]
-            | (cython.cast(cython.uint, data[at + 5]) << 8)
-            | (cython.cast(cython.uint, data[at + 6]) << 16)
-            | (cython.cast(cython.uint, data[at + 7]) << 24)
-        )
-        crc = (
-            _CRC_TABLE[1792 + (low & 0xFF)]
-            ^ _CRC_TABLE[1536 + ((low >> 8) & 0xFF)]
-            ^ _CRC_TABLE[1280 + ((low >> 16) & 0xFF)]
-            ^ _CRC_TABLE[1024 + (low >> 24)]
-            ^ _CRC_TABLE[768 + (high & 0xFF)]
-            ^ _CRC_TABLE[512 + ((high >> 8) & 0xFF)]
-            ^ _CRC_TABLE[256 + ((high >> 16) & 0xFF)]
-            ^ _CRC_TABLE[high >> 24]
-        )
-        at += 8
-    while at < size:
-        crc = _CRC_TABLE[(crc ^ data[at]) & 0xFF] ^ (crc >> 8)
-        at += 1
-    return crc ^ _ALL_BITS
+# From crc32.h.
+crc32_begin()
 
 
 @cython.cfunc
@@ -605,7 +543,7 @@ class MessageColumns:
         if self.has_stop and message.message_id == self.stop_id and message.check_sum == self.stop_check_sum:
             return 1
         if message.check_sum != -1:
-            self.computed = _crc32(message.payload.data, message.payload.size)
+            self.computed = crc32_of(message.payload.data, message.payload.size)
             if cython.cast(cython.int, self.computed & 0x7FFFFFFF) != message.check_sum:
                 return -6
         message.attributes.data = cython.NULL

@@ -298,7 +298,7 @@ class TubeMQOptions(Options):
     # -- bounds of memory
     fetches_in_flight: int = option(
         "Fetches that a task asks for ahead; the broker answers each with about 512 KiB at most, or one message.",
-        default=4,
+        default=8,
         check=between(1, 64),
     )
     # Measured values: the benchmark decides both.

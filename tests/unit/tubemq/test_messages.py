@@ -208,6 +208,19 @@ def test_minus_one_is_no_checksum(impl: str) -> None:
     assert rows_of(impl, message(b"x", check_sum=-1))[0]["value"] == b"x"
 
 
+def test_checksums_hold_and_tell_one_bit_at_every_size_and_alignment(impl: str) -> None:
+    # The compiled one folds 64 bytes at a time, then 16, then takes the rest byte by byte.
+    values = [bytes((7 * size + at) % 256 for at in range(size)) for size in range(1, 300)]
+    d = decoder(impl, VALUE)
+    assert d.decode(answer(*map(message, values)), 0) == len(values)
+    d.on_corrupt = "skip"
+    for value in values:
+        bit = 1 << len(value) % 8
+        wrong = bytearray(value)
+        wrong[len(value) * 2 // 3] ^= bit
+        assert d.decode(answer(message(bytes(wrong), check_sum=message(value).check_sum)), 0) == 0
+
+
 def test_only_the_columns_asked_for_are_built_and_text_is_text(impl: str) -> None:
     schema = pa.schema([("fetch_offset", pa.int64()), ("value", pa.string())])
     d = decoder(impl, schema)
