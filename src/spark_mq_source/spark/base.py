@@ -24,7 +24,12 @@ from spark_mq_source.core.ports import BatchFormat, Format, Predicate, Stream, S
 from spark_mq_source.net.stopwatch import given, working
 from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema
 from spark_mq_source.spark.task_log import log_write, log_written, logged_read
-from spark_mq_source.spark.worker import check_wanted, connection_to_spark, rows_while_wanted
+from spark_mq_source.spark.worker import (
+    check_wanted,
+    connection_to_spark,
+    leave_modules_uncollected,
+    rows_while_wanted,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -243,6 +248,7 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
 def _read(
     format_: BatchFormat[OptionsT, RangeT], options: OptionsT, task: RangeT, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
+    leave_modules_uncollected()
     counters = Counters()
     return logged_read(format_.name, task, format_.read(options, task, schema, counters), counters)
 
@@ -255,6 +261,7 @@ class _Writing(Generic[OptionsT, ReportT]):
         self._options = options
 
     def _write(self, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> MQCommit:
+        leave_modules_uncollected()
         counters, connection = Counters(), connection_to_spark()
         with working(counters):
             taken = given(map(without_large_types, rows_while_wanted(batches, connection)), counters)

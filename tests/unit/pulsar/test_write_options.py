@@ -26,7 +26,7 @@ def test_what_is_not_said_has_its_default() -> None:
     )
     assert (options.batching, options.batching_max_bytes, options.batching_by_key, options.chunking) == (
         True,
-        100_000,
+        1 << 20,
         False,
         False,
     )
