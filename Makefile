@@ -23,6 +23,7 @@ help: ## Print this list
 	@echo "  Needs git, make, Python 3.11+, Java 17 and Maven; a C compiler makes reading faster."
 	@echo "  SPARK_MQ_SOURCE_CACHE   where downloads are kept   (default: ~/.cache/spark-mq-source)"
 	@echo "  PYTHON                  the interpreter of .venv   (default: python3)"
+	@echo "  TEST_JOBS               parts of the tests at once (default: 2)"
 	@echo "  PYTEST_FLAGS            more arguments for pytest, e.g. PYTEST_FLAGS='-k chunked -x'"
 
 .PHONY: setup
@@ -57,9 +58,8 @@ demo: setup ## Publish 336,776 flights to a real Pulsar with Spark; read them as
 	$(BIN)/python -m demo.flights
 
 .PHONY: test
-test: setup setup-oldest ## Run all tests, and the Spark-facing ones on the oldest supported pyspark too
-	$(MAKE) --no-print-directory test-oldest
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+test: setup setup-oldest ## Run all tests, and the Spark-facing ones on the oldest supported pyspark too, two parts at a time
+	$(BIN)/python -m dev.run_tests $(PYTEST_FLAGS)
 
 .PHONY: test-oldest
 test-oldest: setup-oldest ## Run the Spark-facing tests in .venv-oldest, but for the slow ones: what those kill is the same there

@@ -698,8 +698,8 @@ class PulsarOptions(Options):
     )
     batching_max_bytes: int = option(
         # Broker and disks take 100 kB as well, but an entry costs all who handle it: `python -m bench write`.
-        "Most bytes of a batch, before it is compressed; a larger message is sent by itself. Every consumer gets a batch "
-        "whole: for those with little memory, less is better.",
+        "Most bytes of a batch, before it is compressed; a larger message is sent by itself. Every consumer gets a "
+        "batch whole: for those with little memory, less is better.",
         default=1 << 20,
         default_text="`1m`",
         scope=WRITE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,12 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import TaskEndedError
-from spark_mq_source.spark.worker import check_wanted, connection_to_spark, rows_while_wanted
+from spark_mq_source.spark.worker import (
+    check_wanted,
+    connection_to_spark,
+    leave_modules_uncollected,
+    rows_while_wanted,
+)
 
 BATCH = pa.record_batch({"value": pa.array([b"1", b"2"])})
 
@@ -91,3 +97,30 @@ def test_rows_that_end_with_the_connection_are_not_all(worker: Worker) -> None:
 def test_outside_of_a_worker_nothing_is_asked() -> None:
     assert list(rows_while_wanted(iter([BATCH]), connection_to_spark())) == [BATCH]
     check()
+
+
+@pytest.fixture
+def frozen() -> Iterator[Callable[[], int]]:
+    """How many objects collections leave out; none before and after a test."""
+    leave_modules_uncollected.cache_clear()
+    gc.unfreeze()
+    yield gc.get_freeze_count
+    gc.unfreeze()
+    leave_modules_uncollected.cache_clear()
+
+
+def test_a_workers_first_task_has_collections_leave_out_what_is_loaded(
+    worker: Worker, frozen: Callable[[], int]
+) -> None:
+    worker.run(leave_modules_uncollected)
+    loaded = frozen()
+    assert loaded > 10_000
+    later = [[] for _ in range(1000)]
+    worker.run(leave_modules_uncollected)
+    assert frozen() <= loaded
+    assert len(later) == 1000
+
+
+def test_elsewhere_collections_stay_as_they_are(frozen: Callable[[], int]) -> None:
+    leave_modules_uncollected()
+    assert frozen() == 0

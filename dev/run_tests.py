@@ -1,0 +1,123 @@
+"""Runs the whole test suite in parts, two at a time: half of what a part does is waiting for brokers and for Spark.
+
+    python -m dev.run_tests [argument of pytest ...]
+
+Each line says which part it is of; when all have ended, what pytest says of each at its end is said once more. The
+parts are tests/spark, everything else, and, in .venv-oldest, tests/spark again but for the slow ones, as what those
+kill is the same there. ``TEST_JOBS=1`` in the environment has them run one after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+JOBS = 2
+NEWEST, OLDEST = ".venv/bin/python", ".venv-oldest/bin/python"
+SUMMARY = "short test summary info"
+NOTHING_SELECTED = 5
+"""pytest's exit code where no test of a part is meant by the arguments."""
+
+
+@dataclass
+class Part:
+    """Some of the tests.
+
+    Attributes:
+        name: what its lines begin with.
+        command: runs them.
+        lines: what it has printed.
+        code: its exit code.
+        minutes: how long it took.
+    """
+
+    name: str
+    command: Sequence[str]
+    lines: list[str] = field(default_factory=list)
+    code: int = -1
+    minutes: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Whether a test did, or pytest itself."""
+        return self.code not in {0, NOTHING_SELECTED}
+
+    def summary(self) -> list[str]:
+        """The last words of pytest: its summary, or its last line."""
+        begin = next((n for n, line in enumerate(self.lines) if SUMMARY in line), len(self.lines) - 1)
+        return self.lines[max(begin, 0) :]
+
+
+def parts(arguments: Sequence[str]) -> list[Part]:
+    """The parts of the suite, those that take longest first."""
+    pytest = ("-m", "pytest", *arguments)
+    return [
+        Part("spark", [NEWEST, *pytest, "tests/spark"]),
+        Part("other", [NEWEST, *pytest, "tests", "src", "--ignore=tests/spark"]),
+        Part("oldest", [OLDEST, *pytest, "tests/spark", "-m", "not slow"]),
+    ]
+
+
+def run(found: Sequence[Part], jobs: int) -> int:
+    """Runs them, so many at a time, and prints; the exit code is 1 if one of them failed.
+
+    An interrupt, or the signal to end, is passed on to those that run, once: they say what failed until then.
+    """
+    running: list[subprocess.Popen[str]] = []
+    stopping = threading.Event()
+
+    def stop(*_: object) -> None:
+        stopping.set()
+        for process in running:
+            process.send_signal(signal.SIGINT)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(partial(_run, running=running, stopping=stopping), found))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for part in found:
+        print(f"\n======== {part.name}: {part.minutes:.1f} minutes, exit code {part.code}", *part.summary(), sep="\n")
+    return int(any(part.failed for part in found))
+
+
+def _run(part: Part, *, running: list[subprocess.Popen[str]], stopping: threading.Event) -> None:
+    if stopping.is_set():
+        return
+    began = time.monotonic()
+    with subprocess.Popen(
+        part.command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        process_group=0,  # an interrupt of the terminal reaches it by `stop` alone
+    ) as process:
+        running.append(process)
+        assert process.stdout is not None  # noqa: S101 - for mypy
+        for line in process.stdout:
+            part.lines.append(line.rstrip("\n"))
+            print(f"[{part.name}] {line}", end="", flush=True)
+    running.remove(process)
+    part.code = process.returncode
+    part.minutes = (time.monotonic() - began) / 60
+
+
+def main() -> None:
+    """Runs all parts with the command line's arguments."""
+    sys.exit(run(parts(sys.argv[1:]), int(os.environ.get("TEST_JOBS", JOBS))))
+
+
+if __name__ == "__main__":
+    main()
