@@ -208,7 +208,7 @@ def test_a_broker_that_sends_no_receipt(pulsar: PulsarUnderTest, link: FaultProx
 def test_no_more_is_under_way_than_allowed(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat):
     topic = pulsar.topic(3)
     most = 0
-    with PulsarWriter(options(pulsar, topic, maxPendingBytes=300_000), ATTEMPT) as writer:
+    with PulsarWriter(options(pulsar, topic, batchingMaxBytes=100_000, maxPendingBytes=300_000), ATTEMPT) as writer:
         for columns in numbered(10_000):
             writer.write(pa.record_batch(columns))
             most = max(most, sum(producer.pending_bytes for producer in writer._open))
