@@ -61,10 +61,6 @@ demo: setup ## Publish 336,776 flights to a real Pulsar with Spark; read them as
 test: setup setup-oldest ## Run all tests, and the Spark-facing ones on the oldest supported pyspark too, two parts at a time
 	$(BIN)/python -m dev.run_tests $(PYTEST_FLAGS)
 
-.PHONY: test-oldest
-test-oldest: setup-oldest ## Run the Spark-facing tests in .venv-oldest, but for the slow ones: what those kill is the same there
-	$(OLDEST_BIN)/python -m pytest tests/spark -m "not slow" $(PYTEST_FLAGS)
-
 .PHONY: check
 check: setup ## ruff, mypy --strict, import-linter, codespell, drift of the README's tables and of generated code
 	$(BIN)/ruff format --check .

@@ -61,7 +61,7 @@ SYNC_MESSAGES = 8_000
 SHORT_MESSAGES = 500
 """Of a short run of a Java program, whose time is that of its start and end."""
 
-FETCHES_UNDER_WAY = 8
+FETCHES_UNDER_WAY = TubeMQOptions.fetches_in_flight
 """As many as ours has by default."""
 
 SENDS_UNDER_WAY = 2000

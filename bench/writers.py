@@ -21,6 +21,7 @@ from bench.publish import NAMESPACE, Workload, create_topic, make_values, publis
 from bench.readers import JVM, ROOT, VALUE_ONLY, perf_rate
 from dev.pulsar_admin import PulsarAdmin
 from dev.pulsar_broker import distribution, program_environment
+from spark_mq_source.pulsar.options import PulsarOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +37,7 @@ BATCH_ROWS = 10_000
 CLIENT_MESSAGES = 120_000
 """What pulsar-client writes: at a twentieth of our rate, a few seconds give its rate as well as minutes."""
 
-CLIENT_BATCH_BYTES = 1 << 20
+CLIENT_BATCH_BYTES = PulsarOptions.batching_max_bytes
 """Of the two clients' batches: as many as ours have; Java's are slower with the 100 kB of the entries made ready."""
 
 BATCH_DELAY_MS = 10

@@ -24,7 +24,7 @@ JOBS = 2
 NEWEST, OLDEST = ".venv/bin/python", ".venv-oldest/bin/python"
 SUMMARY = "short test summary info"
 NOTHING_SELECTED = 5
-"""pytest's exit code where no test of a part is meant by the arguments."""
+"""pytest's exit code where the arguments mean no test; of all parts together they must mean some."""
 
 
 @dataclass
@@ -47,13 +47,14 @@ class Part:
 
     @property
     def failed(self) -> bool:
-        """Whether a test did, or pytest itself."""
+        """Whether a test did, or pytest itself; not where the arguments mean no test of this part."""
         return self.code not in {0, NOTHING_SELECTED}
 
     def summary(self) -> list[str]:
         """The last words of pytest: its summary, or its last line."""
-        begin = next((n for n, line in enumerate(self.lines) if SUMMARY in line), len(self.lines) - 1)
-        return self.lines[max(begin, 0) :]
+        # The last one: what a failed test has printed may have a summary in it too.
+        begin = max((n for n, line in enumerate(self.lines) if SUMMARY in line), default=-1)
+        return self.lines[begin:]
 
 
 def parts(arguments: Sequence[str]) -> list[Part]:
@@ -67,7 +68,7 @@ def parts(arguments: Sequence[str]) -> list[Part]:
 
 
 def run(found: Sequence[Part], jobs: int) -> int:
-    """Runs them, so many at a time, and prints; the exit code is 1 if one of them failed.
+    """Runs them, so many at a time, and prints; the exit code is 1 if one of them failed, or none had a test to run.
 
     An interrupt, or the signal to end, is passed on to those that run, once: they say what failed until then.
     """
@@ -76,7 +77,7 @@ def run(found: Sequence[Part], jobs: int) -> int:
 
     def stop(*_: object) -> None:
         stopping.set()
-        for process in running:
+        for process in tuple(running):
             process.send_signal(signal.SIGINT)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -88,7 +89,7 @@ def run(found: Sequence[Part], jobs: int) -> int:
             signal.signal(number, handler)
     for part in found:
         print(f"\n======== {part.name}: {part.minutes:.1f} minutes, exit code {part.code}", *part.summary(), sep="\n")
-    return int(any(part.failed for part in found))
+    return int(any(part.failed for part in found) or all(part.code == NOTHING_SELECTED for part in found))
 
 
 def _run(part: Part, *, running: list[subprocess.Popen[str]], stopping: threading.Event) -> None:

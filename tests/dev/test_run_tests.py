@@ -40,8 +40,12 @@ def test_lines_say_their_part_and_the_end_says_all_summaries(tmp_path: Path, cap
     assert "1 passed" in end[-1]
 
 
-@pytest.mark.parametrize(("names", "code"), [(["good", "none"], 0), (["none"], 0), (["good", "bad", "good"], 1)])
-def test_one_failure_fails_all_and_a_part_without_tests_is_none(tmp_path: Path, names: list[str], code: int) -> None:
+@pytest.mark.parametrize(
+    ("names", "code"), [(["good", "none"], 0), (["none", "none"], 1), (["good", "bad", "good"], 1)]
+)
+def test_one_failure_fails_all_and_so_does_having_no_test_in_any_part(
+    tmp_path: Path, names: list[str], code: int
+) -> None:
     assert run([part(tmp_path, name) for name in names], 1) == code
 
 

@@ -5,7 +5,7 @@ side of the connection. To Arrow that is a regular end of the stream, so the row
 whoever writes them would believe that they are all (seen on 4.3.0). What Spark calls in a worker is not told otherwise;
 so the connection is looked at.
 
-And what pyspark does after each task: it collects garbage, whoever's turn is next.
+And what pyspark does in it after each task: it collects garbage, whoever's turn is next.
 """
 
 from __future__ import annotations

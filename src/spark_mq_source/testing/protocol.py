@@ -150,6 +150,13 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._blocked_since_s = None
+        self._go_on()
+
+    def _next_turn(self) -> None:
+        self._turn_bytes = 0
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self.channel is not None:
             self.channel.pump(time.monotonic())
 
@@ -184,11 +191,6 @@ class Connection(asyncio.Protocol):
         if self._blocked_since_s is not None or self._turn_bytes >= _TURN_BYTES or self._ended:
             return 0
         return self.ready_count - len(self.in_flight)
-
-    def _next_turn(self) -> None:
-        self._turn_bytes = 0
-        if self.channel is not None:
-            self.channel.pump(time.monotonic())
 
     @property
     def msg_timeout_s(self) -> float:
