@@ -88,7 +88,6 @@ class Format(Protocol):
         service: host and port that clients connect to first.
         partitions_have_ends: whether a plan sees that a partition has no message.
         more_tasks: options for at least seven tasks where a topic has two partitions.
-        partitions_split: whether they have any effect.
         impatient: options for tests of links that fail without a word.
         ordered: whether a partition's messages come as they were published. NSQ promises no order.
         reconnects: whether one read goes on over a new connection. NSQ's does not: what a broken connection held is
@@ -105,7 +104,6 @@ class Format(Protocol):
     service: tuple[str, int]
     partitions_have_ends: bool
     more_tasks: Mapping[str, str]
-    partitions_split: bool
     impatient: Mapping[str, str]
     ordered: bool
     reconnects: bool
@@ -171,7 +169,6 @@ class PulsarFormat(_Positioned):
     name: str = "pulsar-native"
     position_columns: str = f"topic string, partition int, {MESSAGE_ID}"
     partitions_have_ends: bool = True
-    partitions_split: bool = True
     impatient: Mapping[str, str] = field(default_factory=lambda: {"keepAliveInterval": "500ms"})
     defaults: dict[str, str] = field(default_factory=dict)
 
@@ -254,7 +251,6 @@ class TubeMQFormat(_Positioned):
     name: str = "tubemq"
     position_columns: str = "topic string, broker_id int, partition int, message_id bigint"
     partitions_have_ends: bool = False  # of one store they have one index
-    partitions_split: bool = False
     impatient: Mapping[str, str] = field(default_factory=lambda: {"requestTimeout": "1s"})
 
     @property
@@ -318,7 +314,6 @@ class NsqFormat:
     position_columns: str = "topic string, nsqd string, message_id string"
     partitions_have_ends: bool = True
     more_tasks: Mapping[str, str] = field(default_factory=lambda: {"connectionsPerNsqd": "4"})
-    partitions_split: bool = True
     impatient: Mapping[str, str] = field(
         # One trigger gets far enough to be stopped half way.
         default_factory=lambda: {"heartbeatInterval": "1s", "msgTimeout": "4s", "maxInFlight": "1000"}

@@ -248,7 +248,7 @@ class TubeMQOptions(Options):
         check=at_least(1),
     )
     min_partitions: int | None = option(
-        "Known from other formats, and without effect: one partition is always one task.",
+        "Split partitions until there are at least this many tasks, each with a connection of its own.",
         default=None,
         default_text="one task a partition",
         check=at_least(1),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_mq_source.core.errors import BrokerError, DataLossError, MQSourceError, OptionError, ResourceBusyError
@@ -12,11 +14,20 @@ from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client import TubeMQClient, unique_client_id
 from spark_mq_source.tubemq.commands import BrokerPartition
 from spark_mq_source.tubemq.error_codes import PARTITION_OCCUPIED
-from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, TopicPartition, WantedOffsets
+from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, TopicPartition, WantedOffsets
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.reader import MOST_GROUPS, TubeMQRange, reading_group
 
-__all__ = ["Bounds", "Partitions", "check_named", "fetch_bounds", "partitions_of", "plan_batch", "resolve_offset"]
+__all__ = [
+    "Bounds",
+    "Partitions",
+    "check_named",
+    "fetch_bounds",
+    "partitions_of",
+    "plan_batch",
+    "resolve_offset",
+    "split_ranges",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +64,6 @@ def plan_batch(options: TubeMQOptions) -> list[TubeMQRange]:
 def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:
     meta = client.fetch_topics(options.topic_names, group=options.group_name, filters=options.filters)
     partitions = partitions_of(meta.partitions())
-    if options.min_partitions is not None and options.min_partitions > len(partitions):
-        logger.warning(
-            "tubemq: minPartitions=%d, but there are %d partitions, and each is one task",
-            options.min_partitions,
-            len(partitions),
-        )
     starts = options.starting_offsets or WantedOffsets(everywhere=EARLIEST)
     ends = options.ending_offsets or WantedOffsets(everywhere=LATEST)
     check_named("startingOffsets", starts, partitions)
@@ -70,7 +75,36 @@ def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:
         end = min(ends.at(tp) or 0, bounds[tp].last)
         if start < end:
             ranges.append(TubeMQRange(tp, partitions[tp].broker, start, end, client.authorized))
-    return ranges
+    return split_ranges(options, ranges)
+
+
+def split_ranges(options: TubeMQOptions, ranges: Sequence[TubeMQRange]) -> list[TubeMQRange]:
+    """At least `minPartitions` ranges where the index has that many messages, larger ones into more pieces.
+
+    Tasks read one partition at once because each reads in a group of its own, over its own connection. A cut is between
+    two messages of the index; one of them may be another partition's of the same store, which makes a piece shorter.
+    """
+    wanted = options.min_partitions or 0
+    if wanted <= len(ranges):
+        return list(ranges)
+    total = sum(r.end - r.start for r in ranges)
+    return [piece for r in ranges for piece in _cut(r, -(-wanted * (r.end - r.start) // total))]
+
+
+def _cut(r: TubeMQRange, pieces: int) -> Iterator[TubeMQRange]:
+    """The same range in `pieces` of nearly the same number of messages, or in one for each message.
+
+    Example:
+        >>> from spark_mq_source.tubemq.commands import Broker
+        >>> whole = TubeMQRange(TopicPartition("flights", 1, 0), Broker(1, "host", 8123), 28, 28 + 5 * 28)
+        >>> [str(piece) for piece in _cut(whole, 2)]
+        ['1:flights:0 [28, 84)', '1:flights:0 [84, 168)']
+    """
+    messages = (r.end - r.start) // INDEX_BYTES
+    pieces = max(1, min(pieces, messages))
+    cuts = [r.start + messages * k // pieces * INDEX_BYTES for k in range(pieces)]
+    for start, end in itertools.pairwise([*cuts, r.end]):
+        yield dataclasses.replace(r, start=start, end=end)
 
 
 def partitions_of(found: Iterable[BrokerPartition]) -> dict[TopicPartition, BrokerPartition]:

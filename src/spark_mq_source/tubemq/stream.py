@@ -39,6 +39,7 @@ from spark_mq_source.tubemq.planner import (
     fetch_bounds,
     partitions_of,
     resolve_offset,
+    split_ranges,
 )
 from spark_mq_source.tubemq.reader import TubeMQRange, reading_group
 from spark_mq_source.tubemq.session import PartitionConsumer
@@ -184,7 +185,7 @@ class TubeMQStream:
                 ranges.append(TubeMQRange(tp, partitions[tp].broker, begin, finish, self._client.authorized))
             else:
                 self._report(f"{tp} is no longer there, with whatever was not read of it")
-        return ranges
+        return split_ranges(self._options, ranges)
 
     def commit(self, end: Mapping[str, object]) -> None:
         """Spark has `end` for good: the group's position on the brokers follows, for whoever looks at it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 import zlib
@@ -76,6 +77,11 @@ def test_any_range_has_just_the_messages_that_were_put_there(
     for task in tasks:
         for some in random_ranges(rng, task, 6):
             assert [row["message_id"] for row in read(options, some)] == within(places, some), some
+    pieces = plan_batch(dataclasses.replace(options, min_partitions=rng.randrange(4, 40)))
+    assert len(pieces) > len(tasks)
+    for piece in pieces:
+        assert [row["message_id"] for row in read(options, piece)] == within(places, piece), piece
+    assert sum(len(within(places, piece)) for piece in pieces) == len(places)
 
 
 def test_types_hash_alike_and_are_told_apart(tubemq: TubeUnderTest, tube_java: TubeJavaClient):

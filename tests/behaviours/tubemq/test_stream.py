@@ -80,15 +80,20 @@ def test_triggers_chain_across_stores_and_brokers(tubemq: TubeUnderTest, query: 
     assert {row["partition"] for row in q.rows if row["topic"] == topics[0]} == {0, 1, 10_000, 10_001}
 
 
-def test_a_trigger_is_repeated_exactly_whatever_came_since(tubemq: TubeUnderTest, query: MakeQuery, publish: Publish):
+@pytest.mark.parametrize("tasks", [3, 8])
+def test_a_trigger_is_repeated_exactly_whatever_came_since(
+    tubemq: TubeUnderTest, query: MakeQuery, publish: Publish, tasks: int
+):
     topic = tubemq.topic(3)
     publish(topic, numbered(50, "a"))
-    q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=17)
+    q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=17, minPartitions=tasks)
     q.begin()
     assert q.at is not None
     start = q.at
     end = through_json(q.stream.latest(start))
-    first = q.read(q.stream.ranges(start, end))
+    ranges = q.stream.ranges(start, end)
+    assert len(ranges) >= tasks
+    first = q.read(ranges)
     publish(topic, numbered(50, "b"))
     q.restart()
     # As Spark does where the checkpoint has the end of the first batch and no commit: it asks for the start again.
