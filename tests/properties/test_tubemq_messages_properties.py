@@ -12,10 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import CorruptMessageError, MQSourceError, RemoteProtocolError
-from spark_mq_source.tubemq._pb import TransferedMessage, TransferedMessages
+from spark_mq_source.tubemq import _messages_python
+from spark_mq_source.tubemq._pb import GetMessageResponseB2C, TransferedMessage, TransferedMessages
 from spark_mq_source.tubemq.messages import MessageDecoder, first_message
 
-pytest.importorskip("spark_mq_source.tubemq._messages_native", exc_type=ImportError)
+_messages_native = pytest.importorskip("spark_mq_source.tubemq._messages_native", exc_type=ImportError)
 
 COLUMNS = {
     "value": pa.binary(),
@@ -162,6 +163,20 @@ def test_filters_and_the_stop_leave_out_what_they_should(messages: list[Any], fi
     assert to_rows(both.take()) == [row for row in expected if row["message_type"] in filters]
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(contents, max_size=6),
+    st.builds(GetMessageResponseB2C, success=st.booleans(), err_code=st.integers(0, 999), err_msg=st.text(max_size=5)),
+    st.integers(0, 1 << 40),
+)
+def test_an_answer_without_its_messages(messages: list[Any], head: GetMessageResponseB2C, most: int) -> None:
+    tail = GetMessageResponseB2C(curr_offset=most, max_offset=most)
+    other = b"\x7d\0\0\0\0\x61\0\0\0\0\0\0\0\0"  # fields 15 and 12, of fixed sizes
+    body = head.SerializeToString() + encode(messages) + other + tail.SerializePartialToString()
+    expected = head.SerializeToString() + other + tail.SerializePartialToString()
+    assert _messages_native.without_messages(body) == _messages_python.without_messages(body) == expected
+
+
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
     body = bytearray(encode(draw(st.lists(contents, min_size=1, max_size=3))))
@@ -187,6 +202,13 @@ def test_garbage_has_the_same_outcome_in_both(body: bytes, schema: pa.Schema, on
     assert isinstance(outcome, int) or outcome[0] in {CorruptMessageError, RemoteProtocolError}
     both.decode(good)
     both.take()
+    others = []
+    for implementation in (_messages_native, _messages_python):
+        try:
+            others.append(implementation.without_messages(body))
+        except RemoteProtocolError as error:
+            others.append(str(error))
+    assert others[0] == others[1]
 
 
 @settings(deadline=None)

@@ -11,7 +11,7 @@ from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError
 from spark_mq_source.tubemq import commands as c
 from spark_mq_source.tubemq.commands import decode_request, decode_response, encode_request, encode_response, is_stored
 from spark_mq_source.tubemq.connection import Call, TubeMQConnection
-from spark_mq_source.tubemq.wire import BEGIN_TOKEN, Frame, encode_frame, take_frame
+from spark_mq_source.tubemq.wire import BEGIN_TOKEN, Frame, SeenBlocks, encode_frame, take_frame
 from tests.vectors import tubemq_calls
 
 MAX_PAYLOAD_BYTES = 1 << 20
@@ -206,6 +206,33 @@ def test_a_payload_survives_any_cut_into_blocks(blocks: list[bytes], trailing: b
     assert frame is not None
     assert (bytes(frame.payload), frame.size, frame.serial_no) == (b"".join(blocks), len(data), 7)
     assert all(take_frame(memoryview(data[:n]), 0) is None for n in range(len(data)))
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=40), min_size=1, max_size=5), min_size=1, max_size=3),
+    st.lists(st.integers(1, 60), max_size=20),
+)
+@settings(deadline=None)
+def test_blocks_that_were_seen_are_not_looked_at_again(frames: list[list[bytes]], pieces: list[int]) -> None:
+    stream = b"".join(
+        BEGIN_TOKEN
+        + (7).to_bytes(4, "big")
+        + len(blocks).to_bytes(4, "big")
+        + b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
+        for blocks in frames
+    )
+    seen = SeenBlocks()
+    offset = 0
+    payloads = []
+    for received in [*itertools.accumulate(pieces), len(stream)]:
+        arrived = bytearray(stream[:received])
+        for begin, _ in seen.bounds:
+            # Its size: whoever looked at it again would refuse it.
+            arrived[offset + begin - 4 : offset + begin] = b"\xff\xff\xff\xff"
+        while frame := take_frame(memoryview(bytes(arrived)), offset, seen=seen):
+            payloads.append(bytes(frame.payload))
+            offset += frame.size
+    assert payloads == [b"".join(blocks) for blocks in frames]
 
 
 @pytest.mark.parametrize("blocks", [1, 3584])

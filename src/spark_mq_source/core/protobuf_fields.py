@@ -13,7 +13,7 @@ __all__ = ["signed32", "take_fields", "take_varint"]
 
 
 def take_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Each field of a protobuf message: its tag, and its value (varint) or where it begins and ends (bytes).
+    """Each field of a protobuf message: its tag, its value (varint) or where that begins (others), and where it ends.
 
     Raises:
         CorruptMessageError: the bytes are no protobuf message.
@@ -44,10 +44,12 @@ def take_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]
                 raise CorruptMessageError(msg)
             yield tag, start, at
         elif wire_type in (1, 5):
+            start = at
             at += 8 if wire_type == 1 else 4
             if at > end:
                 msg = "a protobuf field reaches past the end"
                 raise CorruptMessageError(msg)
+            yield tag, start, at
         else:
             msg = "a protobuf field has an unknown wire type"
             raise CorruptMessageError(msg)

@@ -36,7 +36,7 @@ from spark_mq_source.tubemq._messages_python import (
     unreadable_answer,
 )
 
-__all__ = ["MessageColumns"]
+__all__ = ["MessageColumns", "without_messages"]
 
 _SENTENCES = {
     -1: "a protobuf number does not end",
@@ -939,3 +939,26 @@ def _count_messages(data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.Py_
             break
         count += field.tag == 0x22
     return count
+
+
+def without_messages(body):
+    """As `_messages_python.without_messages`, without a copy of the messages."""
+    view: Py_buffer
+    data: cython.p_uchar
+    field: _Field
+    at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t
+    others = []
+    PyObject_GetBuffer(body, cython.address(view), PyBUF_SIMPLE)
+    try:
+        data = cython.cast(cython.p_uchar, view.buf)
+        while at < view.len:
+            end = _read_field(data, at, view.len, cython.address(field))
+            if end < 0:
+                raise unreadable_answer(_sentence(end))
+            if field.tag != 0x22:
+                others.append(data[at:end])
+            at = end
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return b"".join(others)

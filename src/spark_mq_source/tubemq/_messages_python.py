@@ -58,6 +58,7 @@ __all__ = [
     "corrupt_message",
     "first_message",
     "unreadable_answer",
+    "without_messages",
 ]
 
 FAIL, SKIP, NULL = 0, 1, 2
@@ -315,6 +316,31 @@ def first_message(body: bytes | memoryview) -> tuple[int, int] | None:
     except CorruptMessageError as error:
         raise unreadable_answer(str(error)) from None
     return None
+
+
+def without_messages(body: bytes | memoryview) -> bytes:
+    """What an answer says beside its messages: a protobuf message with all its other fields.
+
+    Args:
+        body: the answer to GET_MESSAGE.
+
+    Raises:
+        RemoteProtocolError: it cannot be read.
+
+    Example:
+        >>> without_messages(bytes.fromhex("0801 10c801 2202ffff 281c")).hex(" ", -1)
+        '08 01 10 c8 01 28 1c'
+    """
+    data = bytes(body)
+    others, at = [], 0
+    try:
+        for tag, _, stop in take_fields(data, 0, len(data)):
+            if tag != 0x22:
+                others.append(data[at:stop])
+            at = stop
+    except CorruptMessageError as error:
+        raise unreadable_answer(str(error)) from None
+    return b"".join(others)
 
 
 def corrupt_message(sentence: str, message_id: int | None, number: int, fetch_offset: int) -> CorruptMessageError:

@@ -27,7 +27,8 @@ from google.protobuf.message import Message as ProtobufMessage
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
 from spark_mq_source.core.protobuf import FieldPairs
 from spark_mq_source.tubemq import _pb
-from spark_mq_source.tubemq.wire import Frame, encode_frame
+from spark_mq_source.tubemq.messages import without_messages
+from spark_mq_source.tubemq.wire import Frame, encode_frame, encode_frame_of
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -1065,6 +1066,11 @@ def encode_request(serial_no: int, request: Request, *, timeout_ms: int) -> byte
     """
     if type(request) is SendMessage:
         return _encode_send(serial_no, request, timeout_ms)
+    is_repeated = type(request) is GetMessage or type(request) is CommitOffset
+    return encode_frame(serial_no, (_repeated_payload_of if is_repeated else _payload_of)(request, timeout_ms))
+
+
+def _payload_of(request: Request, timeout_ms: int) -> bytes:
     method, service_type, kind = _REQUESTS[type(request)]
     message = kind()
     try:
@@ -1073,7 +1079,11 @@ def encode_request(serial_no: int, request: Request, *, timeout_ms: int) -> byte
     except (EncodeError, TypeError, ValueError) as error:
         msg = f"{type(request).__name__} cannot be sent: {error}"
         raise LocalProtocolError(msg) from error
-    return encode_frame(serial_no, _REQUEST_HEADS[service_type] + _delimited(body))
+    return _REQUEST_HEADS[service_type] + _delimited(body)
+
+
+_repeated_payload_of = lru_cache(maxsize=64)(_payload_of)
+"""The same for requests that a reader repeats without a change."""
 
 
 def decode_response(frame: Frame) -> tuple[Method | None, Response]:
@@ -1099,7 +1109,9 @@ def decode_response(frame: Frame) -> tuple[Method | None, Response]:
     if method == Method.SEND_MESSAGE:
         return Method.SEND_MESSAGE, _send_response_of(_parse(_pb.SendMessageResponseB2P, data))
     if method == Method.GET_MESSAGE:
-        return Method.GET_MESSAGE, _get_response_of(_parse(_pb.GetMessageResponseB2C, data), data)
+        # Its messages are left where they are: protobuf would copy half a MiB of them as an unknown field.
+        head = memoryview(without_messages(data))
+        return Method.GET_MESSAGE, _get_response_of(_parse(_pb.GetMessageResponseB2C, head), data)
     known = _RESPONSES.get(method)  # type: ignore[call-overload]
     if known is None:
         msg = f"the server answers method {method}, which nobody called"
@@ -1173,9 +1185,6 @@ def _encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
     # A quarter of the time that protobuf and the filling of its objects take. The fields in protobuf's own order.
     client_id, topic_name, partition_id, data, flag, check_sum, sent_addr, msg_type, msg_time, auth_info = send
     try:
-        head = _encode_send_head(client_id, topic_name, partition_id)
-        size = len(data)
-        size_of_data = _ONE_BYTE[size] if size < _MORE else _varint(size)
         tail = _encode_send_tail(sent_addr, msg_type, msg_time, auth_info)
         if 1 << 28 <= check_sum < 1 << 31 and 0 <= flag < _MORE:
             sum_and_flag = bytes(
@@ -1192,32 +1201,33 @@ def _encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
             )
         else:
             sum_and_flag = b"\x28" + _varint(flag) + b"\x30" + _varint(check_sum)
-        request_bytes = len(head) + len(size_of_data) + size + len(sum_and_flag) + len(tail)
-        call = _encode_send_call(timeout_ms, request_bytes)
-        return encode_frame(serial_no, b"".join((call, head, size_of_data, data, sum_and_flag, tail)))
+        before = _before_data(client_id, topic_name, partition_id, len(data), len(sum_and_flag) + len(tail), timeout_ms)
+        return encode_frame_of(serial_no, (before, data, sum_and_flag, tail))
     except (EncodeError, TypeError, ValueError, AttributeError) as error:
         msg = f"SendMessage cannot be sent: {error}"
         raise LocalProtocolError(msg) from error
 
 
-@lru_cache(maxsize=1024)
-def _encode_send_call(timeout_ms: int, request_bytes: int) -> bytes:
-    body = b"\x08\x0d\x10" + _varint(timeout_ms) + b"\x1a" + _varint(request_bytes)
-    return _REQUEST_HEADS[_WRITE] + _varint(len(body) + request_bytes) + body
-
-
-@lru_cache(maxsize=4096)
-def _encode_send_head(client_id: str, topic_name: str, partition_id: int) -> bytes:
-    fields = (
-        b"\x0a",
-        _text_field(client_id),
-        b"\x12",
-        _text_field(topic_name),
-        b"\x18",
-        _varint(partition_id),
-        b"\x22",
+@lru_cache(maxsize=16_384)
+def _before_data(
+    client_id: str, topic_name: str, partition_id: int, data_bytes: int, bytes_after: int, timeout_ms: int
+) -> bytes:
+    """All of the payload before the data: the same for all messages of a size to a partition."""
+    request = b"".join(
+        (
+            b"\x0a",
+            _text_field(client_id),
+            b"\x12",
+            _text_field(topic_name),
+            b"\x18",
+            _varint(partition_id),
+            b"\x22",
+            _varint(data_bytes),
+        )
     )
-    return b"".join(fields)
+    request_bytes = len(request) + data_bytes + bytes_after
+    body = b"\x08\x0d\x10" + _varint(timeout_ms) + b"\x1a" + _varint(request_bytes)
+    return _REQUEST_HEADS[_WRITE] + _varint(len(body) + request_bytes) + body + request
 
 
 def _encode_send_tail(

@@ -45,7 +45,7 @@ from spark_mq_source.tubemq.commands import (
     parse_failure,
 )
 from spark_mq_source.tubemq.error_codes import CERTIFICATE_FAILURE, DUPLICATE_PARTITION, HB_NO_NODE
-from spark_mq_source.tubemq.wire import MAX_PAYLOAD_BYTES, take_frame
+from spark_mq_source.tubemq.wire import MAX_PAYLOAD_BYTES, SeenBlocks, take_frame
 
 __all__ = [
     "Answer",
@@ -184,6 +184,7 @@ class TubeMQConnection:
         self._next_heartbeat = now + self._heartbeat_seconds
         self._paused = False
         self._buffer = ReceiveBuffer()
+        self._seen = SeenBlocks()
         self._events: list[Event] = []
         self._unsent = bytearray()
         self._waiting: dict[int, _Waiting] = {}
@@ -314,7 +315,7 @@ class TubeMQConnection:
         assert data is not None  # noqa: S101 - for mypy: as many as there are
         offset = 0
         try:
-            while (frame := take_frame(data, offset, self._max_payload_bytes)) is not None:
+            while (frame := take_frame(data, offset, self._max_payload_bytes, self._seen)) is not None:
                 offset += frame.size
                 serial_no = frame.serial_no
                 call = waiting.pop(serial_no, None)

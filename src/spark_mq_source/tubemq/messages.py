@@ -19,7 +19,7 @@ from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.tubemq import _messages_python
 from spark_mq_source.tubemq._messages_python import FAIL, NULL, SKIP, ZoneShift, first_message
 
-__all__ = ["MessageDecoder", "first_message", "implementation"]
+__all__ = ["MessageDecoder", "first_message", "implementation", "without_messages"]
 
 _ON_CORRUPT: Final = {"fail": FAIL, "skip": SKIP, "null": NULL}
 
@@ -35,6 +35,19 @@ def implementation() -> str:
         True
     """
     return _decoding.name
+
+
+def without_messages(body: bytes | memoryview) -> bytes:
+    """What an answer to GET_MESSAGE says beside its messages: the bytes of all its other fields.
+
+    Raises:
+        RemoteProtocolError: it cannot be read.
+
+    Example:
+        >>> without_messages(bytes.fromhex("0801 10c801 2202ffff 281c")).hex(" ", -1)
+        '08 01 10 c8 01 28 1c'
+    """
+    return _decoding.module.without_messages(body)  # type: ignore[no-any-return]
 
 
 class MessageDecoder:

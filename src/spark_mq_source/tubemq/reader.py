@@ -197,9 +197,7 @@ class _Cursor:
         while True:
             self._ask_ahead(end)
             pair = self._pairs.popleft()
-            what = f"fetch at {self.position}"
-            got = self._client.wait(pair.got, what)
-            ended = self._client.wait(pair.committed, f"commit of the {what}").curr_offset
+            got, ended = self._wait(pair)
             if got.err_code == SUCCESS and got.curr_offset != self.position:
                 msg = (
                     f"{self._consumer.address}: a fetch began at {got.curr_offset} where {self.position} was to follow"
@@ -227,6 +225,16 @@ class _Cursor:
                 )
                 raise RequestTimeoutError(msg)
             self._rest(seconds)
+
+    def _wait(self, pair: _Pair) -> tuple[GetMessageResponse, int]:
+        what = f"fetch at {self.position}"
+        try:
+            # It comes last: who waits for the fetch first is woken twice.
+            ended = self._client.wait(pair.committed, f"commit of the {what}").curr_offset
+        except MQSourceError:
+            self._client.wait(pair.got, what)  # where this failed, its error says why the commit did
+            raise
+        return self._client.wait(pair.got, what), ended
 
     def _ask_ahead(self, end: int) -> None:
         """Keeps fetches under way, as many as likely end within the range, and one at least."""

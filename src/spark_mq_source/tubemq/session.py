@@ -80,6 +80,7 @@ HEARTBEAT_MS: Final = 10_000
 _ONLY_SUCCESS: Final = frozenset({SUCCESS})
 _READABLE: Final = frozenset({SUCCESS, NOT_FOUND, SERVER_CONSUME_SPEED_LIMIT})
 _serial_nos = itertools.count(1)
+_new_tuple = tuple.__new__
 
 
 class Authorization:
@@ -164,10 +165,16 @@ class Receipts(Protocol):
         """What became of messages, in the order of the answers."""
 
 
-class _Sent(NamedTuple):
-    """A message without an answer, and who is told of it."""
+class _Pack(NamedTuple):
+    """Messages that were sent in one go.
 
-    send: commands.SendMessage
+    Attributes:
+        sends: those without an answer, by serial number. One object for all of them: one for each would be looked at by
+            the garbage collector time and again.
+        receipts: who is told of them.
+    """
+
+    sends: dict[int, commands.SendMessage]
     receipts: Receipts
 
 
@@ -197,7 +204,7 @@ class Session:
         self._timeout_ms = options.request_timeout_ms
         self._authorization = authorization
         self._is_master = broker is None
-        self._waiting: dict[int, _Waiter | _Sent] = {}
+        self._waiting: dict[int, _Waiter | _Pack] = {}
         self._consumers: dict[tuple[str, str, str, int], PartitionConsumer] = {}
         connection = TubeMQConnection(
             broker=broker,
@@ -248,10 +255,10 @@ class Session:
             receipts: told by the driver's thread, or by this one where the connection has ended.
         """
         self.last_used = time.monotonic()
-        calls = [Call(_next_serial_no(), send) for send in sends]
+        calls = [_new_tuple(Call, (_next_serial_no(), send)) for send in sends]
+        pack = _Pack(dict(calls), receipts)  # type: ignore[arg-type]  # requests of calls are of any kind
         waiting = self._waiting
-        for serial_no, send in calls:
-            waiting[serial_no] = _Sent(send, receipts)  # type: ignore[arg-type]  # requests of calls are of any kind
+        waiting.update(dict.fromkeys(pack.sends, pack))
         try:
             self._driver.send(*calls)
         except MQSourceError as error:
@@ -289,11 +296,12 @@ class Session:
         told: dict[Receipts, list[Receipt]] = {}
         for event in events:
             if type(event) is Answer:
-                waiter = waiting.pop(event.serial_no, None)
-                if type(waiter) is _Sent:
-                    told.setdefault(waiter.receipts, []).append((waiter.send, event.response))
+                serial_no, _, response = event
+                waiter = waiting.pop(serial_no, None)
+                if type(waiter) is _Pack:
+                    told.setdefault(waiter.receipts, []).append((waiter.sends.pop(serial_no), response))
                 elif type(waiter) is _Waiter:
-                    self._settle(waiter, event.response)
+                    self._settle(waiter, response)
             elif type(event) is Unanswered:
                 self._fail(event.serial_no, self._unanswered(event.request), told)
             elif type(event) is PartitionLost:
@@ -305,8 +313,8 @@ class Session:
 
     def _fail(self, serial_no: int, error: MQSourceError, told: dict[Receipts, list[Receipt]]) -> None:
         waiter = self._waiting.pop(serial_no, None)
-        if type(waiter) is _Sent:
-            told.setdefault(waiter.receipts, []).append((waiter.send, error))
+        if type(waiter) is _Pack:
+            told.setdefault(waiter.receipts, []).append((waiter.sends.pop(serial_no), error))
         elif type(waiter) is _Waiter:
             waiter.answer.set_exception(error)
 

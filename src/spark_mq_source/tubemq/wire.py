@@ -15,6 +15,7 @@ any size is read (seed "Client RPC", section 1, which says 8196 by mistake; serv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -26,7 +27,9 @@ __all__ = [
     "MAX_BLOCKS",
     "MAX_PAYLOAD_BYTES",
     "Frame",
+    "SeenBlocks",
     "encode_frame",
+    "encode_frame_of",
     "take_frame",
 ]
 
@@ -74,26 +77,57 @@ def encode_frame(serial_no: int, payload: bytes) -> bytes:
         >>> encode_frame(7, b"payload").hex(" ", -4)
         'ff7ff4fe 00000007 00000001 00000007 7061796c 6f6164'
     """
-    size = len(payload)
+    return encode_frame_of(serial_no, (payload,))
+
+
+def encode_frame_of(serial_no: int, parts: Sequence[bytes | memoryview]) -> bytes:
+    """The same for a payload in parts, which a frame of one block copies once.
+
+    Raises:
+        LocalProtocolError: as above.
+    """
+    size = sum(map(len, parts))
     if 0 < size <= BLOCK_BYTES:
-        return _ONE_BLOCK.pack(BEGIN_TOKEN, serial_no, 1, size) + payload
+        return b"".join((_ONE_BLOCK.pack(BEGIN_TOKEN, serial_no, 1, size), *parts))
+    payload = b"".join(parts)
     if not 0 < size <= MAX_PAYLOAD_BYTES:
         msg = f"a call of {size} bytes cannot be sent: a server takes 1 to {MAX_PAYLOAD_BYTES}"
         raise LocalProtocolError(msg)
-    parts = [HEAD.pack(BEGIN_TOKEN, serial_no, -(-size // BLOCK_BYTES))]
+    blocks = [HEAD.pack(BEGIN_TOKEN, serial_no, -(-size // BLOCK_BYTES))]
     for start in range(0, size, BLOCK_BYTES):
         block = payload[start : start + BLOCK_BYTES]
-        parts += (SIZE.pack(len(block)), block)
-    return b"".join(parts)
+        blocks += (SIZE.pack(len(block)), block)
+    return b"".join(blocks)
 
 
-def take_frame(data: memoryview, offset: int, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> Frame | None:
+class SeenBlocks:
+    """How far into a frame that is not whole its blocks have been looked at; all offsets are from its begin.
+
+    A fetch of half a MiB has 64 blocks and arrives in several pieces: without this all were looked at for each of them.
+    """
+
+    __slots__ = ("at", "bounds", "total")
+
+    def __init__(self) -> None:
+        self.start_over()
+
+    def start_over(self) -> None:
+        """For the next frame."""
+        self.at = HEAD.size
+        self.bounds: list[tuple[int, int]] = []
+        self.total = 0
+
+
+def take_frame(
+    data: memoryview, offset: int, max_payload_bytes: int = MAX_PAYLOAD_BYTES, seen: SeenBlocks | None = None
+) -> Frame | None:
     """The frame that begins at `offset`, or None while it is not whole.
 
     Args:
         data: what was received.
         offset: where the frame begins.
         max_payload_bytes: more is refused as soon as the sizes say so.
+        seen: of this frame, when it was not whole yet; kept up to date here.
 
     Raises:
         RemoteProtocolError: it does not begin with the token, or the sizes are impossible; nobody is made to wait for
@@ -123,26 +157,30 @@ def take_frame(data: memoryview, offset: int, max_payload_bytes: int = MAX_PAYLO
     if not 1 <= blocks <= MAX_BLOCKS:
         msg = f"a frame of {blocks} blocks was announced, where 1 to {MAX_BLOCKS} are possible: the stream is damaged"
         raise RemoteProtocolError(msg)
-    parts: list[memoryview] = []
-    total = 0
-    for _ in range(blocks):
-        begin = at + SIZE.size
+    seen = seen or SeenBlocks()
+    frame = data[offset:]
+    received -= offset
+    while len(seen.bounds) < blocks:
+        begin = seen.at + SIZE.size
         if received < begin:
             return None
-        (size,) = SIZE.unpack_from(data, at)
-        total += size
+        (size,) = SIZE.unpack_from(frame, seen.at)
+        total = seen.total + size
         if size < 0 or total > max_payload_bytes:
             msg = (
                 f"a frame with a block of {size} bytes, {total} in all, was announced, where at most "
                 f"{max_payload_bytes} are possible: the stream is damaged"
             )
             raise RemoteProtocolError(msg)
-        at = begin + size
-        if received < at:
+        end = begin + size
+        if received < end:
             return None
-        parts.append(data[begin:at])
-    payload = memoryview(b"".join(parts))
-    return _new_tuple(Frame, (serial_no, payload, at - offset))
+        seen.bounds.append((begin, end))
+        seen.at, seen.total = end, total
+    payload = memoryview(b"".join([frame[begin:end] for begin, end in seen.bounds]))
+    taken = _new_tuple(Frame, (serial_no, payload, seen.at))
+    seen.start_over()
+    return taken
 
 
 def _check_token(data: memoryview, offset: int) -> None:
