@@ -26,7 +26,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -53,8 +53,10 @@ from spark_mq_source.tubemq.writer import write_rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-READ_MESSAGES = {100: 1_200_000, 1024: 900_000}
-WRITTEN_MESSAGES = {100: 150_000, 1024: 160_000}
+READ_MESSAGES = {100: 3_000_000, 1024: 1_800_000}
+"""Several seconds of reading: the Java client compiles itself in the first of them, and it counts from a tenth on."""
+
+WRITTEN_MESSAGES = {100: 300_000, 1024: 300_000}
 SYNC_MESSAGES = 8_000
 """What the synchronous Java client writes: at a fiftieth of our rate, seconds more than its start and end differ by."""
 
@@ -70,13 +72,16 @@ ARROW_ROWS = 10_000
 """As many rows as Spark puts into one Arrow batch."""
 
 TIMEOUT_MS = 60_000
-BROKER_JVM = ("-XX:+UseParallelGC",)
+BROKER_JVM = ("-XX:+UseParallelGC", "-Xmx3g", "-Xmn2g")
+"""Its own start script gives it 15 GiB, 5 of them young."""
+
 FLUSH_PATIENCE_S = 120.0
 
 LABELS = {
     "read_raw": "read, raw pipelined loop",
     "read_alone": "read, 1 task without Spark",
     "read_spark": "read in Spark",
+    "read_spark_split": "read in Spark, minPartitions=2",
     "read_java": "read, Java (CliConsumer, pull)",
     "read_java_push": "read, Java (CliConsumer, push)",
     "write_raw": "write, raw pipelined loop",
@@ -128,8 +133,8 @@ class Case:
         return {"masters": self.cluster.master_addresses, "topic": topic}
 
     def rows(self) -> pa.Table:
-        """What is written."""
-        return pa.table({"value": pa.array(make_values(self.value_bytes, 2 * ARROW_ROWS), pa.binary())})
+        """What is written; made once."""
+        return _rows(self.value_bytes)
 
     def fill(self) -> None:
         """Writes what is read, and waits until it is flushed."""
@@ -146,6 +151,11 @@ class Case:
                     msg = f"only {bounds.last // INDEX_BYTES} of {self.read_messages} messages were flushed"
                     raise RuntimeError(msg)
                 time.sleep(0.2)  # the broker tells nobody
+
+
+@cache
+def _rows(value_bytes: int) -> pa.Table:
+    return pa.table({"value": pa.array(make_values(value_bytes, 2 * ARROW_ROWS), pa.binary())})
 
 
 def _rate(messages: int, work: Callable[[], None]) -> float:
@@ -197,10 +207,9 @@ def _read_alone(case: Case) -> None:
     _check_rows(rows, case.read_messages)
 
 
-def _read_spark(case: Case) -> None:
-    case.spark.read.format("tubemq").schema(VALUE_ONLY).options(**case.options(case.full)).load().write.format(
-        "noop"
-    ).mode("overwrite").save()
+def _read_spark(case: Case, **options: str) -> None:
+    rows = case.spark.read.format("tubemq").schema(VALUE_ONLY).options(**case.options(case.full), **options).load()
+    rows.write.format("noop").mode("overwrite").save()
 
 
 def _read_java(case: Case, *flags: str) -> float:
@@ -356,6 +365,7 @@ def contenders(case: Case) -> Mapping[str, Callable[[], float]]:
         "read_raw": partial(_rate, read, partial(_read_raw, case)),
         "read_alone": partial(_rate, read, partial(_read_alone, case)),
         "read_spark": partial(_rate, read, partial(_read_spark, case)),
+        "read_spark_split": partial(_rate, read, partial(_read_spark, case, minPartitions="2")),
         "read_java": partial(_read_java, case),
         "read_java_push": partial(_read_java, case, "--consume-push"),
         "write_raw": partial(_rate, written, partial(_write_raw, case)),
