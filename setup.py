@@ -9,6 +9,7 @@ HOT_MODULES = (
     "spark_mq_source.pulsar._messages_native",
     "spark_mq_source.pulsar._encode_native",
     "spark_mq_source.tubemq._messages_native",
+    "spark_mq_source.tubemq._encode_native",
     "spark_mq_source.nsq._messages_native",
     "spark_mq_source.nsq._encode_native",
 )

@@ -36,6 +36,19 @@ event = st.none() | st.builds(c.Event, int64, int32, maybe_int32, texts)
 flow = st.none() | st.builds(c.OpsTaskInfo, maybe_int64, maybe_int64, maybe_int32)
 reported = st.none() | st.builds(c.ClientSubRepInfo, int64, int64, maybe_int64, st.none() | st.booleans(), texts)
 outcome = (st.booleans(), int32, text)
+sends = st.builds(
+    c.SendMessage,
+    text,
+    text,
+    int32,
+    st.binary(max_size=200),
+    int32,
+    int32,
+    int32,
+    maybe_text,
+    maybe_text,
+    authorized,
+)
 requests = st.one_of(
     st.builds(c.RegisterProducer, text, texts, text, int64, certificate, maybe_text, config),
     st.builds(c.ProducerHeartbeat, text, texts, text, int64, certificate, config),
@@ -50,19 +63,7 @@ requests = st.one_of(
     st.builds(c.BrokerHeartbeat, text, text, texts, int32, maybe_int32, authorized),
     st.builds(c.GetMessage, text, int32, text, text, st.booleans(), st.booleans()),
     st.builds(c.CommitOffset, text, text, int32, text, st.booleans()),
-    st.builds(
-        c.SendMessage,
-        text,
-        text,
-        int32,
-        st.binary(max_size=200),
-        int32,
-        int32,
-        int32,
-        maybe_text,
-        maybe_text,
-        authorized,
-    ),
+    sends,
 )
 responses = st.one_of(
     st.builds(c.RegisterProducerResponse, *outcome, int64, texts, authorized, config),
@@ -115,6 +116,31 @@ def test_a_request_survives_the_wire(serial_no: int, request: c.Request, timeout
     frame = take_frame(memoryview(encode_request(serial_no, request, timeout_ms=timeout_ms)), 0)
     assert frame is not None
     assert (frame.serial_no, decode_request(frame)) == (serial_no, (request, timeout_ms))
+
+
+usual_sends = st.builds(
+    c.SendMessage,
+    st.just("client"),
+    st.sampled_from(["flights", "weather"]),
+    st.integers(0, 20_000),
+    st.binary(max_size=300) | st.integers(8_000, 8_300).map(bytes),
+    st.sampled_from([0, 1, 127]),
+    st.integers(1 << 27, (1 << 31) - 1),
+    st.just(2130706433),
+    maybe_text,
+    maybe_text,
+    authorized,
+)
+
+
+@given(st.lists(usual_sends | sends, max_size=5), st.booleans())
+@settings(deadline=None)
+def test_messages_that_go_out_together_have_the_bytes_they_have_alone(
+    messages: list[c.SendMessage], twice: bool
+) -> None:
+    calls = list(enumerate(messages * (1 + twice), start=1))
+    alone = b"".join(encode_request(serial_no, send, timeout_ms=10_000) for serial_no, send in calls)
+    assert c.encode_sends(calls, timeout_ms=10_000) == alone
 
 
 @given(responses)

@@ -16,6 +16,7 @@ Messages are the hot path: SEND_MESSAGE is written and GET_MESSAGE read without 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
@@ -25,8 +26,9 @@ from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as ProtobufMessage
 
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
+from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.core.protobuf import FieldPairs
-from spark_mq_source.tubemq import _pb
+from spark_mq_source.tubemq import _encode_python, _pb
 from spark_mq_source.tubemq.messages import without_messages
 from spark_mq_source.tubemq.wire import Frame, encode_frame, encode_frame_of
 
@@ -85,6 +87,7 @@ __all__ = [
     "decode_response",
     "encode_request",
     "encode_response",
+    "encode_sends",
     "is_stored",
     "parse_failure",
     "parse_topic_infos",
@@ -1070,6 +1073,27 @@ def encode_request(serial_no: int, request: Request, *, timeout_ms: int) -> byte
     return encode_frame(serial_no, (_repeated_payload_of if is_repeated else _payload_of)(request, timeout_ms))
 
 
+def encode_sends(calls: Sequence[tuple[int, SendMessage]], *, timeout_ms: int) -> bytes:
+    """The frames of messages, one after the other: what `encode_request` makes of each.
+
+    Args:
+        calls: serial numbers and messages.
+        timeout_ms: of each call.
+
+    Raises:
+        LocalProtocolError: a field does not fit the protocol, or a message is too large.
+
+    Example:
+        >>> send = SendMessage("c", "demo", 0, b"value", 0, 495922163, 0)
+        >>> encode_sends([(1, send), (2, send)], timeout_ms=10_000).count(b"value")
+        2
+    """
+    _encoding.warn_of_fallback()
+    return _encoding.module.encode_sends(  # type: ignore[no-any-return]
+        calls, timeout_ms, _encode_send, _before_data, _encode_send_tail
+    )
+
+
 def _payload_of(request: Request, timeout_ms: int) -> bytes:
     method, service_type, kind = _REQUESTS[type(request)]
     message = kind()
@@ -1249,6 +1273,8 @@ def _encode_send_tail(
     _LAST_TAIL[0] = auth_info, sent_addr, msg_type, msg_time, tail
     return tail
 
+
+_encoding: Final = Implementation(_encode_python)
 
 _Tail: TypeAlias = tuple[AuthorizedInfo | None, int, str | None, str | None, bytes]
 _LAST_TAIL: Final[list[_Tail]] = [(None, 0, None, None, b"\x38\x00")]

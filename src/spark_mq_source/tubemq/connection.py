@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 
@@ -40,6 +40,7 @@ from spark_mq_source.tubemq.commands import (
     SendMessage,
     decode_response,
     encode_request,
+    encode_sends,
     is_stored,
     method_of,
     parse_failure,
@@ -54,6 +55,7 @@ __all__ = [
     "Event",
     "NotAuthorized",
     "PartitionLost",
+    "Sends",
     "TubeMQConnection",
     "Unanswered",
 ]
@@ -74,6 +76,12 @@ class Call(NamedTuple):
 
     serial_no: int
     request: Request
+
+
+class Sends(NamedTuple):
+    """Messages that go out together: calls of `SendMessage` only."""
+
+    calls: Sequence[Call]
 
 
 class Answer(NamedTuple):
@@ -194,24 +202,31 @@ class TubeMQConnection:
 
     # What goes out.
 
-    def send(self, command: Call) -> None:
-        """Queues a call.
+    def send(self, command: Call | Sends) -> None:
+        """Queues a call, or all of several messages.
 
         Raises:
             LocalProtocolError: the connection is closed, the serial number is in use or none, or the request does not
-                fit the protocol.
+                fit the protocol; nothing is queued then.
         """
-        serial_no, request = command
-        if self.state is ConnectionState.CLOSED:
-            msg = f"{type(request).__name__} sent after {self._closed_by}"
-            raise LocalProtocolError(msg)
-        if serial_no in self._waiting or not 0 < serial_no <= MAX_SERIAL_NO:
-            msg = f"{type(request).__name__} has the serial number {serial_no}, which is in use or none"
-            raise LocalProtocolError(msg)
-        self._unsent += encode_request(serial_no, request, timeout_ms=self._request_timeout_ms)
-        self._waiting[serial_no] = _new_tuple(_Waiting, (request, self._tick))
-        if type(request) is RegisterPartition and request.op_type == RegisterType.UNREGISTER:
-            self._forget(request.client_id, request.group_name, request.topic_name, request.partition_id)
+        calls: Sequence[Call] = command.calls if isinstance(command, Sends) else (command,)
+        waiting, tick = self._waiting, self._tick
+        for serial_no, request in calls:
+            if self.state is ConnectionState.CLOSED:
+                msg = f"{type(request).__name__} sent after {self._closed_by}"
+                raise LocalProtocolError(msg)
+            if serial_no in waiting or not 0 < serial_no <= MAX_SERIAL_NO:
+                msg = f"{type(request).__name__} has the serial number {serial_no}, which is in use or none"
+                raise LocalProtocolError(msg)
+        timeout_ms = self._request_timeout_ms
+        if isinstance(command, Sends):
+            self._unsent += encode_sends(calls, timeout_ms=timeout_ms)  # type: ignore[arg-type]  # of messages only
+        else:
+            self._unsent += encode_request(command.serial_no, command.request, timeout_ms=timeout_ms)
+        for serial_no, request in calls:
+            waiting[serial_no] = _new_tuple(_Waiting, (request, tick))
+            if type(request) is RegisterPartition and request.op_type == RegisterType.UNREGISTER:
+                self._forget(request.client_id, request.group_name, request.topic_name, request.partition_id)
 
     def data_to_send(self) -> bytes:
         """What is to be sent now; each byte is handed out once."""

@@ -40,6 +40,7 @@ from spark_mq_source.tubemq.connection import (
     Event,
     NotAuthorized,
     PartitionLost,
+    Sends,
     TubeMQConnection,
     Unanswered,
 )
@@ -260,7 +261,7 @@ class Session:
         waiting = self._waiting
         waiting.update(dict.fromkeys(pack.sends, pack))
         try:
-            self._driver.send(*calls)
+            self._driver.send(Sends(calls))
         except MQSourceError as error:
             # The driver's thread may have told of some already.
             untold = [send for serial_no, send in calls if waiting.pop(serial_no, None) is not None]

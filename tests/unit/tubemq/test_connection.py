@@ -13,6 +13,7 @@ from spark_mq_source.tubemq.connection import (
     ConnectionState,
     NotAuthorized,
     PartitionLost,
+    Sends,
     TubeMQConnection,
     Unanswered,
 )
@@ -74,6 +75,28 @@ def test_calls_go_out_in_order_and_answers_come_with_their_requests() -> None:
     connection.receive_data(encode_response(2, stored) + encode_response(1, CLOSED))
     assert connection.events_received() == [Answer(2, SEND, c.STORED), Answer(1, CLOSE, CLOSED)]
     assert connection.events_received() == []
+
+
+def test_messages_go_out_together_and_are_answered_one_by_one() -> None:
+    connection = connect()
+    connection.send(Sends([Call(3, SEND), Call(1, SEND)]))
+    assert sent(connection) == [(3, SEND), (1, SEND)]
+    stored = c.SendMessageResponse(True, 200, "1", False, 1, 1, 28)
+    connection.receive_data(encode_response(1, stored))
+    assert connection.events_received() == [Answer(1, SEND, c.STORED)]
+    connection.receive_data(encode_response(3, stored))
+    assert connection.events_received() == [Answer(3, SEND, c.STORED)]
+
+
+@pytest.mark.parametrize("second", [Call(0, SEND), Call(7, SEND), Call(2, SEND._replace(data=None))], ids=str)
+def test_of_messages_of_which_one_cannot_be_sent_none_is(second: Call) -> None:
+    connection = connect()
+    connection.send(Call(7, CLOSE))
+    sent(connection)
+    with pytest.raises(LocalProtocolError):
+        connection.send(Sends([Call(1, SEND), second]))
+    assert connection.data_to_send() == b""
+    connection.send(Call(1, CLOSE))
 
 
 def test_a_refused_message_is_read_in_full() -> None:
