@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 SOURCES = Path(__file__).resolve().parents[1] / "src"
 CLUSTER_TIMEOUT_S = 90.0
 
+SHORT_LIVED_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""It does not live long enough for better code: compiling that would take a third of its time."""
+
 
 def spark_environment() -> dict[str, str]:
     """The environment of every Spark process here: this interpreter on both sides, everything on loopback."""
@@ -34,6 +37,8 @@ def spark_environment() -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_HOSTNAME": "127.0.0.1",
         "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_SUBMIT_OPTS": SHORT_LIVED_JVM,
+        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED_JVM,
     }
 
 
@@ -137,15 +142,18 @@ class SparkCluster:
             '    .config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")\n'
             '    .config("spark.driver.bindAddress", "127.0.0.1")\n'
             '    .config("spark.executor.memory", "512m").config("spark.driver.memory", "512m")\n'
+            f'    .config("spark.executor.extraJavaOptions", "{SHORT_LIVED_JVM}")\n'
             '    .config("spark.sql.session.timeZone", "UTC").getOrCreate())\n'
         )
         return run_script(prologue + source, self.folder, *arguments)
 
 
-@pytest.fixture
-def spark_cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+@pytest.fixture(scope="session")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     """A standalone cluster: master and two workers in JVMs of their own, ended afterwards."""
     import pyspark
+
+    tmp_path = tmp_path_factory.mktemp("cluster")
 
     spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
     environment = spark_environment() | {"SPARK_DAEMON_MEMORY": "384m"}

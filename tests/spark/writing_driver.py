@@ -150,8 +150,6 @@ def main() -> None:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "512m",
-        # It does not live long enough for better code.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         # A task's rows come in many pieces.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
