@@ -7,9 +7,8 @@
 It starts a master and one stock broker, and fills a topic of one partition for each size; readers begin at its start.
 Writers share a topic of three partitions. The raw loops are the limit of one connection: `read_raw` keeps eight fetches
 under way and parses the answers with protobuf, `write_raw` sends frames made ready, 2,000 under way, and counts the
-answers. `CliConsumer` and `CliProducer` are TubeMQ's own programs, without their start: the consumer's rate is that of
-its position at the broker, the producer's that of a long run less a short one. All others are timed from before they
-connect; in Spark, the whole job.
+answers. `CliConsumer` and `CliProducer` are TubeMQ's own programs, without their start and end: see `_steady_rate`. All
+others are timed from before they connect; in Spark, the whole job.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import re
 import socket
 import subprocess
 import tempfile
@@ -44,7 +42,7 @@ from spark_mq_source.spark.tubemq import TubeMQDataSource
 from spark_mq_source.tubemq import _pb, commands
 from spark_mq_source.tubemq.client import TubeMQClient
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
-from spark_mq_source.tubemq.options import FLUSHED_ONLY, TubeMQOptions
+from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY, TubeMQOptions
 from spark_mq_source.tubemq.planner import fetch_bounds, partitions_of, plan_batch
 from spark_mq_source.tubemq.reader import read_range
 from spark_mq_source.tubemq.wire import Frame, take_frame
@@ -57,11 +55,8 @@ READ_MESSAGES = {100: 3_000_000, 1024: 1_800_000}
 """Several seconds of reading: the Java client compiles itself in the first of them, and it counts from a tenth on."""
 
 WRITTEN_MESSAGES = {100: 300_000, 1024: 300_000}
-SYNC_MESSAGES = 8_000
-"""What the synchronous Java client writes: at a fiftieth of our rate, seconds more than its start and end differ by."""
-
-SHORT_MESSAGES = 500
-"""Of a short run of a Java program, whose time is that of its start and end."""
+SYNC_MESSAGES = 4_000
+"""What the synchronous Java client writes, at a fiftieth of our rate."""
 
 FETCHES_UNDER_WAY = TubeMQOptions.fetches_in_flight
 """As many as ours has by default."""
@@ -213,23 +208,15 @@ def _read_spark(case: Case, **options: str) -> None:
 
 
 def _read_java(case: Case, *flags: str) -> float:
-    """The rate between a tenth and nine tenths of the topic: it waits 13 s for its partition, and says no times."""
     group = f"bench_{time.monotonic_ns()}"
-    seen: list[tuple[float, float]] = []
     command = _java_command(case, "CliConsumer", case.full, case.read_messages)
     command += ["--groupName", group, "--consume-position", "-1", *flags]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as program:
-        while program.poll() is None:
-            for holder in case.cluster.admin.holders(1, group):
-                offset = holder["zkOffset"] + holder["tmpOffset"]
-                seen.append((time.perf_counter(), offset / INDEX_BYTES / case.read_messages))
-            time.sleep(0.02)  # the broker tells nobody
-    steady = [(when, share) for when, share in seen if 0.1 <= share <= 0.9]
-    if len(steady) < 2:
-        msg = f"{len(steady)} looks at what CliConsumer reads are too few for a rate"
-        raise RuntimeError(msg)
-    (began, first), (ended, last) = steady[0], steady[-1]
-    return (last - first) * case.read_messages / (ended - began)
+
+    def position() -> int | None:
+        holders = case.cluster.admin.holders(1, group)
+        return holders[0]["zkOffset"] + holders[0]["tmpOffset"] if holders else None
+
+    return _steady_rate(command, case.read_messages, position)
 
 
 def _check_rows(rows: int, expected: int) -> None:
@@ -307,11 +294,18 @@ def _write_spark(case: Case) -> None:
 
 
 def _write_java(case: Case, messages: int, *flags: str) -> float:
-    def run(count: int) -> float:
-        size = str(case.value_bytes)
-        return _java(case, "CliProducer", case.sink, count, "--message-data-size", size, *flags)
+    size = str(case.value_bytes)
+    command = [*_java_command(case, "CliProducer", case.sink, messages), "--message-data-size", size, *flags]
+    options = TubeMQOptions.from_spark(case.options(case.sink), READ)
+    with TubeMQClient(options) as client:
+        found = partitions_of(client.fetch_topics([case.sink], group="bench").partitions())
 
-    return (messages - SHORT_MESSAGES) / (run(messages) - run(SHORT_MESSAGES))
+        def end() -> int:
+            # They are in one store, and share its index.
+            return max(bounds.last for bounds in fetch_bounds(client, options, found, priority=WITH_MEMORY).values())
+
+        before = end()
+        return _steady_rate(command, messages, lambda: end() - before)
 
 
 # -- both
@@ -347,15 +341,25 @@ def _java_command(case: Case, program: str, topic: str, messages: int) -> list[s
     ]  # fmt: skip
 
 
-def _java(case: Case, program: str, topic: str, messages: int, *flags: str) -> float:
-    """Runs one of TubeMQ's programs; the seconds that it says it took."""
-    command = [*_java_command(case, program, topic, messages), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    said = re.search(r"Finished, cost time:\s*(\d+)\s*ms", done.stdout)
-    if said is None:
-        msg = f"{program} did not finish:\n{done.stdout[-2000:]}"
+def _steady_rate(command: Sequence[str], messages: int, index_bytes: Callable[[], int | None]) -> float:
+    """Runs one of TubeMQ's programs; its rate between a tenth and nine tenths of the messages.
+
+    By where the broker's index is, because the programs say no times that are of use: the consumer waits 13 s for its
+    partition, and the producer looks every five seconds whether it has finished.
+    """
+    seen: list[tuple[float, float]] = []
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as program:
+        while program.poll() is None:
+            offset = index_bytes()
+            if offset is not None:
+                seen.append((time.perf_counter(), offset / INDEX_BYTES / messages))
+            time.sleep(0.02)  # the broker tells nobody
+    steady = [(when, share) for when, share in seen if 0.1 <= share <= 0.9]
+    if len(steady) < 2:
+        msg = f"{len(steady)} looks at what {command[4]} does are too few for a rate"
         raise RuntimeError(msg)
-    return int(said[1]) / 1000
+    (began, first), (ended, last) = steady[0], steady[-1]
+    return (last - first) * messages / (ended - began)
 
 
 def contenders(case: Case) -> Mapping[str, Callable[[], float]]:

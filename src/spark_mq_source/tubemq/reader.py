@@ -232,7 +232,8 @@ class _Cursor:
             # It comes last: who waits for the fetch first is woken twice.
             ended = self._client.wait(pair.committed, f"commit of the {what}").curr_offset
         except MQSourceError:
-            self._client.wait(pair.got, what)  # where this failed, its error says why the commit did
+            if pair.got.done():
+                self._client.wait(pair.got, what)  # where this failed, its error says why the commit did
             raise
         return self._client.wait(pair.got, what), ended
 
