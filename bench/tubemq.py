@@ -71,6 +71,7 @@ BROKER_JVM = ("-XX:+UseParallelGC", "-Xmx3g", "-Xmn2g")
 """Its own start script gives it 15 GiB, 5 of them young."""
 
 FLUSH_PATIENCE_S = 120.0
+PROGRAM_PATIENCE_S = 300.0
 
 LABELS = {
     "read_raw": "read, raw pipelined loop",
@@ -348,8 +349,13 @@ def _steady_rate(command: Sequence[str], messages: int, index_bytes: Callable[[]
     partition, and the producer looks every five seconds whether it has finished.
     """
     seen: list[tuple[float, float]] = []
+    deadline = time.monotonic() + PROGRAM_PATIENCE_S
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as program:
         while program.poll() is None:
+            if time.monotonic() > deadline:
+                program.kill()
+                msg = f"{command[4]} did not end within {PROGRAM_PATIENCE_S:.0f} s"
+                raise RuntimeError(msg)
             offset = index_bytes()
             if offset is not None:
                 seen.append((time.perf_counter(), offset / INDEX_BYTES / messages))

@@ -53,7 +53,6 @@ def encode_sends(calls, timeout_ms, encode_one, before_data, tail_of):
     buffer: cython.p_uchar = cython.cast(cython.p_uchar, malloc(capacity))
     grown: cython.p_uchar
     tail: bytes = b""
-    last = ()  # the four fields that the tail was made of
     if buffer == cython.NULL:
         raise MemoryError
     try:
@@ -63,15 +62,7 @@ def encode_sends(calls, timeout_ms, encode_one, before_data, tail_of):
             payload_bytes = 0
             is_small = type(a_flag) is int and type(a_sum) is int and 0 <= a_flag < 0x80 and a_sum < 0x80000000
             if is_small and a_sum >= 0x10000000 and type(data) is bytes:
-                if (
-                    not last
-                    or last[0] is not sent_addr
-                    or last[1] is not msg_type
-                    or last[2] is not msg_time
-                    or last[3] is not auth_info
-                ):
-                    tail = tail_of(sent_addr, msg_type, msg_time, auth_info)
-                    last = (sent_addr, msg_type, msg_time, auth_info)
+                tail = tail_of(sent_addr, msg_type, msg_time, auth_info)
                 after: cython.Py_ssize_t = _SUM_AND_FLAG_BYTES + PyBytes_GET_SIZE(tail)
                 before = before_data(client_id, topic_name, partition_id, PyBytes_GET_SIZE(data), after, timeout_ms)
                 payload_bytes = PyBytes_GET_SIZE(before) + PyBytes_GET_SIZE(data) + after
