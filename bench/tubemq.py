@@ -23,8 +23,10 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -44,19 +46,22 @@ from spark_mq_source.tubemq.client import TubeMQClient
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY, TubeMQOptions
 from spark_mq_source.tubemq.planner import fetch_bounds, partitions_of, plan_batch
-from spark_mq_source.tubemq.reader import read_range
+from spark_mq_source.tubemq.reader import TubeMQRange, read_range
 from spark_mq_source.tubemq.wire import Frame, take_frame
 from spark_mq_source.tubemq.writer import write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-READ_MESSAGES = {100: 3_000_000, 1024: 1_800_000}
-"""Several seconds of reading: the Java client compiles itself in the first of them, and it counts from a tenth on."""
+READ_MESSAGES = {100: 6_000_000, 1024: 3_000_000}
+"""Over seven seconds of reading: the Java client compiles itself in the first of them, and counts from a tenth on."""
 
 WRITTEN_MESSAGES = {100: 300_000, 1024: 300_000}
 SYNC_MESSAGES = 4_000
 """What the synchronous Java client writes, at a fiftieth of our rate."""
+
+TASKS = 2
+"""Of the reads that are split: as many as the machine has cores."""
 
 FETCHES_UNDER_WAY = TubeMQOptions.fetches_in_flight
 """As many as ours has by default."""
@@ -76,6 +81,7 @@ PROGRAM_PATIENCE_S = 300.0
 LABELS = {
     "read_raw": "read, raw pipelined loop",
     "read_alone": "read, 1 task without Spark",
+    "read_alone_split": "read, 2 tasks without Spark",
     "read_spark": "read in Spark",
     "read_spark_split": "read in Spark, minPartitions=2",
     "read_java": "read, Java (CliConsumer, pull)",
@@ -198,9 +204,23 @@ def _count_messages(answer: Frame) -> int:
 
 def _read_alone(case: Case) -> None:
     options = TubeMQOptions.from_spark(case.options(case.full), READ)
-    schema = pa.schema([("value", pa.binary())])
-    rows = sum(batch.num_rows for task in plan_batch(options) for batch in read_range(options, task, schema))
+    _check_rows(sum(_count_rows(options, task) for task in plan_batch(options)), case.read_messages)
+
+
+def _read_alone_split(case: Case) -> None:
+    options = TubeMQOptions.from_spark({**case.options(case.full), "minPartitions": str(TASKS)}, READ)
+    rows = sum(_processes().map(partial(_count_rows, options), plan_batch(options)))
     _check_rows(rows, case.read_messages)
+
+
+def _count_rows(options: TubeMQOptions, task: TubeMQRange) -> int:
+    return sum(batch.num_rows for batch in read_range(options, task, pa.schema([("value", pa.binary())])))
+
+
+@cache
+def _processes() -> ProcessPoolExecutor:
+    """One for each task, as Spark has them, and kept like Spark's: the round that is not counted starts them."""
+    return ProcessPoolExecutor(TASKS, mp_context=get_context("spawn"))
 
 
 def _read_spark(case: Case, **options: str) -> None:
@@ -374,8 +394,9 @@ def contenders(case: Case) -> Mapping[str, Callable[[], float]]:
     return {
         "read_raw": partial(_rate, read, partial(_read_raw, case)),
         "read_alone": partial(_rate, read, partial(_read_alone, case)),
+        "read_alone_split": partial(_rate, read, partial(_read_alone_split, case)),
         "read_spark": partial(_rate, read, partial(_read_spark, case)),
-        "read_spark_split": partial(_rate, read, partial(_read_spark, case, minPartitions="2")),
+        "read_spark_split": partial(_rate, read, partial(_read_spark, case, minPartitions=str(TASKS))),
         "read_java": partial(_read_java, case),
         "read_java_push": partial(_read_java, case, "--consume-push"),
         "write_raw": partial(_rate, written, partial(_write_raw, case)),
@@ -407,7 +428,7 @@ def main(arguments: Sequence[str]) -> None:
         topics += [Topic(f"sink_{size}", partitions=3) for size in given.sizes]
         cluster = TubeCluster(folder / "tubemq", topics=topics, jvm=BROKER_JVM)
         with cluster:
-            spark = spark_session(2, folder)
+            spark = spark_session(TASKS, folder)
             spark.dataSource.register(TubeMQDataSource)
             for size in given.sizes:
                 case = Case(cluster, size, spark, folder)
