@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
 import tracemalloc
 
@@ -8,6 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError
+from spark_mq_source.core.implementation import Implementation
+from spark_mq_source.tubemq import _encode_python
 from spark_mq_source.tubemq import commands as c
 from spark_mq_source.tubemq.commands import decode_request, decode_response, encode_request, encode_response, is_stored
 from spark_mq_source.tubemq.connection import Call, TubeMQConnection
@@ -169,6 +172,44 @@ def test_whatever_the_short_way_takes_for_stored_is(tail: bytes, at: int, byte: 
         if method is c.Method.SEND_MESSAGE and not tail and at < 18:
             assert isinstance(response, c.SendMessageResponse)
             assert response[:2] == (True, 200)
+
+
+stored_answers = st.builds(
+    lambda serial_no, *rest: encode_response(serial_no, c.SendMessageResponse(True, 200, *rest)),
+    st.integers(-(2**31), 2**31 - 1),
+    st.text(max_size=100),
+    st.booleans(),
+    int64,
+)
+
+
+@pytest.mark.parametrize("implementation", ["native", "python"])
+@given(
+    st.lists(stored_answers | stored_answers | responses.map(lambda one: encode_response(8, one)), max_size=8),
+    st.integers(0, 80),
+    st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=2),
+)
+@settings(deadline=None)
+def test_stored_messages_are_told_from_the_first_answers_on(
+    implementation: str, frames: list[bytes], missing: int, changes: list[tuple[int, int]]
+) -> None:
+    data = bytearray(b"x" + b"".join(frames))
+    data = data[: max(1, len(data) - missing)]
+    for at, byte in changes:
+        if len(data) > 1:
+            data[1 + at % (len(data) - 1)] = byte
+    expected, offset = [], 1
+    with contextlib.suppress(RemoteProtocolError):
+        while (frame := take_frame(memoryview(data), offset)) is not None:
+            # Longer ones may be stored too, and are left to who reads all of an answer.
+            if not is_stored(frame.payload) or frame.size != 16 + len(frame.payload) or len(frame.payload) > 255:
+                break
+            expected.append(frame.serial_no)
+            offset += frame.size
+    if implementation == "native":
+        pytest.importorskip("spark_mq_source.tubemq._encode_native", exc_type=ImportError)
+    module = Implementation(_encode_python, implementation).module
+    assert module.take_stored(memoryview(data), 1, c._STORED_BEGINNINGS) == (expected, offset)
 
 
 @given(

@@ -1,7 +1,8 @@
-"""Messages to the bytes of their calls, compiled: Cython's pure-Python mode, C types in annotations.
+"""Messages to the bytes of their calls, and the answers that say they are stored: compiled.
 
-The same interface, bytes and errors as ``_encode_python``, whose documentation holds here. What differs: the usual
-message is written straight into one buffer for all; any other one is left to `encode_one`.
+Cython's pure-Python mode, C types in annotations. The same interface, bytes and errors as ``_encode_python``, whose
+documentation holds here. What differs: the usual message is written straight into one buffer for all; any other one is
+left to `encode_one`.
 """
 
 import cython
@@ -9,17 +10,19 @@ import cython
 if not cython.compiled:
     raise ImportError("spark_mq_source.tubemq._encode_native is not compiled")
 
+from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.cimports.libc.stdlib import free, malloc, realloc
-from cython.cimports.libc.string import memcpy
+from cython.cimports.libc.string import memcmp, memcpy
 
 from spark_mq_source.tubemq.wire import BEGIN_TOKEN, BLOCK_BYTES
 
-__all__ = ["encode_sends"]
+__all__ = ["encode_sends", "take_stored"]
 
 _BLOCK_BYTES = cython.declare(cython.Py_ssize_t, BLOCK_BYTES)
 _HEAD_BYTES = cython.declare(cython.Py_ssize_t, 16)
 _SUM_AND_FLAG_BYTES = cython.declare(cython.Py_ssize_t, 8)
+_SHORT_BYTES = cython.declare(cython.Py_ssize_t, 256)
 _TOKEN = cython.declare(bytes, BEGIN_TOKEN)
 
 
@@ -100,3 +103,53 @@ def encode_sends(calls, timeout_ms, encode_one, before_data, tail_of):
         return PyBytes_FromStringAndSize(cython.cast(cython.p_char, buffer), used)
     finally:
         free(buffer)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _int_at(data: cython.p_uchar) -> cython.int:
+    value: cython.uint = data[0]
+    value = (value << 8) | data[1]
+    value = (value << 8) | data[2]
+    value = (value << 8) | data[3]
+    return cython.cast(cython.int, value)
+
+
+@cython.cfunc
+@cython.inline
+def _begins_so(payload: cython.p_uchar, size: cython.Py_ssize_t, beginnings: tuple) -> cython.bint:
+    at: cython.Py_ssize_t
+    for place, part in beginnings:
+        at = place
+        part_bytes: bytes = part
+        if at + PyBytes_GET_SIZE(part_bytes) > size:
+            return False
+        if memcmp(payload + at, PyBytes_AS_STRING(part_bytes), PyBytes_GET_SIZE(part_bytes)) != 0:
+            return False
+    return True
+
+
+def take_stored(data, offset: cython.Py_ssize_t, beginnings: tuple):
+    """As `_encode_python.take_stored`."""
+    view: cython.Py_buffer
+    at: cython.p_uchar
+    size: cython.Py_ssize_t
+    serial_nos: list = []
+    PyObject_GetBuffer(data, cython.address(view), PyBUF_SIMPLE)
+    try:
+        while view.len - offset >= _HEAD_BYTES:
+            at = cython.cast(cython.p_uchar, view.buf) + offset
+            size = _int_at(at + 12)
+            if memcmp(at, PyBytes_AS_STRING(_TOKEN), 4) != 0 or _int_at(at + 8) != 1:
+                break
+            if size < 0 or size >= _SHORT_BYTES or view.len - offset - _HEAD_BYTES < size:
+                break
+            if not _begins_so(at + _HEAD_BYTES, size, beginnings):
+                break
+            serial_nos.append(_int_at(at + 4))
+            offset += _HEAD_BYTES + size
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return serial_nos, offset

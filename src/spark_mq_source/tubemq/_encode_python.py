@@ -1,15 +1,21 @@
-"""Messages to the bytes of their calls, written for the interpreter: one call after the other.
+"""Messages to the bytes of their calls, and the answers that say they are stored: written for the interpreter.
 
-Which bytes these are is `commands`' business, which hands in the functions that know: of a call, only the checksum and
-the sizes are its own; what comes before and after the data is the same for many.
+Which bytes these are is `commands`' business, which hands in what it knows: of a call, only the checksum and the sizes
+are its own, what comes before and after the data is the same for many; and all answers to what was stored begin alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from struct import Struct
+from typing import Any, Final
 
-__all__ = ["encode_sends"]
+from spark_mq_source.tubemq.wire import BEGIN_TOKEN
+
+__all__ = ["encode_sends", "take_stored"]
+
+_HEAD: Final = Struct(">4siii")
+_SHORT_BYTES: Final = 256
 
 
 def encode_sends(
@@ -31,3 +37,29 @@ def encode_sends(
     """
     del before_data, tail_of
     return b"".join([encode_one(serial_no, send, timeout_ms) for serial_no, send in calls])
+
+
+def take_stored(data: memoryview, offset: int, beginnings: Sequence[tuple[int, bytes]]) -> tuple[list[int], int]:
+    """The answers from `offset` on that say a message was stored, up to the first that does not or is not whole.
+
+    Args:
+        data: what was received.
+        offset: where a frame begins.
+        beginnings: what such a payload has, and at which place: frames of one short block are looked at.
+
+    Returns:
+        Their serial numbers, and where the next frame begins.
+    """
+    serial_nos = []
+    while len(data) - offset >= _HEAD.size:
+        token, serial_no, blocks, size = _HEAD.unpack_from(data, offset)
+        begin = offset + _HEAD.size
+        end = begin + size
+        if token != BEGIN_TOKEN or blocks != 1 or not 0 <= size < _SHORT_BYTES or end > len(data):
+            break
+        payload = bytes(data[begin:end])
+        if any(payload[at : at + len(part)] != part for at, part in beginnings):
+            break
+        serial_nos.append(serial_no)
+        offset = end
+    return serial_nos, offset

@@ -92,6 +92,7 @@ __all__ = [
     "parse_failure",
     "parse_topic_infos",
     "parse_topic_metas",
+    "take_stored",
 ]
 
 PROTOCOL_VERSION: Final = 3
@@ -1035,8 +1036,11 @@ _USUAL_HEAD: Final = bytes.fromhex("02080104 08001803")
 _METHOD, _DATA = 0x08, 0x12
 # RspResponseBody{SEND_MESSAGE, data=SendMessageResponseB2P{success=True, err_code=200, ...}}, each after a size that is
 # one byte: before 128 bytes there is no second one.
-_SENT: Final = bytes.fromhex("080d12")
-_WITH_SUCCESS: Final = bytes.fromhex("080110c801")
+_STORED_BEGINNINGS: Final = (
+    (0, _USUAL_HEAD),
+    (len(_USUAL_HEAD) + 1, bytes.fromhex("080d12")),
+    (len(_USUAL_HEAD) + 5, bytes.fromhex("080110c801")),
+)
 
 
 def _delimited(message: ProtobufMessage) -> bytes:
@@ -1153,11 +1157,28 @@ STORED: Final = SendMessageResponse(True, SUCCESS)
 
 
 def is_stored(payload: memoryview) -> bool:
-    """Whether this is how a server 2.4.0 begins its answer to a message that it has stored; what is not may be, too.
+    """Whether this is how a server 2.4.0 begins its answer to a message that it has stored; what is not may be, too."""
+    return all(payload[at : at + len(part)] == part for at, part in _STORED_BEGINNINGS)
 
-    A fifth of the time of `decode_response`, once for every row that is written.
+
+def take_stored(data: memoryview, offset: int) -> tuple[list[int], int]:
+    """The answers from `offset` on for which `is_stored` is true, up to the first for which it is not.
+
+    There is one for every row that is written: to take each as a frame took most of the time that answers take.
+
+    Args:
+        data: what was received.
+        offset: where a frame begins.
+
+    Returns:
+        Their serial numbers, and where the next frame begins.
+
+    Example:
+        >>> stored = encode_response(7, SendMessageResponse(True, 200, "1", False, 1, 1, 28))
+        >>> take_stored(memoryview(stored + encode_response(8, CloseProducerResponse(True, 200, "OK!"))), 0)
+        ([7], 45)
     """
-    return payload[:8] == _USUAL_HEAD and payload[9:12] == _SENT and payload[13:18] == _WITH_SUCCESS
+    return _encoding.module.take_stored(data, offset, _STORED_BEGINNINGS)  # type: ignore[no-any-return]
 
 
 def decode_request(frame: Frame) -> tuple[Request, int]:

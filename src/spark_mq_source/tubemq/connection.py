@@ -41,9 +41,9 @@ from spark_mq_source.tubemq.commands import (
     decode_response,
     encode_request,
     encode_sends,
-    is_stored,
     method_of,
     parse_failure,
+    take_stored,
 )
 from spark_mq_source.tubemq.error_codes import CERTIFICATE_FAILURE, DUPLICATE_PARTITION, HB_NO_NODE
 from spark_mq_source.tubemq.wire import MAX_PAYLOAD_BYTES, SeenBlocks, take_frame
@@ -325,30 +325,45 @@ class TubeMQConnection:
     # Inside.
 
     def _parse(self) -> None:
-        buffer, events, waiting = self._buffer, self._events, self._waiting
+        buffer, events = self._buffer, self._events
         data = buffer.peek(len(buffer))
         assert data is not None  # noqa: S101 - for mypy: as many as there are
         offset = 0
         try:
-            while (frame := take_frame(data, offset, self._max_payload_bytes, self._seen)) is not None:
+            while True:
+                stored, offset = take_stored(data, offset)
+                for serial_no in stored:
+                    request = self._answered(serial_no)
+                    if type(request) is SendMessage:
+                        events.append(_new_tuple(Answer, (serial_no, request, STORED)))
+                    elif request is not None:
+                        self._refuse_answer(request, STORED)
+                frame = take_frame(data, offset, self._max_payload_bytes, self._seen)
+                if frame is None:
+                    break
                 offset += frame.size
-                serial_no = frame.serial_no
-                call = waiting.pop(serial_no, None)
-                if call is None:
-                    # Of a call that was given up, or of a heartbeat that was.
-                    logger.debug("an answer to call %d, for which nobody waits, was dropped", serial_no)
-                    continue
-                request = call[0]
-                if type(request) is SendMessage and is_stored(frame.payload):
-                    events.append(_new_tuple(Answer, (serial_no, request, STORED)))
-                    continue
-                method, response = decode_response(frame)
-                if method is not None and method is not method_of(request):
-                    msg = f"the server answered {type(request).__name__} by {type(response).__name__}"
-                    raise RemoteProtocolError(msg)
-                self._take(serial_no, request, response)
+                request = self._answered(frame.serial_no)
+                if request is not None:
+                    method, response = decode_response(frame)
+                    if method is not None and method is not method_of(request):
+                        self._refuse_answer(request, response)
+                    self._take(frame.serial_no, request, response)
         finally:
             buffer.take(offset)
+
+    def _answered(self, serial_no: int) -> Request | None:
+        """What was asked under this number."""
+        call = self._waiting.pop(serial_no, None)
+        if call is None:
+            # It was given up, or a heartbeat that was.
+            logger.debug("an answer to call %d, for which nobody waits, was dropped", serial_no)
+            return None
+        return call[0]
+
+    @staticmethod
+    def _refuse_answer(request: Request, response: Response) -> NoReturn:
+        msg = f"the server answered {type(request).__name__} by {type(response).__name__}"
+        raise RemoteProtocolError(msg)
 
     def _take(self, serial_no: int, request: Request, response: Response) -> None:
         if serial_no < 0:

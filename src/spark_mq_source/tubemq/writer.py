@@ -327,6 +327,8 @@ class TubeMQWriter:
         self._lanes: dict[Broker, _Lane] = {}
         # Shared with the threads that deliver answers:
         self._arrived = threading.Condition()
+        self._awaited: Callable[[], bool] | None = None
+        """What the task's thread waits for, where not for just anything."""
         self._again: list[SendMessage] = []
         self._reason: MQSourceError | None = None
         self._fatal: MQSourceError | None = None
@@ -507,7 +509,9 @@ class TubeMQWriter:
                 lane.was_too_slow()
             for send, answer in refused:
                 self._refuse(lane, send, self._error_of(lane, answer))
-            self._arrived.notify_all()
+            # Answers come a few at a time, and the task waits for room for many: it is not woken by each.
+            if refused or self._awaited is None or self._awaited():
+                self._arrived.notify_all()
 
     @staticmethod
     def _error_of(lane: _Lane, answer: commands.Response | MQSourceError) -> MQSourceError:
@@ -543,10 +547,12 @@ class TubeMQWriter:
             with self._arrived:
                 while self._fatal is None and not self._again and not is_reached():
                     left = self._last_progress + self.options.send_timeout_ms / 1000 - time.monotonic()
-                    with waiting(self._counters):
-                        arrived = left > 0 and self._arrived.wait(left)
-                    if not arrived:
+                    if left <= 0:
                         self._lose_patience()
+                    self._awaited = is_reached
+                    with waiting(self._counters):
+                        self._arrived.wait(left)
+                    self._awaited = None
                 if self._fatal is not None:
                     raise self._fatal
                 if not self._again:

@@ -345,3 +345,15 @@ def test_patience_ends(server: Servers, writer: Any, failure: object) -> None:
     task.write(rows(b"x", b"y", b"z"))
     with pytest.raises(RequestTimeoutError, match=words):
         task.flush()
+
+
+def test_patience_is_for_every_answer_and_not_for_all(server: Servers, writer: Any) -> None:
+    def slowly(_: Link, __: Any) -> object:
+        threading.Event().wait(0.3)  # a broker that takes its time
+        return STORED
+
+    one = server({c.SendMessage: slowly})
+    task = writer(one, sendTimeout="2s")
+    task.write(rows(*[b"x"] * 9))
+    task.flush()
+    assert len(one.of(c.SendMessage)) == 9
