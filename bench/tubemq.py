@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 READ_MESSAGES = {100: 6_000_000, 1024: 3_000_000}
-"""Over seven seconds of reading: the Java client compiles itself in the first of them, and counts from a tenth on."""
+"""Five seconds of reading or more: the Java client compiles itself in the first of them; it counts from a tenth on."""
 
 WRITTEN_MESSAGES = {100: 300_000, 1024: 300_000}
 SYNC_MESSAGES = 4_000
-"""What the synchronous Java client writes, at a fiftieth of our rate."""
+"""What the synchronous Java client writes, at a twentieth of our rate or less."""
 
 TASKS = 2
 """Of the reads that are split: as many as the machine has cores."""
@@ -83,9 +83,9 @@ PROGRAM_PATIENCE_S = 300.0
 LABELS = {
     "read_raw": "read, raw pipelined loop",
     "read_alone": "read, 1 task without Spark",
-    "read_alone_split": "read, 2 tasks without Spark",
+    "read_alone_split": f"read, {TASKS} tasks without Spark",
     "read_spark": "read in Spark",
-    "read_spark_split": "read in Spark, minPartitions=2",
+    "read_spark_split": f"read in Spark, minPartitions={TASKS}",
     "read_java": "read, Java (CliConsumer, pull)",
     "read_java_push": "read, Java (CliConsumer, push)",
     "write_raw": "write, raw pipelined loop",

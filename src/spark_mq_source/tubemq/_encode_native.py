@@ -15,14 +15,15 @@ from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringA
 from cython.cimports.libc.stdlib import free, malloc, realloc
 from cython.cimports.libc.string import memcmp, memcpy
 
-from spark_mq_source.tubemq.wire import BEGIN_TOKEN, BLOCK_BYTES
+from spark_mq_source.tubemq._encode_python import SHORT_BYTES
+from spark_mq_source.tubemq.wire import BEGIN_TOKEN, BLOCK_BYTES, ONE_BLOCK
 
 __all__ = ["encode_sends", "take_stored"]
 
 _BLOCK_BYTES = cython.declare(cython.Py_ssize_t, BLOCK_BYTES)
-_HEAD_BYTES = cython.declare(cython.Py_ssize_t, 16)
+_HEAD_BYTES = cython.declare(cython.Py_ssize_t, ONE_BLOCK.size)
 _SUM_AND_FLAG_BYTES = cython.declare(cython.Py_ssize_t, 8)
-_SHORT_BYTES = cython.declare(cython.Py_ssize_t, 256)
+_SHORT_BYTES = cython.declare(cython.Py_ssize_t, SHORT_BYTES)
 _TOKEN = cython.declare(bytes, BEGIN_TOKEN)
 
 

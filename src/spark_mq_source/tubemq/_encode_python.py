@@ -7,15 +7,13 @@ are its own, what comes before and after the data is the same for many; and all 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from struct import Struct
 from typing import Any, Final
 
-from spark_mq_source.tubemq.wire import BEGIN_TOKEN
+from spark_mq_source.tubemq.wire import BEGIN_TOKEN, ONE_BLOCK
 
-__all__ = ["encode_sends", "take_stored"]
+__all__ = ["begins_so", "encode_sends", "take_stored"]
 
-_HEAD: Final = Struct(">4siii")
-_SHORT_BYTES: Final = 256
+SHORT_BYTES: Final = 256
 
 
 def encode_sends(
@@ -45,21 +43,25 @@ def take_stored(data: memoryview, offset: int, beginnings: Sequence[tuple[int, b
     Args:
         data: what was received.
         offset: where a frame begins.
-        beginnings: what such a payload has, and at which place: frames of one short block are looked at.
+        beginnings: of such a payload, see `begins_so`: frames of one short block are looked at.
 
     Returns:
         Their serial numbers, and where the next frame begins.
     """
     serial_nos = []
-    while len(data) - offset >= _HEAD.size:
-        token, serial_no, blocks, size = _HEAD.unpack_from(data, offset)
-        begin = offset + _HEAD.size
+    while len(data) - offset >= ONE_BLOCK.size:
+        token, serial_no, blocks, size = ONE_BLOCK.unpack_from(data, offset)
+        begin = offset + ONE_BLOCK.size
         end = begin + size
-        if token != BEGIN_TOKEN or blocks != 1 or not 0 <= size < _SHORT_BYTES or end > len(data):
+        if token != BEGIN_TOKEN or blocks != 1 or not 0 <= size < SHORT_BYTES or end > len(data):
             break
-        payload = bytes(data[begin:end])
-        if any(payload[at : at + len(part)] != part for at, part in beginnings):
+        if not begins_so(data[begin:end], beginnings):
             break
         serial_nos.append(serial_no)
         offset = end
     return serial_nos, offset
+
+
+def begins_so(payload: memoryview, beginnings: Sequence[tuple[int, bytes]]) -> bool:
+    """Whether a payload has each of these parts at its place."""
+    return all(payload[at : at + len(part)] == part for at, part in beginnings)

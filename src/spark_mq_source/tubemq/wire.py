@@ -46,8 +46,8 @@ MAX_PAYLOAD_BYTES: Final = MAX_BLOCKS * BLOCK_BYTES
 
 HEAD: Final = Struct(">4sii")
 SIZE: Final = Struct(">i")
-_ONE_BLOCK: Final = Struct(">4siii")
-_unpack_one_block = _ONE_BLOCK.unpack_from
+ONE_BLOCK: Final = Struct(">4siii")
+_unpack_one_block = ONE_BLOCK.unpack_from
 _new_tuple = tuple.__new__
 
 TLS_ALERT, TLS_HANDSHAKE, TLS_MAJOR_VERSION = 0x15, 0x16, 0x03
@@ -88,7 +88,7 @@ def encode_frame_of(serial_no: int, parts: Sequence[bytes | memoryview]) -> byte
     """
     size = sum(map(len, parts))
     if 0 < size <= BLOCK_BYTES:
-        return b"".join((_ONE_BLOCK.pack(BEGIN_TOKEN, serial_no, 1, size), *parts))
+        return b"".join((ONE_BLOCK.pack(BEGIN_TOKEN, serial_no, 1, size), *parts))
     payload = b"".join(parts)
     if not 0 < size <= MAX_PAYLOAD_BYTES:
         msg = f"a call of {size} bytes cannot be sent: a server takes 1 to {MAX_PAYLOAD_BYTES}"
@@ -139,7 +139,7 @@ def take_frame(
         (7, b'payload', 23)
     """
     received = len(data)
-    if received >= offset + _ONE_BLOCK.size:
+    if received >= offset + ONE_BLOCK.size:
         # The rule, but for fetched messages.
         token, serial_no, blocks, size = _unpack_one_block(data, offset)
         if blocks == 1 and token == BEGIN_TOKEN and 0 <= size <= max_payload_bytes:
