@@ -49,13 +49,30 @@ FEATURED = {
     "brokerDeduplicationSnapshotIntervalSeconds": "5",
 }
 
+OPENED_FOR_JAVA_17 = [
+    f"--add-opens={package}=ALL-UNNAMED"
+    for package in (
+        "java.base/java.io",
+        "java.base/java.lang",
+        "java.base/java.net",
+        "java.base/java.nio",
+        "java.base/java.util",
+        "java.base/java.util.zip",
+        "java.base/jdk.internal.misc",
+        "java.base/sun.net",
+        "java.management/sun.management",
+        "jdk.management/com.sun.management.internal",
+    )
+]
+"""What Pulsar 2.10, which was made for Java 8 and 11, reaches into; later versions open it by themselves."""
 
-def distribution() -> Path:
+
+def distribution(version: str = VERSION) -> Path:
     """The unpacked Pulsar distribution, fetched on first use."""
     return unpacked_artifact(
-        f"org.apache.pulsar:pulsar-server-distribution:{VERSION}:tar.gz:bin",
-        top_folder=f"apache-pulsar-{VERSION}",
-        say=f"Fetching Pulsar {VERSION} (245 MB, once) ...",
+        f"org.apache.pulsar:pulsar-server-distribution:{version}:tar.gz:bin",
+        top_folder=f"apache-pulsar-{version}",
+        say=f"Fetching Pulsar {version} (about 250 MB, once) ...",
     )
 
 
@@ -79,6 +96,7 @@ class Ports:
     web: int = 8080
     tls: int | None = None
     bookie: int | None = None
+    zookeeper: int | None = None
 
 
 @dataclass(slots=True)
@@ -92,6 +110,7 @@ class PulsarStandalone:
         overrides: settings of standalone.conf on top.
         ports: None finds free ones.
         jvm: the memory and the garbage collector of its JVM, as variables of Pulsar's own scripts.
+        version: of Pulsar.
     """
 
     folder: Path
@@ -100,6 +119,7 @@ class PulsarStandalone:
     ports: Ports | None = None
     credentials: Credentials | None = None
     jvm: Mapping[str, str] = field(default_factory=lambda: SMALL_JVM)
+    version: str = VERSION
     _process: ManagedProcess | None = None
     _admin: PulsarAdmin | None = None
 
@@ -183,8 +203,8 @@ class PulsarStandalone:
         choose_ports = self.ports is None
         for attempt in range(START_ATTEMPTS):
             if choose_ports:
-                broker, web, tls, bookie = free_ports(4)
-                self.ports = Ports(broker, web, tls if self.featured else None, bookie)
+                broker, web, tls, bookie, zookeeper = free_ports(5)
+                self.ports = Ports(broker, web, tls if self.featured else None, bookie, zookeeper)
             try:
                 self._start_once()
             except RuntimeError as error:
@@ -203,7 +223,7 @@ class PulsarStandalone:
 
     def prepare(self) -> tuple[list[str], dict[str, str]]:
         """Writes the configuration and returns the command line and environment that start the broker."""
-        home = distribution()
+        home = distribution(self.version)
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.featured and self.credentials is None:
             self.credentials = make_credentials(self.folder / "credentials")
@@ -211,16 +231,29 @@ class PulsarStandalone:
         configuration.write_text(_configured((home / "conf" / "standalone.conf").read_text(), self._settings()))
         command = [
             str(home / "bin" / "pulsar"), "standalone", "--no-functions-worker", "--no-stream-storage",
-            "--config", str(configuration), "--advertised-address", "127.0.0.1",
-            "--metadata-dir", str(self.folder / "metadata"),
+            "--advertised-address", "127.0.0.1",
             "--bookkeeper-dir", str(self.folder / "bookkeeper"),
             "--bookkeeper-port", str(self._ports.bookie or 3181),
         ]  # fmt: skip
+        if self._release >= (2, 11):
+            command += ["--metadata-dir", str(self.folder / "metadata")]
+        else:
+            command += ["--zookeeper-dir", str(self.folder / "metadata")]
+            command += ["--zookeeper-port", str(self._ports.zookeeper or 2181)]
         environment = program_environment(self.folder, self.jvm)
+        # bin/pulsar gives it to the broker by itself, and some versions refuse it twice.
         environment["PULSAR_STANDALONE_CONF"] = str(configuration)
-        if self.featured:
-            environment["PULSAR_EXTRA_OPTS"] = f"-Dpulsar.auth.basic.conf={self.credentials.password_file}"  # type: ignore[union-attr] # set above
+        extra = [f"-Dpulsar.auth.basic.conf={self.credentials.password_file}"] if self.credentials else []
+        if self._release < (2, 11):
+            extra += OPENED_FOR_JAVA_17
+        if extra:
+            environment["PULSAR_EXTRA_OPTS"] = " ".join(extra)
         return command, environment
+
+    @property
+    def _release(self) -> tuple[int, int]:
+        major, minor, _ = self.version.split(".", 2)
+        return int(major), int(minor)
 
     def _settings(self) -> dict[str, str]:
         ports = self._ports
@@ -350,7 +383,7 @@ class PulsarStandalone:
         # They are short-lived clients: compiling hot code twice costs them more than it gives.
         environment["PULSAR_MEM"] = "-Xms64m -Xmx512m -XX:MaxDirectMemorySize=512m"
         done = subprocess.run(
-            [distribution() / "bin" / program, *arguments],
+            [distribution(self.version) / "bin" / program, *arguments],
             cwd=self.folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -385,7 +418,7 @@ def wait_until_ready(admin: PulsarAdmin, log: Path, *, still_alive: Any) -> None
     last: object = "no answer"
     while time.monotonic() < deadline:
         if not still_alive():
-            msg = f"Pulsar {VERSION} ended while starting; the end of {log}:\n{_first_cause(log)}{log_tail(log)}"
+            msg = f"Pulsar ended while starting; the end of {log}:\n{_first_cause(log)}{log_tail(log)}"
             raise RuntimeError(msg)
         with contextlib.suppress(AdminError):
             if admin.clusters() == ["standalone"] and "public/default" in admin.namespaces():
@@ -398,7 +431,7 @@ def wait_until_ready(admin: PulsarAdmin, log: Path, *, still_alive: Any) -> None
                 else:
                     return
         time.sleep(0.2)  # the broker offers no event for it
-    msg = f"Pulsar {VERSION} did not get ready in {START_TIMEOUT_S:.0f} s ({last}); the end of {log}:\n{log_tail(log)}"
+    msg = f"Pulsar did not get ready in {START_TIMEOUT_S:.0f} s ({last}); the end of {log}:\n{log_tail(log)}"
     raise RuntimeError(msg)
 
 

@@ -9,6 +9,7 @@ from importlib.metadata import version
 import pytest
 
 from dev.nsq_broker import nsqd_on_path
+from dev.pulsar_broker import VERSION as PULSAR_VERSION
 
 pytest_plugins = ["tests.fix_brokers", "tests.fix_tubemq", "tests.fix_net", "tests.fix_spark"]
 
@@ -29,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the admin address that goes with --pulsar-url [env PULSAR_ADMIN_URL]",
     )
     group.addoption(
+        "--pulsar-version",
+        default=os.environ.get("PULSAR_VERSION", PULSAR_VERSION),
+        help="the Pulsar to start for tests (see `make test-versions`) [env PULSAR_VERSION]",
+    )
+    group.addoption(
         "--require-brokers",
         action="store_true",
         default=os.environ.get("CI") == "true",
@@ -47,7 +53,8 @@ def implementation() -> str:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    broker = config.getoption("--pulsar-url") or "started when a test needs it"
+    pulsar_version = config.getoption("--pulsar-version")
+    broker = config.getoption("--pulsar-url") or f"{pulsar_version}, started when a test needs it"
     nsqd = "nsqd from PATH, and " if nsqd_on_path() else ""
     nsq = f"{nsqd}the embedded broker (the test's id says which one it used)"
     packages = ", ".join(f"{name} {version(name)}" for name in ("pyspark", "pyarrow", "protobuf"))

@@ -101,7 +101,8 @@ def _pulsar_session(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPa
         wait_until_ready(admin, Path("(not started here)"), still_alive=lambda: True)
         yield PulsarUnderTest(url, admin.url, admin)
         return
-    broker = _start(pytestconfig, PulsarStandalone(tmp_path_factory.mktemp("pulsar")))
+    version = pytestconfig.getoption("--pulsar-version")
+    broker = _start(pytestconfig, PulsarStandalone(tmp_path_factory.mktemp("pulsar"), version=version))
     yield _under_test(broker)
     broker.remove()
 
@@ -110,7 +111,9 @@ def _pulsar_session(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPa
 def _pulsar_featured_session(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PulsarUnderTest]:
-    broker = _start(pytestconfig, PulsarStandalone(tmp_path_factory.mktemp("pulsar-featured"), featured=True))
+    version = pytestconfig.getoption("--pulsar-version")
+    folder = tmp_path_factory.mktemp("pulsar-featured")
+    broker = _start(pytestconfig, PulsarStandalone(folder, featured=True, version=version))
     yield _under_test(broker)
     broker.remove()
 
@@ -135,7 +138,8 @@ def pulsar_featured(_pulsar_featured_session: PulsarUnderTest) -> Iterator[Pulsa
 @pytest.fixture
 def pulsar_private(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[PulsarUnderTest]:
     """A stock broker of the test's own, which it may restart (`.broker.restart()`), kill and reconfigure."""
-    broker = _start(pytestconfig, PulsarStandalone(tmp_path / "pulsar"))
+    version = pytestconfig.getoption("--pulsar-version")
+    broker = _start(pytestconfig, PulsarStandalone(tmp_path / "pulsar", version=version))
     under_test = _under_test(broker)
     yield under_test
     under_test.close_clients()

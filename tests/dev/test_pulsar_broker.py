@@ -9,7 +9,7 @@ import pytest
 
 from dev.credentials import BASIC_PASSWORD, BASIC_USER
 from dev.pulsar_admin import AdminError
-from dev.pulsar_broker import VERSION, Ports, PulsarStandalone
+from dev.pulsar_broker import Ports, PulsarStandalone
 from tests.fix_brokers import PulsarUnderTest
 
 
@@ -19,8 +19,10 @@ def publish(under_test: PulsarUnderTest, topic: str, count: int) -> None:
         producer.send(b"%d" % number)
 
 
-def test_stock_broker_serves_the_pinned_version_and_keeps_read_data(pulsar: PulsarUnderTest) -> None:
-    assert pulsar.admin.broker_version() == VERSION
+def test_stock_broker_serves_the_version_asked_for_and_keeps_read_data(
+    pulsar: PulsarUnderTest, pytestconfig: pytest.Config
+) -> None:
+    assert pulsar.admin.broker_version() == pytestconfig.getoption("--pulsar-version")
     topic = pulsar.topic()
     publish(pulsar, topic, 5)
     assert pulsar.admin.stats(topic)["msgInCounter"] == 5
