@@ -1,0 +1,209 @@
+"""Exploring by seed: plans of what goes wrong, runs of them, and the shortest plan that still fails.
+
+A `Plan` is all that a run depends on: the scenario, the seed of the world's dice, the size of the work and the list of
+faults. The same plan gives the same run, step by step. A failing plan is made smaller (`shrink`): faults are left out
+and the work is made less as long as it still fails; what is left is printed as it stands in Python, and belongs into
+the protocol's `regressions.py`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from random import Random
+from typing import Any, Protocol
+
+from tests.simulation import network, standins
+from tests.simulation.world import World
+
+PROTOCOLS = ("pulsar", "tubemq", "nsq")
+
+
+class ViolationError(AssertionError):
+    """A guarantee was broken."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Attributes:
+        kind: what; those of `apply_common`, and the protocol's own.
+        at: seconds after the beginning, for those that happen at a time.
+        args: what else the kind needs.
+    """
+
+    kind: str
+    at: float = 0.0
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a run depends on.
+
+    Example:
+        >>> Plan("batch_read", seed=7, size=3, faults=(Fault("cut_received", args=(1, 500)),)).seed
+        7
+    """
+
+    scenario: str
+    seed: int
+    size: int
+    faults: tuple[Fault, ...] = ()
+
+
+class Scenario(Protocol):
+    """One way to use the program under test, and the oracle that knows what must come of it."""
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """What may go wrong in one run, drawn."""
+
+    def run(self, world: World, plan: Plan) -> str:
+        """Plays it in a fiber of the world; a word for the statistics. Raises ViolationError."""
+
+
+MOST_SIZE = 5
+"""Sizes of work go from 1 to this."""
+
+
+def scenarios(protocol: str) -> Mapping[str, Scenario]:
+    """Those of a protocol, by name."""
+    found: Mapping[str, Scenario] = import_module(f"tests.simulation.{protocol}.scenarios").SCENARIOS
+    return found
+
+
+def plan_of(protocol: str, seed: int) -> Plan:
+    """The plan of a seed."""
+    dice = Random(f"plan {seed}")
+    names = sorted(scenarios(protocol))
+    name = names[dice.randrange(len(names))]
+    size = dice.randint(1, MOST_SIZE)
+    return Plan(name, seed, size, tuple(scenarios(protocol)[name].faults(dice, size)))
+
+
+def run_plan(protocol: str, plan: Plan) -> str:
+    """One run.
+
+    Returns:
+        What became of it, in a word.
+
+    Raises:
+        ViolationError: a guarantee was broken.
+        AssertionError: it hangs, or the model found what cannot be.
+        Exception: the program under test failed in a way that the scenario does not allow.
+    """
+    standins.install()
+    world = World(plan.seed)
+    try:
+        with world.running():
+            for fault in plan.faults:
+                apply_common(world, fault)
+            return str(world.run(lambda: scenarios(protocol)[plan.scenario].run(world, plan)))
+    except BaseException as error:
+        error.add_note("\n".join(["the world's log:", *world.log[-200:]]))
+        raise
+
+
+def common_faults(dice: Random, *, streams: int, processes: Sequence[str], seconds: float) -> Iterator[Fault]:
+    """Faults that every protocol knows, a few of them or none.
+
+    Args:
+        dice: draws them.
+        streams: about how many connections a run opens.
+        processes: the names of processes that may be killed.
+        seconds: about how long a run takes.
+    """
+    for _ in range(dice.choice((0, 0, 1, 1, 2, 4))):
+        kind = dice.choice(("cut_sent", "cut_received", "cut_received", "mute"))
+        # Most of what matters happens in the first few hundred bytes of an answer or in the midst of data.
+        yield Fault(kind, args=(dice.randrange(streams), int(dice.choice((200, 2_000, 20_000)) * dice.random()) + 1))
+    for _ in range(dice.choice((0, 0, 0, 1, 2))):
+        yield Fault("kill", args=(dice.choice(processes), int(dice.choice((10, 60, 300)) * dice.random()) + 1))
+    for _ in range(dice.choice((0, 0, 0, 1))):
+        yield Fault("stop", at=dice.random() * seconds, args=(dice.choice(processes), dice.choice((0.5, 12.0, 70.0))))
+    for _ in range(dice.choice((0, 0, 0, 0, 1))):
+        yield Fault("wall_clock", at=dice.random() * seconds, args=(dice.choice((-3600.0, 30.0, 86_400.0)),))
+
+
+def apply_common(world: World, fault: Fault) -> None:
+    """Arranges for a fault of these kinds; leaves others to the scenario.
+
+    - `cut_sent`, `cut_received`: stream number, bytes after which it breaks.
+    - `mute`: stream number, bytes after which it is half-open.
+    - `kill`: a process's name, the number of its switches at which it is killed.
+    - `stop`: a process's name, for how many seconds it stands still.
+    - `wall_clock`: by how many seconds the wall clock is moved.
+    """
+    if fault.kind in {"cut_sent", "cut_received", "mute"}:
+        stream, size = fault.args
+        fate = network.network().fates.setdefault(stream, network.Fate())
+        name = {"cut_sent": "cut_after_sent", "cut_received": "cut_after_received", "mute": "mute_after_received"}
+        setattr(fate, name[fault.kind], size)
+    elif fault.kind == "kill":
+        name, switches = fault.args
+        world.kills[name] = switches
+    elif fault.kind == "stop":
+        name, seconds = fault.args
+        world.after(fault.at, lambda: [world.stop(p, seconds) for p in world.processes if p.name == name and p.alive])
+    elif fault.kind == "wall_clock":
+
+        def move(by: float = fault.args[0]) -> None:
+            world.wall_offset += by
+
+        world.after(fault.at, move)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A plan that failed, and how."""
+
+    plan: Plan
+    kind: str
+    text: str
+
+
+def attempt(protocol: str, plan: Plan) -> tuple[str, Failure | None]:
+    """Runs a plan: what became of it, and the failure if it was one."""
+    try:
+        return run_plan(protocol, plan), None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is a finding
+        return "failed", Failure(plan, type(error).__name__, "".join(traceback.format_exception(error)))
+
+
+def shrink(
+    protocol: str, failure: Failure, *, tries: int = 300, say: Callable[[str], None] = lambda _: None
+) -> Failure:
+    """The smallest plan found that fails in the same way: less work, fewer faults.
+
+    Leaving something out changes what comes after it, so each smaller plan is tried with some other seeds as well.
+    """
+    best = failure
+
+    def fails(plan: Plan) -> bool:
+        nonlocal best, tries
+        for seed in (plan.seed, *range(3)):
+            if tries <= 0:
+                return False
+            tries -= 1
+            found = attempt(protocol, replace(plan, seed=seed))[1]
+            if found is not None and found.kind == failure.kind:
+                best = found
+                say(f"still fails: {found.plan}")
+                return True
+        return False
+
+    smaller = True
+    while smaller and tries > 0:
+        smaller = False
+        for n in range(len(best.plan.faults)):
+            if fails(replace(best.plan, faults=best.plan.faults[:n] + best.plan.faults[n + 1 :])):
+                smaller = True
+                break
+        else:
+            smaller = best.plan.size > 1 and fails(replace(best.plan, size=best.plan.size - 1))
+    return best

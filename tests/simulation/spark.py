@@ -1,0 +1,356 @@
+"""What Spark does with a format, as small as it can be: tasks, attempts, jobs, micro-batches and their logs.
+
+From Spark's own source (4.0 to 4.3) and from runs on 4.0.0 and 4.3.0:
+
+- A task is tried `spark.task.maxFailures` times (4); with speculation a second attempt runs at the same time, and the
+  first one that succeeds counts (`TaskSetManager`). The loser is killed, later; until then it goes on.
+- A micro-batch is written into the offset log before it runs and into the commit log after it has
+  (`MicroBatchExecution`). The source's `commit` of a batch is called when the *next* one has been logged. A restarted
+  query whose last logged batch is not committed runs it again with the logged offsets, in a new stream object that has
+  never been asked for `latest`.
+- A Python reader's `latest` and `ranges` run in one process as long as the query lives, `read` in the executors'. The
+  objects that run there are copies made by pickle.
+- A batch write's tasks send commit messages; when all have succeeded `commit` is called with one of each, otherwise
+  `abort` with those that there are. The stream writer of each batch is made anew, and so is the one that commits.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from spark_mq_source.core.ports import TaskAttempt
+from tests.simulation.clockwork import here
+from tests.simulation.standins import Condition
+from tests.simulation.world import KilledError, Process
+
+MOST_FAILURES = 4
+"""`spark.task.maxFailures`."""
+
+
+class JobFailedError(Exception):
+    """A job has failed: an attempt at one of its tasks failed for the last time.
+
+    Attributes:
+        cause: what that attempt raised.
+        results: of the tasks that had succeeded, in their order.
+    """
+
+    def __init__(self, cause: BaseException, results: Sequence[Any] = ()) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.cause = cause
+        self.results = results
+
+
+class DriverKilledError(Exception):
+    """The driver's process was killed; what it has logged is in the checkpoint."""
+
+
+@dataclass
+class Executors:
+    """How tasks are run. Every choice comes from the dice `spark`.
+
+    Attributes:
+        speculation: the chance that a second attempt is made while the first runs.
+        zombies: the chance that an attempt that is not wanted any more goes on, in place of being killed.
+        slow: how long, in seconds, a consumer may take for each of a task's batches; drawn from 0 to this.
+        name: what their processes are called; a fault may name one of them.
+    """
+
+    speculation: float = 0.0
+    zombies: float = 0.0
+    slow: float = 0.0
+    at_once: int = 2
+    name: str = "executor"
+
+    def run(
+        self, work: Sequence[Callable[[TaskAttempt], Any]], attempt_of: Callable[[int, int, int], TaskAttempt]
+    ) -> list[Any]:
+        """Runs tasks as one job: what an attempt at each returned.
+
+        Args:
+            work: of each task.
+            attempt_of: who an attempt is, by task, the number of failed attempts, and the attempt's unique id.
+
+        Raises:
+            JobFailedError: a task has failed for the last time.
+        """
+        return _Job(self, work, attempt_of).run()
+
+
+class _Job:
+    def __init__(
+        self,
+        executors: Executors,
+        work: Sequence[Callable[[TaskAttempt], Any]],
+        attempt_of: Callable[[int, int, int], TaskAttempt],
+    ) -> None:
+        self._executors = executors
+        self._work = work
+        self._attempt_of = attempt_of
+        self._changed = Condition()
+        self._results: dict[int, Any] = {}
+        self._failures = dict.fromkeys(range(len(work)), 0)
+        self._running: dict[int, list[Process]] = {n: [] for n in range(len(work))}
+        self._waiting = list(range(len(work)))
+        self._failed: BaseException | None = None
+        self._dice = here().dice("spark")
+
+    def run(self) -> list[Any]:
+        world = here()
+        self._dice.shuffle(self._waiting)
+        with self._changed:
+            while len(self._results) < len(self._work) and self._failed is None:
+                while self._waiting and sum(map(len, self._running.values())) < self._executors.at_once:
+                    self._begin(self._waiting.pop())
+                self._changed.wait()
+            leftover = [p for running in self._running.values() for p in running]
+        for process in leftover:
+            if self._dice.random() >= self._executors.zombies:
+                world.after(self._dice.random() * 0.1, lambda process=process: world.kill(process))
+        if self._failed is not None:
+            raise JobFailedError(self._failed, [self._results[n] for n in sorted(self._results)])
+        return [self._results[n] for n in range(len(self._work))]
+
+    def _begin(self, task: int) -> None:
+        world = here()
+        attempt_id = world.count("attempts")
+        process = world.process(f"{self._executors.name}-{attempt_id}")
+        attempt = self._attempt_of(task, self._failures[task], attempt_id)
+        self._running[task].append(process)
+        over: list[bool] = []
+
+        def end(result: Any, error: BaseException | None) -> None:
+            if over:
+                return
+            over.append(True)
+            self._running[task].remove(process)
+            if error is None:
+                self._results.setdefault(task, result)
+            elif task not in self._results:
+                self._failures[task] += 1
+                world.note(f"attempt {attempt.attempt_id} at task {task} failed: {type(error).__name__}: {error}")
+                if self._failures[task] >= MOST_FAILURES:
+                    self._failed = self._failed or error
+                elif not self._running[task]:
+                    self._waiting.append(task)
+            for waiter in tuple(self._changed._waiters):
+                world.wake(waiter)
+            self._changed._waiters.clear()
+
+        def main() -> None:
+            try:
+                result = self._work[task](attempt)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the attempt has failed
+                end(None, error)
+            else:
+                end(result, None)
+            # The worker waits for its next task; its idle connections close by themselves.
+
+        process.on_killed.append(lambda: end(None, ConnectionError("the worker was killed")))
+        world.spawn(main, "task", process)
+        if self._dice.random() < self._executors.speculation:
+
+            def speculate() -> None:
+                if not over and task not in self._results and self._failed is None and task not in self._waiting:
+                    self._begin(task)
+
+            world.after(self._dice.random() * 0.5, speculate)
+
+
+def read_task(
+    format_: Any, options: Any, task: Any, schema: pa.Schema, executors: Executors
+) -> Callable[[TaskAttempt], list[dict[str, Any]]]:
+    """The work of a task that reads a range: its rows, when all of them have come."""
+
+    def work(_: TaskAttempt) -> list[dict[str, Any]]:
+        world = here()
+        rows: list[dict[str, Any]] = []
+        copy = pickle.loads(pickle.dumps((options, task)))  # noqa: S301 - our own
+        for batch in format_.read(*copy, schema):
+            assert batch.schema == schema, f"{batch.schema} is not {schema}"
+            rows += batch.to_pylist()
+            if executors.slow:
+                world.sleep(world.dice("spark").random() * executors.slow)
+        return rows
+
+    return work
+
+
+def _reading(task: int, failures: int, attempt_id: int) -> TaskAttempt:
+    return TaskAttempt("read", partition=task, attempt=failures, attempt_id=attempt_id)
+
+
+def read_batch(format_: Any, options: Any, schema: pa.Schema, executors: Executors) -> list[list[dict[str, Any]]]:
+    """`spark.read…collect()`: the rows of each task.
+
+    Raises:
+        JobFailedError: a task has failed for the last time.
+        MQSourceError: planning has failed.
+    """
+    ranges = list(format_.plan(options, ()))
+    return executors.run([read_task(format_, options, task, schema, executors) for task in ranges], _reading)
+
+
+@dataclass
+class Checkpoint:
+    """The logs of a streaming query: what outlives its driver.
+
+    Attributes:
+        offsets: of each logged batch: where it begins and ends, as JSON.
+        committed: the numbers of the batches that have run.
+        sink: the rows of each batch that reached a sink which keeps each batch once; a batch that is done over
+            replaces itself.
+        replays: every run of a batch that ended well, in order: (batch, rows).
+    """
+
+    offsets: list[tuple[Any, Any]] = field(default_factory=list)
+    committed: set[int] = field(default_factory=set)
+    sink: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    replays: list[tuple[int, list[dict[str, Any]]]] = field(default_factory=list)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of all committed batches, in order of batches."""
+        return [row for batch in sorted(self.sink) for row in self.sink[batch]]
+
+
+@dataclass
+class Query:
+    """A streaming query that reads; each `run` is one life of its driver.
+
+    Attributes:
+        format: what is read.
+        options: of the format, parsed.
+        schema: the columns wanted.
+        executors: run its tasks.
+        checkpoint: outlives it.
+        interval: seconds between triggers.
+        limited: whether Spark hands the start to `latest` (from 4.2).
+    """
+
+    format: Any
+    options: Any
+    schema: pa.Schema
+    executors: Executors
+    checkpoint: Checkpoint
+    interval: float = 0.1
+    limited: bool = True
+    sink: Callable[[int, list[list[dict[str, Any]]]], None] | None = None
+
+    def run(self, *, until: Callable[[], bool], available_now: bool = False) -> None:
+        """Runs in a process of its own until `until()` or, with `available_now`, until there is nothing new.
+
+        Raises:
+            DriverKilledError: its process was killed.
+            JobFailedError: a task has failed for the last time.
+            MQSourceError: what the driver's side has raised.
+        """
+        world = here()
+        process = world.process(f"driver-{world.count('drivers')}")
+        fiber = world.spawn(lambda: self._live(until, available_now), "driver", process)
+        process.on_killed.append(lambda: [world.wake(joiner) for joiner in fiber.joiners])
+        if not world.join(fiber):
+            raise DriverKilledError
+        if fiber.error is not None and not isinstance(fiber.error, KilledError):
+            raise fiber.error
+
+    def _live(self, until: Callable[[], bool], available_now: bool) -> None:
+        log, world = self.checkpoint, here()
+        stream = self.format.open_stream(pickle.loads(pickle.dumps(self.options)))  # noqa: S301 - our own
+        try:
+            if available_now:
+                stream.aim_at_now()
+            if log.offsets and len(log.offsets) - 1 not in log.committed:
+                self._run_batch(stream, len(log.offsets) - 1)
+            start = _copy(log.offsets[-1][1]) if log.offsets else None
+            if start is None:
+                start = _copy(stream.initial())
+            while not until():
+                world.pause()
+                end = _copy(stream.latest(start if self.limited else None, limited=self.limited))
+                if end == start:
+                    if available_now:
+                        return
+                    world.sleep(self.interval)
+                    continue
+                log.offsets.append((start, end))
+                number = len(log.offsets) - 1
+                if number > 0:
+                    stream.commit(_copy(log.offsets[number - 1][1]))
+                world.pause()
+                self._run_batch(stream, number)
+                start = end
+                world.sleep(self.interval)
+        finally:
+            stream.close()
+
+    def _run_batch(self, stream: Any, number: int) -> None:
+        start, end = self.checkpoint.offsets[number]
+        ranges = list(stream.ranges(_copy(start), _copy(end)))
+        work = [read_task(self.format, self.options, task, self.schema, self.executors) for task in ranges]
+        found = self.executors.run(work, _reading)
+        rows = [row for task in found for row in task]
+        self.checkpoint.replays.append((number, rows))
+        here().pause()
+        if self.sink is not None:
+            self.sink(number, found)
+        self.checkpoint.sink[number] = rows
+        here().pause()
+        self.checkpoint.committed.add(number)
+
+
+def _copy(offset: Any) -> Any:
+    """An offset after its way through the log: JSON, as Spark keeps it."""
+    import json
+
+    return json.loads(json.dumps(offset))
+
+
+def write(
+    format_: Any,
+    options: Any,
+    tasks: Sequence[Sequence[pa.RecordBatch]],
+    executors: Executors,
+    *,
+    job_id: str,
+    batch_id: int | None = None,
+) -> None:
+    """`df.write…save()`, or one micro-batch of a streaming write (`batch_id`).
+
+    Raises:
+        JobFailedError: a task has failed for the last time; `abort` was called with what there was.
+        MQSourceError: `commit` has failed; `abort` was called with all of it.
+    """
+
+    def work_of(task: int) -> Callable[[TaskAttempt], Any]:
+        def work(attempt: TaskAttempt) -> Any:
+            world = here()
+
+            def batches() -> Iterator[pa.RecordBatch]:
+                for batch in tasks[task]:
+                    if executors.slow:
+                        world.sleep(world.dice("spark").random() * executors.slow)
+                    yield batch
+
+            report = format_.write(pickle.loads(pickle.dumps(options)), batches(), attempt)  # noqa: S301 - our own
+            return pickle.loads(pickle.dumps(report))  # noqa: S301 - our own
+
+        return work
+
+    def attempt_of(task: int, failures: int, attempt_id: int) -> TaskAttempt:
+        return TaskAttempt(job_id, batch_id, task, failures, attempt_id)
+
+    try:
+        reports = executors.run([work_of(n) for n in range(len(tasks))], attempt_of)
+    except JobFailedError as failed:
+        format_.abort(options, failed.results)
+        raise
+    try:
+        format_.commit(options, reports)
+    except Exception:
+        format_.abort(options, reports)
+        raise

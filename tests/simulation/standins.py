@@ -1,0 +1,476 @@
+"""Stand-ins for what the program under test takes from outside: threads, clocks, dice, sockets, HTTP.
+
+`install()` goes through the modules of `spark_mq_source` and replaces every global that *is* such a thing: the module
+`threading` by one of the same interface over fibers, the class `Future` by one that waits in the world's time, and so
+on. So the program under test has no seam for tests in it, and a module that is added tomorrow is simulated as well.
+They are replaced for good, in a process of its own or with `uninstall()`; while no world runs, nothing of the package
+may be called.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import importlib
+import os
+import pkgutil
+import queue
+import random
+import selectors
+import socket
+import sys
+import threading
+import time
+import types
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from tests.simulation import http, network
+from tests.simulation.clockwork import here
+
+# -- locks
+
+
+class Lock:
+    """A `threading.Lock`. Whoever takes or leaves it may be interrupted there by another fiber."""
+
+    reentrant = False
+
+    def __init__(self) -> None:
+        self._owner: Any = None
+        self._depth = 0
+        self._waiters: deque[Any] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        world = here()
+        world.pause()
+        me = world.current
+        if self._owner is not None and self._owner is me and self.reentrant:
+            self._depth += 1
+            return True
+        until = None if timeout < 0 else world.now + timeout
+        while self._owner is not None:
+            if not blocking:
+                return False
+            self._waiters.append(me)
+            if not world.park(None if until is None else until - world.now):
+                return False
+        self._owner, self._depth = me or self, 1
+        return True
+
+    def release(self) -> None:
+        world = here()
+        world.check_alive()
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        self._owner = None
+        if self._waiters:
+            world.wake(self._waiters.popleft())
+        world.pause()
+
+    def locked(self) -> bool:
+        return self._owner is not None
+
+    def __enter__(self) -> Lock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _forget(self) -> int:
+        """Lets go of it, however often it is held; for `Condition.wait`."""
+        depth, self._depth = self._depth, 1
+        self.release()
+        return depth
+
+    def _remember(self, depth: int) -> None:
+        self.acquire()
+        self._depth = depth
+
+    def _is_owned(self) -> bool:
+        return self._owner is not None and self._owner in (here().current, self)
+
+
+class RLock(Lock):
+    """A `threading.RLock`."""
+
+    reentrant = True
+
+
+class Condition:
+    """A `threading.Condition`."""
+
+    def __init__(self, lock: Lock | None = None) -> None:
+        self._lock = lock or RLock()
+        self.acquire = self._lock.acquire
+        self.release = self._lock.release
+        self._waiters: deque[Any] = deque()
+
+    def __enter__(self) -> Condition:
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        world = here()
+        if not self._lock._is_owned():
+            raise RuntimeError("cannot wait on un-acquired lock")
+        me = world.current
+        self._waiters.append(me)
+        depth = self._lock._forget()
+        # Notified where it is no longer among the waiters: the lock may have been left and the wake-up have come
+        # before it could wait.
+        until = None if timeout is None else world.now + timeout
+        notified = True
+        while me in self._waiters:
+            if not world.park(None if until is None else until - world.now):
+                notified = me not in self._waiters
+                if not notified:
+                    self._waiters.remove(me)
+                break
+        self._lock._remember(depth)
+        return notified
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        world = here()
+        until = None if timeout is None else world.now + timeout
+        result = predicate()
+        while not result:
+            left = None if until is None else until - world.now
+            if left is not None and left <= 0:
+                break
+            self.wait(left)
+            result = predicate()
+        return result
+
+    def notify(self, n: int = 1) -> None:
+        world = here()
+        world.check_alive()
+        if not self._lock._is_owned():
+            raise RuntimeError("cannot notify on un-acquired lock")
+        for _ in range(min(n, len(self._waiters))):
+            world.wake(self._waiters.popleft())
+
+    def notify_all(self) -> None:
+        self.notify(len(self._waiters))
+
+
+class Event:
+    """A `threading.Event`."""
+
+    def __init__(self) -> None:
+        self._condition = Condition(Lock())
+        self._flag = False
+
+    def is_set(self) -> bool:
+        here().pause()
+        return self._flag
+
+    def set(self) -> None:
+        with self._condition:
+            self._flag = True
+            self._condition.notify_all()
+
+    def clear(self) -> None:
+        with self._condition:
+            self._flag = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        with self._condition:
+            return bool(self._condition.wait_for(lambda: self._flag, timeout))
+
+
+class Thread:
+    """A `threading.Thread`: a fiber of the process that starts it."""
+
+    def __init__(
+        self,
+        group: None = None,
+        target: Callable[..., Any] | None = None,
+        name: str | None = None,
+        args: Iterable[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        daemon: bool | None = None,
+    ) -> None:
+        self._target, self._args, self._kwargs = target, tuple(args), kwargs or {}
+        self.name = name or "thread"
+        self.daemon = daemon
+        self._fiber: Any = None
+
+    @property
+    def ident(self) -> int | None:
+        return None if self._fiber is None else id(self._fiber)
+
+    def start(self) -> None:
+        if self._fiber is not None:
+            raise RuntimeError("threads can only be started once")
+        self._fiber = here().spawn(self.run, self.name)
+        self._fiber.thread = self
+
+    def run(self) -> None:
+        if self._target is not None:
+            self._target(*self._args, **self._kwargs)
+
+    def is_alive(self) -> bool:
+        return self._fiber is not None and not self._fiber.done
+
+    def join(self, timeout: float | None = None) -> None:
+        if self._fiber is None:
+            raise RuntimeError("cannot join thread before it is started")
+        here().join(self._fiber, timeout)
+
+
+def current_thread() -> Any:
+    """The `Thread` of the fiber that runs, or what only it equals."""
+    fiber = here().current
+    return getattr(fiber, "thread", fiber)
+
+
+class _Local:
+    """A `threading.local`."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_of", {})
+
+    def _mine(self) -> dict[str, Any]:
+        return self._of.setdefault(id(here().current), {})
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._mine()[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._mine()[name] = value
+
+
+# -- queues and futures
+
+
+class Queue:
+    """A `queue.Queue`."""
+
+    def __init__(self, maxsize: int = 0) -> None:
+        self._items: deque[Any] = deque()
+        self._most = maxsize
+        self._changed = Condition()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        with self._changed:
+            if self._most and not self._changed.wait_for(
+                lambda: len(self._items) < self._most, timeout if block else 0
+            ):
+                raise queue.Full
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._items, timeout if block else 0):
+                raise queue.Empty
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+
+    def put_nowait(self, item: Any) -> None:
+        self.put(item, block=False)
+
+    def get_nowait(self) -> Any:
+        return self.get(block=False)
+
+    def empty(self) -> bool:
+        return not self._items
+
+    def qsize(self) -> int:
+        return len(self._items)
+
+
+class Future(concurrent.futures.Future):
+    """A `concurrent.futures.Future` that waits in the world's time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = Condition()
+
+
+class ThreadPoolExecutor:
+    """A `ThreadPoolExecutor`: a fiber for every call."""
+
+    def __init__(self, max_workers: int | None = None, thread_name_prefix: str = "pool", **_: object) -> None:
+        self._name = thread_name_prefix
+        self._started: list[Future] = []
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        future = Future()
+
+        def run() -> None:
+            try:
+                result = call(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - it is the caller's
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._started.append(future)
+        here().spawn(run, self._name)
+        return future
+
+    def map(self, call: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None) -> Iterator[Any]:
+        futures = [self.submit(call, *arguments) for arguments in zip(*iterables, strict=False)]
+        return (future.result(timeout) for future in futures)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        for future in self._started:
+            if wait:
+                concurrent.futures.Future.exception(future)
+
+    def __enter__(self) -> ThreadPoolExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+
+# -- clocks, dice, the operating system
+
+
+def monotonic() -> float:
+    """`time.monotonic`: a little passes whenever somebody looks."""
+    world = here()
+    world.check_alive()
+    world.now += 1e-6
+    return world.now
+
+
+def _wall() -> float:
+    monotonic()
+    return here().wall
+
+
+def _uuid4() -> uuid.UUID:
+    return uuid.UUID(int=here().dice("uuid").getrandbits(128), version=4)
+
+
+class _Dice:
+    """The functions of `random`, from the world's dice."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(here().dice("program"), name)
+
+
+def _namespace(original: types.ModuleType, **replaced: Any) -> types.ModuleType:
+    """A module like another one but for some names; those that are not replaced are the original's."""
+    made = types.ModuleType(original.__name__)
+    made.__dict__.update({k: v for k, v in vars(original).items() if not k.startswith("__")})
+    made.__dict__.update(replaced)
+    return made
+
+
+def _refuse(what: str) -> Callable[..., Any]:
+    def refuse(*_: object, **__: object) -> Any:
+        raise NotImplementedError(f"{what} has no stand-in in the simulated world")
+
+    return refuse
+
+
+THREADING = _namespace(
+    threading,
+    Lock=Lock,
+    RLock=RLock,
+    Condition=Condition,
+    Event=Event,
+    Thread=Thread,
+    local=_Local,
+    current_thread=current_thread,
+    get_ident=lambda: id(here().current),
+    Timer=_refuse("threading.Timer"),
+    Semaphore=_refuse("threading.Semaphore"),
+    BoundedSemaphore=_refuse("threading.BoundedSemaphore"),
+    Barrier=_refuse("threading.Barrier"),
+)
+TIME = _namespace(
+    time,
+    monotonic=monotonic,
+    perf_counter=monotonic,
+    monotonic_ns=lambda: int(monotonic() * 1e9),
+    perf_counter_ns=lambda: int(monotonic() * 1e9),
+    time=_wall,
+    time_ns=lambda: int(_wall() * 1e9),
+    sleep=lambda seconds: here().sleep(seconds),
+)
+QUEUE = _namespace(queue, Queue=Queue, SimpleQueue=Queue)
+SELECTORS = _namespace(selectors, DefaultSelector=network.Selector)
+SOCKET = _namespace(
+    socket, socketpair=network.socketpair, create_connection=_refuse("a socket"), gethostname=lambda: "host"
+)
+OS = _namespace(os, getpid=lambda: here().here.pid)
+UUID = _namespace(uuid, uuid4=_uuid4)
+
+_REPLACED: dict[int, Any] = {
+    id(original): replacement
+    for original, replacement in (
+        (threading, THREADING),
+        (time, TIME),
+        (queue, QUEUE),
+        (selectors, SELECTORS),
+        (socket, SOCKET),
+        (os, OS),
+        (uuid, UUID),
+        (random, _Dice()),
+        (concurrent.futures.Future, Future),
+        (concurrent.futures.ThreadPoolExecutor, ThreadPoolExecutor),
+    )
+}
+
+
+def _modules(package: str) -> Iterator[types.ModuleType]:
+    """The modules of a package, imported; but for Spark's side and programs, which are not simulated."""
+    root = importlib.import_module(package)
+    yield root
+    for found in pkgutil.walk_packages(root.__path__, f"{package}."):
+        if found.name.split(".")[1] in {"cli", "testing"} or found.name.endswith("__main__"):
+            continue
+        if found.name.rsplit(".", 1)[-1].startswith("_") and found.name.endswith("_native"):
+            continue
+        yield importlib.import_module(found.name)
+
+
+_undo: list[tuple[types.ModuleType, str, Any]] = []
+
+
+def install(package: str = "spark_mq_source") -> None:
+    """Replaces what the modules of the package have imported; safe to call again."""
+    from spark_mq_source.net import http as net_http
+    from spark_mq_source.net import transport
+
+    if _undo:
+        return
+    connect, urllib3_ = transport.connect, net_http.urllib3
+    by_identity = _REPLACED | {id(connect): network.connect, id(urllib3_): http.urllib3_stand_in(urllib3_)}
+    for module in _modules(package):
+        for name, value in list(vars(module).items()):
+            replacement = by_identity.get(id(value))
+            if replacement is not None and not name.startswith("__"):
+                _undo.append((module, name, value))
+                setattr(module, name, replacement)
+    # Values made when a module was imported, of the real kind: locks that are globals.
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith(f"{package}."):
+            for name, value in list(vars(module).items()):
+                if isinstance(value, type(threading.Lock())):
+                    _undo.append((module, name, value))
+                    setattr(module, name, Lock())
+
+
+def uninstall() -> None:
+    """Puts everything back."""
+    while _undo:
+        module, name, value = _undo.pop()
+        setattr(module, name, value)

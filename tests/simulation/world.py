@@ -1,0 +1,393 @@
+"""A world in one thread: processes, their threads, a clock, and one seed from which every choice is drawn.
+
+The threads of the program under test are greenlets here (`Fiber`). One runs at a time, until it waits: for a lock, a
+time, a socket. Then the world draws which of the runnable ones goes on. When none can, the clock jumps to the next
+moment at which something happens, so hours pass in milliseconds. What would be a hang elsewhere is found at once:
+nothing can run and nothing is due (`DeadlockError`), or the time limit has passed (`HangError`).
+
+The program under test is not changed and knows nothing of this: `standins` replaces what it imports from the standard
+library (threads, clocks, sockets, dice) while a world runs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+from tests.simulation import clockwork
+
+FIRST_NOW = 1_000_000.0
+"""The monotonic clock at the start, in seconds: not 0, which code may take for "never"."""
+
+FIRST_WALL = 1_790_000_000.0
+"""The wall clock at the start, in seconds since 1970."""
+
+TICK = 1e-6
+"""How much time passes whenever somebody looks at the clock: who waits for a time in a loop gets there."""
+
+MOST_STEPS = 3_000_000
+"""Switches between fibers after which a world is taken for one that goes round in circles."""
+
+
+MOST_UNWINDS = 100
+"""How often a fiber is told to end: code that catches even that and waits again would go on for ever."""
+
+
+class KilledError(BaseException):
+    """The process of this fiber is dead. A BaseException: what the program catches must not bring it back to life."""
+
+
+class DeadlockError(AssertionError):
+    """Everybody waits and nothing is due."""
+
+
+class HangError(AssertionError):
+    """The time limit of the world has passed, or its fibers go round in circles."""
+
+
+class Process:
+    """A process of the program under test: what dies together.
+
+    Attributes:
+        name: for messages and for faults that name a process.
+        pid: its number, unique in this world.
+        alive: False from the moment it is killed; its fibers never run again.
+        on_killed: called when it is killed: what the kernel does with its sockets.
+        switches: how often one of its fibers was given the processor.
+        kill_at: the number of switches at which it is killed, as by SIGKILL.
+    """
+
+    def __init__(self, name: str, pid: int) -> None:
+        self.name = name
+        self.pid = pid
+        self.alive = True
+        self.on_killed: list[Callable[[], None]] = []
+        self.switches = 0
+        self.kill_at: int | None = None
+        self.stopped_until = 0.0
+
+    def __repr__(self) -> str:
+        return f"<{self.name} ({self.pid})>"
+
+
+class Fiber:
+    """One thread of a process.
+
+    Attributes:
+        name: the thread's name.
+        process: what it belongs to.
+        done: whether it has ended.
+        result: what it returned.
+        error: what it raised, where it did.
+    """
+
+    def __init__(self, world: World, process: Process, name: str, run: Callable[[], Any]) -> None:
+        self.name = name
+        self.process = process
+        self.done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.is_ready = False
+        self.token = 0
+        self.joiners: list[Fiber] = []
+        self._world = world
+        self._run = run
+        self.greenlet = greenlet(self._main, parent=world.hub)
+
+    def _main(self, *_: object) -> None:
+        try:
+            self.result = self._run()
+        except BaseException as error:  # noqa: BLE001 - whoever joins it decides
+            self.error = error
+        self.done = True
+        for joiner in self.joiners:
+            self._world.wake(joiner)
+
+    def __repr__(self) -> str:
+        return f"<{self.process.name}: {self.name}>"
+
+
+class World:
+    """Everything that happens, in an order drawn from a seed.
+
+    Args:
+        seed: of every choice. Each kind of choice has dice of its own (`dice`), so that leaving out a fault disturbs
+            the others as little as possible.
+        limit_seconds: how long, by the world's clock, it may take.
+
+    Example:
+        >>> world = World(7)
+        >>> with world.running():
+        ...     began = world.now
+        ...     world.run(lambda: world.sleep(3600))
+        ...     3600 <= world.now - began < 3601
+        True
+    """
+
+    def __init__(self, seed: int, *, limit_seconds: float = 24 * 3600) -> None:
+        self.seed = seed
+        self.now = FIRST_NOW
+        self.wall_offset = FIRST_WALL - FIRST_NOW
+        self.hub = getcurrent()
+        self.steps = 0
+        self.log: list[str] = []
+        self.processes: list[Process] = []
+        self.kills: dict[str, int] = {}
+        """Processes that are killed, by name: at which of their switches."""
+        self.counts: dict[str, int] = {}
+        """What the models number, by purpose."""
+        self._limit = FIRST_NOW + limit_seconds
+        self._pids = itertools.count(100)
+        self._order = itertools.count()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._ready: list[Fiber] = []
+        self._fibers: list[Fiber] = []
+        self._dice: dict[str, random.Random] = {}
+        self._over = False
+        self.current: Fiber | None = None
+        self.preempts = self.dice("preempt").choice((0.0, 0.02, 0.2))
+        self._schedule = self.dice("schedule")
+        self._preempt = self.dice("preempt")
+        self.test = self.process("test")
+
+    # -- dice and clock
+
+    def dice(self, purpose: str) -> random.Random:
+        """The dice of one purpose: seeded by the world's seed and the purpose."""
+        found = self._dice.get(purpose)
+        if found is None:
+            found = self._dice[purpose] = random.Random(f"{self.seed} {purpose}")
+        return found
+
+    def count(self, purpose: str) -> int:
+        """The next number of this purpose, from 0."""
+        number = self.counts.get(purpose, 0)
+        self.counts[purpose] = number + 1
+        return number
+
+    @property
+    def wall(self) -> float:
+        """The wall clock: seconds since 1970. A fault may move it."""
+        return self.now + self.wall_offset
+
+    def note(self, what: str) -> None:
+        """Writes a line into the log, which is printed with a failure."""
+        if len(self.log) < 5000:
+            self.log.append(f"{self.now - FIRST_NOW:12.6f} {what}")
+
+    # -- processes and fibers
+
+    def process(self, name: str) -> Process:
+        """A new process without a fiber."""
+        made = Process(name, next(self._pids))
+        made.kill_at = self.kills.get(name)
+        self.processes.append(made)
+        return made
+
+    def spawn(self, run: Callable[[], Any], name: str, process: Process | None = None) -> Fiber:
+        """A new fiber, of the process that runs unless one is given; it runs when its turn comes."""
+        fiber = Fiber(self, process or self.here, name, run)
+        self._fibers.append(fiber)
+        self.wake(fiber)
+        return fiber
+
+    @property
+    def here(self) -> Process:
+        """The process that runs."""
+        return self.current.process if self.current is not None else self.test
+
+    def check_alive(self) -> None:
+        """Raises in a fiber whose process was killed while it unwinds.
+
+        Raises:
+            KilledError: it was.
+        """
+        if self._over or (self.current is not None and not self.current.process.alive):
+            raise KilledError
+
+    def kill(self, process: Process) -> None:
+        """Kills a process as SIGKILL does: no line of it runs any more, not even a `finally`; its sockets close."""
+        if not process.alive:
+            return
+        self.note(f"{process} is killed")
+        process.alive = False
+        for call in process.on_killed:
+            call()
+        if self.current is not None and self.current.process is process:
+            # Never switched to again; what it holds is let go of when the world ends.
+            self._back_to_hub()
+
+    def stop(self, process: Process, seconds: float) -> None:
+        """No fiber of a process runs for a while, as by SIGSTOP or a long pause; its sockets stay open."""
+        process.stopped_until = max(process.stopped_until, self.now + seconds)
+        self.at(process.stopped_until, lambda: None)
+
+    # -- scheduling
+
+    def wake(self, fiber: Fiber) -> None:
+        """Makes a waiting fiber runnable."""
+        if not fiber.is_ready and not fiber.done and fiber.process.alive:
+            fiber.is_ready = True
+            self._ready.append(fiber)
+
+    def at(self, when: float, call: Callable[[], None]) -> None:
+        """Calls at a moment of the monotonic clock, outside of any fiber; must not wait."""
+        heapq.heappush(self._timers, (when, next(self._order), call))
+
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Calls after a time; as `at`."""
+        self.at(self.now + seconds, call)
+
+    def park(self, timeout: float | None = None) -> bool:
+        """The running fiber waits until it is woken; False where the time was up first."""
+        self.check_alive()
+        fiber = self.current
+        if fiber is None:
+            msg = "only a fiber can wait"
+            raise RuntimeError(msg)
+        fiber.token += 1
+        token, expired = fiber.token, []
+        if timeout is not None:
+
+            def expire() -> None:
+                if fiber.token == token and not fiber.is_ready:
+                    expired.append(True)
+                    self.wake(fiber)
+
+            self.after(max(timeout, 0.0), expire)
+        self._back_to_hub()
+        fiber.token += 1
+        self.check_alive()
+        return not expired
+
+    def pause(self) -> None:
+        """Somebody else may run now, or not: wherever real threads could be interleaved and it matters."""
+        self.check_alive()
+        if self.current is not None and self.preempts and self._ready and self._preempt.random() < self.preempts:
+            self.wake(self.current)
+            self._back_to_hub()
+            self.check_alive()
+
+    def sleep(self, seconds: float) -> None:
+        """The running fiber waits for a time."""
+        self.park(seconds)
+
+    def join(self, fiber: Fiber, timeout: float | None = None) -> bool:
+        """Waits for the end of a fiber; False where the time was up first, or its process was killed."""
+        until = None if timeout is None else self.now + timeout
+        while not fiber.done and fiber.process.alive:
+            fiber.joiners.append(self.current)
+            if not self.park(None if until is None else until - self.now):
+                return False
+        return fiber.done
+
+    def _back_to_hub(self) -> None:
+        self.hub.switch()
+
+    @contextmanager
+    def running(self) -> Iterator[World]:
+        """While this lasts, the stand-ins of the standard library belong to this world."""
+        previous, clockwork.world = clockwork.world, self
+        try:
+            yield self
+        finally:
+            try:
+                self._end()
+            finally:
+                clockwork.world = previous
+
+    def run(self, main: Callable[[], Any]) -> Any:
+        """Runs a function as the first fiber until it has ended, and everybody else meanwhile; returns its result.
+
+        Raises:
+            DeadlockError: nothing can run and nothing is due.
+            HangError: the world's time limit has passed.
+            BaseException: what `main` raised.
+        """
+        first = self.spawn(main, "main", self.test)
+        while not first.done:
+            self._step()
+        if first.error is not None:
+            raise first.error
+        return first.result
+
+    def settle(self, seconds: float) -> None:
+        """Runs everybody for a while, after `run`."""
+        until = self.now + seconds
+        self.at(until, lambda: None)
+        while self.now < until:
+            self._step()
+
+    def _step(self) -> None:
+        runnable = self._ready
+        if any(f.process.stopped_until > self.now for f in runnable):
+            runnable = [f for f in runnable if f.process.stopped_until <= self.now]
+        if not runnable:
+            if not self._timers:
+                msg = f"everybody waits, and nothing is due:\n{self.places()}"
+                raise DeadlockError(msg)
+            when, _, call = heapq.heappop(self._timers)
+            self.now = max(self.now, when)
+            if self.now > self._limit:
+                msg = f"not done after {self._limit - FIRST_NOW:.0f} s of the world's clock:\n{self.places()}"
+                raise HangError(msg)
+            call()
+            return
+        # What is due happens before anybody runs on: time passes for those who run, too.
+        if self._timers and self._timers[0][0] <= self.now:
+            heapq.heappop(self._timers)[2]()
+            return
+        fiber = runnable[self._schedule.randrange(len(runnable))] if len(runnable) > 1 else runnable[0]
+        self._ready.remove(fiber)
+        fiber.is_ready = False
+        process = fiber.process
+        if not process.alive or fiber.done:
+            return
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            msg = f"more than {MOST_STEPS} switches, at {self.now - FIRST_NOW:.3f} s:\n{self.places()}"
+            raise HangError(msg)
+        process.switches += 1
+        if process.kill_at is not None and process.switches >= process.kill_at:
+            self.kill(process)
+            return
+        self.current = fiber
+        try:
+            fiber.greenlet.switch()
+        finally:
+            self.current = None
+
+    def places(self) -> str:
+        """Where every fiber is, for a message."""
+        lines = []
+        for fiber in self._fibers:
+            frame = fiber.greenlet.gr_frame
+            if fiber.done or not fiber.process.alive or frame is None:
+                continue
+            stack = [s for s in traceback.extract_stack(frame) if "/simulation/" not in s.filename][-4:]
+            where = " > ".join(f"{s.filename.rsplit('/', 1)[-1]}:{s.lineno} {s.name}" for s in stack)
+            lines.append(f"  {fiber}: {where}")
+        return "\n".join(lines) or "  nobody"
+
+    def threads_of(self, process: Process) -> list[Fiber]:
+        """The fibers of a process that have not ended."""
+        return [f for f in self._fibers if f.process is process and not f.done]
+
+    def _end(self) -> None:
+        """Unwinds what is left. Whatever it touches raises: nothing of it can be seen by anybody."""
+        self._over = True
+        for fiber in self._fibers:
+            for _ in range(MOST_UNWINDS):
+                if not fiber.greenlet or fiber.greenlet.dead:
+                    break
+                self.current = fiber
+                fiber.greenlet.throw(KilledError)
+        self.current = None
+        self._timers.clear()
