@@ -5,6 +5,8 @@ PYTHON ?= python3
 # The oldest supported dependencies have wheels for the older Pythons, so those come first.
 OLDEST_PYTHON ?= $(shell for name in python3.11 python3.12 python3.13; do $$name -c "" 2>/dev/null && echo $$name && break; done || true)
 PYTEST_FLAGS ?=
+SEEDS ?= 10000
+PROTOCOLS ?=
 
 BIN := .venv/bin
 OLDEST_BIN := .venv-oldest/bin
@@ -60,6 +62,14 @@ demo: setup ## Publish 336,776 flights to a real Pulsar with Spark; read them as
 .PHONY: test
 test: setup setup-oldest ## Run all tests, and the Spark-facing ones on the oldest supported pyspark too, two parts at a time
 	$(BIN)/python -m dev.run_tests $(PYTEST_FLAGS)
+
+.PHONY: simulate
+simulate: setup ## Explore the guarantees in simulated worlds: SEEDS=100000 fresh seeds a protocol, on all cores (PROTOCOLS="pulsar nsq")
+	$(BIN)/python -m tests.simulation explore $(PROTOCOLS) --seeds $(SEEDS)
+
+.PHONY: mutants
+mutants: setup ## Break the program in known ways, one at a time; print how many seeds it takes to find each
+	$(BIN)/python -m tests.simulation mutants $(PROTOCOLS)
 
 .PHONY: check
 check: setup ## ruff, mypy --strict, import-linter, codespell, drift of the README's tables and of generated code

@@ -12,13 +12,15 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
 from tests.simulation import network, standins
 from tests.simulation.world import World
 
-PROTOCOLS = ("pulsar", "tubemq", "nsq")
+PROTOCOLS = tuple(sorted(found.parent.name for found in Path(__file__).parent.glob("*/scenarios.py")))
+"""Those with a model of their broker: each is a folder."""
 
 
 class ViolationError(AssertionError):
@@ -95,16 +97,20 @@ def run_plan(protocol: str, plan: Plan) -> str:
         AssertionError: it hangs, or the model found what cannot be.
         Exception: the program under test failed in a way that the scenario does not allow.
     """
-    standins.install()
     world = World(plan.seed)
     try:
-        with world.running():
-            for fault in plan.faults:
-                apply_common(world, fault)
-            return str(world.run(lambda: scenarios(protocol)[plan.scenario].run(world, plan)))
+        return _play(world, protocol, plan)
     except BaseException as error:
         error.add_note("\n".join(["the world's log:", *world.log[-200:]]))
         raise
+
+
+def _play(world: World, protocol: str, plan: Plan) -> str:
+    standins.install()
+    with world.running():
+        for fault in plan.faults:
+            apply_common(world, fault)
+        return str(world.run(lambda: scenarios(protocol)[plan.scenario].run(world, plan)))
 
 
 def common_faults(dice: Random, *, streams: int, processes: Sequence[str], seconds: float) -> Iterator[Fault]:
@@ -207,3 +213,13 @@ def shrink(
         else:
             smaller = best.plan.size > 1 and fails(replace(best.plan, size=best.plan.size - 1))
     return best
+
+
+def trace(protocol: str, plan: Plan) -> str:
+    """How a run went, in short: what became of it, at what time and after how many steps."""
+    world = World(plan.seed)
+    try:
+        outcome = _play(world, protocol, plan)
+    except Exception as error:  # noqa: BLE001 - part of the trace
+        outcome = repr(error)
+    return f"{plan.scenario} {outcome} {world.now!r} {world.steps}"

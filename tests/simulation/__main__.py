@@ -1,0 +1,230 @@
+"""Explores: `python -m tests.simulation --help`. `make simulate SEEDS=n` and `make test` go through here."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tests.simulation.explore import PROTOCOLS, Failure, Plan, attempt, plan_of, shrink
+from tests.simulation.mutations import Mutation, mutated_source, mutations
+
+CHUNK = 20
+"""Seeds that a worker takes at once."""
+
+app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
+console = Console(stderr=True)
+
+Seeds = Annotated[int, typer.Option(help="how many seeds")]
+First = Annotated[int | None, typer.Option(help="the first seed; a fresh one unless given")]
+Jobs = Annotated[int | None, typer.Option(help="processes; one a core unless given")]
+Protocols = Annotated[list[str] | None, typer.Argument(help="pulsar, tubemq, nsq; all unless given")]
+
+
+def fresh_seed() -> int:
+    """A first seed that nobody has tried."""
+    return secrets.randbelow(1 << 40)
+
+
+def _chunk(protocol: str, first: int, count: int) -> tuple[Counter[str], list[Failure]]:
+    outcomes: Counter[str] = Counter()
+    failures = []
+    for seed in range(first, first + count):
+        plan = plan_of(protocol, seed)
+        outcome, failure = attempt(protocol, plan)
+        outcomes[f"{plan.scenario}: {outcome}"] += 1
+        if failure is not None:
+            failures.append(failure)
+    return outcomes, failures
+
+
+def _explored(
+    protocol: str, first: int, seeds: int, jobs: int, *, stop: bool
+) -> Iterator[tuple[int, Counter[str], list[Failure]]]:
+    """The findings of chunk after chunk; with `stop`, not much beyond the first failure."""
+    starts = iter(range(first, first + seeds, CHUNK))
+    with ProcessPoolExecutor(jobs) as pool:
+        running: set[Any] = set()
+
+        def more() -> None:
+            start = next(starts, None)
+            if start is not None:
+                running.add(pool.submit(_chunk, protocol, start, min(CHUNK, first + seeds - start)))
+
+        for _ in range(2 * jobs):
+            more()
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                outcomes, failures = future.result()
+                yield sum(outcomes.values()), outcomes, failures
+                if not (stop and failures):
+                    more()
+                else:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    return
+
+
+@app.command()
+def explore(
+    protocols: Protocols = None,
+    seeds: Seeds = 1000,
+    first: First = None,
+    jobs: Jobs = None,
+    stop: Annotated[bool, typer.Option(help="end at the first failure")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False,
+    shrink_tries: Annotated[int, typer.Option(help="runs spent on making the first failure of a kind smaller")] = 300,
+) -> None:
+    """Runs seeds, and prints the smallest plan found for every kind of failure."""
+    found: dict[str, Any] = {}
+    for protocol in protocols or PROTOCOLS:
+        start = fresh_seed() if first is None else first
+        found[protocol] = _explore_one(protocol, start, seeds, jobs or os.cpu_count() or 1, stop, shrink_tries)
+    if as_json:
+        print(json.dumps(found))  # noqa: T201 - what was asked for
+    if any(one["failures"] for one in found.values()):
+        raise typer.Exit(1)
+
+
+def _explore_one(protocol: str, first: int, seeds: int, jobs: int, stop: bool, tries: int) -> dict[str, Any]:
+    outcomes: Counter[str] = Counter()
+    failures: list[Failure] = []
+    began, done = time.monotonic(), 0
+    console.print(f"{protocol}: {seeds} seeds from {first}")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(protocol, total=seeds)
+        for count, chunk, failed in _explored(protocol, first, seeds, jobs, stop=stop):
+            done += count
+            outcomes += chunk
+            failures += failed
+            progress.update(task, advance=count, description=f"{protocol} ({len(failures)} failed)")
+    seconds = time.monotonic() - began
+    console.print(f"{protocol}: {done} runs in {seconds:.1f} s ({done / seconds:.0f} a second), {len(failures)} failed")
+    for outcome, count in sorted(outcomes.items()):
+        console.print(f"  {count:8d} {outcome}", highlight=False)
+    failures.sort(key=lambda failure: failure.plan.seed)
+    smallest: dict[tuple[str, str], Failure] = {}
+    for failure in failures:
+        smallest.setdefault((failure.plan.scenario, failure.kind), failure)
+    for (scenario, kind), failure in smallest.items():
+        best = shrink(protocol, failure, tries=tries) if tries else failure
+        console.rule(f"{protocol} {scenario}: {kind}, first with seed {failure.plan.seed}")
+        console.print(best.text, highlight=False, markup=False)
+        console.print(f"shortest plan: {best.plan!r}", highlight=False, markup=False)
+    return {
+        "first": first,
+        "runs": done,
+        "seconds": round(seconds, 1),
+        "outcomes": dict(sorted(outcomes.items())),
+        "failures": [{"seed": f.plan.seed, "scenario": f.plan.scenario, "kind": f.kind} for f in failures],
+    }
+
+
+@app.command()
+def seed(
+    protocol: str,
+    number: int,
+    smaller: Annotated[bool, typer.Option(help="make it smaller if it fails")] = True,
+) -> None:
+    """Runs one seed and prints what happened."""
+    _tell(protocol, plan_of(protocol, number), smaller=smaller)
+
+
+def _tell(protocol: str, plan: Plan, *, smaller: bool) -> None:
+    console.print(repr(plan), markup=False)
+    outcome, failure = attempt(protocol, plan)
+    if failure is None:
+        console.print(outcome)
+        return
+    if smaller:
+        failure = shrink(protocol, failure, say=lambda line: console.print(line, markup=False, highlight=False))
+    console.print(failure.text, markup=False, highlight=False)
+    console.print(f"shortest plan: {failure.plan!r}", markup=False)
+    raise typer.Exit(1)
+
+
+@app.command()
+def regressions(protocol: str) -> None:
+    """Runs the protocol's named plans; prints as JSON what became of each: null, or the failure."""
+    plans: dict[str, Plan] = import_module(f"tests.simulation.{protocol}.regressions").REGRESSIONS
+    results = {}
+    for name, plan in plans.items():
+        failure = attempt(protocol, plan)[1]
+        results[name] = None if failure is None else failure.text
+    print(json.dumps(results))  # noqa: T201 - what was asked for
+
+
+@app.command()
+def steps(protocol: str, first: int, count: int) -> None:
+    """Prints as JSON how each of some seeds went, step by step in short: the same on every machine and in every run."""
+    from tests.simulation.explore import trace
+
+    print(json.dumps([trace(protocol, plan_of(protocol, n)) for n in range(first, first + count)]))  # noqa: T201
+
+
+@app.command()
+def mutants(
+    protocols: Protocols = None,
+    only: Annotated[str | None, typer.Option(help="those whose name contains this")] = None,
+    seeds: Annotated[int, typer.Option(help="seeds to try before giving up")] = 5000,
+    first: Annotated[int, typer.Option(help="the first seed")] = 1,
+    jobs: Jobs = None,
+) -> None:
+    """Breaks the program in known ways, one at a time; prints the table of how many seeds it took to find each."""
+    print("| protocol | what is broken | seeds until found | failure |\n|---|---|---:|---|")  # noqa: T201
+    missed = 0
+    for protocol in protocols or PROTOCOLS:
+        for mutation in mutations(protocol):
+            if only and only not in mutation.name:
+                continue
+            needed, kind = _hunt(protocol, mutation, seeds, first, jobs)
+            missed += needed is None
+            shown = f"not in {seeds}" if needed is None else str(needed)
+            print(f"| {protocol} | {mutation.name}: {mutation.what} | {shown} | {kind} |", flush=True)  # noqa: T201
+    if missed:
+        raise typer.Exit(1)
+
+
+def _hunt(protocol: str, mutation: Mutation, seeds: int, first: int, jobs: int | None) -> tuple[int | None, str]:
+    """How many seeds it took to find a mutation, and as what; None where that was not enough of them."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        source = mutated_source(mutation, Path(folder))
+        environment = {**os.environ, **mutation.environment}
+        environment["PYTHONPATH"] = os.pathsep.join([str(source), environment.get("PYTHONPATH", "")])
+        command = [sys.executable, "-m", "tests.simulation", "explore", protocol, "--seeds", str(seeds)]
+        command += ["--first", str(first), "--stop", "--json", "--shrink-tries", "0"]
+        if jobs is not None:
+            command += ["--jobs", str(jobs)]
+        ended = subprocess.run(command, env=environment, capture_output=True, check=False)
+        if not ended.stdout:
+            raise RuntimeError(f"{mutation.name}: {ended.stderr.decode()}")
+        found = json.loads(ended.stdout)[protocol]["failures"]
+    if not found:
+        return None, ""
+    return found[0]["seed"] - first + 1, f"{found[0]['scenario']}: {found[0]['kind']}"
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The order of sets is a choice, too.
+        os.execve(  # noqa: S606 - this program again
+            sys.executable,
+            [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
+    app()

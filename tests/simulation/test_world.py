@@ -1,0 +1,243 @@
+"""The simulated world keeps its own promises: stand-ins behave as the originals do, and a seed decides everything."""
+
+from __future__ import annotations
+
+import queue
+import selectors
+
+import pytest
+
+from spark_mq_source.core.errors import ConnectionLostError, TransportError
+from tests.simulation import standins
+from tests.simulation.network import Fate, Selector, Stream, network
+from tests.simulation.world import FIRST_NOW, DeadlockError, HangError, World
+
+SEEDS = range(50)
+
+
+def play(seed, main, **arguments):
+    world = World(seed, **arguments)
+    with world.running():
+        return world.run(lambda: main(world))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_lock_is_held_by_one_fiber_at_a_time(seed):
+    def main(world):
+        lock, inside, seen = standins.Lock(), [], []
+
+        def work(name):
+            for _ in range(5):
+                with lock:
+                    assert not inside
+                    inside.append(name)
+                    world.sleep(0.01)
+                    seen.append(name)
+                    inside.remove(name)
+
+        threads = [standins.Thread(target=work, args=(n,)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(seen) == sorted(list(range(3)) * 5)
+
+    play(seed, main)
+
+
+def test_orders_differ_between_seeds_and_not_between_runs():
+    def main(world):
+        order = []
+
+        def work(name):
+            for _ in range(4):
+                world.sleep(0)
+                order.append(name)
+
+        threads = [standins.Thread(target=work, args=(n,)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return tuple(order)
+
+    orders = [play(seed, main) for seed in SEEDS]
+    assert orders == [play(seed, main) for seed in SEEDS]
+    assert len(set(orders)) > 25
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_queue_hands_on_everything_in_order(seed):
+    def main(world):
+        items, found = standins.Queue(maxsize=2), []
+
+        def put():
+            for n in range(20):
+                items.put(n)
+
+        standins.Thread(target=put).start()
+        found += [items.get(timeout=1) for _ in range(20)]
+        with pytest.raises(queue.Empty):
+            items.get(timeout=1)
+        assert found == list(range(20))
+
+    play(seed, main)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_condition_wakes_who_waits_and_times_out_in_the_worlds_time(seed):
+    def main(world):
+        condition, state = standins.Condition(), []
+
+        def change():
+            world.sleep(5)
+            with condition:
+                state.append(True)
+                condition.notify()
+
+        standins.Thread(target=change).start()
+        with condition:
+            assert condition.wait_for(lambda: state, 60)
+            assert 5 <= world.now - FIRST_NOW < 6
+            assert not condition.wait(10)
+        assert 15 <= world.now - FIRST_NOW < 16
+
+    play(seed, main)
+
+
+def test_a_future_waits_in_the_worlds_time():
+    def main(world):
+        late, never = standins.Future(), standins.Future()
+        standins.Thread(target=lambda: (world.sleep(3), late.set_result(7))).start()
+        assert late.result(10) == 7
+        with pytest.raises(TimeoutError):
+            never.result(1000)
+        assert world.now - FIRST_NOW > 1000
+
+    play(1, main)
+
+
+def test_who_waits_for_ever_is_found():
+    with pytest.raises(DeadlockError, match="main"):
+        play(1, lambda world: standins.Event().wait())
+
+
+def test_who_waits_too_long_is_found():
+    def main(world):
+        while True:
+            world.sleep(10)
+
+    with pytest.raises(HangError, match="100 s"):
+        play(1, main, limit_seconds=100)
+
+
+def test_a_killed_process_runs_no_line_more_and_its_streams_close():
+    said, lost = [], []
+
+    class Peer:
+        def received(self, data):
+            pass
+
+        def lost(self):
+            lost.append(True)
+
+    def main(world):
+        network().listen("broker:1", lambda stream: Peer())
+        process = world.process("victim")
+
+        def work():
+            network().connect("broker:1", 1)
+            try:
+                said.append("begun")
+                world.sleep(100)
+            finally:
+                said.append("cleaned up")
+
+        fiber = world.spawn(work, "work", process)
+        world.sleep(10)
+        world.kill(process)
+        assert not world.join(fiber)
+        world.sleep(10)
+        # What a killed process would have done in `finally` is not seen by anybody.
+        assert said == ["begun"]
+        assert lost == [True]
+
+    play(3, main)
+
+
+class Echo:
+    """Sends back what it is sent."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def received(self, data):
+        self.stream.send(data)
+
+    def lost(self):
+        pass
+
+
+def talk(transport, data, patience=1000.0):
+    """Sends bytes and waits for as many: what came until the end of the stream, and how it ended."""
+    selector, got = Selector(), b""
+    selector.register(transport, selectors.EVENT_READ)
+    rest = memoryview(data)
+    while len(got) < len(data):
+        if rest:
+            rest = rest[transport.send(rest) :]
+        elif not selector.select(patience):
+            return got, "silence"
+        buffer = bytearray(1000)
+        n = transport.recv_into(memoryview(buffer))
+        if n == 0:
+            return got, "end"
+        got += buffer[: n or 0]
+    return got, "all"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bytes_arrive_in_order_however_they_are_cut(seed):
+    def main(world):
+        network().listen("broker:1", Echo)
+        data = bytes(range(256)) * 20
+        assert talk(network().connect("broker:1", 1), data) == (data, "all")
+
+    play(seed, main)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stream_breaks_behind_as_many_bytes_as_its_fate_says(seed):
+    def main(world):
+        network().listen("broker:1", Echo)
+        network().fates |= {0: Fate(cut_after_received=100), 1: Fate(cut_after_sent=100)}
+        for _ in range(2):
+            with pytest.raises(ConnectionLostError):
+                talk(network().connect("broker:1", 1), bytes(1000))
+        assert talk(network().connect("broker:1", 1), bytes(1000)) == (bytes(1000), "all")
+
+    play(seed, main)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_half_open_stream_says_nothing(seed):
+    def main(world):
+        network().listen("broker:1", Echo)
+        network().fates[0] = Fate(mute_after_received=100)
+        got, ending = talk(network().connect("broker:1", 1), bytes(1000))
+        assert (len(got) <= 100, ending) == (True, "silence")
+
+    play(seed, main)
+
+
+def test_nobody_listens_and_nobody_answers():
+    def main(world):
+        with pytest.raises(TransportError, match="refused"):
+            network().connect("broker:1", 5)
+        network().silence("broker:1")
+        began = world.now
+        with pytest.raises(TransportError, match="no TCP connection in time"):
+            network().connect("broker:1", 5)
+        assert world.now - began >= 5
+
+    play(1, main)
