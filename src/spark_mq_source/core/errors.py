@@ -20,6 +20,7 @@
     ├── UnwritableRowError                 a row that cannot become a message
     ├── ReplayError                        what is written again is not what was written before
     ├── DataLossError                      data between two positions is gone
+    ├── StorageError                       files of our own that cannot be written or read
     ├── TaskEndedError                     Spark has ended a task that was writing
     ├── TooManyAttemptsError               a message was delivered more often than the options allow
     └── UnsupportedFeatureError            the peer, Spark or an extra is missing
@@ -50,6 +51,7 @@ __all__ = [
     "RequestTimeoutError",
     "ResourceBusyError",
     "ServiceNotReadyError",
+    "StorageError",
     "TaskEndedError",
     "TooManyAttemptsError",
     "TopicNotFoundError",
@@ -177,11 +179,15 @@ class ReplayError(MQSourceError):
 
 
 class DataLossError(MQSourceError):
-    """Messages that should be in the range are gone from the broker."""
+    """Messages that should be in the range are gone from the broker, or from the folder that kept them."""
 
 
 class TooManyAttemptsError(MQSourceError):
     """A message was delivered more often than the options allow."""
+
+
+class StorageError(MQSourceError):
+    """A file of our own that cannot be written or read: the disk is full, the folder read-only, the store away."""
 
 
 class TaskEndedError(MQSourceError):

@@ -5,15 +5,20 @@ Spark gets its rows from here and never from the broker, the first time and at e
 
 ::
 
-    walDir/<id of the query>/<number of the batch>/plan.json         what the batch reads; made by the driver
+    walDir/<id of the query>/<number of the batch>/plan              what the batch reads; made by the driver
                                                   /<task>/<n>        slot n: the name of a file, or that it is the end
                                                          /<name>     rows, as an Arrow IPC stream
                                                          /<attempt>.fin  the attempt's FINs are through, but for these
+                                                  /<task>.end        the log has ended; made before its rows are used
 
 The slots of a task are a log. A slot is made once and never again, whoever tries (`Store.create` is exclusive), and a
 task has as many slots as there are up to the one that says END. So several attempts at one task, one after the other or
 two at once, agree on the same rows: an attempt that finds its next slot taken reads what is there and tries the one
 after it. What it holds itself is finished only when it has a slot.
+
+Every file is checked before it is used. A slot has the size, the CRC32C and the number of rows of its file; every other
+file begins with the CRC32C of the rest. A missing slot is found by what was made after it: a later slot, the note of an
+attempt's FINs, or the mark that the log has ended. A damaged or missing file is an error that names it.
 
 When a batch is no longer needed its plan is deleted first. An attempt that still runs then could make a slot that was
 deleted; before it finishes anything it makes sure that the plan is there, and it is not.
@@ -27,13 +32,14 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from spark_mq_source.core.errors import DataLossError, OptionError, UnsupportedFeatureError
+from spark_mq_source.core.crc import crc32c
+from spark_mq_source.core.errors import DataLossError, OptionError, StorageError, UnsupportedFeatureError
 
 __all__ = [
     "FsspecStore",
@@ -48,12 +54,27 @@ __all__ = [
     "write_plan",
 ]
 
-PLAN: Final = "plan.json"
+PLAN: Final = "plan"
 _FIN: Final = ".fin"
+_END: Final = ".end"
+
+_CHECKSUM_BYTES: Final = 9
+"""Eight digits and a space."""
+
+_REMEDY: Final = (
+    "restore it, or, if rows that the broker does not have any more can be done without, begin with a new checkpoint "
+    "(a batch read: with another runId)"
+)
 
 
 class Store(Protocol):
-    """A place for files that the driver and every executor reach. Paths are relative, with slashes."""
+    """A place for files that the driver and every executor reach. Paths are relative, with slashes.
+
+    Where the place itself fails (full, read-only, unreachable), every method raises StorageError with the file's path.
+    """
+
+    def where(self, path: str) -> str:
+        """The whole path or URL of a file, for messages."""
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
         """Makes a file that nobody else makes, and does not return before it is stored for good."""
@@ -94,57 +115,72 @@ class LocalStore:
     def __init__(self, root: str) -> None:
         self._root = Path(root)
 
+    def where(self, path: str) -> str:
+        """See `Store`."""
+        return str(self._root / path)
+
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
         """See `Store`."""
-        target = self._folder_of(path)
-        with target.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        _sync_folder(target.parent)
+        with _failing(self.where(path), "written"):
+            target = self._folder_of(path)
+            self._write_new(target, data)
+            _sync_folder(target.parent)
 
     def create(self, path: str, data: bytes) -> bool:
         """See `Store`. A link cannot be made where something is, and shows the file whole."""
-        target = self._folder_of(path)
-        draft = target.with_name(f".{uuid.uuid4().hex}")
-        try:
-            with draft.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(draft, target)
-        except FileExistsError:
-            return False
-        finally:
-            draft.unlink(missing_ok=True)
-        _sync_folder(target.parent)
+        with _failing(self.where(path), "written"):
+            target = self._folder_of(path)
+            draft = target.with_name(f".{uuid.uuid4().hex}")
+            try:
+                self._write_new(draft, data)
+                os.link(draft, target)
+            except FileExistsError:
+                return False
+            finally:
+                draft.unlink(missing_ok=True)
+            _sync_folder(target.parent)
         return True
 
     def read(self, path: str) -> bytes:
         """See `Store`."""
-        return (self._root / path).read_bytes()
+        with _failing(self.where(path), "read"):
+            return (self._root / path).read_bytes()
 
     def exists(self, path: str) -> bool:
         """See `Store`."""
-        return (self._root / path).exists()
+        with _failing(self.where(path), "read"):
+            return (self._root / path).exists()
 
     def names(self, folder: str) -> list[str]:
         """See `Store`."""
-        with contextlib.suppress(FileNotFoundError):
-            return [path.name for path in (self._root / folder).iterdir() if not path.name.startswith(".")]
-        return []
+        try:
+            with _failing(self.where(folder), "read"):
+                return [path.name for path in (self._root / folder).iterdir() if not path.name.startswith(".")]
+        except FileNotFoundError:
+            return []
 
     def remove(self, folder: str) -> None:
         """See `Store`."""
         target = self._root / folder
-        if target.is_dir():
-            shutil.rmtree(target, ignore_errors=True)
-        else:
-            target.unlink(missing_ok=True)
+        with _failing(self.where(folder), "removed"), contextlib.suppress(FileNotFoundError):
+            if target.is_dir():
+                shutil.rmtree(target)
+            else:
+                target.unlink()
+
+    @staticmethod
+    def _write_new(target: Path, data: bytes | pa.Buffer) -> None:
+        with target.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
 
     def _folder_of(self, path: str) -> Path:
         target = self._root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
+        missing = [folder for folder in target.parents if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            _sync_folder(folder.parent)
         return target
 
 
@@ -155,6 +191,21 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def _failing(where: str, what: str) -> Iterator[None]:
+    """What the place has to say becomes one sentence with the path; that there is no such file is left as it is."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        msg = (
+            f"nsq: walDir: {where} cannot be {what} ({error.strerror or error}); make room or mend access to it on "
+            f"every machine, then start again: no message was finished whose row is not stored"
+        )
+        raise StorageError(msg) from error
 
 
 class FsspecStore:
@@ -182,6 +233,10 @@ class FsspecStore:
         except ValueError as error:
             msg = f"nsq: walDir {url}: {error}"
             raise OptionError(msg) from error
+
+    def where(self, path: str) -> str:
+        """See `Store`."""
+        return str(self._files.unstrip_protocol(self._path(path)))
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
         """See `Store`."""
@@ -262,8 +317,8 @@ def _check_exclusive(store: Store, wal_dir: str) -> None:
     except (NotImplementedError, ValueError) as error:
         # fsspec's word for a mode that a file system does not know.
         is_exclusive, reason = False, f" ({error})"
-    except OSError as error:
-        msg = f"nsq: walDir {wal_dir} cannot be written to: {error}; the driver and every executor need it"
+    except (OSError, StorageError) as error:
+        msg = f"nsq: walDir {wal_dir} cannot be written to ({error}); the driver and every executor need it"
         raise OptionError(msg) from error
     else:
         reason = ""
@@ -283,11 +338,15 @@ class Slot:
         attempt: who made it.
         file: where its rows are; empty for the end of the log.
         rows: how many; at the end, of all slots.
+        bytes: the size of the file.
+        crc32c: of the file.
     """
 
     attempt: str
     file: str = ""
     rows: int = 0
+    bytes: int = 0
+    crc32c: int = 0
 
     @property
     def is_end(self) -> bool:
@@ -312,6 +371,7 @@ class TaskLog:
         self._store = store
         self._plan = f"{folder}/{PLAN}"
         self._folder = f"{folder}/{task}"
+        self._end = f"{folder}/{task}{_END}"
         self.attempt = uuid.uuid4().hex
         self.slots: list[Slot] = []
 
@@ -326,13 +386,26 @@ class TaskLog:
         return sum(slot.rows for slot in self.slots if not slot.is_end)
 
     def catch_up(self) -> None:
-        """Reads the slots that are there."""
+        """Reads the slots that are there.
+
+        Raises:
+            DataLossError: one is damaged, or was there and is not any more.
+            StorageError: the folder cannot be read.
+        """
+        # Asked before the slots are read: the mark is made after the last of them.
+        has_ended = not self.is_ended and self._store.exists(self._end)
         while not self.is_ended:
             try:
-                document = json.loads(self._store.read(f"{self._folder}/{len(self.slots)}"))
+                slot = Slot(**_read_document(self._store, self._path_of_next()))
             except FileNotFoundError:
+                if has_ended or self._has_gap():
+                    raise _lost(self._store, self._path_of_next()) from None
                 return
-            self.slots.append(Slot(**document))
+            if slot.is_end and slot.rows != self.rows:
+                raise _damaged(self._store, self._path_of_next(), f"it ends {slot.rows} rows, not {self.rows}")
+            self.slots.append(slot)
+            if slot.is_end and not has_ended:
+                self._mark_end(slot)
 
     def append(self, batch: pa.RecordBatch) -> bool:
         """Writes rows, and tries to put them into the next slot; whether they are in the log now.
@@ -341,14 +414,17 @@ class TaskLog:
 
         Raises:
             DataLossError: the batch is no longer wanted, or its folder was deleted.
+            StorageError: the folder is full, or cannot be written to.
         """
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
+        data = sink.getvalue()
         name = f"{uuid.uuid4().hex}.arrow"
-        self._store.write(f"{self._folder}/{name}", sink.getvalue())
+        self._store.write(f"{self._folder}/{name}", data)
+        slot = Slot(self.attempt, name, batch.num_rows, data.size, crc32c(memoryview(data)))
         while not self.is_ended:
-            if self._claim(Slot(self.attempt, name, batch.num_rows)):
+            if self._claim(slot):
                 return True
             self.catch_up()
         self._store.remove(f"{self._folder}/{name}")
@@ -359,36 +435,58 @@ class TaskLog:
 
         Raises:
             DataLossError: the batch is no longer wanted, or its folder was deleted.
+            StorageError: the folder is full, or cannot be written to.
         """
         while not self.is_ended:
-            self._claim(Slot(self.attempt, rows=self.rows))
-            self.catch_up()
+            end = Slot(self.attempt, rows=self.rows)
+            if self._claim(end):
+                self._mark_end(end)
+            else:
+                self.catch_up()
 
     def finished(self, refused: Sequence[str]) -> None:
-        """Notes that our FINs are through, but for these, which are delivered again."""
-        self._store.write(f"{self._folder}/{self.attempt}{_FIN}", json.dumps(list(refused)).encode())
-
-    def read(self, slot: Slot) -> Iterator[pa.RecordBatch]:
-        """The rows of a slot.
+        """Notes that our FINs are through, but for these, which are delivered again.
 
         Raises:
-            DataLossError: they are not there.
+            StorageError: the folder is full, or cannot be written to.
         """
+        self._store.write(f"{self._folder}/{self.attempt}{_FIN}", _document({"refused": list(refused)}))
+
+    def read(self, slot: Slot) -> Iterator[pa.RecordBatch]:
+        """The rows of a slot, all of them checked before the first is given out.
+
+        Raises:
+            DataLossError: they are not there, or not those that were written.
+            StorageError: the folder cannot be read.
+        """
+        path = f"{self._folder}/{slot.file}"
         try:
-            data = self._store.read(f"{self._folder}/{slot.file}")
+            data = self._store.read(path)
         except FileNotFoundError:
-            raise self._lost(slot.file) from None
+            raise _lost(self._store, path) from None
+        if len(data) != slot.bytes:
+            raise _damaged(self._store, path, f"it has {len(data)} bytes of {slot.bytes}")
+        if (found := crc32c(data)) != slot.crc32c:
+            raise _damaged(self._store, path, f"its CRC32C is {found:08x}, and {slot.crc32c:08x} was written")
         with pa.ipc.open_stream(data) as reader:
-            yield from reader
+            batches = list(reader)
+        rows = sum(batch.num_rows for batch in batches)
+        if rows != slot.rows:
+            raise _damaged(self._store, path, f"it has {rows} rows, and its slot says {slot.rows}")
+        yield from batches
 
     def unfinished(self) -> set[str]:
-        """The ids of messages in the log that may be delivered again, of attempts that are over or are taken for it."""
+        """The ids of messages in the log that may be delivered again, of attempts that are over or are taken for it.
+
+        Raises:
+            DataLossError: a file of the log is damaged, or was there and is not any more.
+            StorageError: the folder cannot be read.
+        """
         self.catch_up()
-        names = self._store.names(self._folder)
-        told = {name.removesuffix(_FIN) for name in names if name.endswith(_FIN)}
+        told = _told(self._store.names(self._folder))
         found: set[str] = set()
         for attempt in told:
-            found.update(json.loads(self._store.read(f"{self._folder}/{attempt}{_FIN}")))
+            found.update(_read_document(self._store, f"{self._folder}/{attempt}{_FIN}")["refused"])
         for slot in self.slots:
             if not slot.is_end and slot.attempt not in told:
                 found |= self.ids(slot)
@@ -398,43 +496,48 @@ class TaskLog:
         """The ids of the messages in a slot.
 
         Raises:
-            DataLossError: they are not there.
+            DataLossError: they are not there, or not those that were written.
+            StorageError: the folder cannot be read.
         """
         return {id_ for batch in self.read(slot) for id_ in batch.column("message_id").to_pylist()}
 
     def _claim(self, slot: Slot) -> bool:
-        document = {"attempt": slot.attempt, "file": slot.file, "rows": slot.rows}
-        if not self._store.create(f"{self._folder}/{len(self.slots)}", json.dumps(document).encode()):
+        if not self._store.create(self._path_of_next(), _document(asdict(slot))):
             return False
         if not self._store.exists(self._plan):
             self._store.remove(self._folder)
-            raise self._lost(PLAN)
+            raise _lost(self._store, self._plan)
         self.slots.append(slot)
         return True
 
-    def _lost(self, what: str) -> DataLossError:
-        return DataLossError(
-            f"nsq: {what} of the write-ahead log {self._folder} is gone, and with it rows that the broker does not "
-            f"have any more: walDir was deleted or moved while it was needed; if the rows can be done without, begin "
-            f"with a new checkpoint"
-        )
+    def _mark_end(self, slot: Slot) -> None:
+        # Who finds it made already has nothing to add.
+        self._store.create(self._end, _document(asdict(slot)))
+
+    def _has_gap(self) -> bool:
+        """Whether the slot after those known was deleted: something is there that was made after it."""
+        names = self._store.names(self._folder)
+        is_followed = any(name.isdecimal() and int(name) > len(self.slots) for name in names)
+        has_finished_others = bool(_told(names) - {slot.attempt for slot in self.slots})
+        # It may have been made since it was looked for, with those after it.
+        return (is_followed or has_finished_others) and not self._store.exists(self._path_of_next())
+
+    def _path_of_next(self) -> str:
+        return f"{self._folder}/{len(self.slots)}"
 
 
 def read_plan(store: Store, folder: str) -> Mapping[str, Any]:
     """What a batch was planned to read.
 
     Raises:
-        DataLossError: there is none.
+        DataLossError: there is none, or it is damaged.
+        StorageError: the folder cannot be read.
     """
+    path = f"{folder}/{PLAN}"
     try:
-        found: Mapping[str, Any] = json.loads(store.read(f"{folder}/{PLAN}"))
+        return _read_document(store, path)
     except FileNotFoundError:
-        msg = (
-            f"nsq: the plan of batch {folder} is not in walDir: it was deleted or moved while it was needed, and with "
-            f"it rows that the broker does not have any more; if they can be done without, begin with a new checkpoint"
-        )
-        raise DataLossError(msg) from None
-    return found
+        raise _lost(store, path) from None
 
 
 def is_planned(store: Store, folder: str) -> bool:
@@ -444,10 +547,41 @@ def is_planned(store: Store, folder: str) -> bool:
 
 def write_plan(store: Store, folder: str, plan: Mapping[str, Any]) -> bool:
     """Makes a batch, unless it was made already; whether it did."""
-    return store.create(f"{folder}/{PLAN}", json.dumps(plan).encode())
+    return store.create(f"{folder}/{PLAN}", _document(plan))
 
 
 def remove_batch(store: Store, folder: str) -> None:
     """Removes a batch that is not needed any more, its plan first: see the module's docstring."""
     store.remove(f"{folder}/{PLAN}")
     store.remove(folder)
+
+
+def _told(names: Sequence[str]) -> set[str]:
+    """The attempts whose FINs are through, of the names in a task's folder."""
+    return {name.removesuffix(_FIN) for name in names if name.endswith(_FIN)}
+
+
+def _document(document: Mapping[str, Any]) -> bytes:
+    """A file of its own: the CRC32C of the rest of the line, and JSON."""
+    body = json.dumps(document, separators=(",", ":")).encode()
+    return b"%08x %b\n" % (crc32c(body), body)
+
+
+def _read_document(store: Store, path: str) -> dict[str, Any]:
+    data = store.read(path)
+    body = data[_CHECKSUM_BYTES:-1]
+    if data != b"%08x %b\n" % (crc32c(body), body):
+        raise _damaged(store, path, "it is not what was written")
+    document: dict[str, Any] = json.loads(body)
+    return document
+
+
+def _lost(store: Store, path: str) -> DataLossError:
+    return DataLossError(
+        f"nsq: {store.where(path)} is gone, and with it rows of the write-ahead log: walDir was deleted, moved or "
+        f"emptied while it was needed; {_REMEDY}"
+    )
+
+
+def _damaged(store: Store, path: str, how: str) -> DataLossError:
+    return DataLossError(f"nsq: {store.where(path)} is damaged: {how}; {_REMEDY}")
