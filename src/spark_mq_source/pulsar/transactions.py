@@ -47,6 +47,9 @@ MOST_QUIET_SECONDS: Final = 30.0
 MAX_ENDS_IN_FLIGHT: Final = 500
 """As many as other requests, see `client`."""
 
+MOST_NAMED_TRANSACTIONS: Final = 20
+"""How many more an error names beside the first one that failed."""
+
 _ENDED: Final = frozenset({"TransactionNotFound", "InvalidTxnStatus"})
 
 
@@ -181,12 +184,17 @@ def commit_transactions(options: PulsarOptions, transactions: Sequence[Transacti
         unclear = {one: error for one, error in failed.items() if not (error.is_ambiguous and _is_visible(client, one))}
     if not unclear:
         return
+    for one, error in unclear.items():
+        logger.error("pulsar-native: transaction %s %s: %s", one, error.outcome, error.reason)
     transaction, error = next(iter(unclear.items()))
-    outcome = "may have been committed, or not" if error.is_ambiguous else "was not committed"
+    others = [f"{one} {other.outcome}" for one, other in unclear.items() if one != transaction]
+    if len(others) > MOST_NAMED_TRANSACTIONS:
+        others[MOST_NAMED_TRANSACTIONS:] = [f"{len(others) - MOST_NAMED_TRANSACTIONS} more are in the driver's log"]
     msg = (
         f"pulsar-native: {len(transactions) - len(unclear)} of {len(transactions)} transactions are committed, and "
-        f"what their tasks have written stays visible; transaction {transaction} {outcome}: {error.reason} (raise "
-        f"transactionTimeout, {options.transaction_timeout_ms} ms, above what the whole job takes, if it has run out)"
+        f"what their tasks have written stays visible; transaction {transaction} {error.outcome}: {error.reason}"
+        f"{''.join(f'; {one}' for one in others)} (raise transactionTimeout, {options.transaction_timeout_ms} ms, "
+        f"above what the whole job takes, if it has run out)"
     )
     raise BrokerError(msg) from error.reason
 
@@ -212,6 +220,11 @@ class _Failure:
     reason: MQSourceError
     is_ambiguous: bool
 
+    @property
+    def outcome(self) -> str:
+        """What has become of the transaction."""
+        return "may have been committed, or not" if self.is_ambiguous else "was not committed"
+
 
 def _abort(client: PulsarClient, transactions: Sequence[Transaction], deadline: Deadline) -> None:
     try:
@@ -226,17 +239,19 @@ def _abort(client: PulsarClient, transactions: Sequence[Transaction], deadline: 
 def _end(
     client: PulsarClient, transactions: Sequence[Transaction], action: commands.TxnAction, deadline: Deadline
 ) -> dict[Transaction, _Failure]:
-    """Ends transactions, again and again where that may help; those that could not be, and why."""
-    left = list(transactions)
+    """Ends transactions, again and again if that may help; those that could not be, and why."""
+    left = dict.fromkeys(transactions)
     unanswered: set[Transaction] = set()
     failed: dict[Transaction, _Failure] = {}
 
     def attempt() -> None:
         again: MQSourceError | None = None
-        for start in range(0, len(left), MAX_ENDS_IN_FLIGHT):
-            for one, error in _end_once(client, left[start : start + MAX_ENDS_IN_FLIGHT], action):
+        # A list of its own, since `left` shrinks on the way.
+        asked = list(left)
+        for start in range(0, len(asked), MAX_ENDS_IN_FLIGHT):
+            for one, error in _end_once(client, asked[start : start + MAX_ENDS_IN_FLIGHT], action):
                 if error is None:
-                    left.remove(one)
+                    del left[one]
                 elif error.retryable:
                     unanswered.add(one)
                     again = error
@@ -244,7 +259,7 @@ def _end(
                     # By an END whose answer was lost, or by the time-out.
                     ended = isinstance(error, BrokerError) and error.code_name in _ENDED
                     failed[one] = _Failure(error, is_ambiguous=ended and one in unanswered)
-                    left.remove(one)
+                    del left[one]
         if again is not None:
             raise again
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import time
 from collections import Counter
@@ -15,8 +16,18 @@ import pytest
 from spark_mq_source.core.errors import BrokerError, MQSourceError, RequestTimeoutError, UnsupportedFeatureError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.pulsar.client import PulsarClient
+from spark_mq_source.pulsar.commands import SendReceipt
+from spark_mq_source.pulsar.messages import EntryEncoder, open_rows
+from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.transactions import Transaction, abort_transactions, commit_transactions
+from spark_mq_source.pulsar.transactions import (
+    MAX_ENDS_IN_FLIGHT,
+    TaskTransaction,
+    Transaction,
+    abort_transactions,
+    commit_transactions,
+)
 from spark_mq_source.pulsar.writer import PulsarWriter, write_rows
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import Fault, FaultProxy
@@ -92,6 +103,50 @@ def test_rows_can_be_seen_when_the_driver_has_committed(broker: PulsarUnderTest)
     found = [visible(broker, name) for name in partitions]
     assert all(found)
     assert sorted(found[0] + found[1]) == list(range(100))
+
+
+class Receipts:
+    """What a producer is told, one by one."""
+
+    def __init__(self) -> None:
+        self.arrived: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+    def opened(self) -> None:
+        pass
+
+    def deliver(self, event: object) -> None:
+        self.arrived.put(event)
+
+    def fail(self, error: MQSourceError) -> None:
+        self.arrived.put(error)
+
+
+def test_the_rows_of_hundreds_of_tasks_are_there_once_or_not_at_all(broker: PulsarUnderTest) -> None:
+    topic, count = broker.topic(), MAX_ENDS_IN_FLIGHT + 10
+    at, given, receipts = TopicPartition(topic, -1), options(broker, topic), Receipts()
+    transactions = []
+    with PulsarClient(given) as client:
+        # A writer for each would take a minute; they have this producer in common.
+        session, opened = client.open_producer(at, 1, receipts, name=None, epoch=0)
+        for number in range(count):
+            transaction = TaskTransaction(given, client)
+            most, least = transaction.join(at)
+            encoder = EntryEncoder(
+                producer_id=1,
+                producer_name=opened.producer_name,
+                sequence_id=number,
+                max_message_bytes=session.max_message_bytes,
+                txn_id=(least, most),
+            )
+            encoder.append(open_rows(rows(number)), None, 0, 1, now_ms=1)
+            encoder.flush(now_ms=1)
+            session.send(*encoder.take())
+            transactions.append(Transaction(most, least))
+        assert all(isinstance(receipts.arrived.get(timeout=60), SendReceipt) for _ in range(count))
+    abort_transactions(given, transactions[::100])
+    commit_transactions(given, [one for number, one in enumerate(transactions) if number % 100])
+    # An open transaction would hide what comes behind it.
+    assert visible(broker, topic) == [number for number in range(count) if number % 100]
 
 
 def test_no_row_of_an_attempt_that_was_not_taken_is_seen(broker: PulsarUnderTest) -> None:

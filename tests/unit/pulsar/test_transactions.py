@@ -12,7 +12,12 @@ from spark_mq_source.core.errors import BrokerError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.pulsar import commands as c
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.transactions import Transaction, abort_transactions, commit_transactions
+from spark_mq_source.pulsar.transactions import (
+    MAX_ENDS_IN_FLIGHT,
+    Transaction,
+    abort_transactions,
+    commit_transactions,
+)
 from tests.unit.pulsar.test_client import Broker, Link
 from tests.unit.pulsar.test_writer import in_turn, nothing
 
@@ -90,3 +95,44 @@ def test_an_abort_leaves_what_cannot_be_aborted(broker) -> None:
     at = broker(in_turn(refused(NOT_FOUND), refused(CONFLICT), ended))
     abort_transactions(options(at), TRANSACTIONS)
     assert [one.txn_action for one in at.of(c.EndTxn)] == [c.TxnAction.ABORT] * 3
+
+
+MANY = [Transaction(number % 3, number) for number in range(4 * MAX_ENDS_IN_FLIGHT + 60)]
+
+
+@pytest.mark.parametrize("count", [MAX_ENDS_IN_FLIGHT + 60, len(MANY)])
+@pytest.mark.parametrize(
+    ("end", "action"), [(commit_transactions, c.TxnAction.COMMIT), (abort_transactions, c.TxnAction.ABORT)]
+)
+def test_each_of_thousands_is_ended_once(broker, count, end, action) -> None:
+    at = broker(ended)
+    end(options(at), MANY[:count])
+    asked = [(one.txnid_most_bits, one.txnid_least_bits, one.txn_action) for one in at.of(c.EndTxn)]
+    assert asked == [(one.most, one.least, action) for one in MANY[:count]]
+
+
+def test_those_of_thousands_that_failed_are_named_and_all_others_committed(broker, caplog) -> None:
+    lost = {0, MAX_ENDS_IN_FLIGHT - 1, MAX_ENDS_IN_FLIGHT, len(MANY) - 1} | set(range(700, 740))
+    slow = {5, MAX_ENDS_IN_FLIGHT + 1, 1100}
+    committed: list[int] = []
+
+    def answer(link: Link, command: Any) -> object:
+        number = command.txnid_least_bits
+        if number in lost:
+            return refused(NOT_FOUND)(link, command)
+        if number in slow:
+            slow.remove(number)
+            return refused(NOT_READY)(link, command)
+        committed.append(number)
+        return ended(link, command)
+
+    with pytest.raises(BrokerError) as caught:
+        commit_transactions(options(broker(answer)), MANY)
+    assert sorted(committed) == sorted(set(range(len(MANY))) - lost)
+    sentence = str(caught.value)
+    assert f"{len(MANY) - len(lost)} of {len(MANY)} transactions are committed" in sentence
+    assert "(0,0) was not committed: " in sentence
+    assert f"({(MAX_ENDS_IN_FLIGHT - 1) % 3},{MAX_ENDS_IN_FLIGHT - 1}) was not committed" in sentence
+    assert "; 23 more are in the driver's log" in sentence
+    logged = [record.args[0] for record in caplog.records if record.levelname == "ERROR"]
+    assert [one.least for one in logged] == sorted(lost)
