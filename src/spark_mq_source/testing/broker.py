@@ -254,11 +254,15 @@ class NsqBroker:
 
     def stop(self) -> None:
         """Stops it in order: messages are kept; what was in flight or deferred is back in its queue."""
-        self._end(lose_messages=False)
+        self._end(crash=False)
 
     def crash(self) -> None:
-        """Ends it as a killed nsqd ends that had nothing on disk: every message is lost, topics and channels stay."""
-        self._end(lose_messages=True)
+        """Ends it as `kill -9` ends nsqd, which had on disk what did not fit into `mem_queue_size`.
+
+        The messages in memory and in flight are lost. Those on disk come again that were delivered since the last sync
+        (`sync_every`, `sync_timeout_ms`), finished or not, as if they never were. Topics and channels stay.
+        """
+        self._end(crash=True)
 
     def restart(self, *, crash: bool = False) -> None:
         """Stops or crashes it, and starts it again.
@@ -270,12 +274,13 @@ class NsqBroker:
             >>> with NsqBroker() as broker:
             ...     broker.publish("flights", b"UA 1545")
             ...     broker.restart()
-            ...     kept = broker.depth("flights")
-            ...     broker.restart(crash=True)
-            ...     kept, broker.depth("flights")
-            (1, 0)
+            ...     broker.publish("flights", b"AA 1141", b"B6 725")
+            ...     published = broker.depth("flights")
+            ...     broker.restart(crash=True)  # what an orderly end wrote to disk is kept
+            ...     published, broker.depth("flights")
+            (3, 1)
         """
-        self._end(lose_messages=crash)
+        self._end(crash=crash)
         self.start()
 
     def __enter__(self) -> Self:
@@ -400,15 +405,15 @@ class NsqBroker:
     def _known_channels(self, topic: str) -> Iterable[str]:
         return {channel: None for lookupd in self.lookupds for channel in lookupd.registry.channels(topic)}
 
-    def _end(self, *, lose_messages: bool) -> None:
+    def _end(self, *, crash: bool) -> None:
         if self._thread is not None:
-            self._thread.run(self._shut(lose_messages=lose_messages))
+            self._thread.run(self._shut(crash=crash))
             self._thread.close()
             self._thread = None
         if self._own_lookupd is not None:
             self._own_lookupd.stop()
 
-    async def _shut(self, *, lose_messages: bool) -> None:
+    async def _shut(self, *, crash: bool) -> None:
         if self._listeners is not None:
             self._listeners.close()
         if self._wake is not None:
@@ -418,10 +423,10 @@ class NsqBroker:
             for lookupd in self.lookupds:
                 lookupd.registry.remove_node(self._node)
             self._node = None
-        self.broker.settle(lose_messages=lose_messages)
+        self.broker.restart(time.monotonic(), crash=crash)
         for connection in list(self.connections):
             connection.channel = None
-            connection.abort() if lose_messages else connection.close()
+            connection.abort() if crash else connection.close()
         self.connections.clear()
         # The loop's next rounds close the sockets.
         await asyncio.sleep(0)

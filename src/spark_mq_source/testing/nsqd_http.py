@@ -255,12 +255,9 @@ class NsqdHttp:
         names = [channel] if channel else sorted(topic.channels)
         return {
             "topic_name": topic.name,
-            "channels": [
-                _channel_stats(topic.channels[name], topic.name if with_clients else None, self._server.settings)
-                for name in names
-            ],
+            "channels": [_channel_stats(topic.channels[name], topic.name if with_clients else None) for name in names],
             "depth": topic.depth,
-            "backend_depth": _backend_depth(topic.depth, self._server.settings),
+            "backend_depth": topic.queue.disk_depth,
             "message_count": topic.message_count,
             "message_bytes": topic.message_bytes,
             "paused": topic.paused,
@@ -268,14 +265,14 @@ class NsqdHttp:
         }
 
 
-def _channel_stats(channel: Channel, with_clients: str | None, settings: NsqSettings) -> dict[str, Any]:
+def _channel_stats(channel: Channel, with_clients: str | None) -> dict[str, Any]:
     clients = None
     if with_clients is not None:
         clients = [consumer.stats(with_clients) for consumer in channel.consumers if isinstance(consumer, Connection)]
     return {
         "channel_name": channel.name,
         "depth": channel.queue.depth,
-        "backend_depth": _backend_depth(channel.queue.depth, settings),
+        "backend_depth": channel.queue.disk_depth,
         "in_flight_count": channel.in_flight_count,
         "deferred_count": channel.deferred_count,
         "message_count": channel.message_count,
@@ -287,11 +284,6 @@ def _channel_stats(channel: Channel, with_clients: str | None, settings: NsqSett
         "paused": channel.paused,
         "e2e_processing_latency": _NO_LATENCY,
     }
-
-
-def _backend_depth(depth: int, settings: NsqSettings) -> int:
-    """How much of it nsqd would hold on disk."""
-    return max(0, depth - settings.mem_queue_size)
 
 
 def _memory() -> dict[str, int]:

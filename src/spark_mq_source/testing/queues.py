@@ -1,4 +1,4 @@
-"""Topics and channels in memory: who gets which message when. No sockets and no clock: the caller says what time it is.
+"""Topics and channels: who gets which message when. No sockets, no clock, no files: the caller says what time it is.
 
 A message is one `bytes`: the whole frame of its *next* delivery (size, type 2, timestamp, attempts, id, body). Channels
 of a topic share it, delivering it copies nothing, and only what is delivered again is ever rebuilt. Queues hold lists
@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from spark_mq_source.testing.settings import NsqSettings
 
-__all__ = ["Broker", "Channel", "Consumer", "InFlight", "Topic", "is_valid_name"]
+__all__ = ["Broker", "Channel", "Consumer", "InFlight", "Queue", "Topic", "is_valid_name"]
 
 _NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 # size, frame type, timestamp in nanoseconds, attempts; then 16 bytes of id, then the body
@@ -176,45 +176,164 @@ class InFlight:
         return [self.take(ident) for ident in [*self._deliveries, *self._capped]]
 
 
-class _Queue:
-    """Frames in the order they came, put in and taken out by lists."""
+class DiskQueue:
+    """What a kill leaves of a disk queue: not the messages, which `Queue` holds, but which of them come again.
 
-    def __init__(self) -> None:
-        self._lists: deque[list[bytes]] = deque()
+    nsqd writes messages at once, and where it has read to only with a sync (go-diskqueue 1.1.0, seen on nsqd 1.3.0):
+    after every `sync_every` messages written or read, and every `sync_timeout_ms`. A kill takes it back to the last
+    sync: what was read since then is read again, what was written since then is kept. A queue that was never synced has
+    no file that says where it begins, and is overwritten.
+
+    Args:
+        settings: how often it is synced.
+    """
+
+    def __init__(self, settings: NsqSettings) -> None:
+        self._settings = settings
+        self.was_synced = False
+        self._unsynced: list[bytes] = []
+        self._steps = 0
+        self._last_s = 0.0
+
+    def written(self, number: int, now_s: float) -> None:
+        """Notes that messages were written."""
+        self._catch_up(now_s)
+        self._steps += number
+        if self._steps >= self._settings.sync_every:
+            self._sync(self._steps % self._settings.sync_every)
+
+    def read(self, frames: list[bytes], now_s: float) -> None:
+        """Notes that messages were read."""
+        self._catch_up(now_s)
+        self._steps += len(frames)
+        if self._steps >= self._settings.sync_every:
+            self._sync(self._steps % self._settings.sync_every)
+            frames = frames[max(0, len(frames) - self._steps) :] if self._steps else []
+        self._unsynced += frames
+
+    def take_back(self, now_s: float) -> list[bytes]:
+        """What a kill makes of it: the messages that are read again, which are forgotten here."""
+        self._catch_up(now_s)
+        frames, self._unsynced = self._unsynced, []
+        self._steps = 0
+        return frames
+
+    def close(self) -> None:
+        """What an orderly end does."""
+        self._sync(0)
+
+    def delete(self) -> None:
+        """Deletes its files."""
+        self._sync(0)
+        self.was_synced = False
+
+    def _catch_up(self, now_s: float) -> None:
+        """Syncs if it was time to since the last step: nsqd's clock ticks whether anything happens or not."""
+        interval_s = self._settings.sync_timeout_ms / 1000
+        if self._steps and now_s // interval_s > self._last_s // interval_s:
+            self._sync(0)
+        self._last_s = now_s
+
+    def _sync(self, steps_since: int) -> None:
+        self._unsynced = []
+        self.was_synced = True
+        self._steps = steps_since
+
+
+class Queue:
+    """Frames in the order they came, put in and taken out by lists: in memory, and what is too much on disk.
+
+    Args:
+        settings: how many messages memory holds.
+        ephemeral: whether it has no disk: what is too much is dropped.
+    """
+
+    def __init__(self, settings: NsqSettings, *, ephemeral: bool = False) -> None:
+        self._settings = settings
+        self._ephemeral = ephemeral
+        self._lists: deque[tuple[list[bytes], bool]] = deque()  # with whether they are on disk
         self._taken = 0  # of the first list
-        self.depth = 0
+        self._disk = DiskQueue(settings)
+        self.depth = self.disk_depth = 0
 
-    def put(self, frames: list[bytes]) -> None:
+    def put(self, frames: list[bytes], now_s: float) -> None:
+        """Takes messages."""
+        if not frames:
+            return
+        room = max(0, self._settings.mem_queue_size - (self.depth - self.disk_depth))
+        if room < len(frames):
+            frames, more = frames[:room], frames[room:]
+            if not self._ephemeral:
+                self._add(frames, on_disk=False)
+                self._add(more, on_disk=True)
+                self._disk.written(len(more), now_s)
+                return
+        self._add(frames, on_disk=False)
+
+    def _add(self, frames: list[bytes], *, on_disk: bool) -> None:
         if frames:
-            self._lists.append(frames)
+            self._lists.append((frames, on_disk))
             self.depth += len(frames)
+            self.disk_depth += on_disk * len(frames)
 
-    def take(self, most: int) -> list[bytes]:
+    def take(self, most: int, now_s: float) -> list[bytes]:
         """Up to this many messages, and about as many as go into one write."""
+        if self.depth:
+            most = max(1, min(most, _WRITE_BYTES // len(self._lists[0][0][self._taken])))
+        return self._take(most, now_s)
+
+    def take_all(self, now_s: float) -> list[bytes]:
+        """All messages."""
+        if len(self._lists) == 1 and not self._taken and not self.disk_depth:
+            frames = self._lists.popleft()[0]  # not copied: all channels share it
+            self.depth = 0
+            return frames
+        return self._take(self.depth, now_s)
+
+    def _take(self, most: int, now_s: float) -> list[bytes]:
         lists, start = self._lists, self._taken
         frames: list[bytes] = []
-        if self.depth:
-            most = max(1, min(most, _WRITE_BYTES // len(lists[0][start])))
         while most and lists:
-            part = lists[0][start : start + most]
+            whole, on_disk = lists[0]
+            part = whole[start : start + most]
             frames += part
             most -= len(part)
             start += len(part)
-            if start == len(lists[0]):
+            if on_disk:
+                self.disk_depth -= len(part)
+                self._disk.read(part, now_s)
+            if start == len(whole):
                 lists.popleft()
                 start = 0
         self._taken = start
         self.depth -= len(frames)
         return frames
 
-    def take_all(self) -> list[bytes]:
-        frames = [frame for part in self._lists for frame in part][self._taken :]
-        self.clear()
-        return frames
-
     def clear(self) -> None:
+        """Forgets all messages, and deletes the files."""
+        self._clear()
+        self._disk.delete()
+
+    def _clear(self) -> None:
         self._lists.clear()
-        self._taken = self.depth = 0
+        self._taken = self.depth = self.disk_depth = 0
+
+    def close(self, more: list[bytes], now_s: float) -> None:
+        """What an orderly end makes of it: all is on disk, with more that was elsewhere."""
+        frames = self._take(self.depth, now_s) + more
+        self._disk.close()
+        self._add(frames, on_disk=True)
+
+    def crash(self, now_s: float) -> None:
+        """What a kill makes of it: what is in memory is lost, and the disk is as at the last sync."""
+        kept = self._disk.take_back(now_s)
+        for frames, on_disk in self._lists:
+            if on_disk:
+                kept += frames[self._taken :]
+            self._taken = 0
+        self._clear()
+        if self._disk.was_synced:
+            self._add(kept, on_disk=True)
 
 
 class Channel:
@@ -231,7 +350,7 @@ class Channel:
         self.ephemeral = name.endswith("#ephemeral")
         self.paused = False
         self.consumers: list[Consumer] = []
-        self.queue = _Queue()
+        self.queue = Queue(topic.broker.settings, ephemeral=self.ephemeral)
         self.message_count = self.requeue_count = self.timeout_count = self.sent_count = 0
         # Every connection with messages in flight, those that are gone as well: their messages wait for the timeout.
         self._holders: list[InFlight] = []
@@ -260,12 +379,7 @@ class Channel:
             for frame in frames:
                 self._defer(frame, now_s + defer_s)
         else:
-            self._enqueue(frames)
-
-    def _enqueue(self, frames: list[bytes]) -> None:
-        if self.ephemeral:
-            frames = frames[: max(0, self.topic.broker.settings.mem_queue_size - self.queue.depth)]
-        self.queue.put(frames)
+            self.queue.put(frames, now_s)
 
     def _defer(self, frame: bytes, until_s: float) -> None:
         heappush(self._deferred, (until_s, next(self._serial), frame))
@@ -293,7 +407,7 @@ class Channel:
         if delay_s:
             self._defer(frame, now_s + delay_s)
         else:
-            self._enqueue([frame])
+            self.queue.put([frame], now_s)
 
     def pump(self, now_s: float) -> None:
         """Sends what can be sent: shared out evenly among the consumers that have room."""
@@ -303,7 +417,7 @@ class Channel:
                 return
             for number, consumer in enumerate(ready):
                 share = -(-self.queue.depth // (len(ready) - number))
-                frames = self.queue.take(min(share, consumer.room)) if share else []
+                frames = self.queue.take(min(share, consumer.room), now_s) if share else []
                 if consumer.sample_rate:
                     # As nsqd draws: 0 to 99, and what is above is gone for this channel.
                     frames = [frame for frame in frames if random.randrange(100) <= consumer.sample_rate]  # noqa: S311 - no secret
@@ -323,7 +437,7 @@ class Channel:
         frames = [_delivered_again(frame) for frame in back]
         while self._deferred and self._deferred[0][0] <= now_s:
             frames.append(heappop(self._deferred)[2])
-        self._enqueue(frames)
+        self.queue.put(frames, now_s)
         present = {id(consumer.in_flight) for consumer in self.consumers}
         self._holders = [holder for holder in self._holders if len(holder) or id(holder) in present]
         self.pump(now_s)
@@ -335,11 +449,19 @@ class Channel:
         for holder in self._holders:
             holder.take_all()
 
-    def settle(self) -> None:
+    def settle(self, now_s: float) -> None:
         """What a clean restart makes of it: what was in flight or deferred is queued again, nobody subscribes."""
-        self.message_count = self.requeue_count = self.timeout_count = self.sent_count = 0
         back = [_delivered_again(frame) for holder in self._holders for frame in holder.take_all()]
-        self.queue.put(back + [frame for _, _, frame in self._deferred])
+        self.queue.close(back + [frame for _, _, frame in self._deferred], now_s)
+        self._forget()
+
+    def crash(self, now_s: float) -> None:
+        """What a kill makes of it: what was in flight or deferred is lost, but for what the disk gives again."""
+        self.queue.crash(now_s)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.message_count = self.requeue_count = self.timeout_count = self.sent_count = 0
         self._deferred.clear()
         self._holders.clear()
         self.consumers.clear()
@@ -360,13 +482,14 @@ class Topic:
         self.paused = False
         self.channels: dict[str, Channel] = {}
         self.message_count = self.message_bytes = 0
-        self._backlog: deque[tuple[list[bytes], float]] = deque()
+        self.queue = Queue(broker.settings, ephemeral=self.ephemeral)
+        self._deferred: list[tuple[list[bytes], float]] = []
         self._ids = MessageIds(broker.settings.effective_node_id)
 
     @property
     def depth(self) -> int:
         """Messages that no channel has got yet."""
-        return sum(len(frames) for frames, _ in self._backlog)
+        return self.queue.depth + sum(len(frames) for frames, _ in self._deferred)
 
     def publish(self, bodies: Sequence[bytes], defer_s: float, now_s: float, now_ns: int) -> None:
         """Takes messages, all or none; they are sent when the channels are pumped."""
@@ -380,20 +503,22 @@ class Topic:
             frames.append(head + ident + body)
         self.message_count += len(frames)
         self.message_bytes += sum(map(len, bodies))
-        if self.ephemeral and (self.paused or not self.channels):
-            frames = frames[: max(0, self.broker.settings.mem_queue_size - self.depth)]
-        self._backlog.append((frames, defer_s))
+        if defer_s:
+            self._deferred.append((frames, defer_s))  # the disk would forget for how long
+        else:
+            self.queue.put(frames, now_s)
         self.flow(now_s)
 
     def flow(self, now_s: float) -> None:
         """Hands the backlog to the channels, unless there is none or the topic is paused."""
         if not self.channels or self.paused:
             return
-        while self._backlog:
-            frames, defer_s = self._backlog.popleft()
-            for channel in self.channels.values():
+        parts = [(self.queue.take_all(now_s), 0.0), *self._deferred]
+        self._deferred.clear()
+        for channel in self.channels.values():
+            for frames, defer_s in parts:
                 channel.put(frames, defer_s, now_s)
-                self.broker.needs_pump(channel)
+            self.broker.needs_pump(channel)
 
     def channel(self, name: str, now_s: float) -> Channel:
         """The channel of this name, made if absent: the first one gets the backlog."""
@@ -417,16 +542,28 @@ class Topic:
 
     def empty(self) -> None:
         """Forgets the backlog; the channels keep theirs."""
-        self._backlog.clear()
+        self.queue.clear()
+        self._deferred.clear()
 
-    def settle(self) -> None:
-        """What a clean restart makes of it: ephemeral channels are gone, messages lose their deferral."""
+    def settle(self, now_s: float) -> None:
+        """What a clean restart makes of it: messages lose their deferral."""
+        self.queue.close([frame for frames, _ in self._deferred for frame in frames], now_s)
+        self._restart(lambda channel: channel.settle(now_s), now_s)
+
+    def crash(self, now_s: float) -> None:
+        """What a kill makes of it: what the disk gives again, the channels get again."""
+        self.queue.crash(now_s)
+        self._restart(lambda channel: channel.crash(now_s), now_s)
+
+    def _restart(self, restart_channel: Callable[[Channel], None], now_s: float) -> None:
         self.message_count = self.message_bytes = 0
-        self._backlog = deque((frames, 0.0) for frames, _ in self._backlog)
+        self._deferred.clear()
         for channel in list(self.channels.values()):
-            channel.settle()
             if channel.ephemeral:
                 del self.channels[channel.name]
+            else:
+                restart_channel(channel)
+        self.flow(now_s)
 
 
 class Broker:
@@ -487,13 +624,12 @@ class Broker:
                 if channel.is_waiting:
                     channel.wake(now_s)
 
-    def settle(self, *, lose_messages: bool) -> None:
-        """What a restart makes of it; a crash loses every message, and neither loses a topic or channel."""
+    def restart(self, now_s: float, *, crash: bool) -> None:
+        """What an orderly restart or a kill makes of it; neither loses a topic or channel that is not ephemeral."""
         for topic in list(self.topics.values()):
-            topic.settle()
             if topic.ephemeral:
                 del self.topics[topic.name]
-            elif lose_messages:
-                topic.empty()
-                for channel in topic.channels.values():
-                    channel.empty()
+            elif crash:
+                topic.crash(now_s)
+            else:
+                topic.settle(now_s)

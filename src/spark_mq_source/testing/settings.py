@@ -90,8 +90,10 @@ class NsqSettings:
         min_output_buffer_timeout_ms: what a client may ask for, at least.
         output_buffer_timeout_ms: what a client is told if it does not ask.
         max_channel_consumers: subscribers of one channel; 0 for any number.
-        mem_queue_size: an ephemeral topic or channel drops what comes when it holds this many messages. (Others hold
-            any number: what nsqd would write to disk stays in memory here.)
+        mem_queue_size: messages of a topic or channel that a crash loses; the others are on nsqd's disk, here in
+            memory too, but kept. An ephemeral topic or channel drops what comes when it holds this many.
+        sync_every: after so many messages written or read it is safe from a crash where on disk a queue begins.
+        sync_timeout_ms: and after so long.
         tls_cert: PEM file of the server's certificate; enables TLS.
         tls_key: PEM file of its private key.
         tls_root_ca_file: PEM file of the authority of client certificates.
@@ -121,6 +123,8 @@ class NsqSettings:
     output_buffer_timeout_ms: int = 250
     max_channel_consumers: int = 0
     mem_queue_size: int = 10_000
+    sync_every: int = 2500
+    sync_timeout_ms: int = 2000
     tls_cert: str | Path | None = None
     tls_key: str | Path | None = None
     tls_root_ca_file: str | Path | None = None
@@ -141,6 +145,9 @@ class NsqSettings:
         """
         if not 1 <= self.max_deflate_level <= 9:
             msg = f"max_deflate_level must be 1 to 9, not {self.max_deflate_level}"
+            raise ValueError(msg)
+        if self.sync_every < 1 or self.sync_timeout_ms < 1:
+            msg = f"sync_every and sync_timeout_ms must be at least 1, not {self.sync_every} and {self.sync_timeout_ms}"
             raise ValueError(msg)
         if self.node_id is not None and not 0 <= self.node_id < 1024:
             msg = f"node_id must be 0 to 1023, not {self.node_id}"
@@ -166,12 +173,12 @@ class NsqSettings:
         """What `GET /config/<name>` answers: durations in nanoseconds."""
         names = [
             "broadcast_address", "max_msg_size", "max_body_size", "max_rdy_count", "max_output_buffer_size",
-            "max_channel_consumers", "mem_queue_size", "tls_client_auth_policy", "deflate", "max_deflate_level",
-            "snappy", "topology_region", "topology_zone",
+            "max_channel_consumers", "mem_queue_size", "sync_every", "tls_client_auth_policy", "deflate",
+            "max_deflate_level", "snappy", "topology_region", "topology_zone",
         ]  # fmt: skip
         durations = [
             "msg_timeout", "max_msg_timeout", "max_req_timeout", "max_heartbeat_interval", "max_output_buffer_timeout",
-            "min_output_buffer_timeout", "output_buffer_timeout",
+            "min_output_buffer_timeout", "output_buffer_timeout", "sync_timeout",
         ]  # fmt: skip
         return {
             "id": self.effective_node_id,

@@ -682,6 +682,113 @@ def test_a_restart_keeps_every_message_and_a_crash_keeps_topics_and_channels(nsq
     assert broker.channel_stats(topic, "c")["client_count"] == 0
 
 
+HOUR_MS = 3_600_000
+"""A sync of the disk queue that no test waits for: the number of messages alone decides."""
+
+
+def crash_with(nsq_private: Private, **settings: Any) -> tuple[NsqUnderTest, str]:
+    broker = nsq_private(sync_timeout_ms=HOUR_MS, **settings)
+    return broker, broker.topic("c")
+
+
+def bodies_after_a_crash(broker: NsqUnderTest, topic: str, connect: Connect, expected: int) -> list[tuple[int, bytes]]:
+    """The attempts and bodies of all messages that come after a kill; no more than expected."""
+    broker.broker.restart(crash=True)
+    client = connect(broker)
+    # One at a time: of two copies in flight at once nsqd takes one FIN.
+    client.subscribe(topic, ready=1)
+    found = []
+    for _ in range(expected):
+        ident, attempts, body = client.message()
+        client.tell(f"FIN {ident}")
+        found.append((attempts, body))
+    client.expect_nothing(0.3)
+    return sorted(found)
+
+
+def numbers(start: int, end: int) -> list[bytes]:
+    return [b"%04d" % number for number in range(start, end)]
+
+
+def test_a_crash_loses_what_is_in_memory_and_in_flight_and_keeps_what_is_on_disk(
+    nsq_private: Private, connect: Connect
+):
+    broker, topic = crash_with(nsq_private, mem_queue_size=0, sync_every=1)
+    broker.publish(topic, *numbers(0, 30))
+    client = connect(broker)
+    client.subscribe(topic, ready=15)
+    taken = [client.message() for _ in range(15)]
+    # From a disk queue they come in order.
+    assert [body for _, _, body in taken] == numbers(0, 15)
+    client.tell("RDY 0")
+    for ident, _, _ in taken[:5]:
+        client.tell(f"FIN {ident}")
+    until(broker, topic, depth=15, in_flight_count=10)
+    assert bodies_after_a_crash(broker, topic, connect, 15) == [(1, body) for body in numbers(15, 30)]
+
+
+def test_a_crash_delivers_again_what_was_finished_since_the_last_sync(nsq_private: Private, connect: Connect):
+    """As often as it was never delivered: nsqd forgets on a kill that it was."""
+    broker, topic = crash_with(nsq_private, mem_queue_size=0, sync_every=100)
+    # One write and one read each in the topic, one write in the channel: both are synced with the last.
+    broker.publish(topic, *numbers(0, 100))
+    until(broker, topic, depth=100)
+    client = connect(broker)
+    client.subscribe(topic, ready=1)
+    assert client.bodies(40) == numbers(0, 40)
+    until(broker, topic, depth=59, in_flight_count=1)
+    assert bodies_after_a_crash(broker, topic, connect, 100) == [(1, body) for body in numbers(0, 100)]
+
+
+def test_a_crash_passes_on_again_what_the_topic_passed_on_since_its_last_sync(nsq_private: Private, connect: Connect):
+    broker, topic = crash_with(nsq_private, mem_queue_size=0, sync_every=150)
+    broker.publish(topic, *numbers(0, 100))
+    until(broker, topic, depth=100)
+    broker.publish(topic, *numbers(100, 150))
+    # Synced: the topic at 150 and 300 writes and reads, the channel at 150 writes.
+    until(broker, topic, depth=150)
+    broker.publish(topic, *numbers(150, 200))
+    until(broker, topic, depth=200)
+    twice = [(1, body) for body in numbers(150, 200)]
+    assert bodies_after_a_crash(broker, topic, connect, 250) == sorted([(1, body) for body in numbers(0, 200)] + twice)
+
+
+def test_a_crash_loses_a_disk_queue_that_was_never_synced(nsq_private: Private, connect: Connect):
+    broker, topic = crash_with(nsq_private, mem_queue_size=0, sync_every=1000)
+    broker.publish(topic, *numbers(0, 30))
+    until(broker, topic, depth=30)
+    assert bodies_after_a_crash(broker, topic, connect, 0) == []
+
+
+def test_a_crash_keeps_of_a_topic_without_channels_what_was_on_disk(nsq_private: Private, connect: Connect):
+    broker = nsq_private(mem_queue_size=10, sync_every=1, sync_timeout_ms=HOUR_MS)
+    topic = broker.topic()
+    broker.publish(topic, *numbers(0, 30))
+    assert broker.topic_stats(topic)["backend_depth"] == 20
+    assert bodies_after_a_crash(broker, topic, connect, 20) == [(1, body) for body in numbers(10, 30)]
+
+
+def test_what_a_restart_kept_a_crash_keeps_as_well(nsq_private: Private, connect: Connect):
+    broker, topic = crash_with(nsq_private)
+    broker.publish(topic, *numbers(0, 3))
+    broker.broker.restart()
+    broker.publish(topic, b"lost")
+    until(broker, topic, depth=4)
+    assert bodies_after_a_crash(broker, topic, connect, 3) == [(1, body) for body in numbers(0, 3)]
+
+
+def test_the_disk_queue_is_synced_in_time(nsq_private: Private, connect: Connect):
+    broker = nsq_private(mem_queue_size=0, sync_every=1_000_000, sync_timeout_ms=100)
+    topic = broker.topic("c")
+    broker.publish(topic, *numbers(0, 30))
+    client = connect(broker)
+    client.subscribe(topic, ready=2500)
+    assert client.bodies(30) == numbers(0, 30)
+    until(broker, topic, depth=0, in_flight_count=0)
+    time.sleep(0.3)  # nothing tells when it is synced
+    assert bodies_after_a_crash(broker, topic, connect, 0) == []
+
+
 def test_a_broker_listens_where_it_did_before(nsq_private: Private):
     broker = nsq_private()
     before = (broker.tcp_address, broker.http_address, broker.lookupd_address)

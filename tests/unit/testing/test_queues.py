@@ -6,7 +6,8 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_mq_source.testing.queues import InFlight, MessageIds, _Queue, is_valid_name, message_id
+from spark_mq_source.testing.queues import InFlight, MessageIds, Queue, is_valid_name, message_id
+from spark_mq_source.testing.settings import NsqSettings
 
 NOW_NS = 1_795_229_009_000_000_000
 
@@ -32,25 +33,25 @@ def test_ids_rise_whatever_the_clock_does_and_however_many_are_taken(steps: list
 
 @given(st.lists(st.one_of(st.integers(1, 50).map(lambda n: ("put", n)), st.integers(0, 60).map(lambda n: ("take", n)))))
 def test_a_queue_gives_what_it_got_in_order(steps: list[tuple[str, int]]):
-    queue = _Queue()
+    queue = Queue(NsqSettings(mem_queue_size=20))
     put: list[bytes] = []
     taken: list[bytes] = []
     for step, number in steps:
         if step == "put":
             frames = [frame(len(put) + n) for n in range(number)]
             put += frames
-            queue.put(frames)
+            queue.put(frames, 0.0)
         elif number:
-            taken += queue.take(number)
+            taken += queue.take(number, 0.0)
         assert queue.depth == len(put) - len(taken)
-    assert taken + queue.take_all() == put
+    assert taken + queue.take_all(0.0) == put
     assert queue.depth == 0
 
 
 def test_a_queue_gives_no_more_than_goes_into_one_write():
-    queue = _Queue()
-    queue.put([frame(number, bytes(1 << 20)) for number in range(5)])
-    assert len(queue.take(5)) == 1
+    queue = Queue(NsqSettings())
+    queue.put([frame(number, bytes(1 << 20)) for number in range(5)], 0.0)
+    assert len(queue.take(5, 0.0)) == 1
 
 
 @settings(max_examples=40)
