@@ -158,6 +158,8 @@ class PulsarClient:
 
         def ask(names: Sequence[str]) -> Mapping[str, Future[int]]:
             session = self._service()
+            if not (create or session.asks_without_creating):
+                self._check_existing(session, names)
             return {
                 name: session.request(
                     partial(commands.PartitionedMetadata, name, metadata_auto_creation_enabled=create), _partitions_of
@@ -171,6 +173,60 @@ class PulsarClient:
             count = counts[topic]
             found += [TopicPartition(topic, n) for n in range(count)] if count else [TopicPartition.parse(topic)]
         return found
+
+    def _check_existing(self, session: Session, topics: Sequence[str]) -> None:
+        """Refuses topics that do not exist, on brokers for which to ask for partitions is to create them.
+
+        Such a broker lists the topics of a namespace that were used; of a partitioned topic these are its partitions.
+        One that was never used is known to the admin interface only (both seen on 2.10.1).
+
+        Raises:
+            TopicNotFoundError: a topic does not exist, or the broker does not list it and there is no `adminUrl`.
+            MQSourceError: no answer in time, or a refusal.
+        """
+        # That of the coordinators is never used as a topic, and Pulsar's own clients ask for it without a look.
+        parsed = {name: TopicPartition.parse(name) for name in topics if name != COORDINATORS}
+        asked = {
+            namespace: session.request(partial(commands.GetTopicsOfNamespace, namespace=namespace), _topics_of)
+            for namespace in {_namespace_of(name) for name in parsed}
+        }
+        listed: set[str] = set()
+        partitioned: set[str] = set()
+        for namespace, answer in asked.items():
+            names = self._wait(answer, f"the topics of namespace {namespace}")
+            listed.update(names)
+            partitioned.update(at.topic for at in map(TopicPartition.parse, names) if at.partition >= 0)
+        for name, at in parsed.items():
+            if name in listed or (at.partition < 0 and name in partitioned):
+                continue
+            if at.topic in partitioned:
+                count = self._wait(
+                    session.request(partial(commands.PartitionedMetadata, at.topic), _partitions_of),
+                    f"partition metadata of {at.topic}",
+                )
+            else:
+                count = self._fetch_partition_count(at.topic)
+            if count <= max(at.partition, 0):
+                known = "" if self._options.admin_url else "; an unused partitioned one needs adminUrl"
+                msg = (
+                    f"{session.address}: {session.server_version} lists no topic {name}: check the names of topic, "
+                    f"namespace and tenant{known}"
+                )
+                raise TopicNotFoundError(msg)
+
+    def _fetch_partition_count(self, topic: str) -> int:
+        """How many partitions a topic has, from `adminUrl`; 0 for none, and where there is no such topic or address."""
+        if self._options.admin_url is None:
+            return 0
+        try:
+            url, answer = self._ask_admin(TopicPartition(topic, -1), "partitions?checkAllowAutoCreation=false")
+        except TopicNotFoundError:
+            return 0
+        try:
+            return int(answer["partitions"])  # type: ignore[index]
+        except (KeyError, TypeError, ValueError) as error:
+            msg = f"{url}: not the answer of a Pulsar admin interface ({type(error).__name__}: {error})"
+            raise RemoteProtocolError(msg) from error
 
     def fetch_addresses(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
         """The broker (`host:port`) that serves each topic-partition now.
@@ -412,7 +468,8 @@ class PulsarClient:
         """A producer at the broker that serves a topic-partition now, in the `accessMode` of the options.
 
         Args:
-            topic_partition: where it writes; a topic that does not exist is created where the broker may.
+            topic_partition: where it writes. PRODUCER creates a topic that does not exist, where the broker may, so ask
+                for it first; one that is gone when a producer is opened again is an error unless `createTopic`.
             producer_id: not in use on any connection of this client.
             events: who is told of receipts, and of its end.
             name: None for one that the broker makes up, to be used when it is opened again.
@@ -439,6 +496,8 @@ class PulsarClient:
             topic_epoch=topic_epoch,
         )
         waits = mode is commands.ProducerAccessMode.WaitForExclusive
+        if epoch and not self._options.create_topic:
+            self.fetch_partitions([str(topic_partition)])
         while True:
             asked = time.monotonic()
             session = self._lookup([topic_partition])[topic_partition]
@@ -824,6 +883,11 @@ def _lookup_of(response: object) -> commands.LookupResponse:
     if answer.response is commands.LookupType.Failed:
         raise error_for_code(answer.error or 0, answer.message, "")
     return answer
+
+
+def _namespace_of(topic: str) -> str:
+    """`tenant/namespace` of a topic's full name."""
+    return "/".join(topic.partition("://")[2].split("/", 2)[:2])
 
 
 def _topics_of(response: object) -> list[str]:

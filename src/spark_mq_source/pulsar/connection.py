@@ -245,6 +245,7 @@ class PulsarConnection:
         state: where the connection is in its life.
         server_version: what the broker calls itself, once CONNECTED.
         protocol_version: what the broker speaks with us, once CONNECTED.
+        feature_flags: what the broker can do beyond that, once CONNECTED.
         max_message_bytes: the largest message the broker takes.
 
     Raises:
@@ -277,6 +278,7 @@ class PulsarConnection:
         self.state = ConnectionState.CONNECTING
         self.server_version = ""
         self.protocol_version = 0
+        self.feature_flags = FeatureFlags()
         self.max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
         self._client_version = client_version
         self._authentication = authentication
@@ -586,6 +588,7 @@ class PulsarConnection:
         self.state = ConnectionState.CONNECTED
         self.server_version = connected.server_version
         self.protocol_version = connected.protocol_version
+        self.feature_flags = connected.feature_flags or FeatureFlags()
         if connected.max_message_size is not None:
             if connected.max_message_size <= 0:
                 msg = f"the broker takes messages of {connected.max_message_size} bytes: that is no broker"

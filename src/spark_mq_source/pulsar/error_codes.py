@@ -23,6 +23,12 @@ MAX_BROKER_MESSAGE_CHARACTERS = 500
 """Brokers put whole stack traces into their messages; nobody reads further than this."""
 
 
+_METADATA_ERROR = 1
+_TOPIC_NOT_FOUND = 11
+_NO_NAMESPACE = "Namespace not found"
+"""What broker 2.10.1 says with MetadataError to LOOKUP and PARTITIONED_METADATA of a namespace that does not exist."""
+
+
 class _Code(NamedTuple):
     name: str
     kind: type[BrokerError]
@@ -94,6 +100,8 @@ def error_for_code(code: int, broker_message: str, context: str) -> BrokerError:
     """
     name, kind, remedy = _CODES.get(code, _Code("an unknown code", BrokerError, "see the broker's documentation"))
     words = " ".join(broker_message.split())
+    if code == _METADATA_ERROR and words.startswith(_NO_NAMESPACE):
+        kind, remedy = TopicNotFoundError, _CODES[_TOPIC_NOT_FOUND].remedy
     if len(words) > MAX_BROKER_MESSAGE_CHARACTERS:
         words = f"{words[:MAX_BROKER_MESSAGE_CHARACTERS]}..."
     sentence = f"the broker refused with {name} ({code}){': ' if words else ''}{words}; {remedy}"

@@ -362,10 +362,11 @@ class PulsarOptions(Options):
         aliases=("pulsar.client.listenerName",),
     )
     admin_url: str | None = option(
-        "Address of the admin API (`http://host:8080`). Only `minPartitions` uses it, to split across ledgers, and "
-        "`maxBytesPerTrigger`, to know their sizes.",
+        "Address of the admin API (`http://host:8080`). `minPartitions` uses it to split across ledgers, and "
+        "`maxBytesPerTrigger` to know their sizes. On a broker without PIP-344 (as 2.10) it also finds a partitioned "
+        "topic that nobody has used.",
         default=None,
-        scope=_READING,
+        scope=_EVERYWHERE,
         aliases=("admin.url",),
         parse=_parse_admin_url,
     )

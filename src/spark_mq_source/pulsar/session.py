@@ -280,6 +280,19 @@ class Session:
         """The largest entry that the broker takes."""
         return self._connection.max_message_bytes
 
+    @property
+    def server_version(self) -> str:
+        """What the broker calls itself."""
+        return self._connection.server_version
+
+    @property
+    def asks_without_creating(self) -> bool:
+        """Whether PARTITIONED_METADATA creates no topic that does not exist where it is sent not to.
+
+        Older brokers do not know that field and create the topic (PIP-344; seen on 2.10.1).
+        """
+        return self._connection.feature_flags.supports_get_partitioned_metadata_without_auto_creation
+
     def close(self) -> None:
         """Closes the connection; what waits on it fails."""
         self._driver.close()

@@ -36,6 +36,7 @@ TOPIC = "persistent://public/default/t"
 TP = TopicPartition(TOPIC, -1)
 PATIENCE = 20.0
 NONE_ID = 2**64 - 1
+NEWER = c.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True)
 
 
 class Link:
@@ -99,7 +100,7 @@ class Broker:
     def usual(self, link, command):  # noqa: PLR0911 - one line a command
         match command:
             case c.Connect():
-                return c.Connected("Pulsar Server test", 19, 5 << 20)
+                return c.Connected("Pulsar Server test", 19, 5 << 20, NEWER)
             case c.Ping():
                 return c.Pong()
             case c.PartitionedMetadata():
@@ -231,7 +232,7 @@ def test_a_broker_that_restarts_is_waited_for(broker, client):
         if len(attempts) < 3:
             link.peer.reset()
             return None
-        return c.Connected("Pulsar Server test", 19)
+        return c.Connected("Pulsar Server test", 19, feature_flags=NEWER)
 
     one = broker({c.Connect: flaky})
     assert client(one.url).fetch_partitions([TOPIC]) == [TP]
@@ -381,6 +382,76 @@ def test_a_topic_that_does_not_exist(broker, client):
     with pytest.raises(TopicNotFoundError, match="Not found") as caught:
         client(one.url).fetch_partitions([TOPIC])
     assert TOPIC in str(caught.value)
+
+
+def older(listed=()):
+    """A broker that creates the topic whose partitions it is asked for, as 2.10.1 does, and has used these."""
+    return {
+        c.Connect: lambda *_: c.Connected("Pulsar Server2.10.1", 19, 5 << 20),
+        c.GetTopicsOfNamespace: lambda _, x: c.GetTopicsOfNamespaceResponse(
+            x.request_id, tuple(name for name in listed if name.startswith(f"persistent://{x.namespace}/"))
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", [TOPIC, f"{TOPIC}-partition-1", "persistent://public/absent/t"])
+def test_an_older_broker_is_not_asked_for_a_topic_that_it_does_not_list(broker, client, name):
+    one = broker(older(["persistent://public/default/other", f"{TOPIC}x", "persistent://public/default/a/t"]))
+    with pytest.raises(TopicNotFoundError, match=r"Pulsar Server2\.10\.1 lists no topic .* adminUrl") as caught:
+        client(one.url).fetch_partitions(["persistent://public/default/other", name])
+    assert f" {name}: " in str(caught.value)
+    assert one.url.removeprefix("pulsar://") in str(caught.value)
+    assert one.of(c.PartitionedMetadata) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "listed"),
+    [
+        (TOPIC, TOPIC),
+        (TOPIC, f"{TOPIC}-partition-7"),
+        (f"{TOPIC}-partition-1", f"{TOPIC}-partition-1"),
+    ],
+)
+def test_an_older_broker_is_asked_for_what_it_lists(broker, client, name, listed):
+    one = broker(older([listed]))
+    assert client(one.url).fetch_partitions([name]) == [TopicPartition.parse(name)]
+    assert [x.namespace for x in one.of(c.GetTopicsOfNamespace)] == ["public/default"]
+
+
+@pytest.mark.parametrize(("partitions", "is_there"), [(0, False), (1, False), (2, True)])
+def test_a_partition_that_an_older_broker_does_not_list_is_there_if_its_topic_has_so_many(
+    broker, client, partitions, is_there
+):
+    def count(_, x):
+        return c.PartitionedMetadataResponse(x.request_id, partitions if x.topic == TOPIC else 0)
+
+    one = broker(older([f"{TOPIC}-partition-0"]) | {c.PartitionedMetadata: count})
+    with contextlib.nullcontext() if is_there else pytest.raises(TopicNotFoundError):
+        assert client(one.url).fetch_partitions([f"{TOPIC}-partition-1"]) == [TopicPartition(TOPIC, 1)]
+
+
+def test_an_older_broker_is_asked_once_for_all_topics_of_a_namespace(broker, client):
+    names = [f"{TOPIC}{n}" for n in range(20)]
+    one = broker(older(names))
+    assert client(one.url).fetch_partitions(names) == [TopicPartition(name, -1) for name in names]
+    assert len(one.of(c.GetTopicsOfNamespace)) == 1
+
+
+def test_an_older_broker_may_create_what_is_to_be_created(broker, client):
+    one = broker(older(), partitions=2)
+    assert len(client(one.url).fetch_partitions([TOPIC], create=True)) == 2
+    assert one.of(c.GetTopicsOfNamespace) == []
+
+
+def test_a_namespace_that_does_not_exist_is_not_waited_for(broker, client):
+    def missing(_, x):
+        failed = c.PartitionedMetadataType.Failed
+        return c.PartitionedMetadataResponse(x.request_id, response=failed, error=1, message="Namespace not found")
+
+    one = broker({c.PartitionedMetadata: missing})
+    with pytest.raises(TopicNotFoundError, match=r"MetadataError.*check the names"):
+        client(one.url).fetch_partitions([TOPIC], create=True)
+    assert len(one.of(c.PartitionedMetadata)) == 1
 
 
 def test_topics_of_a_namespace(broker, client):
