@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -271,6 +271,14 @@ class TubeMQClient:
 
         return retrying(ask, deadline=self._deadline())
 
+    def fetch_brokers(self) -> Mapping[int, Broker]:
+        """Every broker of the cluster, by id, asked as a producer of nothing: no group has to be authorized for that.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        return self._asked_as_producer().meta.brokers
+
     def join(
         self,
         group: str,
@@ -278,7 +286,7 @@ class TubeMQClient:
         *,
         filters: Sequence[str] = (),
         on_connect: Callable[[Sequence[BrokerPartition]], None],
-        on_disconnect: Callable[[Sequence[BrokerPartition]], None],
+        on_disconnect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
     ) -> GroupMember:
         """Becomes a member of a group that the master balances; see `GroupMember`.
 
@@ -398,10 +406,14 @@ class TubeMQClient:
             raise LocalProtocolError(msg)
 
     def _renew_authorization(self) -> None:
-        # As a producer of nothing: that needs no group, and the answer has a visit token.
+        self._asked_as_producer()  # the answer has a visit token
+
+    def _asked_as_producer(self) -> ProducerMember:
+        """What a master tells anybody, who is in no group and has no topic."""
         producer = ProducerMember(self, ())
         retrying(producer.register, deadline=self._deadline())
         producer.leave()
+        return producer
 
     def _close_idle(self, kept: tuple[str, int]) -> None:
         now = time.monotonic()
@@ -500,7 +512,8 @@ class GroupMember(_Member):
         topics: all members' are the same.
         filters: all members' are the same.
         on_connect: takes partitions; when it raises, FAILED is answered.
-        on_disconnect: leaves partitions: whatever is to be committed is, when it returns.
+        on_disconnect: leaves partitions, and returns those that it has left: whatever is to be committed is then. The
+            master asks again for the others.
 
     Attributes:
         assigned: set when the first event has been answered.
@@ -513,7 +526,7 @@ class GroupMember(_Member):
         topics: Sequence[str],
         filters: Sequence[str],
         on_connect: Callable[[Sequence[BrokerPartition]], None],
-        on_disconnect: Callable[[Sequence[BrokerPartition]], None],
+        on_disconnect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
     ) -> None:
         super().__init__(client, group, GROUP_HEARTBEAT_SECONDS)
         self.assigned = threading.Event()
@@ -641,8 +654,10 @@ class GroupMember(_Member):
                 self._on_connect(partitions)
                 self._assignment |= frozenset(partitions)
             elif event.op_type in {EventType.DISCONNECT, EventType.ONLY_DISCONNECT}:
-                self._on_disconnect(partitions)
-                self._assignment -= frozenset(partitions)
+                left = frozenset(self._on_disconnect(partitions))
+                self._assignment -= left
+                # Without the others in what is reported next, nobody would read them until the group changes again.
+                status = EventStatus.DONE if left.issuperset(partitions) else EventStatus.FAILED
         except Exception:  # whatever it is: an event that is not answered stops the whole group
             logger.exception("group %s: event %s failed", self._group, event)
             status = EventStatus.FAILED
@@ -801,7 +816,9 @@ class ProducerMember(_Member):
             self._client.local_address(),
             jdk_version="",
         )
-        self._take_config(expect(self._client.ask_master(request), commands.RegisterProducerResponse).appd_config)
+        response = expect(self._client.ask_master(request), commands.RegisterProducerResponse)
+        self._take_config(response.appd_config)
+        self._meta = _meta_of(response.broker_infos, self._meta.topics)
 
     def beat(self) -> None:
         """Says that it is still there, and takes where topics are now.

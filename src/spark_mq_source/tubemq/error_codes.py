@@ -19,6 +19,7 @@ from spark_mq_source.core.errors import (
 
 __all__ = [
     "CERTIFICATE_FAILURE",
+    "CONSUME_GROUP_FORBIDDEN",
     "DUPLICATE_PARTITION",
     "FORBIDDEN",
     "HB_NO_NODE",
@@ -42,6 +43,7 @@ HB_NO_NODE: Final = 411
 DUPLICATE_PARTITION: Final = 412
 CERTIFICATE_FAILURE: Final = 415
 SERVER_RECEIVE_OVERFLOW: Final = 419
+CONSUME_GROUP_FORBIDDEN: Final = 450
 SERVER_CONSUME_SPEED_LIMIT: Final = 452
 
 MAX_WORDS_CHARACTERS: Final = 500
@@ -103,7 +105,7 @@ _CODES: Final = {
     429: _Code("CLIENT_INCONSISTENT_SOURCECOUNT", BrokerError, f"the group has another number of members; {_GROUP}"),
     430: _Code("CLIENT_DUPLICATE_INDEXID", BrokerError, f"the group has a member with this number; {_GROUP}"),
     431: _Code("TOPIC_NOT_DEPLOYED", TopicNotFoundError, "check the names; an administrator adds topics to brokers"),
-    450: _Code(
+    CONSUME_GROUP_FORBIDDEN: _Code(
         "CONSUME_GROUP_FORBIDDEN",
         AuthorizationError,
         "the group may not read this topic: have an administrator authorize it, or set group to one that may",

@@ -189,8 +189,10 @@ class TubeMQOptions(Options):
     group: str | None = option(
         "The consumer group. A stream with `assignment=server` is a member of it, shares the topics with its other "
         "members, and needs it; all members have the same topics and filters. Other reads share nothing: they only "
-        "show under this name, and a stream's progress with them. A task reads as `GROUP-read-N`, so that it is in "
-        "nobody's way.",
+        "show under this name, and a stream's progress with them. A task reads as `GROUP-read-N`, so that several "
+        "tasks and members can read one partition. On a topic with group control only the group itself has to be "
+        "authorized: masters check it, brokers do not (2.4.0). Brokers apply the cluster's flow-control rule to tasks; "
+        "a group's own rule is obeyed by the consumers of the Java client only.",
         default=None,
         default_text="made of topics and filters",
         parse=_parse_group,

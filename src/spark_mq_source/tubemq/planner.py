@@ -16,7 +16,7 @@ from spark_mq_source.tubemq.commands import BrokerPartition
 from spark_mq_source.tubemq.error_codes import PARTITION_OCCUPIED
 from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, TopicPartition, WantedOffsets
 from spark_mq_source.tubemq.options import TubeMQOptions
-from spark_mq_source.tubemq.reader import MOST_GROUPS, TubeMQRange, reading_group
+from spark_mq_source.tubemq.reader import MOST_GROUPS, TubeMQRange, reading_group, with_names_to_authorize
 
 __all__ = [
     "Bounds",
@@ -211,7 +211,7 @@ def _probe(
                     response = client.wait(answer, f"register of {consumer.partition}")
                 except BrokerError as error:
                     if error.code != PARTITION_OCCUPIED:
-                        raise
+                        raise with_names_to_authorize(error, options) from error
                     is_occupied = True
                 else:
                     left.append(consumer.unregister(commit=False))

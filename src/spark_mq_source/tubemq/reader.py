@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
+    AuthorizationError,
     BrokerError,
     CorruptMessageError,
     DataLossError,
@@ -45,7 +46,12 @@ from spark_mq_source.tubemq.commands import (
     GetMessageResponse,
     RegisterPartitionResponse,
 )
-from spark_mq_source.tubemq.error_codes import DUPLICATE_PARTITION, PARTITION_OCCUPIED, SERVER_CONSUME_SPEED_LIMIT
+from spark_mq_source.tubemq.error_codes import (
+    CONSUME_GROUP_FORBIDDEN,
+    DUPLICATE_PARTITION,
+    PARTITION_OCCUPIED,
+    SERVER_CONSUME_SPEED_LIMIT,
+)
 from spark_mq_source.tubemq.messages import MessageDecoder, first_message
 from spark_mq_source.tubemq.offsets import TopicPartition
 from spark_mq_source.tubemq.options import WITH_MEMORY, OnCorrupt
@@ -56,7 +62,7 @@ if TYPE_CHECKING:
 
     from spark_mq_source.tubemq.options import TubeMQOptions
 
-__all__ = ["TubeMQRange", "read_range", "reading_group", "register_anywhere"]
+__all__ = ["TubeMQRange", "read_range", "reading_group", "register_anywhere", "with_names_to_authorize"]
 
 logger = logging.getLogger(__name__)
 
@@ -152,10 +158,25 @@ def register_anywhere(
             return Registered(consumer, client.wait(answer, f"register of {partition}"))
         except BrokerError as error:
             if error.code != PARTITION_OCCUPIED:
-                raise
+                raise with_names_to_authorize(error, options) from error
             busy = error
     msg = f"{partition}: {MOST_GROUPS} readers have it already; {busy}"
     raise ResourceBusyError(msg)
+
+
+def with_names_to_authorize(error: BrokerError, options: TubeMQOptions) -> BrokerError:
+    """The same error; a refusal of a reader's group says which names an administrator has to authorize.
+
+    Brokers 2.4.0 never refuse one: only masters check groups, and they are asked for the group itself.
+    """
+    if error.code != CONSUME_GROUP_FORBIDDEN:
+        return error
+    first, last = reading_group(options, 0), reading_group(options, MOST_GROUPS - 1)
+    msg = (
+        f"{error}; tasks read as {first}, or up to {last} when several read one partition, and this broker, unlike "
+        f"2.4.0, wants those names to be authorized as well"
+    )
+    return AuthorizationError(msg, code=error.code, code_name=error.code_name, broker_message=error.broker_message)
 
 
 class _Pair(NamedTuple):

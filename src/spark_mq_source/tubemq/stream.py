@@ -13,11 +13,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, Protocol
 
-from spark_mq_source.core.errors import BrokerError, DataLossError, MQSourceError, OptionError, RequestTimeoutError
+from spark_mq_source.core.errors import (
+    BrokerError,
+    DataLossError,
+    MQSourceError,
+    OptionError,
+    RequestTimeoutError,
+    ServiceNotReadyError,
+)
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client import ClientBalancedMember, GroupMember, TubeMQClient, unique_client_id
 from spark_mq_source.tubemq.commands import BrokerPartition, ReadStatus, RegisterPartitionResponse
@@ -41,7 +48,7 @@ from spark_mq_source.tubemq.planner import (
     resolve_offset,
     split_ranges,
 )
-from spark_mq_source.tubemq.reader import TubeMQRange, reading_group
+from spark_mq_source.tubemq.reader import TubeMQRange
 from spark_mq_source.tubemq.session import PartitionConsumer
 
 __all__ = ["TubeMQStream", "share_out"]
@@ -50,6 +57,13 @@ logger = logging.getLogger(__name__)
 
 FIRST_WAIT_SECONDS: Final = 1.0
 """How long a trigger that has no partition waits for some, after the first one has waited for `assignmentTimeout`."""
+
+PLANNED_WITHIN_SECONDS: Final = 10.0
+"""How long Spark may take to write down a trigger before the master's request for one of its partitions is refused.
+
+It takes as long as writing a small file, unless another source of the query is slow. The master has the whole group
+wait meanwhile, and repeats the request in its next round (10 rounds later without any answer; master 2.4.0).
+"""
 
 Positions = Mapping[TopicPartition, int]
 
@@ -62,6 +76,9 @@ class _Assigned(Protocol):
 
     def partitions(self) -> Partitions:
         """What it reads now."""
+
+    def located(self, wanted: Collection[TopicPartition]) -> Partitions:
+        """Where these are, whether it reads them now or has read them before; without those that do not exist."""
 
     def wait(self) -> None:
         """Waits until it is known what it reads; raises where that takes too long."""
@@ -174,10 +191,7 @@ class TubeMQStream:
         del start  # what was read before says nothing about where this trigger began; the end itself does
         trigger = _decode(end)
         self._assigned.planned({tp: trigger.positions[tp] for tp in trigger.begins})
-        partitions = self._assigned.partitions()
-        if trigger.begins.keys() - partitions.keys():
-            # One that was handed over since, or a trigger of an earlier run.
-            partitions = {**self._everywhere(), **partitions}
+        partitions = self._assigned.located(trigger.begins.keys())
         ranges = []
         for tp in sorted(trigger.begins):
             if tp in partitions:
@@ -199,11 +213,6 @@ class TubeMQStream:
             logger.warning("tubemq: the positions of group %s stay behind: %s", self._options.group_name, error)
 
     # -- inside
-
-    def _everywhere(self) -> Partitions:
-        group = reading_group(self._options, 0)
-        meta = self._client.fetch_topics(self._options.topic_names, group=group, filters=self._options.filters)
-        return partitions_of(meta.partitions())
 
     def _without_vanished(self, known: Positions, partitions: Partitions) -> Positions:
         if self._options.assignment is Assignment.SERVER:
@@ -273,6 +282,10 @@ class _AllPartitions:
         deadline = Deadline.after_ms(self._options.operation_timeout_ms)
         return partitions_of(retrying(self._member.fetch_topics, deadline=deadline).partitions())
 
+    def located(self, wanted: Collection[TopicPartition]) -> Partitions:
+        del wanted
+        return self.partitions()
+
     def wait(self) -> None:
         pass
 
@@ -328,8 +341,9 @@ class Membership:
     """The query as a member of a group whose partitions the master shares out (V1).
 
     Events come in a thread of the member's own, at any time. A partition that is to be left is left at once, with one
-    exception: between `plan` and `planned` it is not known whether Spark has written the trigger's end down; that takes
-    as long as writing a small file.
+    exception: between `plan` and `planned` it is not known whether Spark has written the trigger's end down. Left at
+    either end of the trigger it could be read twice or never, so after `PLANNED_WITHIN_SECONDS` it is kept: the master
+    is told so, goes on with the group, and asks for it again in its next round.
 
     Args:
         client: its connections.
@@ -368,6 +382,26 @@ class Membership:
         self._hold_again()
         with self._changed:
             return {tp: held.partition for tp, held in self._held.items() if held.consumer.lost is None}
+
+    def located(self, wanted: Collection[TopicPartition]) -> Partitions:
+        """Where partitions are, without being a member: they may have been handed over, or be of an earlier run.
+
+        Only the broker's address is missing, and any client is told those: no group has to be authorized for that.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        with self._changed:
+            found = {tp: held.partition for tp, held in self._held.items() if tp in wanted}
+        elsewhere = wanted - found.keys()
+        if elsewhere:
+            brokers = self._client.fetch_brokers()
+            found |= {
+                tp: BrokerPartition(brokers[tp.broker_id], tp.topic, tp.partition)
+                for tp in elsewhere
+                if tp.broker_id in brokers
+            }
+        return found
 
     def wait(self) -> None:
         """Waits for the first partitions.
@@ -462,16 +496,29 @@ class Membership:
                 self._leave(tp)
             raise
 
-    def _disconnect(self, partitions: Sequence[BrokerPartition]) -> None:
-        """Leaves partitions, in the member's thread."""
-        for tp in partitions_of(partitions):
-            with self._changed:
-                self._changed.wait_for(lambda tp=tp: tp not in self._pending or self._closing)  # type: ignore[misc]
-            self._leave(tp)
+    def _disconnect(self, partitions: Sequence[BrokerPartition]) -> Collection[BrokerPartition]:
+        """Leaves partitions, in the member's thread; those that were left."""
+        wanted = partitions_of(partitions)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closing or not wanted.keys() & self._pending, timeout=PLANNED_WITHIN_SECONDS
+            )
+        left = []
+        for tp, partition in wanted.items():
+            try:
+                self._leave(tp)
+            except MQSourceError as error:
+                logger.warning("tubemq: group %s: %s is kept, and left when asked again: %s", self._group, tp, error)
+            else:
+                left.append(partition)
+        return left
 
     def _leave(self, tp: TopicPartition) -> None:
         """The group's position is where the query is, and the partition is free."""
         with self._changed:
+            if tp in self._pending and not self._closing:
+                msg = f"Spark has not written down within {PLANNED_WITHIN_SECONDS:.0f} s whether a trigger reads it"
+                raise ServiceNotReadyError(msg)
             held = self._held.pop(tp, None)
         if held is None:
             return

@@ -240,8 +240,12 @@ def test_one_connection_serves_all_topics_of_a_broker(tubemq: TubeUnderTest, cli
 
 @contextlib.contextmanager
 def member(client: TubeMQClient, group: str, topic: str, log: list[str], name: str) -> Iterator[GroupMember]:
-    def note(what: str) -> Callable[[Sequence[BrokerPartition]], None]:
-        return lambda partitions: log.extend(f"{name} {what} {one.partition_id}" for one in partitions)
+    def note(what: str) -> Callable[[Sequence[BrokerPartition]], Sequence[BrokerPartition]]:
+        def take(partitions: Sequence[BrokerPartition]) -> Sequence[BrokerPartition]:
+            log.extend(f"{name} {what} {one.partition_id}" for one in partitions)
+            return partitions
+
+        return take
 
     joined = client.join(group, [topic], on_connect=note("takes"), on_disconnect=note("leaves"))
     try:
@@ -276,7 +280,7 @@ def test_an_event_that_fails_is_answered_too_and_the_group_goes_on(tubemq: TubeU
     client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
     failed = threading.Event()
 
-    def fail(partitions: Sequence[BrokerPartition]) -> None:
+    def fail(partitions: Sequence[BrokerPartition]) -> Sequence[BrokerPartition]:
         failed.set()
         raise RuntimeError
 

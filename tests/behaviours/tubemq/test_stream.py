@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from spark_mq_source.core.errors import DataLossError, OptionError, RequestTimeoutError
+from spark_mq_source.core.errors import AuthorizationError, DataLossError, OptionError, RequestTimeoutError
 from spark_mq_source.core.options import READ
+from spark_mq_source.tubemq import stream as stream_module
 from tests.behaviours.formats import tubemq_options, wait_until_flushed
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.behaviours.tubemq.streams import Query, encoded, numbered, through_json
+from tests.fix_brokers import wait_until
 from tests.fix_tubemq import TubeUnderTest
 
 MakeQuery = Callable[..., Query]
@@ -317,6 +320,94 @@ def test_the_group_goes_on_while_a_trigger_takes_long(
         q.restart()
         assert sorted(row["value"] for row in q.read(q.stream.ranges(start, end))) == sorted(numbered(60))
     assert {m.value.decode()[:5] for m in member.read} == {"after"}
+
+
+def test_a_query_that_plans_for_long_keeps_its_partition_and_the_group_goes_on(
+    tubemq: TubeUnderTest,
+    tube_java: TubeJavaClient,
+    query: MakeQuery,
+    publish: Publish,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    """Another source of the same query may be slow between `latest` and `ranges`."""
+    monkeypatch.setattr(stream_module, "PLANNED_WITHIN_SECONDS", 0.5)
+    topic, group = tubemq.topic(3), tubemq.group()
+    publish(topic, numbered(60))
+    q = query(topic, group=group, startingOffsets="earliest")
+    q.begin()
+    q.stream.aim_at_now()
+    start = through_json(q.at)
+    end = through_json(q.stream.latest(start))
+    with tube_java.join(tubemq.cluster, [topic], group) as member:
+        # The master goes on with the group, and asks for it again and again.
+        wait_until(lambda: caplog.text.count("is kept, and left when asked again") >= 2, "it is asked twice")
+        assert not member.look().held
+        ranges = q.stream.ranges(start, end)
+        member.wait_until(lambda m: bool(m.held), "it has a partition once the trigger is planned")
+        publish(topic, numbered(30, "after"))
+        q.at, q.stream._target = end, None
+        q.trigger_until(lambda: len(q.rows) + len(member.look().read) >= 30, "both read on")
+        q.rows += q.read(ranges)
+    assert Counter(q.values + [m.value.decode() for m in member.read]) == Counter(numbered(60) + numbered(30, "after"))
+
+
+def test_a_trigger_of_an_earlier_run_is_done_again_though_the_query_has_no_partition(
+    tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery, publish: Publish
+):
+    """Nothing waits for an assignment, and on a topic with group control no other group need be authorized."""
+    topic, group = tubemq.topic(), tubemq.group()
+    tubemq.admin.authorize_topic(topic)
+    tubemq.admin.authorize_group(topic, group)
+    publish_to_authorized(tube_java, tubemq, topic, group, numbered(60))
+    q = query(topic, group=group, startingOffsets="earliest")
+    q.begin()
+    q.stream.aim_at_now()
+    start = through_json(q.at)
+    end = through_json(q.stream.latest(start))
+    assert sorted(row["value"] for row in q.read(q.stream.ranges(start, end))) == sorted(numbered(60))
+    q.stream.close()
+    with tube_java.join(tubemq.cluster, [topic], group) as member:
+        member.wait_until(lambda m: bool(m.held), "another member has the partition")
+        again = query(topic, group=group, startingOffsets="earliest", checkpoint=start)
+        again.begin()
+        with ThreadPoolExecutor(1) as pool:
+            # The default `assignmentTimeout` is 3 minutes.
+            ranges = pool.submit(again.stream.ranges, start, end).result(60)
+        assert sorted(row["value"] for row in again.read(ranges)) == sorted(numbered(60))
+
+
+@pytest.mark.parametrize("assignment", ["client", "server"])
+def test_with_group_control_the_group_itself_is_all_that_is_authorized(
+    tubemq: TubeUnderTest, tube_java: TubeJavaClient, query: MakeQuery, assignment: str
+):
+    topic, group = tubemq.topic(3), tubemq.group()
+    tubemq.admin.authorize_topic(topic)
+    tubemq.admin.authorize_group(topic, group)
+    publish_to_authorized(tube_java, tubemq, topic, group, numbered(60))
+    options = {"group": group, "assignment": assignment, "startingOffsets": "earliest", "minPartitions": 6}
+    q = query(topic, **options)
+    q.begin()
+    q.stream.aim_at_now()
+    start = through_json(q.at)
+    end = through_json(q.stream.latest(start))
+    ranges = q.stream.ranges(start, end)
+    assert len(ranges) >= 6
+    first, second = q.read(ranges), q.read(ranges)
+    assert sorted(row["value"] for row in first) == sorted(numbered(60))
+    assert first == second
+    q.stream.commit(end)
+    assert [tubemq.admin.group_offset(1, group, topic, n) for n in range(3)] == [60 * 28] * 3
+    stranger = query(topic, **options | {"group": tubemq.group("stranger")})
+    with pytest.raises(AuthorizationError, match=r"GROUP_FORBIDDEN \(450\).*have an administrator authorize it"):
+        stranger.begin()
+
+
+def publish_to_authorized(
+    tube_java: TubeJavaClient, tubemq: TubeUnderTest, topic: str, group: str, values: list[str]
+) -> None:
+    tube_java.produce(tubemq.cluster, topic, encoded(values))
+    wait_until_flushed(tubemq_options(tubemq.masters, topic, READ, group=group))
 
 
 def test_available_now_without_any_partition_is_an_error(

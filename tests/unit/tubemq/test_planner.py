@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_mq_source.core.errors import AuthorizationError
 from spark_mq_source.core.options import READ
+from spark_mq_source.tubemq import commands as c
 from spark_mq_source.tubemq.commands import Broker
 from spark_mq_source.tubemq.offsets import INDEX_BYTES, TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions
-from spark_mq_source.tubemq.planner import split_ranges
-from spark_mq_source.tubemq.reader import TubeMQRange
+from spark_mq_source.tubemq.planner import plan_batch, split_ranges
+from spark_mq_source.tubemq.reader import TubeMQRange, read_range
 
 
 def split(wanted: int | None, *ranges: TubeMQRange) -> list[TubeMQRange]:
@@ -24,6 +29,21 @@ def whole(partition: int, first: int, messages: int) -> TubeMQRange:
     start = first * INDEX_BYTES
     end = start + messages * INDEX_BYTES
     return TubeMQRange(TopicPartition("flights", 1, partition), Broker(1, "host", 8123), start, end)
+
+
+def test_a_broker_that_checks_groups_is_told_apart_and_the_names_to_authorize_are_said(server: Any) -> None:
+    """Brokers 2.4.0 check none; others may."""
+    refusal = c.RegisterPartitionResponse(False, 450, "who are you", -1)
+    one = server({c.RegisterPartition: lambda _, __: refusal})
+    options = TubeMQOptions.from_spark({"masters": one.address, "topic": "t", "group": "g"}, READ)
+    with pytest.raises(
+        AuthorizationError, match="read as g-read-0, or up to g-read-99 when several read one"
+    ) as raised:
+        plan_batch(options)
+    assert raised.value.code == 450
+    whole = TubeMQRange(TopicPartition("t", 1, 0), one.broker, 0, 28)
+    with pytest.raises(AuthorizationError, match="read as g-read-0"):
+        list(read_range(options, whole, pa.schema([("value", pa.binary())])))
 
 
 @given(st.integers(1, 50), st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(1, 10_000)), min_size=1, max_size=5))
