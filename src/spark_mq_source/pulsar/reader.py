@@ -3,6 +3,19 @@
 A range is `(start, end]` by the order of positions. The reader subscribes at the entry of `start` itself (a start is
 inclusive on the wire), drops what is not after it, and ends at the first entry at or past `end`, which need not exist.
 After a topic unload, a broker restart or a broken connection it subscribes again at the last position it emitted.
+
+Nothing that was removed is passed over, because (all seen on broker 4.0.8)
+
+- a subscription at a start whose ledger was deleted has its cursor after that start, and ledgers are deleted oldest
+  first: what follows a start that exists is complete when the subscription is opened;
+- from then on, whatever removes messages (trimming, TTL, a backlog quota, truncation) first moves the cursor of every
+  subscription, a connected reader's included, past them; and this reader acknowledges nothing. The broker itself
+  acknowledges what it does not deliver (markers, aborted messages), but the cursor stops at the first entry delivered.
+
+So behind each gap, a change of ledger included, the broker is asked for the cursor. If it is not past the last entry
+received, then everything up to the gap's far side was sent or is not for delivery. If it is, the reader subscribes
+again at that entry, and the first rule tells whether anything is gone. The question leaves when the entry after the
+gap arrives, not when it is read: what is removed while it is queued here is no loss. Its answer is seldom waited for.
 """
 
 from __future__ import annotations
@@ -25,6 +38,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client import PulsarClient
+from spark_mq_source.pulsar.commands import Message
 from spark_mq_source.pulsar.messages import WHOLE_ENTRY, EntryDecoder
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.session import Consumer
@@ -237,12 +251,9 @@ class _RangeReader:
                     return
                 continue
             patience = Deadline.after_ms(options.operation_timeout_ms // 2)
-            checked = False
             for message in burst:
-                gap = message.entry_id != (entry + 1 if message.ledger_id == ledger else 0)
-                if gap and not checked:
-                    checked = True
-                    self._check_cursor(consumer, Position(ledger, entry))
+                if message.entry_id != entry + 1 or message.ledger_id != ledger:
+                    self._check_gap(consumer, Position(ledger, entry), message)
                 ledger, entry = key = message.ledger_id, message.entry_id
                 if key > end_key:
                     self._finished = True
@@ -276,32 +287,39 @@ class _RangeReader:
 
     def _nothing_left(self, consumer: Consumer, received: Position, patience: Deadline) -> bool:
         """Whether the broker has nothing after `received`: then the end of the range is no entry it delivers."""
-        last = self._check_cursor(consumer, received)
-        if last <= received:
+        bounds = self._client.wait_for_bounds(consumer)
+        self._check_cursor(consumer, received, bounds.first)
+        if bounds.last <= received:
             return True
         if patience.expired:
             msg = (
                 f"{consumer.address}: no message for {self._options.operation_timeout_ms // 2} ms after {received}, "
-                f"though the last one is {last}"
+                f"though the last one is {bounds.last}"
             )
             raise RequestTimeoutError(msg)
         return False
 
-    def _check_cursor(self, consumer: Consumer, received: Position) -> Position:
-        """The last message; raises where the broker may have moved our cursor past messages we did not get.
+    def _check_gap(self, consumer: Consumer, received: Position, message: Message) -> None:
+        """Raises if the broker may have removed something between `received` and the next message."""
+        answer = consumer.bounds_after_gap(message.ledger_id, message.entry_id)
+        with waiting(self._counters):
+            bounds = self._client.wait_for_one(answer, f"the cursor of {consumer.topic_partition}")
+        self._check_cursor(consumer, received, bounds.first)
 
-        Gaps between entries are not loss: markers, aborted transactions and compaction leave them. But TTL, eviction
-        and trimming move the cursor of a connected reader too, without a word (seen on 4.0.8); then what was skipped
-        may still be there for a new subscription, and if it is not, opening it tells. The broker also acknowledges by
-        itself the markers and aborted messages that it does not deliver, which moves the cursor where they come first
-        (seen on 4.0.8). A cursor that moves again while nothing arrived in between moved for that reason.
+    def _check_cursor(self, consumer: Consumer, received: Position, cursor: Position) -> None:
+        """Raises if the cursor is past what was received: then a new subscription tells whether anything is gone.
+
+        Before the first message the broker may have acknowledged by itself what it does not deliver. A cursor that
+        moves again, with nothing received in between, moved for that reason.
         """
-        bounds = self._client.wait_for_bounds(consumer)
-        if bounds.first > max(consumer.opened.first, received) and self._moved_at != self._done:
+        if cursor <= received:
+            return
+        msg = f"{consumer.address}: the broker moved the cursor to {cursor}, past {received}"
+        if self._moved_at != self._done:
             self._moved_at = self._done
-            msg = f"{consumer.address}: the broker moved the cursor from {consumer.opened.first} to {bounds.first}"
             raise _ResumeError(msg)
-        return bounds.last
+        if received != consumer.opened.first:
+            raise ServiceNotReadyError(msg)
 
     def _find_first_chunk(self, consumer: Consumer, is_wanted: bool) -> None:
         """The last chunk of a message came without its first: begin earlier, ever farther back, until it is found.

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -82,6 +82,10 @@ class Consumer:
         self._consumer_id = consumer_id
         self._queue_bytes = queue_bytes
         self._messages: deque[commands.Message] = deque()
+        # Ledger and entry of the last message that arrived; None before the first.
+        self._arrived_at: tuple[int, int] | None = None
+        # Behind each run of messages with a gap: its last message, and the bounds that the broker was asked for then.
+        self._after_gaps: deque[tuple[tuple[int, int], Future[Bounds]]] = deque()
         self._bytes = 0
         self._paused = False
         self._asking = 0
@@ -138,11 +142,31 @@ class Consumer:
         with self._arrived:
             self._asking += 1
             self._resume()
-        asked = self.session.request(
-            lambda request_id: commands.GetLastMessageId(self._consumer_id, request_id), _bounds_of
-        )
+        asked = self._ask_bounds()
         asked.add_done_callback(self._asked)
         return asked
+
+    def bounds_after_gap(self, ledger: int, entry: int) -> Future[Bounds]:
+        """The bounds as the broker had them after it sent this entry, which is not the one after the last one taken.
+
+        They were asked for when the entry arrived, not now: what the broker has removed since was sent before.
+        """
+        with self._arrived:
+            while self._after_gaps[0][0] < (ledger, entry):
+                self._after_gaps.popleft()
+            asked = self._after_gaps[0][1]
+            if asked.done():
+                return asked
+            # The answer comes behind what is under way, see `request_bounds`.
+            self._asking += 1
+            self._resume()
+        asked.add_done_callback(self._asked)
+        return asked
+
+    def _ask_bounds(self) -> Future[Bounds]:
+        return self.session.request(
+            lambda request_id: commands.GetLastMessageId(self._consumer_id, request_id), _bounds_of
+        )
 
     def request_backlog(self) -> Future[int]:
         """Asks how many entries the broker has from this consumer's cursor to the end, across ledgers.
@@ -197,8 +221,14 @@ class Consumer:
         with self._arrived:
             self._asking -= 1
 
-    def deliver(self, messages: Iterable[commands.Message]) -> None:
+    def deliver(self, messages: Sequence[commands.Message]) -> None:
         """Queues what arrived (the driver's thread)."""
+        last = messages[-1]
+        before = self._arrived_at or (self.opened.first.ledger, self.opened.first.entry)
+        self._arrived_at = (last.ledger_id, last.entry_id)
+        # Entries of a ledger are numbered without gaps, so the ends of a run tell whether it has one.
+        if (last.ledger_id, last.entry_id - len(messages)) != before:
+            self._after_gaps.append((self._arrived_at, self._ask_bounds()))
         with self._arrived:
             for message in messages:
                 self._messages.append(message)

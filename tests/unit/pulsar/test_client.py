@@ -747,6 +747,65 @@ def test_asking_for_the_bounds_while_the_queue_is_full(broker, client):
     assert asked.wait_for_bounds(consumer) == Bounds(Position(7, 4), Position(7, 99))
 
 
+@pytest.mark.parametrize(
+    ("entries", "gaps"),
+    [
+        ([(7, 5), (7, 6), (7, 7)], []),
+        ([(7, 6)], [(7, 6)]),
+        ([(7, 5), (7, 7), (7, 8)], [(7, 7)]),
+        ([(7, 5), (9, 0), (9, 1)], [(9, 0)]),
+        ([(7, 5), (7, 9), (8, 0), (9, 7)], [(7, 9), (8, 0), (9, 7)]),
+    ],
+)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_bounds_are_asked_for_when_a_gap_arrives(broker, client, entries, gaps, at_once):
+    # The consumer is opened after 7:4. The answers tell how many messages were sent before the question came.
+    one = broker()
+    sent: list[tuple[int, int]] = []
+
+    def bounds(_, asked):
+        place = c.MessageId(7, 4) if not sent else c.MessageId(*sent[-1])
+        return c.GetLastMessageIdResponse(c.MessageId(7, 99), asked.request_id, place)
+
+    one.answers[c.GetLastMessageId] = bounds
+    asking = client(one.url)
+    consumer = asking.open_consumer(TP, EARLIEST)
+    messages = [c.Message(1, ledger, entry, 0, (), memoryview(b"x")) for ledger, entry in entries]
+    if at_once:
+        sent += entries
+        one.links[0].send(*messages)
+    got: list[c.Message] = []
+    for n, each in enumerate(messages):
+        if not at_once:
+            sent.append(entries[n])
+            one.links[0].send(each)
+            expected = 1 + sum(gap <= entries[n] for gap in gaps)
+            one.wait_for(lambda expected=expected: len(one.of(c.GetLastMessageId)) == expected)
+        while len(got) <= n:
+            got += consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
+    assert [(m.ledger_id, m.entry_id) for m in got] == entries
+    for gap in gaps:
+        first = asking.wait_for_one(consumer.bounds_after_gap(*gap), "the cursor").first
+        assert first == Position(*(entries[-1] if at_once else gap))
+    if not gaps:
+        assert len(one.of(c.GetLastMessageId)) == 1
+
+
+def test_waiting_for_the_bounds_behind_a_gap_while_the_queue_is_full(broker, client):
+    size, count = 64 << 10, 64
+    one = broker()
+    one.answers[c.Flow] = lambda *_: [message(n + 100, size) for n in range(count)]
+    asked = client(one.url, receiveQueueBytes="1m", operationTimeout="2s")
+    consumer = asked.open_consumer(TP, EARLIEST)
+    consumer.grant(count)
+    deadline = time.monotonic() + PATIENCE
+    while not consumer._paused and time.monotonic() < deadline:
+        threading.Event().wait(0.005)
+    assert asked.wait_for_one(consumer.bounds_after_gap(7, 100), "the cursor") == Bounds(
+        Position(7, 4), Position(7, 99)
+    )
+
+
 def test_closing_a_consumer_whose_queue_is_full_frees_its_connection(broker, client):
     size, count = 64 << 10, 64
     one = broker()

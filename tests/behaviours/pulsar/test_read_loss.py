@@ -1,0 +1,207 @@
+"""What a broker removes under a running read: it is read, or it is reported; and what was read first is no loss."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_mq_source.core.errors import DataLossError
+from spark_mq_source.pulsar.offsets import Position
+from spark_mq_source.pulsar.planner import plan_batch
+from spark_mq_source.pulsar.reader import read_range
+from tests.behaviours.formats import PulsarFormat, schema_of
+from tests.behaviours.pulsar.streams import numbered, publish, trim_all, wait_until
+
+LEDGERS, ENTRIES = 10, 4
+VALUES = numbered(LEDGERS * ENTRIES)
+SLOW = {"receiverQueueSize": 2, "maxBatchRows": 1, "operationTimeout": "8s"}
+"""The broker sends no more than two entries ahead."""
+
+
+class Topic:
+    """Ten closed ledgers of four entries each, which a subscription keeps until `trim_to`, and an empty one."""
+
+    def __init__(self, mq: PulsarFormat, *, keep_data: bool = False) -> None:
+        self.mq = mq
+        self.admin = mq.broker.admin
+        self.namespace = mq.broker.new_namespace(keep_data=keep_data)
+        self.name = mq.broker.topic(namespace=self.namespace)
+        self.ids: list[Position] = []
+        mq.broker.client().subscribe(self.name, "keeper").close()
+        for n in range(LEDGERS):
+            self.ids += publish(mq.broker, self.name, VALUES[n * ENTRIES : (n + 1) * ENTRIES])
+            self.admin.unload(self.name)
+        mq.broker.client().create_producer(self.name).close()  # loads it again
+        wait_until(lambda: len(self.admin.ledgers(self.name)) > LEDGERS, "the topic is loaded")
+
+    def trim_to(self, count: int) -> None:
+        """Has the ledgers of the first `count` messages deleted, and no others."""
+        consumer = self.mq.broker.client().subscribe(self.name, "keeper")
+        for _ in range(count):
+            received = consumer.receive(20_000)
+        consumer.acknowledge_cumulative(received)
+        consumer.close()
+        kept = self.ids[count].ledger if count < len(self.ids) else self.ids[-1].ledger + 1
+
+        def gone() -> bool:
+            self.admin.trim(self.name)
+            return self.admin.ledgers(self.name)[0][0] >= kept
+
+        wait_until(gone, "the ledgers are gone")
+
+    def truncate(self, _: int) -> None:
+        """Has everything deleted."""
+        self.admin.request("DELETE", f"{self.name.replace('://', '/')}/truncate")
+        wait_until(lambda: self.admin.ledgers(self.name)[0][0] > self.ids[-1].ledger, "the ledgers are gone")
+
+    def expire(self, _: int) -> None:
+        """Moves all cursors to the end, readers' included; that deletes nothing by itself."""
+        before = time.time()
+        wait_until(lambda: time.time() > before + 2, "messages older than a second")
+        self.admin.request("POST", f"{self.name.replace('://', '/')}/all_subscription/expireMessages/1")
+        wait_until(
+            lambda: self.admin.stats(self.name)["subscriptions"]["keeper"]["msgBacklog"] == 0, "the messages expired"
+        )
+
+    def read_slowly(self, **options: Any) -> Iterator[str]:
+        """The values of a batch read as they come."""
+        made = self.mq.options(self.name, **SLOW | options)
+        for task in plan_batch(made):
+            for one in read_range(made, task, schema_of("value string")):
+                yield from one.column(0).to_pylist()
+
+
+@pytest.fixture
+def topic(pulsar_format: PulsarFormat) -> Topic:
+    return Topic(pulsar_format)
+
+
+def take(reading: Iterator[str], count: int) -> list[str]:
+    return [next(reading) for _ in range(count)]
+
+
+# -- removed before it was read
+
+
+@pytest.mark.parametrize("read", [1, ENTRIES - 1, ENTRIES, ENTRIES + 1, 2 * ENTRIES])
+@pytest.mark.parametrize("trimmed", [4, 7, LEDGERS - 1, LEDGERS])
+def test_ledgers_trimmed_ahead_of_a_reader_are_a_loss(topic: Topic, read: int, trimmed: int):
+    reading = topic.read_slowly()
+    rows = take(reading, read)
+    topic.trim_to(trimmed * ENTRIES)
+    with pytest.raises(DataLossError, match=r"gone from the broker.*failOnDataLoss=false"):
+        rows += reading
+    # Until it is noticed it is what was published, in order.
+    assert rows == VALUES[: len(rows)]
+    assert len(rows) < trimmed * ENTRIES
+
+
+@pytest.mark.parametrize("trimmed", [4, LEDGERS - 1])
+def test_a_tolerant_reader_goes_on_with_what_is_left(topic: Topic, trimmed: int, caplog: pytest.LogCaptureFixture):
+    reading = topic.read_slowly(failOnDataLoss=False)
+    rows = take(reading, ENTRIES - 1)
+    topic.trim_to(trimmed * ENTRIES)
+    with caplog.at_level(logging.WARNING, "spark_mq_source"):
+        rows += reading
+    before = len(rows) - (LEDGERS - trimmed) * ENTRIES
+    assert rows == VALUES[:before] + VALUES[trimmed * ENTRIES :]
+    assert before < trimmed * ENTRIES
+    assert "gone from the broker" in caplog.text
+
+
+@pytest.mark.parametrize("remove", [Topic.trim_to, Topic.truncate])
+def test_an_end_in_what_was_removed_is_a_loss(topic: Topic, remove: Callable[[Topic, int], None]):
+    end = {topic.name: topic.ids[5 * ENTRIES + 1].to_json()}
+    reading = topic.read_slowly(endingOffsets=str(end).replace("'", '"'))
+    rows = take(reading, 2)
+    remove(topic, 7 * ENTRIES)
+    with pytest.raises(DataLossError, match="gone from the broker"):
+        rows += reading
+    assert rows == VALUES[: len(rows)]
+
+
+def test_a_truncated_topic_is_a_loss(topic: Topic):
+    reading = topic.read_slowly()
+    rows = take(reading, 2)
+    topic.truncate(0)
+    with pytest.raises(DataLossError, match="gone from the broker"):
+        rows += reading
+    assert rows == VALUES[: len(rows)]
+
+
+def test_trimmed_while_the_topic_is_unloaded_is_a_loss(topic: Topic):
+    reading = topic.read_slowly()
+    rows = take(reading, ENTRIES)
+    topic.trim_to(5 * ENTRIES)
+    topic.admin.unload(topic.name)
+    with pytest.raises(DataLossError, match="gone from the broker"):
+        rows += reading
+    assert rows == VALUES[: len(rows)]
+
+
+def test_expired_and_deleted_is_a_loss(topic: Topic):
+    reading = topic.read_slowly()
+    rows = take(reading, ENTRIES)
+    topic.expire(0)
+    trim_all(topic.mq.broker, topic.name)
+    with pytest.raises(DataLossError, match="gone from the broker"):
+        rows += reading
+    assert rows == VALUES[: len(rows)]
+
+
+@pytest.mark.parametrize("with_admin", [False, True])
+def test_the_piece_of_a_split_whose_start_is_gone_is_a_loss(topic: Topic, with_admin: bool):
+    end = {topic.name: topic.ids[-1].to_json()}
+    options = {"minPartitions": 6, "endingOffsets": str(end).replace("'", '"')}
+    made = topic.mq.options(
+        topic.name, **SLOW, **options, **({"adminUrl": topic.mq.broker.admin_url} if with_admin else {})
+    )
+    tasks = plan_batch(made)
+    assert len(tasks) > 1
+    topic.trim_to(8 * ENTRIES)
+    for task in tasks:
+        if task.start.ledger <= topic.ids[8 * ENTRIES - 1].ledger:
+            with pytest.raises(DataLossError, match="gone from the broker"):
+                list(read_range(made, task, schema_of("value string")))
+
+
+# -- removed after it was read, or not removed at all
+
+
+@pytest.mark.parametrize("read", [ENTRIES, 3 * ENTRIES + 1, 5 * ENTRIES])
+def test_what_was_read_may_go(topic: Topic, read: int):
+    reading = topic.read_slowly()
+    rows = take(reading, read)
+    topic.trim_to(read)
+    rows += reading
+    assert rows == VALUES
+
+
+def test_what_was_received_may_go(topic: Topic):
+    # All of it is in the queue when it is deleted: what counts is what the broker had when it was sent.
+    reading = topic.read_slowly(receiverQueueSize=1000)
+    rows = take(reading, 1)
+    wait_until(
+        lambda: all(
+            one["unackedMessages"] == len(VALUES) or one["msgOutCounter"] == len(VALUES)
+            for name, one in topic.admin.stats(topic.name)["subscriptions"].items()
+            if name != "keeper"
+        ),
+        "everything was sent",
+    )
+    topic.trim_to(len(VALUES))
+    rows += reading
+    assert rows == VALUES
+
+
+def test_a_cursor_that_expiry_moved_is_brought_back(pulsar_format: PulsarFormat):
+    topic = Topic(pulsar_format, keep_data=True)
+    reading = topic.read_slowly()
+    rows = take(reading, ENTRIES)
+    topic.expire(0)
+    rows += reading
+    assert rows == VALUES
