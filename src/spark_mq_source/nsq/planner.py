@@ -119,7 +119,7 @@ def fetch_waiting(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd])
 def tasks_of(folder: str, plan: Mapping[str, Any]) -> list[NsqRange]:
     """The tasks of a batch that is planned: the same whenever it is asked."""
     nsqds = [Nsqd(**nsqd) for nsqd in plan["nsqds"]]
-    duplicates = plan["duplicates"]
+    duplicates, recent = plan["duplicates"], plan["recent"]
     return [
         NsqRange(
             nsqds[task["nsqd"]],
@@ -127,19 +127,23 @@ def tasks_of(folder: str, plan: Mapping[str, Any]) -> list[NsqRange]:
             folder,
             number,
             frozenset(duplicates.get(nsqds[task["nsqd"]].name, ())),
+            recent.get(nsqds[task["nsqd"]].name, ""),
         )
         for number, task in enumerate(plan["tasks"])
     ]
 
 
 def plan_document(
-    tasks: Sequence[tuple[Nsqd, int | None]], duplicates: Mapping[str, Mapping[str, float]] | None = None
+    tasks: Sequence[tuple[Nsqd, int | None]],
+    duplicates: Mapping[str, Mapping[str, float]] | None = None,
+    recent: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
     """The JSON document of a batch that is planned.
 
     Args:
         tasks: whom each asks, and for how many messages at most.
         duplicates: ids of messages that may come again, by the nsqd's name, each with when that was noticed.
+        recent: ids of the messages that were finished last, one after the other, by the nsqd's name.
     """
     nsqds = list(dict.fromkeys(nsqd for nsqd, _ in tasks))
     return {
@@ -148,6 +152,7 @@ def plan_document(
         ],
         "tasks": [{"nsqd": nsqds.index(nsqd), "max_rows": rows} for nsqd, rows in tasks],
         "duplicates": duplicates or {},
+        "recent": recent or {},
     }
 
 

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from array import array
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Set
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -43,6 +43,7 @@ from spark_mq_source.nsq.client import NsqClient, Nsqd
 from spark_mq_source.nsq.commands import Pub
 from spark_mq_source.nsq.messages import MessageDecoder, message_ids
 from spark_mq_source.nsq.options import AckMode, NsqOptions, OnMaxAttempts
+from spark_mq_source.nsq.recent import RecentIds, split_ids
 from spark_mq_source.nsq.wal import TaskLog, open_store
 from spark_mq_source.nsq.wire import MESSAGE_ID_BYTES
 
@@ -83,6 +84,7 @@ class NsqRange:
         folder: of the batch, in `walDir`; empty without.
         task: the task's number in it.
         duplicates: ids of messages that earlier batches have, and that may come again.
+        recent: ids of the messages that earlier batches have finished last, one after the other.
     """
 
     nsqd: Nsqd
@@ -90,6 +92,7 @@ class NsqRange:
     folder: str = ""
     task: int = 0
     duplicates: frozenset[str] = frozenset()
+    recent: str = ""
 
     def __str__(self) -> str:
         return f"nsqd {self.nsqd.name}" + (f", task {self.task} of {self.folder}" if self.folder else "")
@@ -264,25 +267,29 @@ class _Task:
             logger.warning("%s: %d messages were finished after their timeout, and come again", self._where, count)
         return refused
 
-    def _sorted_out(self, consumer: Consumer, batch: pa.RecordBatch, known: Callable[[], set[str]]) -> pa.RecordBatch:
+    def _sorted_out(
+        self, consumer: Consumer, batch: pa.RecordBatch, known: Callable[[], set[str]], repeated: Set[int] = frozenset()
+    ) -> pa.RecordBatch:
         """The batch without duplicates, and without messages that are given up.
 
         Args:
             consumer: whose session publishes what is given up.
             batch: with the columns of `_LOGGED`.
             known: gives the ids that are read already; asked for only where a message has come before, and added to.
+            repeated: rows that are known to be duplicates, whatever nsqd says of their attempts.
 
         Raises:
             TooManyAttemptsError: a message came too often.
             MQSourceError: nsqd did not take a message that was given up.
         """
         attempts = memoryview(batch.column("attempts").buffers()[1]).cast("i")[: batch.num_rows]
-        if max(attempts, default=0) <= 1:
+        came_again = max(attempts, default=0) > 1
+        if not came_again and not repeated:
             return batch
-        limit, seen = self._options.max_attempts, known()
+        limit, seen = self._options.max_attempts, known() if came_again else set()
         kept = array("i")
         for row, id_ in enumerate(batch.column("message_id").to_pylist()):
-            if id_ in seen:
+            if row in repeated or id_ in seen:
                 continue
             seen.add(id_)
             if limit and attempts[row] > limit:
@@ -368,6 +375,8 @@ class _Collector(_Task):
         self._log = log
         self._known = set(task.duplicates)
         self._slots_known = 0
+        # With what other attempts at this task have written down before.
+        self._recent = RecentIds(task.recent.encode(), (id_.encode() for id_ in self._ids_known()))
 
     def collect(self) -> None:
         """Ends the log, with whatever there was. An nsqd that is not there, or goes away, has no more messages.
@@ -384,7 +393,7 @@ class _Collector(_Task):
             logger.warning("%s: no more of it in this batch: %s", self._where, error)
         else:
             if any(slot.attempt == self._log.attempt for slot in self._log.slots):
-                self._log.finished(_as_text(refused))
+                self._log.finished(list(map(bytes.decode, split_ids(refused))), self._recent.last.decode())
         self._log.end()
 
     def _fill(self, consumer: Consumer) -> None:
@@ -405,6 +414,7 @@ class _Collector(_Task):
                     # Before anything is finished: nsqd would send as many again.
                     consumer.ready(wanted)
                     consumer.fin(ids)
+                    self._recent.finished(ids)
         finally:
             # An error, or another attempt has ended the log: nsqd need not wait for the timeout.
             self._put_back(consumer, received.ids)
@@ -415,7 +425,7 @@ class _Collector(_Task):
         is_stored = False
         try:
             with _kept(consumer, ids, _patience_seconds(consumer)):
-                batch = self._sorted_out(consumer, batch, self._ids_known)
+                batch = self._sorted_out(consumer, batch, self._ids_known, self._recent.repeated(ids))
                 is_stored = not batch.num_rows or self._log.append(batch)
         finally:
             if not is_stored:
@@ -514,7 +524,3 @@ def _drain_limits(options: NsqOptions, max_rows: int | None) -> _Limits:
     if idle_ms is None and options.max_seconds is None:
         idle_ms = DRAIN_IDLE_MS
     return _Limits(max_rows, options.max_seconds, None if idle_ms is None else idle_ms / 1000)
-
-
-def _as_text(ids: bytes) -> list[str]:
-    return [ids[at : at + MESSAGE_ID_BYTES].decode("ascii") for at in range(0, len(ids), MESSAGE_ID_BYTES)]

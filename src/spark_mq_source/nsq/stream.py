@@ -4,8 +4,9 @@ NSQ has no positions, so an offset is the number of a batch and the name of a fo
 checkpoint: batches of two queries never meet). What a batch reads is written there as its plan; whoever does the batch
 over, after whatever crash, finds the same tasks, and each task finds in its log what it has read already.
 
-A message whose FIN did not get through, or may not have, comes again although a batch has it. Each plan names those of
-the batches before it, and its tasks leave them out.
+A message whose FIN did not get through, or may not have, comes again although a batch has it. So does a finished one
+if nsqd is killed before it saves how far it has read its disk. Each plan names both kinds of the batches before it, and
+its tasks leave them out.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from spark_mq_source.nsq.offsets import BatchOffset
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.planner import fetch_waiting, find_nsqds, plan_document, tasks_of, trigger_tasks
 from spark_mq_source.nsq.reader import NsqRange
+from spark_mq_source.nsq.recent import RECENT_IDS
 from spark_mq_source.nsq.session import Session
 from spark_mq_source.nsq.wal import Store, TaskLog, is_planned, open_store, read_plan, remove_batch, write_plan
+from spark_mq_source.nsq.wire import MESSAGE_ID_BYTES
 
 __all__ = ["NsqStream"]
 
@@ -110,7 +113,7 @@ class NsqStream:
         tasks = trigger_tasks(self._options, waiting, budget, turn=following.batch)
         if self._left is not None:
             self._left -= sum(rows or 0 for _, rows in tasks)
-        write_plan(self._store, following.folder, plan_document(tasks, self._duplicates(at)))
+        write_plan(self._store, following.folder, plan_document(tasks, *self._remembered(at)))
         return following.to_json()
 
     def aim_at_now(self) -> None:
@@ -167,18 +170,24 @@ class NsqStream:
             log.catch_up()
         return not any(log.rows for log in logs)
 
-    def _duplicates(self, at: BatchOffset) -> dict[str, dict[str, float]]:
-        """What may come again after this batch: ids by nsqd, and since when each is looked for."""
+    def _remembered(self, at: BatchOffset) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
+        """What may come again after this batch, by nsqd.
+
+        Returns:
+            Ids whose FIN may not be through, each with when that was noticed, and the ids that were finished last.
+        """
         if not at.batch:
-            return {}
+            return {}, {}
         plan = read_plan(self._store, at.folder)
         now = time.time()
         found: dict[str, dict[str, float]] = {
             name: {id_: since for id_, since in ids.items() if now - since < REMEMBERED_SECONDS}
             for name, ids in plan["duplicates"].items()
         }
+        recent: dict[str, str] = dict(plan["recent"])
         for task in tasks_of(at.folder, plan):
-            unfinished = TaskLog(self._store, at.folder, task.task).unfinished()
+            unfinished, last = TaskLog(self._store, at.folder, task.task).outcome()
+            recent[task.nsqd.name] = (recent.get(task.nsqd.name, "") + last)[-RECENT_IDS * MESSAGE_ID_BYTES :]
             if unfinished:
                 logger.warning(
                     "nsq topic %s, nsqd %s: %d messages of batch %d may come again, and will be left out",
@@ -188,7 +197,7 @@ class NsqStream:
                     at.batch,
                 )
                 found.setdefault(task.nsqd.name, {}).update(dict.fromkeys(unfinished, now))
-        return {name: ids for name, ids in found.items() if ids}
+        return {name: ids for name, ids in found.items() if ids}, {name: ids for name, ids in recent.items() if ids}
 
 
 def _offset(document: Mapping[str, object]) -> BatchOffset:

@@ -444,13 +444,18 @@ class TaskLog:
             else:
                 self.catch_up()
 
-    def finished(self, refused: Sequence[str]) -> None:
-        """Notes that our FINs are through, but for these, which are delivered again.
+    def finished(self, refused: Sequence[str], last: str) -> None:
+        """Notes that our FINs are through.
+
+        Args:
+            refused: the ids of those that are not, and whose messages are delivered again.
+            last: the ids of the messages that were finished last, one after the other.
 
         Raises:
             StorageError: the folder is full, or cannot be written to.
         """
-        self._store.write(f"{self._folder}/{self.attempt}{_FIN}", _document({"refused": list(refused)}))
+        note = {"refused": list(refused), "last": last}
+        self._store.write(f"{self._folder}/{self.attempt}{_FIN}", _document(note))
 
     def read(self, slot: Slot) -> Iterator[pa.RecordBatch]:
         """The rows of a slot, all of them checked before the first is given out.
@@ -475,8 +480,12 @@ class TaskLog:
             raise _damaged(self._store, path, f"it has {rows} rows, and its slot says {slot.rows}")
         yield from batches
 
-    def unfinished(self) -> set[str]:
-        """The ids of messages in the log that may be delivered again, of attempts that are over or are taken for it.
+    def outcome(self) -> tuple[set[str], str]:
+        """What became of the messages in the log, as far as the attempts that are over have told.
+
+        Returns:
+            The ids of those that may be delivered again because their FIN is not known to be through, and the ids of
+            those that were finished last, one after the other.
 
         Raises:
             DataLossError: a file of the log is damaged, or was there and is not any more.
@@ -484,13 +493,17 @@ class TaskLog:
         """
         self.catch_up()
         told = _told(self._store.names(self._folder))
-        found: set[str] = set()
-        for attempt in told:
-            found.update(_read_document(self._store, f"{self._folder}/{attempt}{_FIN}")["refused"])
+        unfinished: set[str] = set()
+        last = ""
         for slot in self.slots:
             if not slot.is_end and slot.attempt not in told:
-                found |= self.ids(slot)
-        return found
+                unfinished |= self.ids(slot)
+        for attempt in dict.fromkeys(slot.attempt for slot in self.slots):
+            if attempt in told:
+                note = _read_document(self._store, f"{self._folder}/{attempt}{_FIN}")
+                unfinished.update(note["refused"])
+                last += note["last"]
+        return unfinished, last
 
     def ids(self, slot: Slot) -> set[str]:
         """The ids of the messages in a slot.

@@ -649,6 +649,49 @@ def test_a_broker_that_crashes_loses_what_it_had_and_the_query_goes_on(nsq_priva
     assert set(found) <= {*numbered(3000), *numbered(5, "new")}
 
 
+def test_messages_that_a_killed_nsqd_delivers_again_are_left_out(nsq_private: Start, query: Callable[..., Query]):
+    """nsqd saves how far a queue on disk was read every 2 s or 2,500 messages, and counts attempts anew after that."""
+    # All queues are on disk, and how far they were read is saved when nsqd ends in order, but not before.
+    broker = nsq_private(mem_queue_size=0, sync_every=100_000, sync_timeout_ms=3_600_000)
+    topic = broker.topic("c")
+    broker.publish(topic, *numbered(1010))
+    broker.broker.restart()
+    wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon knows it again")
+    q = query(broker, topic, maxRowsPerTrigger=600)
+    assert sorted(q.until(1010)) == numbered(1010)
+    for crash in range(2):
+        broker.broker.restart(crash=True)
+        wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon knows it again")
+        assert broker.channel_stats(topic, "c")["depth"] >= 1010, "they are delivered again"
+        broker.publish(topic, *numbered(10, f"new{crash}"))
+        if crash:
+            q.restart()
+        q.until(1010 + 10 * (crash + 1))
+    wait_until(lambda: q.trigger() == [] and broker.channel_stats(topic, "c")["depth"] == 0, "all of it was looked at")
+    assert sorted(row["value"] for row in q.rows) == numbered(1010) + numbered(10, "new0") + numbered(10, "new1")
+    assert in_flight(broker, topic) == 0
+
+
+def test_copies_that_a_killed_nsqd_makes_of_a_message_are_one_row(nsq_private: Start, query: Callable[..., Query]):
+    """The topic's queue hands messages to the channel's anew, though nobody has read the first copies yet."""
+    broker = nsq_private(mem_queue_size=0, sync_every=1500, sync_timeout_ms=3_600_000)
+    topic = broker.topic()
+    broker.publish(topic, *numbered(1010))
+    broker.broker.restart()
+    # With its first channel the topic hands over all that it has.
+    broker.create(topic, "c")
+    wait_until(lambda: broker.channel_stats(topic, "c")["depth"] == 1010, "the channel has them")
+    q = query(broker, topic, maxRowsPerTrigger=600)
+    # With 1,010 written and 490 read the channel's queue is saved; the topic's, with 1,010 read, is not.
+    assert len(q.trigger()) == 600
+    broker.broker.restart(crash=True)
+    wait_until(lambda: _known(broker, topic) == 1, "the lookup daemon knows it again")
+    wait_until(lambda: broker.channel_stats(topic, "c")["depth"] > 1400, "the channel has them and their copies")
+    q.until(1010)
+    wait_until(lambda: q.trigger() == [] and broker.channel_stats(topic, "c")["depth"] == 0, "all of it was looked at")
+    assert sorted(row["value"] for row in q.rows) == numbered(1010)
+
+
 def _known(broker: NsqUnderTest, topic: str) -> int:
     """How many nsqd the lookup daemon knows that have the topic, once it knows its channel."""
     status, found = broker.ask("GET", broker.lookupd_address, "/lookup", topic=topic)

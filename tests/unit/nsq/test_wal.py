@@ -38,11 +38,11 @@ def rows(start: int, count: int) -> pa.RecordBatch:
 def log(tmp_path: Path) -> Log:
     """A log of three slots whose task has ended; each call reads it anew, as another attempt does."""
     store = open_store(str(tmp_path / "wal"))
-    write_plan(store, BATCH, {"duplicates": {}})
+    write_plan(store, BATCH, {"duplicates": {}, "recent": {}})
     made = TaskLog(store, BATCH, 0)
     for at, count in enumerate(SLOT_ROWS):
         assert made.append(rows(sum(SLOT_ROWS[:at]), count))
-    made.finished([])
+    made.finished([], "")
     made.end()
     return lambda: TaskLog(open_store(str(tmp_path / "wal")), BATCH, 0)
 
@@ -66,7 +66,7 @@ EVERY_ID = [f"{number:016x}" for number in range(sum(SLOT_ROWS))]
 
 def test_what_was_written_is_read(log: Log):
     assert replay(log()) == EVERY_ID
-    assert log().unfinished() == set()
+    assert log().outcome() == (set(), "")
 
 
 def test_damage_of_any_kind_is_an_error_or_does_not_matter(log: Log, tmp_path: Path):
@@ -98,7 +98,7 @@ def test_damage_of_any_kind_is_an_error_or_does_not_matter(log: Log, tmp_path: P
         try:
             read_plan(open_store(str(damaged)), BATCH)
             found = replay(log())
-            log().unfinished()
+            log().outcome()
         except MQSourceError as error:
             failure = str(error)
         if failure:
@@ -130,7 +130,7 @@ def test_a_slot_that_is_gone_before_the_log_has_ended_is_an_error(tmp_path: Path
     write_plan(store, BATCH, {})
     made = TaskLog(store, BATCH, 0)
     made.append(rows(0, 5))
-    made.finished([])
+    made.finished([], "")
     again = TaskLog(store, BATCH, 0)
     again.catch_up()
     assert again.rows == 5
