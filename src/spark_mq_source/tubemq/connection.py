@@ -381,6 +381,8 @@ class TubeMQConnection:
     def _take_registered(self, request: RegisterPartition, response: Response) -> None:
         if self._broker is None or not isinstance(response, RegisterPartitionResponse) or response.err_code != SUCCESS:
             return
+        # One that registers anew with another priority would else be confirmed with both in turn.
+        self._forget(request.client_id, request.group_name, request.topic_name, request.partition_id)
         partition = BrokerPartition(self._broker, request.topic_name, request.partition_id)
         reader = _Reader(request.client_id, request.group_name, request.qry_priority_id)
         self._registered.setdefault(reader, {})[str(partition)] = partition

@@ -337,6 +337,17 @@ class TubeMQOptions(Options):
         parse=parse_duration_ms,
         check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
+    wait_for_disk: bool = option(
+        "Whether a task succeeds only when the brokers have forced its rows to their disks. **By default a broker "
+        "acknowledges a row that it has in memory only: if it is killed, acknowledged rows are lost and the write has "
+        "succeeded.** With `true` a task that has written its rows waits for the flush, which takes up to the topic's "
+        "`memCacheFlushIntvl` and 10 s more, so set `sendTimeout` above that; if a connection breaks before the flush, "
+        "the task fails and Spark's retry writes its rows again. The topics must accept readers (acceptSubscribe). The "
+        "alternative is a setting of the broker: `enableMemStore=false`, with the topic's `unflushThreshold=1`, forces "
+        "each row to the disk before it is acknowledged.",
+        default=False,
+        scope=WRITE,
+    )
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:

@@ -192,6 +192,7 @@ class Session:
     Attributes:
         address: the server's, as errors name it.
         last_used: when something was sent last, in monotonic seconds.
+        is_kept: whether it stays open when nobody uses it.
 
     Raises:
         TransportError: no connection.
@@ -202,6 +203,7 @@ class Session:
     ) -> None:
         self.address = f"master {host}:{port}" if broker is None else f"broker {broker}"
         self.last_used = time.monotonic()
+        self.is_kept = False
         self._timeout_ms = options.request_timeout_ms
         self._authorization = authorization
         self._is_master = broker is None
@@ -230,8 +232,8 @@ class Session:
 
     @property
     def at_rest(self) -> bool:
-        """True where nobody waits for anything and no partition is registered."""
-        return not (self._waiting or self._consumers)
+        """True where nobody waits for anything, no partition is registered, and it is not to be kept."""
+        return not (self._waiting or self._consumers or self.is_kept)
 
     def close(self) -> None:
         """Closes the connection; what waits on it fails, and what is registered stays so for 30 s."""

@@ -27,6 +27,7 @@ import pyarrow as pa
 from spark_mq_source.core.columns import check_columns, is_string_map, is_text, is_text_or_binary, is_timestamp_us
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
+    ConnectionLostError,
     MQSourceError,
     OptionError,
     RequestTimeoutError,
@@ -43,11 +44,15 @@ from spark_mq_source.tubemq.error_codes import (
     error_for_code,
     error_for_exception,
 )
+from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY
+from spark_mq_source.tubemq.planner import fetch_bounds, partitions_of
 
 if TYPE_CHECKING:
     from spark_mq_source.core.ports import TaskAttempt
+    from spark_mq_source.tubemq.offsets import TopicPartition
     from spark_mq_source.tubemq.options import TubeMQOptions
-    from spark_mq_source.tubemq.session import Receipt
+    from spark_mq_source.tubemq.planner import Bounds, Partitions
+    from spark_mq_source.tubemq.session import Receipt, Session
 
 __all__ = ["RowEncoder", "TubeMQWriter", "write_rows"]
 
@@ -246,6 +251,7 @@ class _Lane:
         self.outbox: list[SendMessage] = []
         self.most_rows = writer.options.max_pending_messages
         self.trusted = True
+        self.links: list[_Link] = []
         self._writer = writer
 
     def has_room(self, rows: int, size: int) -> bool:
@@ -263,9 +269,29 @@ class _Lane:
         """It has stored so many: a little more may be under way again."""
         self.most_rows = min(self._writer.options.max_pending_messages, self.most_rows + max(1, rows // 4))
 
+    def link(self, session: Session) -> _Link:
+        """The lane over this connection."""
+        if not self.links or self.links[-1].session is not session:
+            self.links.append(_Link(self, session, self._writer))
+        return self.links[-1]
+
+
+class _Link:
+    """A lane over one connection, which never outlives the broker's process; receipts go through it.
+
+    Attributes:
+        stored_rows: acknowledged over it, and not known to be on the broker's disk.
+    """
+
+    def __init__(self, lane: _Lane, session: Session, writer: TubeMQWriter) -> None:
+        self.session = session
+        self.stored_rows = 0
+        self._lane = lane
+        self._writer = writer
+
     def deliver(self, receipts: Sequence[Receipt]) -> None:
-        """What became of messages; called by any thread."""
-        self._writer._deliver(self, receipts)
+        """See `session.Receipts`."""
+        self._writer._deliver(self._lane, receipts, self)
 
 
 class _Topic:
@@ -273,11 +299,13 @@ class _Topic:
 
     Attributes:
         turn: whose turn it is, counted on and on.
+        used: the partitions that messages may have been sent to.
     """
 
     def __init__(self, name: str, turn: int) -> None:
         self.name = name
         self.turn = turn
+        self.used: set[BrokerPartition] = set()
         self._meta: ClusterMeta | None = None
         self._partitions: list[BrokerPartition] = []
 
@@ -292,6 +320,7 @@ class _Topic:
             found = [partition for one in rounds for partition in one if partition is not None]
             # A master that has just started may not know the brokers yet: what was true may still be.
             self._partitions = found or self._partitions
+            self.used.update(found)
         return self._partitions
 
 
@@ -364,9 +393,12 @@ class TubeMQWriter:
         """Waits until the brokers have stored everything, and sends again what they have not.
 
         Raises:
-            MQSourceError: a broker refused a message for good, or nothing was acknowledged within `sendTimeout`.
+            MQSourceError: a broker refused a message for good, or nothing was acknowledged within `sendTimeout`; with
+                `waitForDisk`, what was acknowledged may be lost, or was not on the disk within `sendTimeout`.
         """
         self._wait_until(lambda: not self._again and not any(lane.pending_rows for lane in self._lanes.values()))
+        if self.options.wait_for_disk:
+            self._wait_for_disk()
 
     # -- which rows go where
 
@@ -484,9 +516,13 @@ class TubeMQWriter:
         except MQSourceError as error:
             self._deliver(lane, [(send, error) for send in sends])
             return
-        session.send_messages(sends, lane)
+        if self.options.wait_for_disk:
+            # What comes later would not mend it.
+            self._check_links([link for link in lane.links if link.stored_rows])
+            session.is_kept = True
+        session.send_messages(sends, lane.link(session))
 
-    def _deliver(self, lane: _Lane, receipts: Sequence[Receipt]) -> None:
+    def _deliver(self, lane: _Lane, receipts: Sequence[Receipt], link: _Link | None = None) -> None:
         """What became of messages that were sent to a lane's broker; called by any thread."""
         refused: list[Receipt] = []
         size = 0
@@ -500,6 +536,8 @@ class TubeMQWriter:
             lane.pending_bytes -= size
             if len(refused) < len(receipts):
                 lane.acknowledged(len(receipts) - len(refused))
+                if link is not None:
+                    link.stored_rows += len(receipts) - len(refused)
                 self._last_progress = time.monotonic()
                 self._failures = 0
                 if not lane.trusted:
@@ -593,6 +631,65 @@ class TubeMQWriter:
             else:
                 with self._arrived:
                     self._again.append(send)
+
+    # -- what is on the disk
+
+    def _wait_for_disk(self) -> None:
+        """Waits until the brokers have forced to their disks what they have acknowledged.
+
+        A killed broker gives the offsets of what it lost to other messages, so an offset alone shows nothing. But one
+        connection is served by one process: while it lasts, nothing in memory is lost, and the end of a store, as it
+        was after the last acknowledgement, is reached on the disk by the messages themselves (broker 2.4.0, whose
+        `maxOffset` for qryPriorityId 1 is the index that was forced).
+
+        Raises:
+            ConnectionLostError: a connection over which something was acknowledged has ended before that.
+            RequestTimeoutError: that took longer than `sendTimeout`.
+            MQSourceError: a broker cannot be asked.
+        """
+        links = [link for lane in self._lanes.values() for link in lane.links if link.stored_rows]
+        brokers = {lane.broker for lane in self._lanes.values() if any(link.stored_rows for link in lane.links)}
+        used = {one for topic in self._topics.values() for one in topic.used if one.broker in brokers}
+        stores = partitions_of(used)
+        deadline = Deadline.after_ms(self.options.send_timeout_ms)
+        self._check_links(links)
+        wanted = {tp: found.last for tp, found in self._bounds(stores, WITH_MEMORY).items()}
+        pause = FIRST_PAUSE_SECONDS
+        while stores:
+            flushed = self._bounds(stores, FLUSHED_ONLY)
+            stores = {tp: one for tp, one in stores.items() if flushed[tp].last < wanted[tp]}
+            self._check_links(links)
+            if not stores:
+                break
+            if deadline.expired:
+                behind = ", ".join(f"{tp} ({flushed[tp].last} of {wanted[tp]})" for tp in sorted(stores))
+                msg = (
+                    f"tubemq: writing: rows are not on the brokers' disks within sendTimeout "
+                    f"({self.options.send_timeout_ms} ms): {behind}; set sendTimeout above the topic's "
+                    f"memCacheFlushIntvl and 10 s"
+                )
+                raise RequestTimeoutError(msg)
+            with waiting(self._counters):
+                threading.Event().wait(pause)  # a broker tells nobody when it has flushed
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        for link in links:
+            link.stored_rows = 0
+
+    def _bounds(self, stores: Partitions, priority: int) -> dict[TopicPartition, Bounds]:
+        try:
+            return fetch_bounds(self._client, self.options, stores, priority=priority)
+        except MQSourceError as error:
+            raise error.within("tubemq: writing: asking what is on the brokers' disks") from error
+
+    def _check_links(self, links: Sequence[_Link]) -> None:
+        for link in links:
+            if link.session.closed:
+                msg = (
+                    f"tubemq: writing: {link.session.address}: the connection ended before {link.stored_rows} rows "
+                    f"that the broker had acknowledged were on its disk, and if it was killed they are lost; the task "
+                    f"has to write its rows again, which Spark does if it retries tasks"
+                )
+                raise ConnectionLostError(msg)
 
     def _lose_patience(self, in_hand: int = 0) -> None:
         """Under the lock; so many messages are in nobody's queue now.

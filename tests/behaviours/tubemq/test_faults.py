@@ -24,7 +24,7 @@ import pytest
 
 from dev.tubemq_admin import Topic
 from dev.tubemq_servers import TubeCluster
-from spark_mq_source.core.errors import BrokerError, DataLossError
+from spark_mq_source.core.errors import BrokerError, ConnectionLostError, DataLossError
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client import TubeMQClient
@@ -50,7 +50,7 @@ LITTLE_MEMORY = "little_memory"
 @pytest.fixture(scope="module")
 def faulty(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TubeUnderTest]:
     """Two masters and two brokers of these tests' own, which notice within 5 s that a consumer is silent."""
-    shapes = {Shape(): 4, Shape(partitions=3): 8, Shape(brokers=(2,)): 2, Shape(partitions=2, brokers=(1, 2)): 2}
+    shapes = {Shape(): 4, Shape(partitions=3): 8, Shape(brokers=(2,)): 5, Shape(partitions=2, brokers=(1, 2)): 2}
     topics = {shape: tube_topics(shape, count) for shape, count in shapes.items()}
     little_memory = Topic(LITTLE_MEMORY, brokers=(2,), settings={"memCacheMsgSizeInMB": "2", "unflushThreshold": "1"})
     cluster = TubeCluster(
@@ -148,6 +148,33 @@ def test_a_broker_is_killed_and_restarted_while_rows_are_written(faulty: TubeUnd
     assert found.keys() == set(values)
     # What was under way when the broker was killed is sent again, whether or not it had been stored.
     assert sum(found.values()) - len(values) <= 500
+
+
+def test_a_task_that_waits_for_the_disk_loses_nothing_to_a_killed_broker(
+    faulty: TubeUnderTest, tube_java: TubeJavaClient
+):
+    """Broker 2 acknowledges what it has in memory: without the option the write succeeds and its rows are lost."""
+    kept, lost, torn = (faulty.topic(brokers=(2,)) for _ in range(3))
+    values = wide(500)
+    batch = pa.record_batch({"value": values})
+
+    def write(topic: str, **options: object) -> TubeMQWriter:
+        return TubeMQWriter(tubemq_options(faulty.masters, topic, WRITE, **options))
+
+    with write(kept, waitForDisk=True) as careful, write(lost) as hasty, write(torn, waitForDisk=True) as unlucky:
+        careful.write(batch)
+        careful.flush()
+        for writer in (hasty, unlucky):
+            writer.write(batch)
+        hasty.flush()
+        unlucky._wait_until(lambda: not any(lane.pending_rows for lane in unlucky._lanes.values()))
+        faulty.cluster.broker(2).kill()
+        with pytest.raises(ConnectionLostError, match="ended before 500 rows that the broker had acknowledged"):
+            unlucky.flush()
+    faulty.cluster.start_broker(2)
+    assert faulty.admin.topic_range(2, lost, 0)[1] < 500 * INDEX_BYTES
+    read = [m.value for m in tube_java.consume(faulty.cluster, kept, faulty.group(), 500)]
+    assert read == values
 
 
 def test_a_second_broker_takes_what_the_first_cannot_until_that_is_back(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -258,6 +259,17 @@ def test_one_heartbeat_is_for_all_partitions_of_a_reader() -> None:
     sent(connection)
     tick(connection, 10.0)
     assert [(beat.client_id, len(beat.partition_info)) for _, beat in sent(connection)] == [("client", 2), ("other", 1)]  # type: ignore[union-attr]
+
+
+def test_a_partition_that_is_registered_again_is_kept_with_its_new_priority_only() -> None:
+    """A heartbeat sets the priority (broker 2.4.0): two in turn would hide what is in memory, and show it again."""
+    connection = registered()
+    connection.send(Call(2, replace(REGISTER, qry_priority_id=303)))
+    connection.receive_data(encode_response(2, REGISTERED))
+    sent(connection)
+    tick(connection, 10.0)
+    ((_, heartbeat),) = sent(connection)
+    assert heartbeat.qry_priority_id == 303  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from spark_mq_source.core.errors import (
     BrokerError,
+    ConnectionLostError,
     MQSourceError,
     OptionError,
     RequestTimeoutError,
@@ -22,7 +23,9 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.tubemq import commands as c
+from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY
 from spark_mq_source.tubemq.writer import RowEncoder, TubeMQWriter, write_rows
+from tests.fix_brokers import wait_until
 from tests.fix_net import free_port
 from tests.unit.tubemq.conftest import options_for
 from tests.unit.tubemq.scripted import Link, Server, cut, in_turn
@@ -357,3 +360,83 @@ def test_patience_is_for_every_answer_and_not_for_all(server: Servers, writer: A
     task.write(rows(*[b"x"] * 9))
     task.flush()
     assert len(one.of(c.SendMessage)) == 9
+
+
+# -- what is on the disk
+
+
+def flushing(*flushed: int) -> Callable[[Link, Any], object]:
+    """A store that ends at 280, of which so much is on the disk: one number for each time it is asked."""
+    left = list(flushed)
+
+    def answer(_: Link, request: Any) -> object:
+        if request.op_type == c.RegisterType.UNREGISTER:
+            return c.RegisterPartitionResponse(True, 200, "OK!", -1)
+        last = 280 if request.qry_priority_id == WITH_MEMORY else left.pop(0) if len(left) > 1 else left[0]
+        return c.RegisterPartitionResponse(True, 200, "OK!", 0, last)
+
+    return answer
+
+
+def asked_for_disk(server: Server) -> int:
+    registered = [one for one in server.of(c.RegisterPartition) if one.op_type == c.RegisterType.REGISTER]
+    return sum(one.qry_priority_id == FLUSHED_ONLY for one in registered)
+
+
+def test_a_task_waits_until_its_rows_are_on_the_disk(server: Servers, writer: Any) -> None:
+    one = server({c.RegisterPartition: flushing(0, 252, 280)})
+    made = writer(one, waitForDisk="true")
+    made.write(rows(b"1", b"2"))
+    made.flush()
+    assert asked_for_disk(one) == 3
+    assert len({id(link) for link in one.links if any(isinstance(r, c.SendMessage) for r in link.requests)}) == 1
+
+
+def test_without_the_option_nobody_asks_for_the_disk(server: Servers, writer: Any) -> None:
+    one = server()
+    made = writer(one)
+    made.write(rows(b"1"))
+    made.flush()
+    assert not one.of(c.RegisterPartition)
+
+
+def test_a_connection_that_ends_before_its_rows_are_on_the_disk_fails_the_task(server: Servers, writer: Any) -> None:
+    """After a kill the broker gives the offsets of what it lost to others: the end that was waited for is reached."""
+    usual = flushing(0, 280)
+
+    def answer(link: Link, request: Any) -> object:
+        if asked_for_disk(one) == 2 and not cuts:
+            cuts.append(link)
+            link.close()
+            return None
+        return usual(link, request)
+
+    cuts: list[Link] = []
+    one = server({c.RegisterPartition: answer})
+    made = writer(one, waitForDisk="true")
+    made.write(rows(b"1", b"2"))
+    with pytest.raises(ConnectionLostError, match="ended before 2 rows that the broker had acknowledged were on its"):
+        made.flush()
+    assert cuts
+
+
+def test_a_broker_that_comes_back_while_rows_are_written_fails_the_task_at_once(server: Servers, writer: Any) -> None:
+    one = server()
+    made = writer(one, waitForDisk="true")
+    made.write(rows(b"1"))
+    made._wait_until(lambda: not any(lane.pending_rows for lane in made._lanes.values()))
+    for link in one.links:
+        if any(isinstance(request, c.SendMessage) for request in link.requests):
+            link.close()
+    (lane,) = made._lanes.values()
+    wait_until(lambda: lane.links[0].session.closed, "the end of the connection is seen", 30)
+    with pytest.raises(ConnectionLostError, match="ended before 1 rows"):
+        made.write(rows(b"2"))
+
+
+def test_a_disk_that_is_too_slow_is_an_error_that_says_what_to_set(server: Servers, writer: Any) -> None:
+    one = server({c.RegisterPartition: flushing(252)})
+    made = writer(one, waitForDisk="true", sendTimeout="3s")
+    made.write(rows(b"1"))
+    with pytest.raises(RequestTimeoutError, match=r"1:t:0 \(252 of 280\); set sendTimeout above the topic's memCache"):
+        made.flush()
