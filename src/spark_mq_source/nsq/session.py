@@ -39,6 +39,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from spark_mq_source.core.errors import (
@@ -417,6 +418,7 @@ def identify_of(options: NsqOptions) -> commands.Identify:
     )
 
 
+@cache
 def _user_agent() -> str:
     try:
         return f"spark-mq-source/{version('spark-mq-source')}"

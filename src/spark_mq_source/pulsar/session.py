@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol, TypeVar
 
@@ -513,8 +514,9 @@ class Session:
             self._producers.popitem()[1].fail(error)
 
 
+@cache
 def client_version() -> str:
-    """What we call ourselves to a broker, as its log and statistics show it."""
+    """What we call ourselves to a broker, as its log and statistics show it; reading it takes milliseconds."""
     try:
         return f"spark-mq-source-{version('spark-mq-source')}"
     except PackageNotFoundError:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -504,6 +504,7 @@ def _next_serial_no() -> int:
     return next(_serial_nos) % MAX_SERIAL_NO + 1
 
 
+@cache
 def client_version() -> str:
     """What we call ourselves to a server, as its log shows it."""
     try:
