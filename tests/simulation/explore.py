@@ -107,6 +107,7 @@ def run_plan(protocol: str, plan: Plan) -> str:
 
 def _play(world: World, protocol: str, plan: Plan) -> str:
     standins.install()
+    standins.reset()
     with world.running():
         for fault in plan.faults:
             apply_common(world, fault)

@@ -10,7 +10,9 @@ may be called.
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import importlib
+import itertools
 import os
 import pkgutil
 import queue
@@ -26,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from spark_mq_source.core.buffer import BLOCK_BYTES, ReceiveBuffer
 from tests.simulation import http, network
 from tests.simulation.clockwork import here
 
@@ -444,6 +447,13 @@ def _modules(package: str) -> Iterator[types.ModuleType]:
 
 _undo: list[tuple[types.ModuleType, str, Any]] = []
 
+RECEIVE_BLOCK_BYTES = 64 << 10
+
+_STATE = (dict, list, set, deque, itertools.count)
+"""What modules keep between calls: numbers given out, and what one process remembers."""
+
+_fresh: list[tuple[types.ModuleType, str, Any]] = []
+
 
 def install(package: str = "spark_mq_source") -> None:
     """Replaces what the modules of the package have imported; safe to call again."""
@@ -452,6 +462,8 @@ def install(package: str = "spark_mq_source") -> None:
 
     if _undo:
         return
+    # A world opens many connections and sends little on each: megabytes to receive into would be most of its time.
+    ReceiveBuffer.__init__.__defaults__ = (RECEIVE_BLOCK_BYTES,)
     connect, urllib3_ = transport.connect, net_http.urllib3
     by_identity = _REPLACED | {id(connect): network.connect, id(urllib3_): http.urllib3_stand_in(urllib3_)}
     for module in _modules(package):
@@ -467,10 +479,23 @@ def install(package: str = "spark_mq_source") -> None:
                 if isinstance(value, type(threading.Lock())):
                     _undo.append((module, name, value))
                     setattr(module, name, Lock())
+                elif isinstance(value, itertools.count) or (isinstance(value, _STATE) and not value):
+                    _fresh.append((module, name, copy.copy(value)))
+
+
+def reset() -> None:
+    """Forgets what an earlier world has left in the globals of modules, so that the same plan gives the same run."""
+    for module, name, value in _fresh:
+        if isinstance(value, itertools.count):
+            setattr(module, name, copy.copy(value))
+        else:
+            getattr(module, name).clear()
 
 
 def uninstall() -> None:
     """Puts everything back."""
+    _fresh.clear()
+    ReceiveBuffer.__init__.__defaults__ = (BLOCK_BYTES,)
     while _undo:
         module, name, value = _undo.pop()
         setattr(module, name, value)
