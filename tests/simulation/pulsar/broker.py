@@ -1,0 +1,712 @@
+"""A Pulsar cluster in the simulated world: brokers that listen, and connections that speak the protocol.
+
+Everything happens in callbacks: bytes arrive (`Connection.received`), a time is due (`World.after`). Bytes are read
+and written by the package's own codec. What a broker does with them is that of 4.0.8; `test_likeness` holds it to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spark_mq_source.pulsar import commands
+from spark_mq_source.pulsar.wire import DEFAULT_MAX_MESSAGE_BYTES, take_frame
+from tests.simulation.network import Stream, network
+from tests.simulation.pulsar.entries import Entry, make_chunks, make_entry
+from tests.simulation.pulsar.ledgers import EARLIEST, ManagedLedger, Position
+from tests.simulation.pulsar.topic import Consumer, Producer, Subscription, Topic, WriteFaults
+from tests.simulation.pulsar.transactions import Coordinators, TransactionBuffer
+from tests.simulation.world import World
+
+METADATA_ERROR, CONSUMER_BUSY, SERVICE_NOT_READY, TOPIC_NOT_FOUND, PRODUCER_BUSY = 1, 5, 6, 11, 16
+NOT_ALLOWED = 22
+
+COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
+
+KEEP_ALIVE_SECONDS = 30.0
+LIVENESS_SECONDS = 5.0
+"""`connectionLivenessCheckTimeoutMillis`."""
+
+MAX_FRAME_BYTES = DEFAULT_MAX_MESSAGE_BYTES + (16 << 10)
+
+
+class Cluster:
+    """Brokers, what is on their disks, and which of them serves what.
+
+    Args:
+        world: in which it is.
+        brokers: how many.
+        ledger_entries: entries of a ledger.
+        deduplicates: whether deduplication is on.
+        coordinators: of transactions; 0 where they are off.
+
+    Attributes:
+        url: for `serviceUrl`.
+        partitions: how many a topic has, by full name; 0 for one that is not partitioned.
+        storage: by topic-partition.
+        writes: what goes wrong with what is published.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        brokers: int = 1,
+        ledger_entries: int = 10,
+        deduplicates: bool = False,
+        coordinators: int = 0,
+    ) -> None:
+        self.world = world
+        self.partitions: dict[str, int] = {}
+        self.storage: dict[str, ManagedLedger] = {}
+        self.buffers: dict[str, TransactionBuffer] = {}
+        self.topics: dict[str, Topic] = {}
+        self.owners: dict[str, Broker] = {}
+        self.writes = WriteFaults()
+        self.deduplicates = deduplicates
+        self.ledger_entries = ledger_entries
+        self.coordinators = Coordinators(world, self._loaded_buffer, coordinators)
+        self.coordinators.on_ended.append(self._txn_ended)
+        self.created: set[str] = set()
+        """Topics that a client has made."""
+        self._dice = world.dice("cluster")
+        self._last_ledger = 10
+        self.brokers = [Broker(self, n) for n in range(brokers)]
+        if coordinators:
+            self.partitions[COORDINATORS] = coordinators
+        self.url = "pulsar://" + ",".join(broker.address for broker in self.brokers)
+
+    # -- what is on disk
+
+    def create(self, topic: str, partitions: int = 0) -> list[str]:
+        """Makes a topic: its topic-partitions."""
+        self.partitions[topic] = partitions
+        names = self.names(topic)
+        for name in names:
+            self._make(name)
+        return names
+
+    def names(self, topic: str) -> list[str]:
+        """The topic-partitions of a topic."""
+        count = self.partitions[topic]
+        return [f"{topic}-partition-{n}" for n in range(count)] if count else [topic]
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """`update-partitioned-topic`."""
+        self.partitions[topic] = max(partitions, self.partitions[topic])
+        for name in self.names(topic):
+            if name not in self.storage:
+                self._make(name)
+
+    def _make(self, name: str) -> None:
+        ledger = ManagedLedger(self._next_ledger, ledger_entries=self.ledger_entries)
+        self.storage[name] = ledger
+        self.buffers[name] = TransactionBuffer(ledger)
+
+    def _next_ledger(self) -> int:
+        self._last_ledger += 1
+        return self._last_ledger
+
+    def delete(self, name: str) -> None:
+        """The topic-partition is gone, and everybody on it is sent away."""
+        self.unload(name)
+        del self.storage[name], self.buffers[name]
+
+    def rebuild(self, *, first_ledger: int = 0) -> None:
+        """All topics anew and empty, with low ledger ids: a cluster that was built again, or another one."""
+        for name in list(self.topics):
+            self.unload(name)
+        self._last_ledger = first_ledger
+        for name in list(self.storage):
+            self._make(name)
+
+    # -- what foreign clients do
+
+    def publish(self, name: str, values: Sequence[bytes], *, at_ms: int | None = None, **more: Any) -> Position:
+        """A foreign producer publishes an entry, and it is stored."""
+        when = int(self.world.wall * 1000) if at_ms is None else at_ms
+        return self.store(name, make_entry(values, when, **more))
+
+    def publish_chunks(self, name: str, value: bytes, parts: int, *, producer: str, sequence_id: int) -> list[Entry]:
+        """The entries of a message in chunks; the caller stores those that it wants, with `store`."""
+        return make_chunks(value, parts, int(self.world.wall * 1000), producer=producer, sequence_id=sequence_id)
+
+    def store(self, name: str, entry: Entry) -> Position:
+        """An entry is stored, whoever sent it."""
+        topic = self.load(name)
+        position = topic.ledger.append(entry)
+        if entry.txn is not None:
+            topic.buffer.stored(entry.txn, position)
+        topic.changed()
+        return position
+
+    def subscribe(self, name: str, subscription: str, *, earliest: bool = True) -> None:
+        """A foreign durable subscription."""
+        self.load(name).ledger.open_durable(subscription, earliest=earliest, now=self.world.now)
+
+    def acknowledge(self, name: str, subscription: str, upto: Position) -> None:
+        """It acknowledges everything up to a position; ledgers that nobody needs are removed."""
+        topic = self.load(name)
+        topic.ledger.cursors[subscription].mark_delete(upto, now=self.world.now)
+        self.trim(name)
+
+    # -- what operators do
+
+    def trim(self, name: str) -> None:
+        """`pulsar-admin topics trim`, or the broker's own."""
+        topic = self.load(name)
+        if topic.ledger.trim(now=self.world.now):
+            self.world.note(f"{name}: trimmed, the first ledger is {topic.ledger.first[0]}")
+        topic.changed()
+
+    def truncate(self, name: str) -> None:
+        """`pulsar-admin topics truncate`."""
+        topic = self.load(name)
+        topic.ledger.truncate(now=self.world.now)
+        self.world.note(f"{name}: truncated")
+        topic.changed()
+
+    def expire(self, name: str, ttl_seconds: float = 0.0) -> None:
+        """A scan for messages that are older than the time to live."""
+        topic = self.load(name)
+        topic.ledger.expire(int((self.world.wall - ttl_seconds) * 1000) + 1, now=self.world.now)
+        self.world.note(f"{name}: expired")
+        topic.changed()
+
+    def unload(self, name: str) -> None:
+        """`pulsar-admin topics unload`: whoever looks it up next may find another broker."""
+        topic = self.topics.pop(name, None)
+        if topic is not None:
+            self.world.note(f"{name}: unloaded by {self.owners[name].address}")
+            del self.owners[name]
+            topic.unload(lambda: None)
+
+    # -- who serves what
+
+    def owner(self, name: str) -> Broker | None:
+        """The broker that serves a topic-partition, chosen now if there is none; None where all are down."""
+        broker = self.owners.get(name)
+        if broker is None or not broker.is_up:
+            up = [broker for broker in self.brokers if broker.is_up]
+            if not up:
+                return None
+            broker = self.owners[name] = up[self._dice.randrange(len(up))]
+        return broker
+
+    def load(self, name: str) -> Topic:
+        """The topic-partition, loaded; by a broker that is up, or as if."""
+        topic = self.topics.get(name)
+        if topic is None:
+            self.owner(name)
+            topic = self.topics[name] = Topic(
+                self.world,
+                name,
+                self.storage[name],
+                self.buffers[name],
+                deduplicates=self.deduplicates,
+                faults=self.writes,
+            )
+        return topic
+
+    def _loaded_buffer(self, name: str) -> TransactionBuffer:
+        return self.load(name).buffer
+
+    def _txn_ended(self, name: str) -> None:
+        self.load(name).changed()
+
+
+class Broker:
+    """One broker.
+
+    Attributes:
+        address: `host:port`.
+        is_up: whether it runs.
+    """
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.cluster = cluster
+        self.address = f"broker-{number}:6650"
+        self.is_up = False
+        self.connections: list[Connection] = []
+        self.start()
+
+    def start(self) -> None:
+        """It listens."""
+        if not self.is_up:
+            self.is_up = True
+            network().listen(self.address, self._accept)
+
+    def _accept(self, stream: Stream) -> Connection:
+        connection = Connection(self, stream)
+        self.connections.append(connection)
+        return connection
+
+    def kill(self) -> None:
+        """As by SIGKILL: its kernel ends the connections."""
+        if not self.is_up:
+            return
+        cluster = self.cluster
+        cluster.world.note(f"{self.address} is killed")
+        self.is_up = False
+        network().unlisten(self.address)
+        for name in [name for name, owner in cluster.owners.items() if owner is self]:
+            topic = cluster.topics.pop(name, None)
+            if topic is not None:
+                topic.crash()
+            del cluster.owners[name]
+        for connection in list(self.connections):
+            connection.die()
+
+
+class Connection:
+    """A broker's end of one connection."""
+
+    def __init__(self, broker: Broker, stream: Stream) -> None:
+        self.broker = broker
+        self.cluster = broker.cluster
+        self.world = broker.cluster.world
+        self.stream = stream
+        self.is_open = True
+        self.consumers: dict[int, Consumer] = {}
+        self.producers: dict[int, Producer] = {}
+        self.closed_producers: set[int] = set()
+        self._topics: dict[int, Topic] = {}
+        self._unread = bytearray()
+        self._waits_for_pong = False
+        self._on_pong: list[Callable[[], None]] = []
+        self._schedule_keep_alive()
+
+    # -- bytes
+
+    def received(self, data: bytes) -> None:
+        """Bytes have arrived."""
+        if not self.is_open:
+            return
+        self._unread += data
+        at = 0
+        whole = bytes(self._unread)
+        view = memoryview(whole)
+        while self.is_open:
+            frame = take_frame(view, at, MAX_FRAME_BYTES)
+            if frame is None:
+                break
+            at += frame.size
+            self._waits_for_pong = False
+            self._handle(commands.decode_command(frame))
+        del self._unread[:at]
+
+    def lost(self) -> None:
+        """The stream has ended."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        if self in self.broker.connections:
+            self.broker.connections.remove(self)
+        for consumer in list(self.consumers.values()):
+            consumer.subscription.topic.remove_consumer(consumer)
+        for producer_id, producer in self.producers.items():
+            self._topics[producer_id].remove_producer(producer)
+        self.consumers.clear()
+        self.producers.clear()
+
+    def die(self) -> None:
+        """The broker's process has ended."""
+        self.is_open = False
+        self.consumers.clear()
+        self.producers.clear()
+        if self in self.broker.connections:
+            self.broker.connections.remove(self)
+        self.stream.close()
+
+    def close(self) -> None:
+        """The broker drops the connection."""
+        self.world.note(f"{self.broker.address} drops connection {self.stream.number}")
+        self.lost()
+        self.stream.close()
+
+    def reply(self, command: commands.Command) -> None:
+        """Sends a command."""
+        if self.is_open:
+            self.stream.send(commands.encode_command(command))
+
+    def reply_after(self, seconds: float, command: commands.Command) -> None:
+        """Sends a command later."""
+        if seconds:
+            self.world.after(seconds, lambda: self.reply(command))
+        else:
+            self.reply(command)
+
+    def _error(self, request_id: int, code: int, text: str) -> None:
+        self.reply(commands.Error(request_id, code, text))
+
+    # -- keep-alive
+
+    def _schedule_keep_alive(self) -> None:
+        self.world.after(KEEP_ALIVE_SECONDS, self._keep_alive)
+
+    def _keep_alive(self) -> None:
+        if not self.is_open:
+            return
+        if self._waits_for_pong:
+            self.close()
+            return
+        self._waits_for_pong = True
+        self.reply(commands.Ping())
+        self._schedule_keep_alive()
+
+    def check_liveness(self, done: Callable[[bool], None]) -> None:
+        """Whether the client still answers, within 5 s (`checkConnectionLiveness`)."""
+        over: list[bool] = []
+
+        def end(alive: bool) -> None:
+            if not over:
+                over.append(alive)
+                if not alive:
+                    self.close()
+                done(alive)
+
+        if not self.is_open:
+            done(False)
+            return
+        self._on_pong.append(lambda: end(True))
+        self.reply(commands.Ping())
+        self.world.after(LIVENESS_SECONDS, lambda: end(False))
+
+    # -- what a topic tells
+
+    def forget_consumer(self, consumer: Consumer) -> None:
+        """The topic has closed it."""
+        self.consumers.pop(consumer.consumer_id, None)
+
+    def forget_producer(self, producer: Producer) -> None:
+        """The topic has closed it: what still comes for it is ignored."""
+        if self.producers.pop(producer.producer_id, None) is not None:
+            self._topics.pop(producer.producer_id)
+            self.closed_producers.add(producer.producer_id)
+
+    # -- commands
+
+    def _handle(self, command: commands.Command) -> None:
+        match command:
+            case commands.Connect():
+                self._connect(command)
+            case commands.Ping():
+                self.reply(commands.Pong())
+            case commands.Pong():
+                waiting, self._on_pong = self._on_pong, []
+                for call in waiting:
+                    call()
+            case commands.PartitionedMetadata():
+                self._partitioned_metadata(command)
+            case commands.Lookup():
+                self._lookup(command)
+            case commands.GetTopicsOfNamespace():
+                self._topics_of_namespace(command)
+            case commands.Subscribe():
+                self._subscribe(command)
+            case commands.Flow():
+                self._flow(command)
+            case commands.Ack():
+                self._ack(command)
+            case commands.Seek():
+                self._seek(command)
+            case commands.GetLastMessageId():
+                self._last_message_id(command)
+            case commands.ConsumerStats():
+                self._consumer_stats(command)
+            case commands.CloseConsumer():
+                consumer = self.consumers.pop(command.consumer_id, None)
+                if consumer is not None:
+                    consumer.subscription.topic.remove_consumer(consumer)
+                self.reply(commands.Success(command.request_id))
+            case commands.Producer():
+                self._producer(command)
+            case commands.Send():
+                self._send(command)
+            case commands.CloseProducer():
+                self._close_producer(command)
+            case commands.TcClientConnectRequest() | commands.NewTxn() | commands.AddPartitionToTxn():
+                self._coordinator(command)
+            case commands.EndTxn():
+                self._end_txn(command)
+            case _:
+                self.world.note(f"{self.broker.address} does not know {command}")
+                self.close()
+
+    def _connect(self, command: commands.Connect) -> None:
+        flags = commands.FeatureFlags(
+            supports_auth_refresh=True,
+            supports_broker_entry_metadata=True,
+            supports_partial_producer=True,
+            supports_topic_watchers=True,
+            supports_get_partitioned_metadata_without_auto_creation=True,
+        )
+        version = min(command.protocol_version, 21)
+        self.reply(commands.Connected("Pulsar Server4.0.8", version, DEFAULT_MAX_MESSAGE_BYTES, flags))
+
+    def _partitioned_metadata(self, command: commands.PartitionedMetadata) -> None:
+        cluster, topic = self.cluster, command.topic
+        count = cluster.partitions.get(topic)
+        if count is None and topic in cluster.storage:
+            count = 0
+        if count is None and command.metadata_auto_creation_enabled is not False:
+            cluster.create(topic)
+            cluster.created.add(topic)
+            count = 0
+        if count is None:
+            response = commands.PartitionedMetadataResponse(
+                command.request_id,
+                response=commands.PartitionedMetadataType.Failed,
+                error=TOPIC_NOT_FOUND,
+                message="Topic does not exist",
+            )
+        else:
+            response = commands.PartitionedMetadataResponse(command.request_id, count)
+        self.reply(response)
+
+    def _lookup(self, command: commands.Lookup) -> None:
+        cluster = self.cluster
+        owner = cluster.owner(command.topic)
+        dice = self.world.dice("lookup")
+        if owner is None or dice.random() < 0.02:
+            response = commands.LookupResponse(
+                command.request_id,
+                commands.LookupType.Failed,
+                error=SERVICE_NOT_READY,
+                message="The bundle is being unloaded",
+            )
+        elif owner is not self.broker and not command.authoritative and dice.random() < 0.5:
+            response = commands.LookupResponse(
+                command.request_id,
+                commands.LookupType.Redirect,
+                broker_service_url=f"pulsar://{owner.address}",
+                authoritative=True,
+            )
+        else:
+            response = commands.LookupResponse(
+                command.request_id,
+                commands.LookupType.Connect,
+                broker_service_url=f"pulsar://{owner.address}",
+                authoritative=True,
+            )
+        self.reply(response)
+
+    def _topics_of_namespace(self, command: commands.GetTopicsOfNamespace) -> None:
+        names = tuple(n for n in self.cluster.storage if n.startswith(f"persistent://{command.namespace}/"))
+        self.reply(commands.GetTopicsOfNamespaceResponse(command.request_id, names))
+
+    def _served(self, name: str, request_id: int, *, create: bool) -> Topic | None:
+        """The topic-partition, if this broker serves it; otherwise the client has its error."""
+        cluster = self.cluster
+        if name not in cluster.storage:
+            if not create:
+                self._error(request_id, TOPIC_NOT_FOUND, f"Topic {name} does not exist")
+                return None
+            cluster.create(name)
+            cluster.created.add(name)
+        if cluster.owners.get(name) is not self.broker:
+            self._error(request_id, SERVICE_NOT_READY, f"{name} not served by this instance. Please redo the lookup.")
+            return None
+        return cluster.load(name)
+
+    # -- consumers
+
+    def _subscribe(self, command: commands.Subscribe) -> None:
+        topic = self._served(command.topic, command.request_id, create=command.force_topic_creation)
+        if topic is None:
+            return
+        subscription = topic.subscriptions.get(command.subscription)
+        earliest = command.initial_position is commands.InitialPosition.Earliest
+        if subscription is not None and subscription.consumer is not None:
+            holder = subscription.consumer.connection
+            if holder is self:
+                self._error(command.request_id, CONSUMER_BUSY, "Exclusive consumer is already connected")
+                return
+
+            def decided(alive: bool) -> None:
+                if alive:
+                    self._error(command.request_id, CONSUMER_BUSY, "Exclusive consumer is already connected")
+                elif self.is_open:
+                    self._subscribe(command)
+
+            holder.check_liveness(decided)
+            return
+        if subscription is not None and subscription.cursor.durable != command.durable:
+            self._error(command.request_id, NOT_ALLOWED, "Durable subscription with the same name already exists.")
+            return
+        if subscription is None:
+            ledger = topic.ledger
+            if command.durable:
+                cursor = ledger.open_durable(command.subscription, earliest=earliest, now=self.world.now)
+            else:
+                start = command.start_message_id
+                at = EARLIEST if start is None else (start.ledger_id, start.entry_id)
+                cursor = ledger.open_non_durable(command.subscription, at, earliest=earliest)
+            subscription = topic.subscriptions[command.subscription] = Subscription(topic, cursor)
+        consumer = Consumer(self, command.consumer_id, subscription)
+        subscription.consumer = consumer
+        self.consumers[command.consumer_id] = consumer
+        self.reply(commands.Success(command.request_id))
+
+    def _flow(self, command: commands.Flow) -> None:
+        if not 1 <= command.message_permits < 1 << 31:
+            self.close()
+            return
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is not None:
+            consumer.permits += command.message_permits
+            consumer.subscription.wake()
+
+    def _ack(self, command: commands.Ack) -> None:
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is None:
+            return
+        topic, cursor = consumer.subscription.topic, consumer.subscription.cursor
+        before = cursor.mark
+        for message_id in command.message_ids:
+            position = message_id.ledger_id, message_id.entry_id
+            if command.ack_type is commands.AckType.Cumulative:
+                cursor.mark_delete(position, now=self.world.now)
+            else:
+                cursor.delete(position, now=self.world.now)
+        if command.request_id is not None:
+            self.reply(commands.AckResponse(command.consumer_id, request_id=command.request_id))
+        topic.acknowledged(before, cursor)
+
+    def _seek(self, command: commands.Seek) -> None:
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is None:
+            self._error(command.request_id, METADATA_ERROR, "Consumer not found")
+            return
+        subscription = consumer.subscription
+        topic = subscription.topic
+        if command.message_id is not None:
+            read = command.message_id.ledger_id, command.message_id.entry_id
+        else:
+            read = _position_at(topic.ledger, command.message_publish_time or 0)
+        subscription.cursor.reset(read, now=self.world.now)
+        topic.disconnect(subscription)
+        self.reply(commands.Success(command.request_id))
+
+    def _last_message_id(self, command: commands.GetLastMessageId) -> None:
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is None:
+            self._error(command.request_id, METADATA_ERROR, "Consumer not found")
+            return
+        subscription = consumer.subscription
+        self.reply(
+            commands.GetLastMessageIdResponse(
+                subscription.topic.last_message_id(),
+                command.request_id,
+                commands.MessageId(*subscription.cursor.mark),
+            )
+        )
+
+    def _consumer_stats(self, command: commands.ConsumerStats) -> None:
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is None:
+            self.close()
+            return
+        backlog = consumer.subscription.cursor.backlog
+        self.reply(commands.ConsumerStatsResponse(command.request_id, msg_backlog=backlog))
+
+    # -- producers
+
+    def _producer(self, command: commands.Producer) -> None:
+        topic = self._served(command.topic, command.request_id, create=True)
+        if topic is None:
+            return
+        if command.producer_id in self.producers:
+            self._error(command.request_id, SERVICE_NOT_READY, "Producer is already present on the connection")
+            return
+        name = command.producer_name or f"standalone-{self.world.count('producers')}"
+        holder = topic.producers.get(name)
+        if holder is not None:
+            if holder.connection is self:
+                if (
+                    holder.producer_id == command.producer_id
+                    and holder.epoch < (command.epoch or 0)
+                    and not holder.is_user_named
+                ):
+                    topic.remove_producer(holder)
+                else:
+                    self._busy(command, name)
+                    return
+            else:
+
+                def decided(alive: bool) -> None:
+                    if alive:
+                        self._busy(command, name)
+                    elif self.is_open:
+                        self._producer(command)
+
+                holder.connection.check_liveness(decided)
+                return
+        producer = Producer(self, command, name)
+        topic.producers[name] = producer
+        self.producers[command.producer_id] = producer
+        self._topics[command.producer_id] = topic
+        self.closed_producers.discard(command.producer_id)
+        last = -1 if topic.deduplication is None else topic.deduplication.last_sequence_id(name)
+        self.reply(commands.ProducerSuccess(command.request_id, name, last))
+
+    def _busy(self, command: commands.Producer, name: str) -> None:
+        text = f"Producer with name '{name}' is already connected to topic"
+        self._error(command.request_id, PRODUCER_BUSY, text)
+
+    def _send(self, command: commands.Send) -> None:
+        producer = self.producers.get(command.producer_id)
+        if producer is not None:
+            self._topics[command.producer_id].publish(producer, command)
+        elif command.producer_id not in self.closed_producers:
+            self.close()
+
+    def _close_producer(self, command: commands.CloseProducer) -> None:
+        producer = self.producers.pop(command.producer_id, None)
+        if producer is None:
+            self.reply(commands.Success(command.request_id))
+            return
+        topic = self._topics.pop(command.producer_id)
+        topic.close_when_stored(producer, lambda: self.reply(commands.Success(command.request_id)))
+
+    # -- transactions
+
+    def _coordinator(
+        self, command: commands.TcClientConnectRequest | commands.NewTxn | commands.AddPartitionToTxn
+    ) -> None:
+        coordinators = self.cluster.coordinators
+        match command:
+            case commands.TcClientConnectRequest():
+                name = f"{COORDINATORS}-partition-{command.tc_id}"
+                if self.cluster.owners.get(name) is self.broker:
+                    self.reply(commands.TcClientConnectResponse(command.request_id))
+                else:
+                    text = f"{name} is not served here"
+                    self.reply(commands.TcClientConnectResponse(command.request_id, SERVICE_NOT_READY, text))
+            case commands.NewTxn():
+                most, least = coordinators.begin(command.tc_id, command.txn_ttl_millis)
+                self.reply(commands.NewTxnResponse(command.request_id, least, most))
+            case commands.AddPartitionToTxn():
+                txn = command.txnid_most_bits, command.txnid_least_bits
+                code = coordinators.add(txn, command.partitions)
+                text = "" if code is None else f"The transaction {txn} is not open"
+                self.reply(commands.AddPartitionToTxnResponse(command.request_id, txn[1], txn[0], code, text))
+
+    def _end_txn(self, command: commands.EndTxn) -> None:
+        txn = command.txnid_most_bits, command.txnid_least_bits
+
+        def done(code: int | None) -> None:
+            text = "" if code is None else f"The transaction {txn} cannot be ended"
+            self.reply(commands.EndTxnResponse(command.request_id, txn[1], txn[0], code, text))
+
+        self.cluster.coordinators.end(txn, command.txn_action is commands.TxnAction.COMMIT, done)
+
+
+def _position_at(ledger: ManagedLedger, time_ms: int) -> Position:
+    """Where SEEK by publish time puts the cursor: behind the last entry published before."""
+    found: Position | None = None
+    for position, entry in ledger.walk():
+        if entry.publish_time >= time_ms:
+            break
+        found = position
+    return EARLIEST if found is None else (found[0], found[1] + 1)

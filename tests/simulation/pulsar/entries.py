@@ -1,0 +1,146 @@
+"""Entries as a broker stores them: made by a foreign producer here, and looked into as far as a broker does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from crc32c import crc32c
+
+from spark_mq_source.pulsar import _pb
+from spark_mq_source.pulsar.wire import CHECKSUM_MAGIC
+
+COMMIT_MARKER, ABORT_MARKER = 21, 22
+"""`MarkerType.TXN_COMMIT`, `TXN_ABORT`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry: a message, a batch of them, a chunk of one, or a marker.
+
+    Attributes:
+        body: as it goes behind SEND and MESSAGE: checksum, metadata, payload.
+        producer: who wrote it.
+        sequence_id: of it, or of the first of its batch.
+        highest_sequence_id: of the last of its batch.
+        is_batch: whether its messages have indexes.
+        messages: how many it holds, as FLOW permits count.
+        publish_time: in ms, by the producer's clock.
+        marker: whether the broker wrote it for itself.
+        txn: the transaction that it belongs to, (most, least).
+        chunk: (uuid, number, how many) of a chunk.
+        values: of its messages; of a chunk the part.
+    """
+
+    body: bytes
+    producer: str
+    sequence_id: int
+    highest_sequence_id: int
+    is_batch: bool
+    messages: int
+    publish_time: int
+    marker: int | None
+    txn: tuple[int, int] | None
+    chunk: tuple[str, int, int] | None
+    values: tuple[bytes, ...]
+
+
+def read_entry(body: bytes) -> Entry:
+    """What a broker sees in what it was sent."""
+    at = 6 if body[:2] == CHECKSUM_MAGIC else 0
+    size = int.from_bytes(body[at : at + 4], "big")
+    metadata = _pb.MessageMetadata.FromString(body[at + 4 : at + 4 + size])
+    payload = body[at + 4 + size :]
+    is_batch = metadata.HasField("num_messages_in_batch")
+    is_chunk = metadata.HasField("chunk_id") and metadata.num_chunks_from_msg > 1
+    txn = (metadata.txnid_most_bits, metadata.txnid_least_bits) if metadata.HasField("txnid_least_bits") else None
+    return Entry(
+        body,
+        metadata.producer_name,
+        metadata.sequence_id,
+        max(metadata.highest_sequence_id, metadata.sequence_id),
+        is_batch,
+        metadata.num_messages_in_batch if is_batch else 1,
+        metadata.publish_time,
+        metadata.marker_type if metadata.HasField("marker_type") else None,
+        txn,
+        (metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg) if is_chunk else None,
+        _values(payload, metadata.num_messages_in_batch) if is_batch else (payload,),
+    )
+
+
+def has_good_checksum(body: bytes) -> bool:
+    """Whether the checksum is that of what follows."""
+    return body[:2] != CHECKSUM_MAGIC or int.from_bytes(body[2:6], "big") == crc32c(body[6:])
+
+
+def _values(payload: bytes, messages: int) -> tuple[bytes, ...]:
+    at, found = 0, []
+    for _ in range(messages):
+        size = int.from_bytes(payload[at : at + 4], "big")
+        single = _pb.SingleMessageMetadata.FromString(payload[at + 4 : at + 4 + size])
+        at += 4 + size
+        found.append(payload[at : at + single.payload_size])
+        at += single.payload_size
+    return tuple(found)
+
+
+def make_entry(
+    values: Sequence[bytes],
+    publish_time: int,
+    *,
+    producer: str = "foreign",
+    sequence_id: int = 0,
+    txn: tuple[int, int] | None = None,
+) -> Entry:
+    """A message, or a batch of several."""
+    metadata = _pb.MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=publish_time)
+    payload = values[0]
+    if len(values) > 1:
+        metadata.num_messages_in_batch = len(values)
+        metadata.highest_sequence_id = sequence_id + len(values) - 1
+        parts = []
+        for value in values:
+            single = _pb.SingleMessageMetadata(payload_size=len(value)).SerializeToString()
+            parts.append(len(single).to_bytes(4, "big") + single + value)
+        payload = b"".join(parts)
+    if txn is not None:
+        metadata.txnid_most_bits, metadata.txnid_least_bits = txn
+    return read_entry(_body(metadata, payload))
+
+
+def make_chunks(value: bytes, parts: int, publish_time: int, *, producer: str, sequence_id: int) -> list[Entry]:
+    """The entries of a message in chunks; the uuid is that of the Java client: producer and sequence id."""
+    size = -(-len(value) // parts)
+    found = []
+    for number in range(parts):
+        metadata = _pb.MessageMetadata(
+            producer_name=producer,
+            sequence_id=sequence_id,
+            publish_time=publish_time,
+            uuid=f"{producer}-{sequence_id}",
+            num_chunks_from_msg=parts,
+            total_chunk_msg_size=len(value),
+            chunk_id=number,
+        )
+        found.append(read_entry(_body(metadata, value[number * size : (number + 1) * size])))
+    return found
+
+
+def make_marker(kind: int, txn: tuple[int, int], publish_time: int) -> Entry:
+    """What a broker writes behind a transaction that has ended."""
+    metadata = _pb.MessageMetadata(
+        producer_name="pulsar.txn.marker",
+        sequence_id=0,
+        publish_time=publish_time,
+        marker_type=kind,
+        txnid_most_bits=txn[0],
+        txnid_least_bits=txn[1],
+    )
+    return replace(read_entry(_body(metadata, b"")), values=())
+
+
+def _body(metadata: _pb.MessageMetadata, payload: bytes) -> bytes:
+    head = metadata.SerializeToString()
+    checked = len(head).to_bytes(4, "big") + head + payload
+    return CHECKSUM_MAGIC + crc32c(checked).to_bytes(4, "big") + checked

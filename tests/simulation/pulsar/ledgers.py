@@ -1,0 +1,310 @@
+"""Managed ledgers: where a topic-partition's entries are, and the cursors in them, as broker 4.0.8 keeps both.
+
+From `ManagedLedgerImpl`, `ManagedCursorImpl` and `NonDurableCursorImpl` of 4.0.8, and from what was seen on it. A
+position is (ledger, entry). A ledger is closed when it has `ledger_entries` entries or the topic is loaded anew, and
+another one is begun at once, so the current one is often empty.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from tests.simulation.pulsar.entries import Entry
+
+Position: TypeAlias = tuple[int, int]
+
+EARLIEST: Position = (-1, -1)
+
+PERSIST_SECONDS = 10.0
+"""How often a cursor's acknowledgements are put on disk: `managedLedgerDefaultMarkDeleteRateLimit` is 0.1 a second."""
+
+
+class Cursor:
+    """Where one subscription is.
+
+    Attributes:
+        name: of the subscription.
+        durable: whether it outlives its consumers, and keeps ledgers.
+        mark: everything up to here is acknowledged (`markDeletePosition`).
+        read: what is read next (`readPosition`).
+        acked: entries behind `mark` that are acknowledged one by one.
+        persisted: what a crash of the broker brings `mark` back to.
+    """
+
+    def __init__(self, ledger: ManagedLedger, name: str, *, durable: bool, mark: Position, read: Position) -> None:
+        self.ledger = ledger
+        self.name = name
+        self.durable = durable
+        self.mark = mark
+        self.read = read
+        self.acked: set[Position] = set()
+        self.persisted = mark
+        self._persisted_at = -1e9
+
+    def mark_delete(self, position: Position, *, now: float) -> None:
+        """Acknowledges everything up to a position; past the end or backwards nothing happens (seen on 4.0.8)."""
+        ledger = self.ledger
+        if position <= self.mark:
+            return
+        if position > ledger.last and not (position == (ledger.current, -1) and self.mark >= ledger.last):
+            return
+        self.mark = position
+        self._absorb()
+        if self.durable and now - self._persisted_at >= PERSIST_SECONDS:
+            self.persist(now=now)
+
+    def delete(self, position: Position, *, now: float) -> None:
+        """Acknowledges one entry."""
+        if position > self.mark:
+            self.acked.add(position)
+            before = self.mark
+            self._absorb()
+            if self.durable and self.mark != before and now - self._persisted_at >= PERSIST_SECONDS:
+                self.persist(now=now)
+
+    def _absorb(self) -> None:
+        ledger = self.ledger
+        while self.acked:
+            following = ledger.next_valid(self.mark)
+            if following not in self.acked:
+                break
+            self.mark = following
+            self.acked.discard(following)
+        self.acked = {p for p in self.acked if p > self.mark}
+        if self.read <= self.mark:
+            self.read = ledger.next_valid(self.mark)
+
+    def persist(self, *, now: float) -> None:
+        """Puts it on disk."""
+        self.persisted, self._persisted_at = self.mark, now
+
+    def reset(self, read: Position, *, now: float) -> None:
+        """SEEK: what is read next; on disk at once."""
+        ledger = self.ledger
+        if read == EARLIEST:
+            read = ledger.next_valid(ledger.first)
+        elif not ledger.is_valid(read):
+            read = ledger.next_valid((read[0], read[1] - 1))
+        self.read, self.mark, self.acked = read, ledger.previous(read), set()
+        self.persist(now=now)
+
+    @property
+    def backlog(self) -> int:
+        """How many entries wait, whatever they are."""
+        return self.ledger.count_after(self.mark) - len(self.acked)
+
+
+class ManagedLedger:
+    """What one topic-partition has on disk, and its cursors.
+
+    Attributes:
+        ledgers: number of entries by id, oldest first; the last one is written to.
+        entries: by position; those of removed ledgers are gone.
+        history: every entry that was ever stored, and where: the truth.
+        removed: ledgers that are gone.
+        last: the last entry (`lastConfirmedEntry`); it may be in a ledger that is gone.
+        cursors: by subscription.
+    """
+
+    def __init__(self, next_id: Callable[[], int], *, ledger_entries: int) -> None:
+        self._next_id = next_id
+        self.ledger_entries = ledger_entries
+        self.ledgers: dict[int, int] = {}
+        self.entries: dict[Position, Entry] = {}
+        self.history: dict[Position, Entry] = {}
+        self.removed: set[int] = set()
+        self.cursors: dict[str, Cursor] = {}
+        self.last: Position = EARLIEST
+        self.opened = False
+
+    # -- life
+
+    def open(self) -> None:
+        """The topic is loaded: empty ledgers are dropped and a new one is begun (`initializeBookKeeper`)."""
+        for ledger in [ledger for ledger, entries in self.ledgers.items() if not entries]:
+            del self.ledgers[ledger]
+        self._begin_ledger()
+        self.last = self._last_before((self.current, 0)) or (self.current, -1)
+        for cursor in self.cursors.values():
+            cursor.read = self.next_valid(cursor.mark)
+        self.opened = True
+
+    def close(self, *, crashed: bool, now: float) -> None:
+        """The topic is unloaded, or its broker died."""
+        self.opened = False
+        for name in [name for name, cursor in self.cursors.items() if not cursor.durable]:
+            del self.cursors[name]
+        for cursor in self.cursors.values():
+            if crashed:
+                cursor.mark, cursor.acked = cursor.persisted, set()
+            else:
+                cursor.persist(now=now)
+
+    def _begin_ledger(self) -> None:
+        self.ledgers[self._next_id()] = 0
+
+    @property
+    def current(self) -> int:
+        """The ledger that is written to."""
+        return next(reversed(self.ledgers))
+
+    def append(self, entry: Entry) -> Position:
+        """Stores an entry."""
+        ledger = self.current
+        position = ledger, self.ledgers[ledger]
+        self.ledgers[ledger] += 1
+        self.entries[position] = self.history[position] = entry
+        self.last = position
+        if self.ledgers[ledger] >= self.ledger_entries:
+            self.roll_over()
+        return position
+
+    def roll_over(self) -> None:
+        """Closes the current ledger, if it has anything, and begins another one."""
+        if self.ledgers[self.current]:
+            self._begin_ledger()
+
+    # -- positions
+
+    @property
+    def first(self) -> Position:
+        """Before the first entry (`getFirstPosition`)."""
+        ledger = next(iter(self.ledgers))
+        return (min(ledger, self.last[0]) if self.last[0] >= 0 else ledger), -1
+
+    def is_valid(self, position: Position) -> bool:
+        """`isValidPosition`: an entry, or where the next one will be."""
+        ledger, entry = position
+        if entry < 0 or ledger > self.last[0]:
+            return False
+        if ledger == self.last[0]:
+            return entry <= self.last[1] + 1
+        return entry < self.ledgers.get(ledger, 0)
+
+    def next_valid(self, position: Position) -> Position:
+        """`getNextValidPosition`."""
+        following = position[0], position[1] + 1
+        while not self.is_valid(following):
+            ledger = next((ledger for ledger in self.ledgers if ledger > following[0]), None)
+            if ledger is None:
+                return self.last[0], self.last[1] + 1
+            following = ledger, 0
+        return following
+
+    def previous(self, position: Position) -> Position:
+        """`getPreviousPosition`."""
+        ledger, entry = position
+        if entry > 0:
+            return ledger, entry - 1
+        return self._last_before(position) or (ledger, -1)
+
+    def _last_before(self, position: Position) -> Position | None:
+        for ledger in reversed(self.ledgers):
+            if ledger < position[0] and self.ledgers[ledger]:
+                return ledger, self.ledgers[ledger] - 1
+        return None
+
+    def read_at(self, position: Position) -> tuple[Position, Entry] | None:
+        """The first entry at or after a position; ledgers that are gone are passed over without a word."""
+        ordered = list(self.ledgers)
+        for ledger in ordered[bisect.bisect_left(ordered, position[0]) :]:
+            entry = position[1] if ledger == position[0] else 0
+            if entry < self.ledgers[ledger]:
+                at = ledger, max(entry, 0)
+                return at, self.entries[at]
+        return None
+
+    def walk(self, position: Position = EARLIEST) -> Iterator[tuple[Position, Entry]]:
+        """The entries at or after a position that are kept."""
+        found = self.read_at(position)
+        while found is not None:
+            yield found
+            found = self.read_at((found[0][0], found[0][1] + 1))
+
+    def count_after(self, position: Position) -> int:
+        """How many entries come after a position."""
+        return sum(
+            max(0, entries - (position[1] + 1 if ledger == position[0] else 0))
+            for ledger, entries in self.ledgers.items()
+            if ledger >= position[0]
+        )
+
+    # -- cursors
+
+    def open_non_durable(self, name: str, start: Position, *, earliest: bool) -> Cursor:
+        """`NonDurableCursorImpl`: `start` is included, as PersistentTopic steps back by one entry."""
+        if start[0] >= 0 and start[1] >= 0:
+            start = start[0], start[1] - 1
+        if start > self.last and start[0] >= 0:
+            if earliest:
+                read = self.next_valid(self.first)
+                mark = self.previous(read)
+            else:
+                mark = self.last
+                read = self.next_valid(mark)
+        else:
+            if start[0] < 0:
+                start = self.first
+            read = self.next_valid(start)
+            mark = self.previous(read)
+        cursor = self.cursors[name] = Cursor(self, name, durable=False, mark=mark, read=read)
+        return cursor
+
+    def open_durable(self, name: str, *, earliest: bool, now: float) -> Cursor:
+        """The cursor of a durable subscription, made where there is none."""
+        cursor = self.cursors.get(name)
+        if cursor is None:
+            mark = self.previous(self.next_valid(self.first)) if earliest else self.last
+            cursor = self.cursors[name] = Cursor(self, name, durable=True, mark=mark, read=self.next_valid(mark))
+            cursor.persist(now=now)
+        return cursor
+
+    # -- what removes
+
+    def trim(self, *, now: float, truncate: bool = False) -> bool:
+        """Removes what no durable cursor needs (`internalTrimLedgers`, retention 0); whether there was anything."""
+        for cursor in self.cursors.values():
+            # maybeUpdateCursorBeforeTrimmingConsumedLedger: who is at the end of a ledger goes on to the next one.
+            ledger, entry = cursor.mark
+            if entry + 1 >= self.ledgers.get(ledger, 0):
+                following = next((other for other in self.ledgers if other > ledger), None)
+                if following is not None:
+                    cursor.mark_delete((following, -1), now=now)
+        durable = [cursor.mark[0] for cursor in self.cursors.values() if cursor.durable]
+        slowest = min(durable) if durable else self.current
+        gone = [ledger for ledger in self.ledgers if ledger < slowest or truncate]
+        gone = [ledger for ledger in gone if ledger != self.current]
+        if not gone:
+            return False
+        highest = gone[-1], self.ledgers[gone[-1]] - 1
+        for cursor in self.cursors.values():
+            # advanceCursorsIfNecessary
+            if cursor.mark < highest <= self.last:
+                cursor.mark_delete(highest, now=now)
+        for ledger in gone:
+            for entry in range(self.ledgers.pop(ledger)):
+                del self.entries[ledger, entry]
+            self.removed.add(ledger)
+        return True
+
+    def truncate(self, *, now: float) -> None:
+        """`asyncTruncate`: all cursors to the end, and all ledgers but the current one are removed."""
+        for cursor in self.cursors.values():
+            cursor.mark_delete(self.last, now=now)
+        self.trim(now=now, truncate=True)
+
+    def expire(self, before_ms: int, *, now: float) -> None:
+        """TTL: every cursor goes past what is older, if a durable one has a backlog (seen on 4.0.8)."""
+        if not any(cursor.durable and cursor.backlog for cursor in self.cursors.values()):
+            return
+        oldest = min(cursor.mark for cursor in self.cursors.values() if cursor.durable)
+        expired: Position | None = None
+        for position, entry in self.walk(self.next_valid(oldest)):
+            if entry.publish_time >= before_ms:
+                break
+            expired = position
+        if expired is not None:
+            for cursor in self.cursors.values():
+                cursor.mark_delete(expired, now=now)

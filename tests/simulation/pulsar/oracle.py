@@ -1,0 +1,123 @@
+"""What is true of a cluster: which rows a range has, what was lost, and what is left open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from spark_mq_source.pulsar.offsets import Position as OurPosition
+from spark_mq_source.pulsar.offsets import TopicPartition
+from tests.simulation.explore import ViolationError
+from tests.simulation.pulsar.broker import Cluster
+from tests.simulation.pulsar.ledgers import Position
+
+Row: TypeAlias = tuple[int, int, int, bytes]
+"""Ledger, entry, index in the batch (-1 for a message that is in none), value."""
+
+
+def rows_of(cluster: Cluster, name: str) -> list[Row]:
+    """Every row that was ever visible in a topic-partition, in order; of removed ledgers too."""
+    ledger, buffer = cluster.storage[name], cluster.buffers[name]
+    rows: list[Row] = []
+    chunks: dict[str, list[bytes]] = {}
+    for (ledger_id, entry_id), entry in sorted(ledger.history.items()):
+        if entry.marker is not None:
+            continue
+        if entry.txn is not None and (entry.txn in buffer.aborted or entry.txn in buffer.ongoing):
+            continue
+        if entry.chunk is not None:
+            uuid, number, count = entry.chunk
+            if number == 0:
+                chunks[uuid] = []
+            parts = chunks.get(uuid)
+            if parts is None or len(parts) != number:
+                continue
+            parts.append(entry.values[0])
+            if number == count - 1:
+                rows.append((ledger_id, entry_id, -1, b"".join(chunks.pop(uuid))))
+            continue
+        for index, value in enumerate(entry.values):
+            rows.append((ledger_id, entry_id, index if entry.is_batch else -1, value))
+    return rows
+
+
+def row_position(row: Row) -> OurPosition:
+    """Where a row is, as this package orders positions."""
+    return OurPosition(row[0], row[1], row[2])
+
+
+def within(rows: Iterable[Row], start: OurPosition, end: OurPosition) -> list[Row]:
+    """The rows of a range."""
+    return [row for row in rows if start < row_position(row) <= end]
+
+
+def found_rows(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """The rows that were read."""
+    return [
+        (
+            row["message_id"]["ledger_id"],
+            row["message_id"]["entry_id"],
+            row["message_id"]["batch_index"],
+            row["value"],
+        )
+        for row in rows
+    ]
+
+
+def was_removed(cluster: Cluster, name: str, start: Position, end: Position) -> bool:
+    """Whether a ledger between two positions is gone."""
+    ledger = cluster.storage[name]
+    return any(start[0] <= one <= end[0] for one in ledger.removed)
+
+
+def check_range(
+    cluster: Cluster,
+    at: TopicPartition,
+    start: OurPosition,
+    end: OurPosition,
+    found: Sequence[Row],
+    *,
+    may_lose: bool,
+) -> None:
+    """The rows of a range are the true ones, in order.
+
+    Args:
+        cluster: where they were.
+        at: the topic-partition.
+        start: before the range.
+        end: the last position of it.
+        found: what was read.
+        may_lose: whether rows of removed ledgers may be missing (`failOnDataLoss=false`).
+
+    Raises:
+        ViolationError: they are not.
+    """
+    name = str(at)
+    expected = within(rows_of(cluster, name), start, end)
+    if list(found) == expected:
+        return
+    if may_lose:
+        removed = cluster.storage[name].removed
+        kept = [row for row in expected if row[0] not in removed]
+        if [row for row in found if row[0] not in removed] == kept and _is_part(found, expected):
+            return
+    raise ViolationError(f"{at} ({start}, {end}]: {difference(found, expected)}")
+
+
+def _is_part(found: Sequence[Row], expected: Sequence[Row]) -> bool:
+    rest = iter(expected)
+    return all(row in rest for row in found)
+
+
+def difference(found: Sequence[Any], expected: Sequence[Any]) -> str:
+    """What is missing, what is too much, and whether the order is wrong: for a message."""
+    missing = [row for row in expected if row not in found]
+    extra = [row for row in found if row not in expected]
+    twice = sorted({row for row in found if list(found).count(row) > list(expected).count(row) > 0})
+    parts = [f"{len(found)} rows where {len(expected)} are true"]
+    parts += [f"missing {missing[:8]}"] if missing else []
+    parts += [f"wrong {extra[:8]}"] if extra else []
+    parts += [f"too often {twice[:8]}"] if twice else []
+    if not (missing or extra or twice):
+        parts.append("in another order")
+    return "; ".join(parts)

@@ -1,0 +1,338 @@
+"""A topic-partition while a broker serves it: its producers, its subscriptions, and what is dispatched to whom."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from spark_mq_source.pulsar import commands
+from tests.simulation.pulsar.deduplication import Deduplication, Status
+from tests.simulation.pulsar.entries import Entry, has_good_checksum, read_entry
+from tests.simulation.pulsar.ledgers import Cursor, ManagedLedger, Position
+from tests.simulation.pulsar.transactions import TransactionBuffer
+
+if TYPE_CHECKING:
+    from tests.simulation.pulsar.broker import Connection
+    from tests.simulation.world import World
+
+PERSISTENCE_ERROR, CHECKSUM_ERROR = 2, 9
+
+MOST_ENTRIES_AT_ONCE = 100
+"""`dispatcherMaxReadBatchSize`."""
+
+BLOCKED_SECONDS = 0.05
+"""How soon a broker looks again whether a client takes more; the model's own."""
+
+
+class Consumer:
+    """One consumer of a subscription that has it for itself."""
+
+    def __init__(self, connection: Connection, consumer_id: int, subscription: Subscription) -> None:
+        self.connection = connection
+        self.consumer_id = consumer_id
+        self.subscription = subscription
+        self.permits = 0
+
+
+class Subscription:
+    """A subscription of type Exclusive.
+
+    Attributes:
+        cursor: where it is.
+        consumer: who has it; None while nobody does.
+        claimed: whether somebody waits to learn whether the consumer's connection is alive.
+    """
+
+    def __init__(self, topic: Topic, cursor: Cursor) -> None:
+        self.topic = topic
+        self.cursor = cursor
+        self.consumer: Consumer | None = None
+        self._due = False
+
+    def wake(self) -> None:
+        """Something has changed: dispatches, a little later."""
+        if not self._due and self.consumer is not None:
+            self._due = True
+            world = self.topic.world
+            world.after(world.dice("dispatch").random() * 0.002, self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._due = False
+        consumer, topic, cursor = self.consumer, self.topic, self.cursor
+        if consumer is None or not topic.is_open or consumer.permits <= 0:
+            return
+        if not consumer.connection.stream.is_writable:
+            self._due = True
+            topic.world.after(BLOCKED_SECONDS, self._dispatch)
+            return
+        # The broker guesses how many messages an entry holds, and so how many entries to read.
+        most = min(consumer.permits, MOST_ENTRIES_AT_ONCE)
+        for _ in range(topic.world.dice("dispatch").randint(1, most)):
+            if consumer.permits <= 0:
+                break
+            found = topic.ledger.read_at(cursor.read)
+            if found is None or found[0] > topic.buffer.max_read:
+                return
+            position, entry = found
+            cursor.read = position[0], position[1] + 1
+            if position <= cursor.mark or position in cursor.acked:
+                continue
+            if topic.buffer.hides(entry):
+                # What is not delivered the broker acknowledges by itself.
+                cursor.delete(position, now=topic.world.now)
+                continue
+            consumer.permits -= entry.messages
+            consumer.connection.reply(
+                commands.Message(consumer.consumer_id, *position, 0, (), memoryview(topic.delivered(entry)))
+            )
+        self.wake()
+
+
+class Producer:
+    """A producer that is open."""
+
+    def __init__(self, connection: Connection, command: commands.Producer, name: str) -> None:
+        self.connection = connection
+        self.producer_id = command.producer_id
+        self.name = name
+        self.epoch = command.epoch or 0
+        self.is_user_named = command.user_provided_producer_name is not False
+
+
+class _Write:
+    """An entry that is being stored."""
+
+    __slots__ = ("entry", "producer", "send")
+
+    def __init__(self, producer: Producer, send: commands.Send, entry: Entry) -> None:
+        self.producer = producer
+        self.send = send
+        self.entry = entry
+
+
+class Topic:
+    """One topic-partition, loaded.
+
+    Attributes:
+        name: full.
+        ledger: what it has on disk.
+        is_open: False once it is unloaded or its broker died.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        ledger: ManagedLedger,
+        buffer: TransactionBuffer,
+        *,
+        deduplicates: bool,
+        faults: WriteFaults,
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.ledger = ledger
+        self.buffer = buffer
+        self.is_open = True
+        self.subscriptions: dict[str, Subscription] = {}
+        self.producers: dict[str, Producer] = {}
+        ledger.open()
+        self.deduplication = Deduplication(ledger.history.values()) if deduplicates else None
+        self._faults = faults
+        self._writing: deque[_Write] = deque()
+        self._closing: list[tuple[Producer, Callable[[], None]]] = []
+        self._write_at = 0.0
+
+    def delivered(self, entry: Entry) -> bytes:
+        """What a consumer gets of an entry."""
+        return entry.body
+
+    # -- publishing
+
+    def publish(self, producer: Producer, send: commands.Send) -> None:
+        """SEND, on an open producer."""
+        body = bytes(send.body)
+        highest = send.sequence_id if send.highest_sequence_id is None else send.highest_sequence_id
+        fault = self._faults.take()
+        if fault == "checksum" or not has_good_checksum(body):
+            self._send_error(producer, highest, CHECKSUM_ERROR, "Checksum failed on the broker")
+            return
+        entry = read_entry(body)
+        if self.deduplication is not None:
+            status = self.deduplication.check(producer.name, send.sequence_id, highest, entry.chunk)
+            if status is Status.DUPLICATE:
+                self._receipt(producer, send, (-1, -1))
+                return
+            if status is Status.UNKNOWN:
+                text = "Cannot determine whether the message is a duplicate at this time"
+                self._send_error(producer, highest, PERSISTENCE_ERROR, text)
+                return
+        self._writing.append(_Write(producer, send, entry))
+        dice = self.world.dice("storage")
+        delay = 0.001 + dice.random() * 0.002
+        if fault == "slow":
+            delay += dice.choice((0.05, 1.0, 20.0))
+        self._write_at = max(self._write_at, self.world.now + delay)
+        if fault in {"fail", "fail_stored"}:
+            self.world.at(self._write_at, lambda: self._fail_writes(keep_first=fault == "fail_stored"))
+        else:
+            self.world.at(self._write_at, self._write_one)
+
+    def _write_one(self) -> None:
+        if not self._writing:
+            return
+        write = self._writing.popleft()
+        position = self._store(write)
+        self._receipt(write.producer, write.send, position)
+        self._close_finished()
+
+    def close_when_stored(self, producer: Producer, done: Callable[[], None]) -> None:
+        """CLOSE_PRODUCER by the client: what is being stored has its receipt before the answer."""
+        self._closing.append((producer, done))
+        self._close_finished()
+
+    def _close_finished(self) -> None:
+        for producer, done in list(self._closing):
+            if all(write.producer is not producer for write in self._writing):
+                self._closing.remove((producer, done))
+                self.remove_producer(producer)
+                done()
+
+    def _store(self, write: _Write) -> Position:
+        entry = write.entry
+        position = self.ledger.append(entry)
+        if entry.txn is not None:
+            self.buffer.stored(entry.txn, position)
+        if self.deduplication is not None:
+            self.deduplication.stored(write.producer.name, entry.highest_sequence_id, entry.chunk)
+        self.changed()
+        return position
+
+    def _fail_writes(self, *, keep_first: bool) -> None:
+        """Storage fails (`PersistentTopic.addFailed`): producers are closed first, then each entry is refused."""
+        if not self._writing or not self.is_open:
+            return
+        failed, self._writing = list(self._writing), deque()
+        if keep_first:
+            self._store(failed[0])
+        self.world.note(f"{self.name}: storage fails for {len(failed)} entries")
+        for producer in list(self.producers.values()):
+            self._close_producer(producer)
+        for write in failed:
+            highest = write.entry.highest_sequence_id
+            self._send_error(write.producer, highest, PERSISTENCE_ERROR, "Bookie operation timeout")
+        self._close_finished()
+        if self.deduplication is not None:
+            self.deduplication.failed()
+
+    def crash(self) -> None:
+        """The broker is dead: of what was being stored, a part is, as far as it goes."""
+        for _ in range(self.world.dice("storage").randint(0, len(self._writing))):
+            self._store(self._writing.popleft())
+        self._writing.clear()
+        self.is_open = False
+        self.ledger.close(crashed=True, now=self.world.now)
+
+    def unload(self, done: Callable[[], None]) -> None:
+        """CLOSE_PRODUCER and CLOSE_CONSUMER at once; what was being stored is, and its receipts come late."""
+        for producer in list(self.producers.values()):
+            self._close_producer(producer)
+        for subscription in list(self.subscriptions.values()):
+            self.disconnect(subscription)
+        while self._writing:
+            self._write_one()
+        self.is_open = False
+        self.ledger.close(crashed=False, now=self.world.now)
+        done()
+
+    def disconnect(self, subscription: Subscription) -> None:
+        """CLOSE_CONSUMER to whoever has a subscription."""
+        consumer, subscription.consumer = subscription.consumer, None
+        if consumer is not None:
+            consumer.connection.forget_consumer(consumer)
+            consumer.connection.reply(commands.CloseConsumer(consumer.consumer_id, -1))
+
+    def _close_producer(self, producer: Producer) -> None:
+        self.producers.pop(producer.name, None)
+        producer.connection.forget_producer(producer)
+        producer.connection.reply(commands.CloseProducer(producer.producer_id, -1))
+
+    def _receipt(self, producer: Producer, send: commands.Send, position: Position) -> None:
+        highest = -1 if send.highest_sequence_id is None else send.highest_sequence_id
+        receipt = commands.SendReceipt(
+            producer.producer_id, send.sequence_id, commands.MessageId(*position), highest % (1 << 64)
+        )
+        delay = self._faults.receipt_delay()
+        if delay is None:
+            return
+        producer.connection.reply_after(delay, receipt)
+
+    @staticmethod
+    def _send_error(producer: Producer, sequence_id: int, code: int, text: str) -> None:
+        producer.connection.reply(commands.SendError(producer.producer_id, sequence_id, code, text))
+
+    def changed(self) -> None:
+        """There may be more to dispatch."""
+        for subscription in self.subscriptions.values():
+            subscription.wake()
+
+    # -- who is connected
+
+    def remove_producer(self, producer: Producer) -> None:
+        """Its client has closed it, or its connection has ended."""
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Its client has closed it, or its connection has ended."""
+        subscription = consumer.subscription
+        if subscription.consumer is not consumer:
+            return
+        subscription.consumer = None
+        if not subscription.cursor.durable:
+            self.subscriptions.pop(subscription.cursor.name, None)
+            self.ledger.cursors.pop(subscription.cursor.name, None)
+        else:
+            # What was delivered and not acknowledged is delivered again.
+            subscription.cursor.read = self.ledger.next_valid(subscription.cursor.mark)
+
+    def acknowledged(self, before: Position, cursor: Cursor) -> None:
+        """A cursor has moved: ledgers that nobody needs are removed."""
+        if cursor.durable and before[0] != cursor.mark[0]:
+            self.ledger.trim(now=self.world.now)
+
+    def last_message_id(self) -> commands.MessageId:
+        """GET_LAST_MESSAGE_ID."""
+        position = self.buffer.last_dispatchable()
+        if position[1] < 0 or position[0] not in self.ledger.ledgers:
+            return commands.MessageId(-1, -1)
+        entry = self.ledger.entries.get(position)
+        return commands.MessageId(
+            *position, batch_index=entry.messages - 1 if entry is not None and entry.is_batch else -1
+        )
+
+
+class WriteFaults:
+    """What goes wrong with what is published, by the how-many-th SEND or receipt of the cluster.
+
+    Attributes:
+        sends: kind by number: `checksum`, `fail`, `fail_stored` (stored all the same) or `slow`.
+        receipts: seconds by number; None for one that is never sent.
+    """
+
+    def __init__(self) -> None:
+        self.sends: dict[int, str] = {}
+        self.receipts: dict[int, float | None] = {}
+        self._sent = 0
+        self._received = 0
+
+    def take(self) -> str | None:
+        """What happens to the next SEND."""
+        self._sent += 1
+        return self.sends.get(self._sent - 1)
+
+    def receipt_delay(self) -> float | None:
+        """How late the next receipt is; None for never."""
+        self._received += 1
+        return self.receipts.get(self._received - 1, 0.0)

@@ -1,0 +1,155 @@
+"""Transactions: what a topic hides, and who ends them (`TopicTransactionBuffer`, `MLTransactionMetadataStore` 4.0.8).
+
+There is no fencing: a SEND with the id of a transaction that has ended, or never was, opens it on its topic once more,
+and hides what comes behind it (seen on 4.0.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tests.simulation.pulsar.entries import ABORT_MARKER, COMMIT_MARKER, Entry, make_marker
+from tests.simulation.pulsar.ledgers import EARLIEST, ManagedLedger, Position
+from tests.simulation.world import World
+
+TxnId: TypeAlias = tuple[int, int]
+
+TRANSACTION_NOT_FOUND, INVALID_TXN_STATUS = 24, 21
+
+
+class TransactionBuffer:
+    """What one topic-partition knows of transactions; on disk, so it outlives its broker.
+
+    Attributes:
+        ongoing: where the first entry is of each transaction that is open here.
+        aborted: those whose entries are never delivered.
+    """
+
+    def __init__(self, ledger: ManagedLedger) -> None:
+        self._ledger = ledger
+        self.ongoing: dict[TxnId, Position] = {}
+        self.aborted: set[TxnId] = set()
+
+    @property
+    def max_read(self) -> Position:
+        """The last position that is delivered: all of it, or before the first open transaction."""
+        if not self.ongoing:
+            return self._ledger.last
+        return self._ledger.previous(next(iter(self.ongoing.values())))
+
+    def stored(self, txn: TxnId, position: Position) -> None:
+        """An entry of a transaction is on disk."""
+        self.ongoing.setdefault(txn, position)
+
+    def end(self, txn: TxnId, *, commit: bool, low_water_mark: int, now_ms: int) -> None:
+        """A transaction ends here: a marker is written."""
+        marker = make_marker(COMMIT_MARKER if commit else ABORT_MARKER, txn, now_ms)
+        if not commit:
+            self.aborted.add(txn)
+        self._ledger.append(marker)
+        self.ongoing.pop(txn, None)
+        # handleLowWaterMark: what should have ended long ago is aborted, and with it what it had committed.
+        first = next(iter(self.ongoing), None)
+        if first is not None and first[0] == txn[0] and first[1] <= low_water_mark:
+            self.end(first, commit=False, low_water_mark=-1, now_ms=now_ms)
+
+    def hides(self, entry: Entry) -> bool:
+        """Whether an entry before `max_read` is not delivered all the same."""
+        return entry.marker is not None or (entry.txn is not None and entry.txn in self.aborted)
+
+    def last_dispatchable(self) -> Position:
+        """`getLastDispatchablePosition`."""
+        ledger, position = self._ledger, self.max_read
+        if position != ledger.last:
+            return position
+        while ledger.is_valid(position) and position in ledger.entries and self.hides(ledger.entries[position]):
+            position = ledger.previous(position)
+        return position if position in ledger.entries else EARLIEST
+
+
+@dataclass
+class Transaction:
+    """One that is open, or about to end.
+
+    Attributes:
+        partitions: topic-partitions that were added to it.
+        action: True for commit, False for abort, None while it is open.
+    """
+
+    partitions: set[str] = field(default_factory=set)
+    action: bool | None = None
+
+
+class Coordinators:
+    """The transaction coordinators of a cluster; what they know is on disk.
+
+    Attributes:
+        open: transactions that have not ended on all their partitions.
+        committed: those whose commit was decided; the truth.
+        ended: all that were decided, by how.
+    """
+
+    def __init__(self, world: World, buffer_of: Callable[[str], TransactionBuffer], count: int) -> None:
+        self.count = count
+        self.open: dict[TxnId, Transaction] = {}
+        self.ended: dict[TxnId, bool] = {}
+        self.on_ended: list[Callable[[str], None]] = []
+        self._world = world
+        self._buffer_of = buffer_of
+        self._next = [0] * count
+        self._dice = world.dice("coordinators")
+
+    def begin(self, coordinator: int, ttl_ms: int) -> TxnId:
+        """NEW_TXN; one without a time to live expires at once (seen on 4.0.8)."""
+        txn = coordinator, self._next[coordinator]
+        self._next[coordinator] += 1
+        self.open[txn] = Transaction()
+        self._world.after(ttl_ms / 1000, lambda: self._time_out(txn))
+        return txn
+
+    def add(self, txn: TxnId, partitions: tuple[str, ...]) -> int | None:
+        """ADD_PARTITION_TO_TXN: an error code, or None."""
+        found = self.open.get(txn)
+        if found is None:
+            return TRANSACTION_NOT_FOUND
+        if found.action is not None:
+            return INVALID_TXN_STATUS
+        found.partitions.update(partitions)
+        return None
+
+    def end(self, txn: TxnId, commit: bool, done: Callable[[int | None], None]) -> None:
+        """END_TXN; `done` with an error code, or None when it has ended on all partitions."""
+        found = self.open.get(txn)
+        if found is None:
+            done(TRANSACTION_NOT_FOUND)
+            return
+        if found.action is not None and found.action != commit:
+            done(INVALID_TXN_STATUS)
+            return
+        found.action = commit
+        self.ended[txn] = commit
+        self._world.after(self._dice.random() * 0.01, lambda: self._finish(txn, found, done))
+
+    def _finish(self, txn: TxnId, transaction: Transaction, done: Callable[[int | None], None]) -> None:
+        if self.open.get(txn) is transaction:
+            del self.open[txn]
+            mine = [least for most, least in self.open if most == txn[0]]
+            low_water_mark = min(mine) - 1 if mine else self._next[txn[0]] - 1
+            for partition in sorted(transaction.partitions):
+                self._buffer_of(partition).end(
+                    txn,
+                    commit=bool(transaction.action),
+                    low_water_mark=low_water_mark,
+                    now_ms=int(self._world.wall * 1000),
+                )
+                for call in self.on_ended:
+                    call(partition)
+        done(None)
+
+    def _time_out(self, txn: TxnId) -> None:
+        found = self.open.get(txn)
+        if found is not None and found.action is None:
+            self._world.note(f"transaction {txn} has timed out")
+            self.end(txn, False, lambda _: None)
