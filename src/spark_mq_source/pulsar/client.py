@@ -35,6 +35,7 @@ from spark_mq_source.pulsar.error_codes import error_for_code
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import DeliveryGuarantee, PulsarOptions, TopicsPattern
 from spark_mq_source.pulsar.session import (
+    Answer,
     Bounds,
     Consumer,
     ProducerEvents,
@@ -507,8 +508,9 @@ class PulsarClient:
                     return session, self._wait_for_turn(opened, topic_partition, wait_ms)
                 return session, self._wait(opened, f"PRODUCER of {topic_partition}")
             except RequestTimeoutError as error:
-                # Or the broker would not take the same id again (Pulsar binary protocol, Command CloseProducer).
-                session.close_producer(producer_id)
+                if waits:
+                    # Or the broker would not take the same id again (Pulsar binary protocol, Command CloseProducer).
+                    session.close_producer(producer_id)
                 if schema is None or waits:
                     raise
                 msg = f"{error}; a broker does not answer where it cannot read a schema (seen on 4.0.8): check it"
@@ -789,7 +791,8 @@ class PulsarClient:
                     except MQSourceError as error:
                         if not error.retryable:
                             raise
-                        failure = error
+                        # The first: a request without an answer ends its connection, and the others on it.
+                        failure = failure or error
                 if failure is not None:
                     raise failure
 
@@ -800,6 +803,9 @@ class PulsarClient:
         try:
             return answer.result((deadline or self._deadline()).remaining_seconds())
         except FutureTimeoutError:
+            if isinstance(answer, Answer):
+                # Whatever holds the answer back would hold back that to the next try.
+                answer.session.close()
             msg = f"no answer to {what} within operationTimeout ({self._options.operation_timeout_ms} ms)"
             raise RequestTimeoutError(msg) from None
         except MQSourceError as error:

@@ -601,7 +601,8 @@ class PulsarOptions(Options):
         check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
     keep_alive_interval_ms: int = option(
-        "A connection that was silent for this long is asked for a sign of life, and given up after as long again.",
+        "A connection that was silent for this long is asked for a sign of life, and given up after as long again. A "
+        "quarter of `operationTimeout` where that is less, so that there is time to connect anew.",
         default=30_000,
         default_text="`30s`",
         scope=_EVERYWHERE,

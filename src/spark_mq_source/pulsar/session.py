@@ -40,9 +40,22 @@ from spark_mq_source.pulsar.oauth2 import OAuth2Authentication
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 
-__all__ = ["Bounds", "Consumer", "ProducerEvents", "Session", "authentication_of", "expect", "tls_settings"]
+__all__ = [
+    "Answer",
+    "Bounds",
+    "Consumer",
+    "ProducerEvents",
+    "Session",
+    "authentication_of",
+    "expect",
+    "keep_alive_ms",
+    "tls_settings",
+]
 
 T = TypeVar("T")
+
+SHORTEST_KEEP_ALIVE_MS = 1000
+"""No operation timeout, however short, makes a broker that pauses for a moment look dead."""
 
 logger = logging.getLogger(__name__)
 
@@ -260,6 +273,18 @@ class ProducerEvents(Protocol):
         """The producer has ended, with or without its connection."""
 
 
+class Answer(Future[T]):
+    """What a request over a connection will be answered with.
+
+    Attributes:
+        session: the connection.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+
+
 class Session:
     """One connection: answers go to the futures that wait, messages to their consumers, receipts to their producers."""
 
@@ -279,7 +304,7 @@ class Session:
             client_version=client_version(),
             authentication=authentication_of(options),
             proxy_to_broker_url=proxy_to,
-            keep_alive_ms=options.keep_alive_interval_ms,
+            keep_alive_ms=keep_alive_ms(options),
             now=time.monotonic(),
         )
         transport = connect(host, port, tls=tls_settings(options) if options.uses_tls else None, deadline=deadline)
@@ -344,11 +369,11 @@ class Session:
         """Receives again."""
         self._driver.resume_reading()
 
-    def request(self, command: Callable[[int], commands.Command], convert: Callable[[object], T]) -> Future[T]:
+    def request(self, command: Callable[[int], commands.Command], convert: Callable[[object], T]) -> Answer[T]:
         """Sends a command with a request id of its own; the future holds `convert(response)` or the error."""
         request_id = next(self._request_ids)
         answer: Future[object] = Future()
-        result: Future[T] = Future()
+        result: Answer[T] = Answer(self)
 
         def settle(done: Future[object]) -> None:
             failure = done.exception()
@@ -373,12 +398,12 @@ class Session:
 
     def open_consumer(
         self, topic_partition: TopicPartition, subscribe: Callable[[int, int], commands.Subscribe], queue_bytes: int
-    ) -> Future[Consumer]:
+    ) -> Answer[Consumer]:
         """SUBSCRIBE and GET_LAST_MESSAGE_ID in one go; the consumer knows its bounds when the future is done."""
         consumer_id = next(self._consumer_ids)
         consumer = Consumer(self, consumer_id, topic_partition, queue_bytes)
         self._consumers[consumer_id] = consumer
-        opened: Future[Consumer] = Future()
+        opened: Answer[Consumer] = Answer(self)
         subscribed = self.request(lambda request_id: subscribe(consumer_id, request_id), _success_of)
 
         def place(done: Future[Bounds]) -> None:
@@ -521,6 +546,15 @@ def client_version() -> str:
         return f"spark-mq-source-{version('spark-mq-source')}"
     except PackageNotFoundError:
         return "spark-mq-source"
+
+
+def keep_alive_ms(options: PulsarOptions) -> int:
+    """How long a connection may be silent before it is asked for a sign of life, for which it has as long again.
+
+    A peer that is gone without a word is given up in half of `operationTimeout`: the other half is for another try.
+    """
+    in_time = max(SHORTEST_KEEP_ALIVE_MS, options.operation_timeout_ms // 4)
+    return min(options.keep_alive_interval_ms, in_time)
 
 
 def tls_settings(options: PulsarOptions) -> TlsSettings:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.pulsar.authentication import Authentication
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.session import Session, authentication_of, tls_settings
+from spark_mq_source.pulsar.session import Session, authentication_of, keep_alive_ms, tls_settings
 
 __all__ = ["SessionKey", "WarmSessions", "warm_sessions"]
 
@@ -49,7 +49,7 @@ class SessionKey:
     def of(cls, options: PulsarOptions, host: str, port: int, proxy_to: str | None) -> SessionKey:
         """The key of a connection with these options."""
         tls = tls_settings(options) if options.uses_tls else None
-        return cls(host, port, proxy_to, tls, authentication_of(options), options.keep_alive_interval_ms)
+        return cls(host, port, proxy_to, tls, authentication_of(options), keep_alive_ms(options))
 
 
 @dataclass(frozen=True, slots=True)

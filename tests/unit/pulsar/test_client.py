@@ -516,6 +516,20 @@ def test_a_request_that_is_never_answered(broker, client, kind):
     assert TOPIC in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", [c.PartitionedMetadata, c.Lookup, c.Subscribe, c.GetLastMessageId])
+def test_a_connection_on_which_a_request_was_never_answered_is_not_used_again(broker, client, kind):
+    def answer(link, command):
+        return None if link is one.links[0] else one.usual(link, command)
+
+    one = broker()
+    one.answers[kind] = answer
+    asked = client(one.url, operationTimeout="400ms")
+    with pytest.raises(RequestTimeoutError):
+        asked.fetch_bounds(asked.fetch_partitions([TOPIC]))
+    assert list(asked.fetch_bounds(asked.fetch_partitions([TOPIC]))) == [TP]
+    assert len(one.links) == 2
+
+
 def test_many_requests_that_are_never_answered_take_no_longer_than_one(broker, client):
     one = broker({c.PartitionedMetadata: lambda *_: None})
     begin = time.monotonic()
@@ -906,23 +920,3 @@ def test_consumers_opened_in_vain_are_closed(broker, client, late):
     one.wait_for(lambda: len(one.of(c.CloseConsumer)) == 3)
     opened = {x.consumer_id for x in one.of(c.Subscribe) if x.topic != missing}
     assert {x.consumer_id for x in one.of(c.CloseConsumer)} == opened
-
-
-def test_a_consumer_that_opens_after_it_was_opened_again_is_closed(broker, client):
-    one, held = broker(), []
-
-    def subscribe(link, x):
-        if held:
-            return c.Success(x.request_id)
-        held.append((link, x))
-        return None
-
-    one.answers[c.Subscribe] = subscribe
-    opening = client(one.url, operationTimeout="300ms")
-    with pytest.raises(RequestTimeoutError):
-        opening.open_consumer(TP, EARLIEST)
-    opening.open_consumer(TP, EARLIEST)
-    ((link, late),) = held
-    link.send(c.Success(late.request_id))
-    one.wait_for(lambda: one.of(c.CloseConsumer))
-    assert [x.consumer_id for x in one.of(c.CloseConsumer)] == [late.consumer_id]

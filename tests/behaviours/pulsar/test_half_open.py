@@ -1,0 +1,51 @@
+"""A peer that is gone without a word is given up in time for another try, with the default options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.behaviours.formats import PulsarFormat
+from tests.behaviours.pulsar.streams import PIN, Query, numbered, publish
+from tests.fix_brokers import PulsarUnderTest
+from tests.fix_net import FaultProxy
+
+DEFAULTS = {"operationTimeout": "30s"}
+"""The timeout's own default, in place of what the tests of streams take for theirs."""
+
+
+@pytest.fixture
+def link(pulsar: PulsarUnderTest) -> Iterator[FaultProxy]:
+    """What stands between the broker and us; a standalone broker sends its clients back there."""
+    parts = urlsplit(pulsar.service_url)
+    with FaultProxy(parts.hostname or "", parts.port or 0) as proxy:
+        yield proxy
+
+
+def test_a_query_goes_on_after_its_connections_died_between_two_triggers(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], link: FaultProxy
+):
+    topic = pulsar.topic(2)
+    q = query(topic, serviceUrl=f"pulsar://{link.address}", subscription=PIN, **DEFAULTS)
+    assert q.trigger() == []
+    values = numbered(10)
+    publish(pulsar, f"{topic}-partition-1", values)
+    assert link.freeze_now() > 0
+    assert q.trigger() == values
+    assert q.trigger() == []
+
+
+def test_a_range_is_read_to_its_end_after_its_connection_died_in_the_middle(pulsar: PulsarUnderTest, link: FaultProxy):
+    topic = pulsar.topic()
+    values = [f"{n}".encode() * 100 for n in range(400)]
+    publish(pulsar, topic, [value.decode() for value in values])
+    feed = PulsarFormat(pulsar)
+    read: list[bytes] = []
+    small = {"receiverQueueSize": 20, "maxBatchRows": 20, "serviceUrl": f"pulsar://{link.address}"}
+    for n, batch in enumerate(feed.batches(topic, **small, **DEFAULTS)):
+        if n == 1:
+            assert link.freeze_now() > 0
+        read += batch.column("value").to_pylist()
+    assert read == values
