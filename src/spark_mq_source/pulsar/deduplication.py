@@ -17,11 +17,16 @@ written, and on nothing else:
     63                47                     16                 0
     | micro-batch: 16 | row of the batch: 31 | fingerprint: 16 |
 
-The highest id that the broker has stored is all that it tells of an earlier attempt (PRODUCER_SUCCESS). If it is of
-this micro-batch, this attempt must come to send an entry with this very id: then the rows up to it are, but for one
-chance in 65,536, those which are stored, and their entries may be dropped. An entry that reaches as far with another
-id, or an attempt that ends before it, shows that rows are others, fewer, in another order or cut otherwise. That fails
-the task, before anything is sent that the broker would drop with rows it does not have.
+The highest id that the broker has stored is all that it tells of an earlier attempt (PRODUCER_SUCCESS). It stands for
+all entries below it because an entry is sent when the one before it is stored, not earlier. A broker refuses an entry
+by itself, for a wrong checksum, or a size or a delay above its policies, and stores what was sent behind it (`Producer`
+and `PersistentTopic` of broker 4.0.8): with more under way, no id would tell of the gap.
+
+If the highest id is of this micro-batch, this attempt must come to send an entry with this very id: then the rows up to
+it are those which are stored, and their entries may be dropped. An entry that reaches as far with another id, or an
+attempt that ends before it, shows that rows are others, fewer, in another order or cut otherwise. That fails the task,
+before anything is sent that the broker would drop with rows it does not have. Other rows, as many up to the stored one
+and cut alike, have the same fingerprint by one chance in 65,536, and are then taken for those which are stored.
 
 A task looks at every topic-partition of the option `topic` for more than it has, also where it writes nothing itself.
 

@@ -8,7 +8,7 @@ once more, and hides what comes behind it for good, even what was committed (see
 attempt may reach a broker after its transaction has ended, in whatever way:
 
 - An attempt reports to the driver only when it has every receipt, and its producers are closed.
-- It stops sending well before the broker would end the transaction by itself.
+- It gives up well before the broker would end the transaction by itself, if by then anything has no receipt.
 - It aborts its transaction only where the broker has confirmed that its producers are closed.
 
 An attempt that is killed cannot abort. Its transaction ends by `transactionTimeout`: nobody else knows that it is.
@@ -17,6 +17,7 @@ An attempt that is killed cannot abort. Its transaction ends by `transactionTime
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -42,7 +43,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MOST_QUIET_SECONDS: Final = 30.0
-"""How long before its time-out nothing is sent any more with a transaction's id; a quarter of a short one."""
+"""How long before its time-out nothing may be under way any more with a transaction's id; a quarter of a short one."""
 
 MAX_ENDS_IN_FLIGHT: Final = 500
 """As many as other requests, see `client`."""
@@ -86,6 +87,7 @@ class TaskTransaction:
 
     Attributes:
         id: its most and its least significant half; None before `join`.
+        quiet_from: when nothing may be under way any more with its id, in monotonic seconds.
 
     Example:
         ::
@@ -99,7 +101,7 @@ class TaskTransaction:
     def __init__(self, options: PulsarOptions, client: PulsarClient) -> None:
         self._options = options
         self._client = client
-        self._quiet_from = 0.0
+        self.quiet_from = math.inf
         self.id: tuple[int, int] | None = None
 
     def join(self, topic_partition: TopicPartition) -> tuple[int, int]:
@@ -137,7 +139,7 @@ class TaskTransaction:
         def begin() -> commands.NewTxnResponse:
             # From before it is asked: the broker begins to count later.
             timeout_seconds = self._options.transaction_timeout_ms / 1000
-            self._quiet_from = time.monotonic() + timeout_seconds - min(MOST_QUIET_SECONDS, timeout_seconds / 4)
+            self.quiet_from = time.monotonic() + timeout_seconds - min(MOST_QUIET_SECONDS, timeout_seconds / 4)
             session = self._client.open_coordinator(number)
             begun = session.request(
                 lambda request_id: commands.NewTxn(request_id, self._options.transaction_timeout_ms, number),
@@ -152,12 +154,12 @@ class TaskTransaction:
         return retrying(call, deadline=Deadline.after_ms(self._options.send_timeout_ms))
 
     def check_time(self) -> None:
-        """There is time to send with its id.
+        """There is time to send with its id, or to wait for a receipt.
 
         Raises:
             RequestTimeoutError: it will end soon.
         """
-        if self.id is not None and time.monotonic() > self._quiet_from:
+        if self.id is not None and time.monotonic() >= self.quiet_from:
             msg = (
                 f"pulsar-native: transaction ({self.id[0]},{self.id[1]}) ends soon, and the task is not done: raise "
                 f"transactionTimeout ({self._options.transaction_timeout_ms} ms) above what the whole job takes"

@@ -4,8 +4,12 @@ A producer belongs to one topic-partition. Its entries are sent in order, and ea
 When the broker closes the producer (the topic was unloaded) or the connection is lost, the topic is looked up again, a
 producer of the same name is opened, and what has no receipt is sent again, in the same order and the same bytes, under
 the same sequence ids. So nothing is lost and nothing is out of order; without deduplication on the broker an entry
-whose receipt was lost is there twice: at least once. For the other two guarantees see `deduplication` and
-`transactions`.
+whose receipt was lost is there twice: at least once. The other two guarantees differ in this:
+
+- `exactly-once` (`deduplication`): an entry is sent when the one before it is stored, so that the broker never stores
+  an entry behind one that it has refused, and the highest sequence id stands for all below it.
+- `transaction` (`transactions`): an entry that may be stored is sent again only if the broker deduplicates. Otherwise
+  both copies would become visible, so the attempt fails, and with it its transaction.
 
 The broker's receipts arrive in another thread. What it and the task's thread share is `_Producer`, under one lock.
 """
@@ -121,16 +125,16 @@ class _Pending:
         send: its bytes.
         may_be_stored: whether an earlier attempt may have stored it.
         times_sent: over whatever connections.
-        refused: whether the broker has certainly not stored it, up to now.
+        times_in_doubt: how many of these sends may have stored it.
     """
 
-    __slots__ = ("may_be_stored", "refused", "send", "times_sent")
+    __slots__ = ("may_be_stored", "send", "times_in_doubt", "times_sent")
 
     def __init__(self, send: commands.Send, *, may_be_stored: bool) -> None:
         self.send = send
         self.may_be_stored = may_be_stored
         self.times_sent = 0
-        self.refused = False
+        self.times_in_doubt = 0
 
 
 class _Producer:
@@ -146,6 +150,8 @@ class _Producer:
         last_position: where the entry is that had its receipt last.
         numbers: of its entries, where the broker's deduplication keeps each row once.
         is_proven: whether the broker has shown that it deduplicates, where it must.
+        is_deduplicated: whether it did when the producer was opened last.
+        sends_once: whether an entry that may be stored must not be sent again without that.
     """
 
     def __init__(
@@ -155,6 +161,7 @@ class _Producer:
         *,
         name: str | None = None,
         numbers: EntryNumbers | None = None,
+        sends_once: bool = False,
     ) -> None:
         self.topic_partition = topic_partition
         self.encoder: EntryEncoder | None = None
@@ -162,6 +169,8 @@ class _Producer:
         self.name = name
         self.numbers = numbers
         self.is_proven = numbers is None
+        self.is_deduplicated = False
+        self.sends_once = sends_once
         self.epoch = 0
         self.topic_epoch: int | None = None
         self.session: Session | None = None
@@ -212,7 +221,7 @@ class _Producer:
             msg = f"a receipt of {receipt.sequence_id} came before that of {self.pending[0].send.sequence_id}"
             self._fail(RemoteProtocolError(self._about(msg)))
             return
-        if receipt.is_duplicate and not entry.may_be_stored and (entry.refused or entry.times_sent == 1):
+        if receipt.is_duplicate and not entry.may_be_stored and entry.times_in_doubt <= 1:
             msg = (
                 f"the broker dropped the entry of sequence id {receipt.sequence_id} as a duplicate, though it never "
                 f"stored it: another producer named {self.name!r} has written with these or higher sequence ids"
@@ -221,7 +230,7 @@ class _Producer:
             return
         self.pending.remove(entry)
         self.confirmed = max(self.confirmed, _last_id(entry.send))
-        if receipt.message_id is not None:
+        if receipt.message_id is not None and not receipt.is_duplicate:
             self.last_position = Position(receipt.message_id.ledger_id, receipt.message_id.entry_id)
         self.pending_bytes -= len(entry.send.body)
         self.last_progress = time.monotonic()
@@ -234,9 +243,11 @@ class _Producer:
         for entry in self.pending:
             # Of a batch it names the last message, where a receipt names the first (seen on broker 4.0.8).
             if refusal.sequence_id in {entry.send.sequence_id, entry.send.highest_sequence_id}:
-                # Sent before, it may be stored all the same: a broker that deduplicates also refuses what it cannot say
-                # of yet whether it is a duplicate (seen on broker 4.0.8).
-                entry.refused = entry.times_sent == 1
+                # Earlier sends stay in doubt: a broker that deduplicates also refuses an entry while it cannot tell
+                # whether it is a duplicate (seen on broker 4.0.8). So does this send if the broker's storage has
+                # failed, which may have a copy.
+                if refusal.error == CHECKSUM_ERROR or not self.sends_once:
+                    entry.times_in_doubt -= 1
                 if refusal.error == CHECKSUM_ERROR and entry.times_sent == 1:
                     error = ServiceNotReadyError(str(error))
         self._fail(error)
@@ -443,6 +454,10 @@ class PulsarWriter:
         """Aborts the transaction, if it is certain that nothing more of this attempt can reach the broker."""
         try:
             for producer in self._open:
+                if producer.session is not None and producer.pending:
+                    # Behind what a broker does not take yet, CLOSE_PRODUCER may come too late.
+                    producer.session.close()
+            for producer in self._open:
                 if producer.session is None or producer.session.closed:
                     # What is still on its way over a lost connection is not taken once another one has the name.
                     retrying(
@@ -536,7 +551,8 @@ class PulsarWriter:
         base = self._options.producer_name
         if self._options.delivery_guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             unique = None if base is None else f"{base}-{self._attempt.partition}-{uuid.uuid4().hex}"
-            return _Producer(topic_partition, self._arrived, name=unique)
+            sends_once = self._options.delivery_guarantee is DeliveryGuarantee.TRANSACTION
+            return _Producer(topic_partition, self._arrived, name=unique, sends_once=sends_once)
         name = producer_name(base, self._attempt)
         return _Producer(topic_partition, self._arrived, name=name, numbers=EntryNumbers(self._attempt.batch_id))
 
@@ -595,7 +611,7 @@ class PulsarWriter:
         sends = producer.encoder.take()
         for send in sends:
             size = len(send.body)
-            self._wait_until(partial(self._has_room, size))
+            self._wait_until(partial(self._has_room, producer, size))
             entry = _Pending(send, may_be_stored=self._admit(producer, send))
             with self._arrived:
                 if not producer.pending:
@@ -626,16 +642,17 @@ class PulsarWriter:
         self._wait_until(lambda: not producer.pending)
         self._reopen(producer)
         if not producer.is_proven:
-            namespace = producer.topic_partition.topic.partition("://")[2].rpartition("/")[0]
             msg = (
                 f"pulsar-native: writing to {producer.topic_partition}: deliveryGuarantee=exactly-once needs the "
-                f"broker's deduplication, which is off: turn it on by `pulsar-admin namespaces set-deduplication "
-                f"--enable {namespace}`, or brokerDeduplicationEnabled=true in the broker's configuration; the rows up "
-                f"to sequence id {send.sequence_id} are written"
+                f"broker's deduplication, which is off: turn it on by {_how_to_deduplicate(producer)}; the rows up to "
+                f"sequence id {send.sequence_id} are written"
             )
             raise UnsupportedFeatureError(msg)
 
-    def _has_room(self, size: int) -> bool:
+    def _has_room(self, producer: _Producer, size: int) -> bool:
+        if producer.numbers is not None and producer.pending:
+            # Otherwise this one could be stored and the one before it not, which no id would show (`deduplication`).
+            return False
         # One entry is let through whatever its size: more than allowed, or it could never be sent.
         pending = sum(producer.pending_bytes for producer in self._open)
         return pending == 0 or pending + size <= self._options.max_pending_bytes
@@ -646,10 +663,15 @@ class PulsarWriter:
         if self._transaction is not None:
             self._transaction.check_time()
         entry.times_sent += 1
+        entry.times_in_doubt += 1
         self._counters.entries += 1
         self._counters.entry_bytes += len(entry.send.body)
         try:
             producer.session.send(entry.send)
+        except ServiceNotReadyError as error:
+            # The broker has closed the producer: nothing was sent.
+            entry.times_in_doubt -= 1
+            producer.fail(error)
         except MQSourceError as error:
             # Whoever waits next opens the producer again, and sends it then.
             producer.fail(error)
@@ -661,7 +683,10 @@ class PulsarWriter:
                     failed = next((p for p in self._open if p.error is not None and p.pending), None)
                     if failed is not None or is_reached():
                         break
-                    left = min(self._patient_until(p) for p in self._open if p.pending) - time.monotonic()
+                    until = min(self._patient_until(p) for p in self._open if p.pending)
+                    if self._transaction is not None:
+                        until = min(until, self._transaction.quiet_from)
+                    left = until - time.monotonic()
                     if left <= 0:
                         break
                     with waiting(self._counters):
@@ -670,6 +695,9 @@ class PulsarWriter:
                         break
                 if failed is None and is_reached():
                     return
+            if self._transaction is not None:
+                # What has no receipt may still be on its way, and must not arrive after the transaction has ended.
+                self._transaction.check_time()
             if failed is None:
                 self._lose_patience()
             else:
@@ -718,6 +746,14 @@ class PulsarWriter:
             raise self._in_context(producer, error) from error
         with self._arrived:
             unsent = list(producer.pending)
+        in_doubt = sum(entry.times_in_doubt > 0 for entry in unsent)
+        if reason is not None and in_doubt and producer.sends_once and not producer.is_deduplicated:
+            context = (
+                f"it is unknown whether {in_doubt} entries that were under way are stored, and without the broker's "
+                f"deduplication a transaction must not send them again; this attempt is aborted, and Spark may run the "
+                f"task again (with {_how_to_deduplicate(producer)} an attempt goes on)"
+            )
+            raise self._in_context(producer, reason.within(context)) from reason
         for entry in unsent:
             self._send_entry(producer, entry)
 
@@ -741,9 +777,10 @@ class PulsarWriter:
             producer.epoch += 1
             producer.topic_epoch = opened.topic_epoch
             producer.last_progress = time.monotonic()
-        if producer.numbers is not None:
             # Without deduplication a broker knows nobody's sequence ids, whatever it has stored (seen on 4.0.8).
-            producer.is_proven = producer.is_proven or opened.last_sequence_id >= 0
+            producer.is_deduplicated = opened.last_sequence_id >= 0
+        if producer.numbers is not None:
+            producer.is_proven = producer.is_proven or producer.is_deduplicated
             with self._arrived:
                 own = {producer.confirmed, *(_last_id(entry.send) for entry in producer.pending)}
             producer.numbers.found(opened.last_sequence_id, own)
@@ -777,6 +814,14 @@ class PulsarWriter:
         if producer.pending:
             where += f" from sequence id {producer.pending[0].send.sequence_id} on"
         return error.within(where)
+
+
+def _how_to_deduplicate(producer: _Producer) -> str:
+    namespace = producer.topic_partition.topic.partition("://")[2].rpartition("/")[0]
+    return (
+        f"`pulsar-admin namespaces set-deduplication --enable {namespace}`, or brokerDeduplicationEnabled=true in the "
+        f"broker's configuration"
+    )
 
 
 def _last_id(send: commands.Send) -> int:

@@ -12,13 +12,13 @@ import pulsar as official
 import pyarrow as pa
 import pytest
 
-from spark_mq_source.core.errors import MQSourceError, ReplayError, UnsupportedFeatureError
+from spark_mq_source.core.errors import BrokerError, MQSourceError, ReplayError, UnsupportedFeatureError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.writer import PulsarWriter, write_rows
 from tests.behaviours.pulsar.test_writer import read_official
-from tests.fix_brokers import PulsarUnderTest
+from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.fix_net import Fault, FaultProxy
 
 TASK = TaskAttempt("query", batch_id=7, partition=3)
@@ -74,6 +74,21 @@ def test_an_attempt_goes_on_where_another_was_killed(pulsar: PulsarUnderTest, to
     for attempt in range(2):
         write(pulsar, topic, rows(*range(100)), replace(TASK, attempt=attempt), batching=batching)
     assert stored(pulsar, topic, 100) == list(range(100))
+
+
+def test_a_row_that_a_policy_refuses_is_there_when_the_policy_has_changed(pulsar: PulsarUnderTest, topic: str) -> None:
+    """The broker refuses it by itself and would store what is sent behind it, which would stand for it later."""
+    limit = f"{topic.replace('://', '/')}/maxMessageSize"
+    batch = pa.record_batch({"value": [b"%06d" % number + b"-" * (3000 if number == 5 else 0) for number in range(10)]})
+    pulsar.admin.request("POST", limit, 2000)
+    wait_until(lambda: pulsar.admin.request("GET", limit) == 2000, "the broker knows the policy")
+    with pytest.raises(BrokerError, match=r"NotAllowedError \(22\): Exceed maximum message size"):
+        write(pulsar, topic, batch, batching=False)
+    pulsar.admin.request("DELETE", limit)
+    wait_until(lambda: pulsar.admin.request("GET", limit) is None, "the broker has forgotten the policy")
+    write(pulsar, topic, batch, replace(TASK, attempt=1), batching=False)
+    found = [message.data() for message in read_official(pulsar, topic, 10)]
+    assert found == batch["value"].to_pylist()
 
 
 def test_micro_batches_and_tasks_are_told_apart(pulsar: PulsarUnderTest, topic: str) -> None:

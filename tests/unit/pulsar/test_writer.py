@@ -10,18 +10,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_mq_source.core.errors import BrokerError, LocalProtocolError, MQSourceError, RemoteProtocolError
+from spark_mq_source.core.errors import (
+    BrokerError,
+    LocalProtocolError,
+    MQSourceError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+)
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar import _pb
 from spark_mq_source.pulsar import commands as c
+from spark_mq_source.pulsar.offsets import Position
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.writer import PulsarWriter
 from tests.unit.pulsar.test_client import Broker, Link
 
 TOPIC = "persistent://public/default/t"
 ATTEMPT = TaskAttempt("job")
-CHECKSUM_ERROR, PERSISTENCE_ERROR, NOT_ALLOWED = 9, 2, 22
+UNKNOWN_ERROR, PERSISTENCE_ERROR, CHECKSUM_ERROR, NOT_ALLOWED = 0, 2, 9, 22
 
 
 def opened(_: Link, command: Any) -> c.ProducerSuccess:
@@ -285,7 +292,184 @@ def test_names_begin_as_they_were_asked_to_and_no_two_are_alike(broker, writer) 
     assert len(set(names)) == 2
 
 
+def test_an_entry_that_was_damaged_is_lost_if_it_is_then_a_duplicate_however_often_it_is_refused(
+    broker, writer
+) -> None:
+    # As a broker that deduplicates refuses it for the time being, which has stored what was sent behind it.
+    made = writer(broker({c.Send: in_turn(refused(CHECKSUM_ERROR), refused(UNKNOWN_ERROR), duplicate)}))
+    made.write(rows(b"a"))
+    with pytest.raises(LocalProtocolError, match="sequence id 0 as a duplicate, though it never stored it"):
+        made.flush()
+
+
+class Transactions:
+    """What a broker answers that has transactions, and which of them have ended how."""
+
+    def __init__(self) -> None:
+        self.ended: list[c.TxnAction] = []
+        self.answers = {
+            c.PartitionedMetadata: lambda _, command: c.PartitionedMetadataResponse(
+                command.request_id, int("transaction_coordinator" in command.topic)
+            ),
+            c.TcClientConnectRequest: lambda _, command: c.TcClientConnectResponse(command.request_id),
+            c.NewTxn: lambda _, command: c.NewTxnResponse(command.request_id, 7, 0),
+            c.AddPartitionToTxn: lambda _, command: c.AddPartitionToTxnResponse(command.request_id, 7, 0),
+            c.EndTxn: self._end,
+        }
+
+    def _end(self, _: Link, command: Any) -> c.EndTxnResponse:
+        self.ended.append(command.txn_action)
+        return c.EndTxnResponse(command.request_id)
+
+
+TRANSACTION = {"deliveryGuarantee": "transaction"}
+
+
+def close_producer(_: Link, send: Any) -> object:
+    return c.CloseProducer(send.producer_id, -1)
+
+
+def cut(link: Link, _: Any) -> None:
+    link.peer.sock.shutdown(socket.SHUT_RDWR)
+
+
+def opened_with(last_sequence_id: int) -> Callable[[Link, Any], object]:
+    return lambda _, command: c.ProducerSuccess(command.request_id, "made-up-1", last_sequence_id)
+
+
+@pytest.mark.parametrize("lose", [close_producer, cut, refused(PERSISTENCE_ERROR)], ids=["closed", "cut", "refused"])
+def test_a_transaction_sends_nothing_twice_to_a_broker_that_does_not_deduplicate(broker, writer, lose) -> None:
+    transactions = Transactions()
+    at = broker(transactions.answers | {c.Send: in_turn(stored, lose, stored)})
+    with pytest.raises(
+        MQSourceError,
+        match=rf"writing to {TOPIC} from sequence id 1 on: it is unknown whether 1 entries.*attempt is aborted.*"
+        r"set-deduplication --enable public/default",
+    ) as caught:
+        write_and_finish(writer(at, **TRANSACTION), rows(b"a"), rows(b"b"))
+    assert caught.value.__cause__ is not None
+    assert sent(at) == [0, 1]
+    assert transactions.ended == [c.TxnAction.ABORT]
+
+
+def write_and_finish(made: PulsarWriter, *batches: pa.RecordBatch) -> Any:
+    """As `write_rows` does, but for a writer that stays open."""
+    try:
+        for batch in batches:
+            made.write(batch)
+            made.flush()
+        return made.finish()
+    except MQSourceError as error:
+        made.__exit__(type(error), error, None)
+        raise
+
+
+@pytest.mark.parametrize("lose", [close_producer, cut, refused(PERSISTENCE_ERROR)], ids=["closed", "cut", "refused"])
+@pytest.mark.parametrize("again", [stored, duplicate], ids=["stored", "duplicate"])
+def test_a_transaction_goes_on_where_the_broker_deduplicates(broker, writer, lose, again) -> None:
+    transactions = Transactions()
+    at = broker(
+        transactions.answers
+        | {c.Send: in_turn(stored, lose, again), c.Producer: in_turn(opened_with(-1), opened_with(0))}
+    )
+    transaction = write_and_finish(writer(at, **TRANSACTION), rows(b"a"), rows(b"b"))
+    assert sent(at) == [0, 1, 1]
+    # Where the first one is: that of a duplicate is not told.
+    assert transaction.position == Position(7, 1 if again is stored else 0)
+    assert transactions.ended == []
+
+
+def test_a_transaction_sends_again_what_the_broker_has_certainly_not_stored(broker, writer) -> None:
+    transactions = Transactions()
+    at = broker(transactions.answers | {c.Send: in_turn(refused(CHECKSUM_ERROR), stored)})
+    assert write_and_finish(writer(at, **TRANSACTION), rows(b"a")) is not None
+    assert sent(at) == [0, 0]
+
+
+def test_a_transaction_that_ends_soon_does_not_wait_for_receipts(broker, writer) -> None:
+    transactions = Transactions()
+    at = broker(transactions.answers | {c.Send: nothing})
+    made = writer(at, **TRANSACTION, transactionTimeout="1s", sendTimeout="10m")
+    with pytest.raises(RequestTimeoutError, match=r"ends soon.*raise transactionTimeout \(1000 ms\)"):
+        write_and_finish(made, rows(b"a"))
+    # The connection on which the entry may still be under way was closed, and its name taken over, before that.
+    first, *others = [link for link in at.links if any(isinstance(one, c.Producer) for one in link.commands)]
+    assert sent(at) == [0]
+    assert [type(one) for one in first.commands].count(c.EndTxn) == 0
+    assert len(others) == 1
+    assert made._counters.reconnects == 0, "it gave up only when it had lost the connection"
+    assert transactions.ended == [c.TxnAction.ABORT]
+
+
 EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once", "producerName": "flights"}
+
+
+class Deduplicating:
+    """A broker's topic that deduplicates one producer: what it stores, and whatever else it does with a SEND.
+
+    It drops an entry that is not above the highest stored, and knows nothing of those that it has refused.
+    """
+
+    def __init__(self, upset: Callable[[int, Link, Any], object]) -> None:
+        self.values: list[bytes] = []
+        self.highest = -1
+        self._upset = upset
+        self.answers = {c.Producer: self._open, c.Send: self._store}
+
+    def _open(self, _: Link, command: Any) -> object:
+        return c.ProducerSuccess(command.request_id, command.producer_name, self.highest)
+
+    def _store(self, link: Link, send: Any) -> object:
+        row = send.sequence_id >> 16
+        answer = self._upset(row, link, send)
+        if answer is not None:
+            return answer
+        if send.sequence_id <= self.highest:
+            return duplicate(link, send)
+        self.highest = send.sequence_id
+        body = bytes(send.body)
+        self.values.append(body[10 + int.from_bytes(body[6:10], "big") :])
+        return stored(link, send)
+
+
+@pytest.mark.parametrize("code", [CHECKSUM_ERROR, NOT_ALLOWED, PERSISTENCE_ERROR])
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_an_entry_that_is_refused_in_the_midst_of_others_is_stored_once_and_in_order(
+    broker, writer, code, times
+) -> None:
+    """The broker stores what follows it, unless nothing does: no id tells the next attempt of the gap."""
+    left = [code] * times
+
+    def refuse(row: int, link: Link, send: Any) -> object:
+        return refused(left.pop())(link, send) if row == 5 and left else None
+
+    topic = Deduplicating(refuse)
+    at = broker(topic.answers)
+    values = [b"%d" % number for number in range(10)]
+    for _ in range(4):
+        try:
+            write_and_finish(writer(at, **EXACTLY_ONCE), rows(*values))
+        except BrokerError:
+            assert topic.values == values[:5]
+        else:
+            break
+    assert topic.values == values
+
+
+def test_an_entry_whose_refusal_is_lost_with_the_connection_is_stored_once(broker, writer) -> None:
+    lost = [5]
+
+    def lose(row: int, link: Link, send: Any) -> object:
+        if row not in lost:
+            return None
+        lost.remove(row)
+        cut(link, send)
+        return []
+
+    topic = Deduplicating(lose)
+    values = [b"%d" % number for number in range(10)]
+    write_and_finish(writer(broker(topic.answers), **EXACTLY_ONCE), rows(*values))
+    assert topic.values == values
 
 
 def test_what_an_earlier_attempt_has_stored_may_be_dropped(broker, writer) -> None:
