@@ -185,7 +185,10 @@ def parse_topic(text: str) -> str:
     if not has_scheme:
         rest = text
     elif scheme == "non-persistent":
-        msg = "non-persistent:// topics keep no messages, so there is nothing to read back"
+        msg = (
+            "non-persistent:// topics keep no messages: there is nothing to read back, and a receipt does not mean "
+            "that a row is stored"
+        )
         raise ValueError(msg)
     elif scheme in ("topic", "segment"):
         msg = f"{scheme}:// is a scalable topic of Pulsar 5, which is not supported; name a persistent:// topic"

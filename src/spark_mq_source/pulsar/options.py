@@ -668,8 +668,9 @@ class PulsarOptions(Options):
     )
     access_mode: int = option(
         "Whether others may write to a topic-partition meanwhile: `Shared`; `Exclusive` is an error where somebody "
-        "does; `WaitForExclusive` waits until nobody does; `ExclusiveWithFencing` cuts the others off. Each task is "
-        "somebody of its own: only `Shared` lets several write to one topic-partition at once.",
+        "does; `WaitForExclusive` waits until nobody does; `ExclusiveWithFencing` cuts the others off (brokers of 2.10 "
+        "refuse it instead while others write). Each task is somebody of its own: only `Shared` lets several write to "
+        "one topic-partition at once.",
         default=0,
         default_text="`Shared`",
         scope=WRITE,
@@ -757,7 +758,8 @@ class PulsarOptions(Options):
     )
     delivery_guarantee: DeliveryGuarantee = option(
         "How often a row is there after whatever has gone wrong: `at-least-once`; `exactly-once`, by the broker's "
-        "deduplication, which must be on; or `transaction`, one for each task, which must be enabled on the broker.",
+        "deduplication, which must be on; or `transaction`, one for each task, which must be enabled on the broker. "
+        "Without deduplication an attempt at a transaction fails if a topic moves while its rows are under way.",
         default=DeliveryGuarantee.AT_LEAST_ONCE,
         scope=WRITE,
     )
