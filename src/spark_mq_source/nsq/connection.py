@@ -267,16 +267,17 @@ class NsqConnection:
         """The peer has closed its side.
 
         Raises:
-            ConnectionLostError: always, unless the connection is closed already.
+            ConnectionLostError: always, unless the connection is closed already; not retryable if nsqd closed it
+                right after the TLS handshake.
         """
         if self.state is ConnectionState.CLOSED:
             return
         if self.state is not ConnectionState.CONNECTED:
-            hint = "is this the TCP port of an nsqd (4150 unless configured)?"
+            hint, retryable = "is this the TCP port of an nsqd (4150 unless configured)?", True
             if self._identify.tls_v1 and self.state is not ConnectionState.IDENTIFYING:
                 # In TLS 1.3 the peer judges our certificate after the handshake has ended for us.
-                hint = "does nsqd want a client certificate (clientCert), or another one?"
-            self._lose(f"the peer closed the connection while {self.state.value}; {hint}")
+                hint, retryable = "does nsqd want a client certificate (clientCert), or another one?", False
+            self._lose(f"the peer closed the connection while {self.state.value}; {hint}", retryable=retryable)
         unfinished = f" ({len(self._buffer)} bytes of an unfinished frame received)" if len(self._buffer) else ""
         self._lose(f"nsqd closed the connection{unfinished}")
 
@@ -452,9 +453,11 @@ class NsqConnection:
             msg = f"{command}: a time that has passed"
             raise LocalProtocolError(msg)
 
-    def _lose(self, reason: str) -> NoReturn:
+    def _lose(self, reason: str, *, retryable: bool = True) -> NoReturn:
         self._close(f"the connection was lost ({reason})")
-        raise ConnectionLostError(reason)
+        error = ConnectionLostError(reason)
+        error.retryable = retryable
+        raise error
 
     def _close(self, reason: str) -> None:
         if self.state is not ConnectionState.CLOSED:

@@ -108,7 +108,7 @@ def read_range(
         CorruptMessageError: text was asked for and a message is not UTF-8.
         TooManyAttemptsError: a message came more often than `maxAttempts` says, and `onMaxAttempts` is `fail`.
         DataLossError: the write-ahead log was deleted.
-        MQSourceError: nsqd refuses, or (without `walDir`) cannot be reached or goes away.
+        MQSourceError: nsqd refuses, or (but in a stream) cannot be reached or goes away.
     """
     check_columns(schema, COLUMN_TYPES)
     with closing(_read_range(options, task, schema, counters or Counters())) as batches:
@@ -379,7 +379,10 @@ class _Collector(_Task):
         self._recent = RecentIds(task.recent.encode(), (id_.encode() for id_ in self._ids_known()))
 
     def collect(self) -> None:
-        """Ends the log, with whatever there was. An nsqd that is not there, or goes away, has no more messages.
+        """Ends the log, with whatever there was.
+
+        In a stream an nsqd that is not there, or goes away, has no more messages for this batch; those that it has are
+        in a later one. A run has no later batch, so its log is not ended then: the next attempt goes on with it.
 
         Raises:
             MQSourceError: see `read_range`.
@@ -389,6 +392,8 @@ class _Collector(_Task):
                 self._fill(consumer)
                 refused = self._close(consumer)
         except TransportError as error:
+            if self._options.run_id is not None or not error.retryable:
+                raise
             # What was not finished is delivered again, in a later batch: as a duplicate where it is in the log.
             logger.warning("%s: no more of it in this batch: %s", self._where, error)
         else:

@@ -21,6 +21,7 @@ from tests.behaviours.formats import schema_of
 from tests.behaviours.nsq.clients import put_back
 from tests.behaviours.nsq.reads import numbered, read, read_options, read_tasks, values
 from tests.fix_brokers import NsqUnderTest, wait_until
+from tests.fix_net import Fault, FaultProxy
 
 Start = Callable[..., NsqUnderTest]
 
@@ -196,3 +197,36 @@ def test_an_nsqd_that_cannot_be_reached_is_an_error_of_a_drain(nsq_private: Star
     broker.broker.stop()
     with pytest.raises(TransportError, match="cannot connect"):
         read_tasks(options, tasks)
+
+
+def test_a_run_that_cannot_reach_its_nsqd_fails_and_is_done_when_it_can(nsq_private: Start, tmp_path: Path):
+    broker = nsq_private()
+    topic = filled(broker, 5)
+    options = read_options(broker, topic, walDir=tmp_path, runId="r", maxRows=5)
+    tasks = plan_batch(options)
+    broker.broker.stop()
+    with pytest.raises(TransportError, match="cannot connect"):
+        read_tasks(options, tasks)
+    broker.broker.start()
+    assert sorted(values(read_tasks(options, tasks))) == numbered(5)
+
+
+def test_a_run_whose_connection_is_cut_fails_and_is_done_by_the_next_attempt(nsq: NsqUnderTest, tmp_path: Path):
+    topic = filled(nsq, 3000)
+    host, port = nsq.tcp_address.split(":")
+    with FaultProxy(host, int(port)) as proxy:
+        where = {
+            "hostMap": f"{nsq.tcp_address}={proxy.address}",
+            "msgTimeout": "1s",
+            "maxInFlight": 200,
+            "idleTimeout": "30s",
+        }
+        options = read_options(nsq, topic, walDir=tmp_path, runId="r", maxRows=3000, **where)
+        tasks = plan_batch(options)
+        proxy.add(Fault("cut", "b2c", at=50_000))
+        with pytest.raises(TransportError):
+            read_tasks(options, tasks)
+        assert proxy.happened
+        found = values(read_tasks(options, tasks))
+        assert sorted(found) == numbered(3000)
+        assert values(read_tasks(options, tasks)) == found

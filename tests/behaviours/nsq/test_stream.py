@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import shutil
 import threading
@@ -17,7 +18,13 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, UnsupportedFeatureError
+from spark_mq_source.core.errors import (
+    DataLossError,
+    MQSourceError,
+    OptionError,
+    TransportError,
+    UnsupportedFeatureError,
+)
 from spark_mq_source.nsq.commands import Rdy, Sub, Touch, encode
 from spark_mq_source.nsq.reader import _Collector
 from spark_mq_source.nsq.session import identify_of
@@ -26,7 +33,7 @@ from tests.behaviours.nsq.clients import ids_of, open_session, put_back, receive
 from tests.behaviours.nsq.dying_attempt import STEPS, die_before, start_attempt
 from tests.behaviours.nsq.reads import Query, numbered, read_tasks, values
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.fix_net import Fault, FaultProxy
+from tests.fix_net import Fault, FaultProxy, TlsMaterial
 
 Start = Callable[..., NsqUnderTest]
 
@@ -705,3 +712,26 @@ def test_who_nobody_lets_in_stops_the_query(nsq: NsqUnderTest, query: Callable[.
     _, tasks = q.plan()
     with pytest.raises(MQSourceError, match="TLS"):
         read_tasks(q.options, tasks)
+
+
+@pytest.mark.parametrize("wrong", ["ca", "host name", "client certificate"])
+def test_a_connection_that_can_never_work_stops_the_query(
+    nsq_private: Start, query: Callable[..., Query], tls_material: TlsMaterial, wrong: str
+):
+    """An nsqd that does not answer may come back; a certificate that is refused stays refused."""
+    server = str(tls_material.folder / ("elsewhere.pem" if wrong == "host name" else "server.pem"))
+    policy = {"tls_root_ca_file": tls_material.ca, "tls_client_auth_policy": "require-verify"}
+    broker = nsq_private(tls_cert=server, tls_key=server, **policy if wrong == "client certificate" else {})
+    # Planned by who is let in, as a query is before its certificates change.
+    let_in = {"tlsVerifyHostname": "false", "clientCert": tls_material.client}
+    where = {"nsqdTcpAddresses": broker.tcp_address, "createChannel": "true", "channel": "c#ephemeral"}
+    q = query(broker, broker.unused_topic(), tls="true", trustCerts=tls_material.ca, **let_in, **where)
+    _, tasks = q.plan()
+    changed = {
+        "ca": {"trust_certs": tls_material.other_ca},
+        "host name": {"tls_verify_hostname": True},
+        "client certificate": {"client_cert": tls_material.stranger},
+    }[wrong]
+    assert tasks
+    with pytest.raises(TransportError, match=r"is not trusted|TLS was refused|want a client certificate"):
+        read_tasks(dataclasses.replace(q.options, **changed), tasks)
