@@ -901,10 +901,10 @@ class PulsarOptions(Options):
         yield from self._issuer_problems(given)
         if "client_key" in given and "client_cert" not in given:
             yield "clientKey needs clientCert"
-        if self.service_url and not self.uses_tls:
+        if self.service_url and not self.uses_tls and not (self.admin_url or "").startswith("https:"):
             for name, field in (("trustCerts", "trust_certs"), ("clientCert", "client_cert")):
                 if field in given:
-                    yield f"{name} has no meaning without TLS: begin serviceUrl with pulsar+ssl://"
+                    yield f"{name} has no meaning without TLS: begin serviceUrl with pulsar+ssl://, or adminUrl with https://"
 
     @staticmethod
     def _issuer_problems(given: frozenset[str]) -> Iterator[str]:

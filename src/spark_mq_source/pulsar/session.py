@@ -588,7 +588,7 @@ def authentication_of(options: PulsarOptions) -> Authentication | None:  # noqa:
         )
     if options.auth_basic_user is not None:
         return BasicAuthentication(options.auth_basic_user, options.auth_basic_password or "")
-    if options.client_cert is not None:
+    if options.client_cert is not None and options.uses_tls:
         return TlsAuthentication(options.client_cert)
     return None
 

@@ -19,6 +19,7 @@ from spark_mq_source.pulsar.options import (
     parse_service_url,
     parse_topics_pattern,
 )
+from spark_mq_source.pulsar.session import authentication_of, tls_settings
 
 T = "persistent://public/default/t"
 URL = {"serviceUrl": "pulsar://h"}
@@ -361,7 +362,10 @@ def test_a_stream_may_start_at_latest_and_has_no_end():
         ({"authToken": ""}, "authToken='***': set, but empty"),
         ({"authToken": SECRET + "\n"}, "authToken='***': has spaces around it"),
         ({"clientKey": "/k"}, "clientKey needs clientCert"),
-        ({"trustCerts": "/c"}, "trustCerts has no meaning without TLS: begin serviceUrl with pulsar+ssl://"),
+        (
+            {"trustCerts": "/c"},
+            "trustCerts has no meaning without TLS: begin serviceUrl with pulsar+ssl://, or adminUrl with",
+        ),
         ({"clientCert": "/c"}, "clientCert has no meaning without TLS"),
     ],
 )
@@ -372,6 +376,16 @@ def test_security_refused(options, sentence):
 def test_tls():
     options = made({**TLS, "topic": "t", "trustCerts": "/ca", "clientCert": "/c", "clientKey": "/k"})
     assert (options.trust_certs, options.client_cert, options.client_key) == ("/ca", "/c", "/k")
+
+
+@pytest.mark.parametrize("scope", [READ, STREAM, WRITE])
+def test_certificates_may_be_for_the_admin_interface_alone(scope):
+    given = {**URL, "topic": "t", "adminUrl": "https://h:8443", "trustCerts": "/ca", "clientCert": "/c"}
+    options = made(given, scope)
+    assert not options.uses_tls
+    assert tls_settings(options).trust_certs == "/ca"
+    assert authentication_of(options) is None, "not who we are where there is no TLS"
+    assert refusal(given | {"adminUrl": "http://h:8080"}, scope).startswith("trustCerts has no meaning without TLS")
 
 
 def test_secrets_are_not_shown():
