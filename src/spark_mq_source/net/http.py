@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from urllib.parse import urlencode, urljoin
+from collections.abc import Callable, Iterator, Mapping
+from urllib.parse import urlencode, urljoin, urlsplit
 
 import urllib3
 from urllib3.exceptions import HTTPError, SSLError
@@ -46,11 +46,14 @@ def fetch_json(
     form: Mapping[str, str] | None = None,
     address: str = "the admin address",
     retries: bool = True,
+    is_trusted: Callable[[str], bool] = lambda _: False,
+    remedy: str = "",
 ) -> object:
     """GETs `url` and parses its JSON; failed connections and 502 to 504 are tried again until time is up.
 
     Redirects are followed with the same headers: brokers send a question about a topic on to the broker that serves
-    it, which wants the same token as they do.
+    it, which wants the same token as they do. `Authorization` is sent to the host of `url` and to trusted ones only; a
+    redirect to another host is then an error.
 
     Args:
         url: what is asked for.
@@ -61,6 +64,8 @@ def fetch_json(
             of them is in the error's `broker_message` only.
         address: what an error calls the address.
         retries: False asks once, for what nobody needs.
+        is_trusted: whether a host (in lower case) that a redirect leads to may see `Authorization`.
+        remedy: what to do about one that may not, for the error.
 
     Raises:
         TopicNotFoundError: status 404.
@@ -68,14 +73,15 @@ def fetch_json(
         ServiceNotReadyError: status 502 to 504, to the end.
         BrokerError: any other status that is not 200.
         TransportError: no answer; not retryable where TLS cannot work.
-        RemoteProtocolError: an answer that is not JSON, or is too large, or sends us in circles or off HTTPS.
+        RemoteProtocolError: an answer that is not JSON, or is too large, or sends us in circles, off HTTPS, or with
+            `Authorization` to a host that may not see it.
         OptionError: certificate files that cannot be used.
     """
     tls = tls or TlsSettings()
     deadline = Deadline.after_ms(round(timeout_seconds * 1000))
 
     def fetch() -> bytes:
-        return _fetch(url, headers, tls, deadline, form, address)
+        return _fetch(url, headers, tls, deadline, form, address, is_trusted, remedy)
 
     body = retrying(fetch, deadline=deadline) if retries else fetch()
     try:
@@ -111,6 +117,8 @@ def _fetch(
     deadline: Deadline,
     form: Mapping[str, str] | None,
     address: str,
+    is_trusted: Callable[[str], bool],
+    remedy: str,
 ) -> bytes:
     """The body of one answer, after redirects."""
     asked = url
@@ -144,12 +152,22 @@ def _fetch(
             raise failure from error
         location = response.headers.get("Location")
         if response.status in (301, 302, 303, 307, 308) and location:
-            following = urljoin(asked, location)
+            try:
+                following = urljoin(asked, location)
+                host = urlsplit(following).hostname or ""
+            except ValueError as error:
+                msg = f"{asked}: a redirect to {location!r}, which is no address ({error})"
+                raise RemoteProtocolError(msg) from error
             if form is not None:
                 msg = f"{asked}: a redirect to {following}, which is not followed with a secret; check {address}"
                 raise RemoteProtocolError(msg)
             if asked.startswith("https:") and not following.startswith("https:"):
                 msg = f"{asked}: a redirect from HTTPS to {following}, which would show the token to the network"
+                raise RemoteProtocolError(msg)
+            if "Authorization" in headers and host != urlsplit(url).hostname and not is_trusted(host):
+                msg = (
+                    f"{asked}: a redirect to {following}: no option names {host}, so it is not shown who we are{remedy}"
+                )
                 raise RemoteProtocolError(msg)
             asked = following
             continue

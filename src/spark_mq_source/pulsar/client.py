@@ -336,8 +336,19 @@ class PulsarClient:
             headers=http_headers(self._options),
             tls=tls_settings(self._options),
             timeout_seconds=self._options.operation_timeout_ms / 1000,
+            is_trusted=partial(self._is_trusted, topic_partition),
+            remedy="; name it in serviceUrl too, or set adminUrl to a proxy",
         )
         return url, answer
+
+    def _is_trusted(self, topic_partition: TopicPartition, host: str) -> bool:
+        """Whether a host may see our credentials: `serviceUrl` or a lookup names it, so it is shown them anyway."""
+        if host in (named.lower() for named, _ in self._addresses):
+            return True
+        self._lookup([topic_partition])
+        brokers = [(named, proxy_to) for named, _, proxy_to in self._sessions]
+        found = (named if proxy_to is None else proxy_to.rpartition(":")[0] for named, proxy_to in brokers)
+        return host in (name.strip("[]").lower() for name in found)
 
     # -- consumers
 

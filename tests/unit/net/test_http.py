@@ -78,8 +78,8 @@ class Server:
         self._server.server_close()
 
 
-def fetch(url, *, headers=None, tls=None, timeout_seconds=20.0):
-    return fetch_json(url, headers=headers or {}, tls=tls, timeout_seconds=timeout_seconds)
+def fetch(url, *, headers=None, tls=None, timeout_seconds=20.0, **more):
+    return fetch_json(url, headers=headers or {}, tls=tls, timeout_seconds=timeout_seconds, **more)
 
 
 def test_an_answer():
@@ -203,6 +203,42 @@ def test_a_redirect_to_another_broker_keeps_the_token():
         assert fetch(f"{first.url}/here", headers={"Authorization": "Bearer secret"}) == json.loads(JSON)
     assert second.asked[0][0] == "/there"
     assert second.asked[0][1]["Authorization"] == "Bearer secret"
+
+
+TOKEN = {"Authorization": "Bearer secret"}
+
+
+def test_a_redirect_to_a_host_that_nobody_named_does_not_get_the_token():
+    with (
+        Server((200, JSON, {})) as second,
+        Server((307, b"", {"Location": f"http://localhost:{second.port}/there"})) as first,
+    ):
+        with pytest.raises(RemoteProtocolError, match=r"no option names localhost, .*; do this") as caught:
+            fetch(f"{first.url}/here", headers=TOKEN, remedy="; do this")
+        assert second.asked == []
+        assert first.url in str(caught.value)
+        assert "secret" not in str(caught.value)
+        assert fetch(f"{first.url}/here") == json.loads(JSON), "there is nothing to be kept from it"
+        assert fetch(f"{first.url}/here", headers=TOKEN, is_trusted=["localhost"].__contains__) == json.loads(JSON)
+    assert [asked.get("Authorization") for _, asked in second.asked] == [None, "Bearer secret"]
+
+
+def test_a_redirect_back_from_a_trusted_host_is_followed():
+    onwards = {}
+    with (
+        Server((307, b"", onwards), (200, JSON, {})) as home,
+        Server((307, b"", {"Location": f"{home.url}/back"})) as away,
+    ):
+        onwards["Location"] = f"http://localhost:{away.port}/there"
+        assert fetch(home.url, headers=TOKEN, is_trusted=["localhost"].__contains__) == json.loads(JSON)
+
+
+def test_a_redirect_to_no_address():
+    with (
+        Server((307, b"", {"Location": "http://[::1"})) as server,
+        pytest.raises(RemoteProtocolError, match="which is no address"),
+    ):
+        fetch(server.url)
 
 
 def test_a_relative_redirect():
