@@ -14,10 +14,11 @@ and ``_encode_python``, which states what becomes of a row).
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -49,6 +50,10 @@ __all__ = [
     "open_rows",
 ]
 
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
 WHOLE_ENTRY: Final = 2**31 - 1
 """The `last_index` that leaves no message of a batch out."""
 
@@ -58,6 +63,11 @@ _COMPRESSION_TYPES: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 _CHUNK_OVERHEAD_BYTES: Final = 512
 """What a message under assembly counts for beside its bytes, so that empty chunks cannot pile up for nothing."""
 
+_REMEMBERED_MESSAGES: Final = 4096
+"""How many complete, and how many dropped, chunked messages are remembered."""
+
+_LONGEST_REMEMBERED_UUID_BYTES: Final = 1024
+"""So that remembering takes a few MiB at most. A uuid is the producer's name and a number."""
 
 _decoding: Final = Implementation(_messages_python)
 _encoding: Final = Implementation(_encode_python)
@@ -74,37 +84,59 @@ def implementation() -> str:
 
 
 class OrphanChunk(NamedTuple):
-    """A chunk that arrived without the ones before it: the message began earlier than what was read."""
+    """A chunk without the ones before it: its message began before what was read, or was dropped to save memory."""
 
     uuid: bytes
     ledger_id: int
     entry_id: int
     chunk_id: int
     num_chunks: int
+    first: tuple[int, int] | None
+    """Ledger and entry of chunk 0, if the message was dropped."""
 
 
 class _Pending:
-    """A chunked message of which some chunks are here."""
+    """A chunked message of which some chunks have arrived; `data` is None for one that is too large to assemble."""
 
-    __slots__ = ("data", "next_chunk_id", "num_chunks", "start", "total_bytes")
+    __slots__ = ("data", "last", "next_chunk_id", "num_chunks", "received_bytes", "start", "total_bytes")
 
-    def __init__(self, num_chunks: int, total_bytes: int, start: tuple[int, int]) -> None:
+    def __init__(self, num_chunks: int, total_bytes: int, start: tuple[int, int], *, fits: bool) -> None:
         self.num_chunks = num_chunks
         self.total_bytes = total_bytes
-        self.start = start
+        self.start = self.last = start
         self.next_chunk_id = 0
-        self.data = bytearray()
+        self.received_bytes = 0
+        self.data = bytearray() if fits else None
 
 
 class ChunkAssembly:
     """Puts chunked messages together, many at a time, within a fixed amount of memory.
 
-    The chunks of one message carry the same uuid and arrive in order, between those of others (Java client;
-    seen on broker 4.0.8). A chunk seen already is one redelivered, and is ignored.
+    The chunks of one message carry the same uuid, and each is stored after the one before it. A message is the latest
+    chunk 0 of a uuid and the chunks that follow it, which is also what the Java client delivers (ConsumerImpl
+    ``processMessageChunk``, 3.0 and newer):
+
+    - Chunk 0 at another position begins a new message: a producer that restarts under its old name counts its
+      messages from where it was, so two messages may have the same uuid. What was there of the older one is dropped;
+      it cannot become complete any more.
+    - A chunk that was already taken is one that was delivered or sent again, and is ignored; the same holds for chunks
+      of a message that is already complete.
+    - A chunk ahead of the next one is ignored. The Java client drops the message here; but a producer whose chunk 1 was
+      refused has sent chunk 2 already, and sends both again.
+
+    Nothing tells that a message will never become complete. So when the messages under assembly need more memory than
+    `max_bytes`, the one that has waited longest for its next chunk is dropped (the Java client drops the oldest one
+    beyond ``maxPendingChunkedMessage``, or after ``expireTimeOfIncompleteChunkedMessage``). If that one was not
+    abandoned after all, its last chunk becomes an `orphan`: the caller can `protect` it and read it again.
+
+    Args:
+        max_bytes: most bytes that the messages under assembly take together.
+        topic: for the log.
 
     Attributes:
         orphan: set by the `add` that met one; whoever looks resets it to None.
         nbytes: what the messages under assembly take.
+        dropped: how many messages were dropped before they were complete.
 
     Example:
         >>> chunks = ChunkAssembly(max_bytes=10_000)
@@ -115,10 +147,16 @@ class ChunkAssembly:
         bytearray(b'helloworld')
     """
 
-    def __init__(self, *, max_bytes: int) -> None:
+    def __init__(self, *, max_bytes: int, topic: str = "") -> None:
         self._max_bytes = max_bytes
+        self._topic = topic
+        # In the order of the chunks that arrived last.
         self._pending: dict[bytes, _Pending] = {}
+        self._completed: dict[bytes, tuple[int, int, tuple[int, int]]] = {}
+        self._dropped: dict[bytes, tuple[int, int]] = {}
+        self._protected: bytes | None = None
         self.nbytes = 0
+        self.dropped = 0
         self.orphan: OrphanChunk | None = None
 
     def add(
@@ -142,60 +180,127 @@ class ChunkAssembly:
 
         Raises:
             CorruptMessageError: the chunk contradicts itself or the ones before it.
-            UnsupportedFeatureError: the messages under assembly would take more than `max_bytes`.
+            UnsupportedFeatureError: the message is complete, and larger than `max_bytes` by itself.
         """
         if not uuid or not 0 <= chunk_id < num_chunks or total_bytes < 0:
             msg = f"chunk {chunk_id} of {num_chunks} ({total_bytes} bytes in all, uuid {uuid!r}) is no chunk"
             raise CorruptMessageError(msg)
         pending = self._pending.get(uuid)
-        if pending and (pending.num_chunks, pending.total_bytes) != (num_chunks, total_bytes):
-            # A producer that restarted under its old name counts its messages from where it was: this is another one.
-            self._drop(uuid)
-            pending = None
-        if pending is None and chunk_id == 0:
-            self._make_room(len(uuid) + _CHUNK_OVERHEAD_BYTES, total_bytes)
-            self.nbytes += len(uuid) + _CHUNK_OVERHEAD_BYTES
-            pending = self._pending[uuid] = _Pending(num_chunks, total_bytes, position)
-        if pending is None or chunk_id > pending.next_chunk_id:
-            self._drop(uuid)
-            self.orphan = OrphanChunk(uuid, *position, chunk_id, num_chunks)
+        if chunk_id == 0:
+            if pending is None or pending.start != position:
+                pending = self._begin(uuid, num_chunks, total_bytes, position)
+        elif pending is None or (pending.num_chunks, pending.total_bytes) != (num_chunks, total_bytes):
+            # After a reconnect the last chunk of a complete message can come once more, and is an orphan then.
+            completed = self._completed.get(uuid)
+            if completed is None or completed[:2] != (num_chunks, total_bytes) or position <= completed[2]:
+                self.orphan = OrphanChunk(uuid, *position, chunk_id, num_chunks, self._dropped.get(uuid))
             return None
-        if chunk_id < pending.next_chunk_id:
+        # After a reconnect the entries since chunk 0 come again; one that was passed over is passed over again.
+        if chunk_id != pending.next_chunk_id or position < pending.last:
             return None
-        if len(pending.data) + len(payload) > total_bytes:
-            self._drop(uuid)
-            msg = f"the chunks up to {chunk_id} of {num_chunks} hold more than the {total_bytes} bytes announced"
+        # Before anything is changed, so that reading the chunk again tells whether it is stored like that.
+        received_bytes = pending.received_bytes + len(payload)
+        is_last = chunk_id == num_chunks - 1
+        if received_bytes > total_bytes or (is_last and received_bytes != total_bytes):
+            msg = (
+                f"{chunk_id + 1} of {num_chunks} chunks hold {received_bytes} bytes where {total_bytes} were announced "
+                f"for all of them"
+            )
             raise CorruptMessageError(msg)
-        self._make_room(len(payload), 0)
-        pending.data += payload
-        self.nbytes += len(payload)
+        if not self._make_room(uuid, 0 if pending.data is None else len(payload)):
+            self.orphan = OrphanChunk(uuid, *position, chunk_id, num_chunks, self._dropped.get(uuid))
+            return None
+        if pending.data is not None:
+            pending.data += payload
+            self.nbytes += len(payload)
+        elif is_last:
+            self._remove(uuid)
+            raise self._too_large(pending)
+        pending.received_bytes = received_bytes
         pending.next_chunk_id += 1
-        if pending.next_chunk_id < num_chunks:
+        pending.last = position
+        # To the end: a message that grows is not abandoned.
+        self._pending[uuid] = self._pending.pop(uuid)
+        if not is_last:
             return None
-        self._drop(uuid)
-        if len(pending.data) != total_bytes:
-            msg = f"all {num_chunks} chunks hold {len(pending.data)} bytes where {total_bytes} were announced"
-            raise CorruptMessageError(msg)
+        self._remove(uuid)
+        _remember(self._completed, uuid, (num_chunks, total_bytes, position))
         return pending.data
 
-    def _make_room(self, more_bytes: int, announced_bytes: int) -> None:
-        # A message too large to ever fit is refused with its first chunk, not after reading the limit's worth of it.
-        if max(self.nbytes + more_bytes, announced_bytes) > self._max_bytes:
-            msg = (
-                f"{len(self._pending)} chunked messages under assembly hold {self.nbytes} bytes, and the next one "
-                f"({max(more_bytes, announced_bytes)} bytes) would take more than maxPendingChunkBytes="
-                f"{self._max_bytes}: raise that option"
-            )
-            raise UnsupportedFeatureError(msg)
+    def protect(self, uuid: bytes) -> None:
+        """Drops every other message before those of this uuid, until another uuid is protected."""
+        self._protected = uuid
+        # If chunk 0 is no longer found where it was, looking there again would not find it either.
+        self._dropped.pop(uuid, None)
 
-    def _drop(self, uuid: bytes) -> None:
-        pending = self._pending.pop(uuid, None)
-        if pending:
-            self.nbytes -= len(pending.data) + len(uuid) + _CHUNK_OVERHEAD_BYTES
+    def discard(self, uuid: bytes) -> None:
+        """Drops a message if it is under assembly."""
+        self._drop(uuid, "it is corrupt")
+
+    def _begin(self, uuid: bytes, num_chunks: int, total_bytes: int, position: tuple[int, int]) -> _Pending:
+        self._drop(uuid, "another one began under the same uuid")
+        self._completed.pop(uuid, None)
+        self._dropped.pop(uuid, None)
+        overhead = len(uuid) + _CHUNK_OVERHEAD_BYTES
+        # Known from the first chunk on, but an error only when the message is complete: an abandoned one is no reason
+        # to stop.
+        fits = total_bytes + overhead <= self._max_bytes
+        pending = self._pending[uuid] = _Pending(num_chunks, total_bytes, position, fits=fits)
+        self.nbytes += overhead
+        return pending
+
+    def _too_large(self, pending: _Pending) -> UnsupportedFeatureError:
+        ledger_id, entry_id = pending.start
+        return UnsupportedFeatureError(
+            f"a chunked message of {pending.total_bytes} bytes, whose first chunk is {ledger_id}:{entry_id}, is larger "
+            f"than maxPendingChunkBytes={self._max_bytes} allows: raise that option"
+        )
+
+    def _make_room(self, uuid: bytes, more_bytes: int) -> bool:
+        """Whether `uuid` is still under assembly after messages were dropped so that `more_bytes` fit."""
+        while self.nbytes + more_bytes > self._max_bytes:
+            victim = next((other for other in self._pending if other not in (uuid, self._protected)), None)
+            if victim is None:
+                # By itself the message fits; beside the protected one it does not.
+                if len(self._pending) > 1:
+                    self._drop_for_now(uuid)
+                return uuid in self._pending
+            self._drop_for_now(victim)
+        return True
+
+    def _drop_for_now(self, uuid: bytes) -> None:
+        _remember(self._dropped, uuid, self._pending[uuid].start)
+        self._drop(uuid, "maxPendingChunkBytes is reached")
+
+    def _drop(self, uuid: bytes, reason: str) -> None:
+        pending = self._pending.get(uuid)
+        if pending is not None:
+            self._remove(uuid)
+            self.dropped += 1
+            logger.info(
+                "%s: dropped %d of %d chunks of the message that began at %d:%d: %s",
+                self._topic,
+                pending.next_chunk_id,
+                pending.num_chunks,
+                *pending.start,
+                reason,
+            )
+
+    def _remove(self, uuid: bytes) -> None:
+        pending = self._pending.pop(uuid)
+        data_bytes = 0 if pending.data is None else len(pending.data)
+        self.nbytes -= data_bytes + len(uuid) + _CHUNK_OVERHEAD_BYTES
 
     def pending_start(self) -> tuple[int, int] | None:
         """Ledger and entry of the oldest first chunk whose message is not complete; None where there is none."""
         return min((pending.start for pending in self._pending.values()), default=None)
+
+
+def _remember(messages: dict[bytes, _T], uuid: bytes, message: _T) -> None:
+    if len(uuid) <= _LONGEST_REMEMBERED_UUID_BYTES:
+        messages[uuid] = message
+        if len(messages) > _REMEMBERED_MESSAGES:
+            del messages[next(iter(messages))]
 
 
 class EntryDecoder:
@@ -223,7 +328,8 @@ class EntryDecoder:
         corrupt_entries: how many were skipped or became NULL.
         entry_messages: how many messages the last entry says it holds, which is what it takes of the FLOW permits. As
             the producer wrote it: in a corrupt entry it may be any number, negative ones too.
-        orphan: set by the `decode` that met a chunk without its beginning; whoever looks resets it to None.
+        orphan: set by the `decode` that met a chunk without its beginning; whoever looks resets it to None. If it is
+            the last chunk of a message of the range, decoding the entries from its first chunk on again completes it.
 
     Raises:
         OptionError: `schema` has a column or a type that cannot be built.
@@ -265,7 +371,7 @@ class EntryDecoder:
         self._verify_checksum = verify_checksum
         self._max_message_bytes = max_message_bytes
         self._max_chunked_bytes = max(max_message_bytes, max_pending_chunk_bytes)
-        self._chunks = ChunkAssembly(max_bytes=max_pending_chunk_bytes)
+        self._chunks = ChunkAssembly(max_bytes=max_pending_chunk_bytes, topic=topic)
         self.corrupt_entries = 0
         self.entry_messages = 1
         self.orphan: OrphanChunk | None = None
@@ -302,7 +408,7 @@ class EntryDecoder:
                 index 0.
             last_index: messages of a batch after this one are left out.
             emit: False for entries before the range, which are read only to find the beginning of chunked messages:
-                they give no row, and no error where they are corrupt or encrypted.
+                they give no row, and no error where they are corrupt, encrypted or too large.
 
         Returns:
             How many rows were appended: all of the entry's, or after an error none.
@@ -310,7 +416,7 @@ class EntryDecoder:
         Raises:
             CorruptMessageError: the entry is corrupt, and `on_corrupt` is ``fail``.
             EncryptedMessageError: its payload is encrypted, and `on_encrypted` is ``fail``.
-            UnsupportedFeatureError: its compression is unknown or not installed, chunked messages need more memory
+            UnsupportedFeatureError: its compression is unknown or not installed, it completes a chunked message larger
                 than `max_pending_chunk_bytes`, or a column would pass 2 GiB.
         """
         columns = self._columns
@@ -373,7 +479,7 @@ class EntryDecoder:
         payload: bytes | bytearray | memoryview | None = None
         max_bytes = self._max_message_bytes
         if flags & CHUNKED:
-            payload = self._add_chunk(ledger_id, entry_id)
+            payload = self._add_chunk(ledger_id, entry_id, emit)
             if payload is None:
                 return 0
             max_bytes = self._max_chunked_bytes
@@ -392,18 +498,30 @@ class EntryDecoder:
             return columns.append_batch(payload, ledger_id, entry_id, ack_set, first_index, last_index)
         return columns.append_single(payload, ledger_id, entry_id)
 
-    def _add_chunk(self, ledger_id: int, entry_id: int) -> bytearray | None:
+    def _add_chunk(self, ledger_id: int, entry_id: int, emit: bool) -> bytearray | None:
         columns, chunks = self._columns, self._chunks
-        payload = chunks.add(
-            columns.uuid,
-            columns.chunk_id,
-            columns.num_chunks,
-            columns.total_chunk_bytes,
-            (ledger_id, entry_id),
-            columns.payload(),
-        )
-        if chunks.orphan is not None:
-            self.orphan, chunks.orphan = chunks.orphan, None
+        try:
+            payload = chunks.add(
+                columns.uuid,
+                columns.chunk_id,
+                columns.num_chunks,
+                columns.total_chunk_bytes,
+                (ledger_id, entry_id),
+                columns.payload(),
+            )
+        except CorruptMessageError:
+            if self.on_corrupt != "fail":
+                chunks.discard(columns.uuid)
+            raise
+        except UnsupportedFeatureError:
+            if emit:
+                raise
+            return None
+        orphan, chunks.orphan = chunks.orphan, None
+        if orphan is not None:
+            self.orphan = orphan
+            if emit and orphan.chunk_id == orphan.num_chunks - 1:
+                chunks.protect(orphan.uuid)
         return payload
 
     def pending_chunk_start(self) -> tuple[int, int] | None:

@@ -643,7 +643,8 @@ class PulsarOptions(Options):
         check=between(1, _INT32_MAX, "from 1 to 2g"),
     )
     max_pending_chunk_bytes: int = option(
-        "Most bytes of chunked messages that a task may hold while they are incomplete.",
+        "Most bytes of chunked messages that a task may hold while they are incomplete; beyond it, those that wait "
+        "longest are dropped, and read again if their last chunk comes.",
         default=128 << 20,
         default_text="`128m`",
         parse=parse_size_bytes,

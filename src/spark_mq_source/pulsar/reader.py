@@ -330,6 +330,10 @@ class _RangeReader:
         orphan, self._decoder.orphan = self._decoder.orphan, None
         if orphan is None or orphan.chunk_id < orphan.num_chunks - 1 or not is_wanted:
             return
+        if orphan.first is not None:
+            self._look_back = Position(*orphan.first)
+            msg = f"reading the message that ends at {orphan.entry_id} again: its chunks were dropped to save memory"
+            raise _ResumeError(msg)
         opened_at = consumer.opened.first
         earliest = self._client.fetch_bounds([self._task.topic_partition])[self._task.topic_partition].first
         if opened_at <= earliest:

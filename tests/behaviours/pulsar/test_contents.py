@@ -193,6 +193,25 @@ def test_large_messages_of_the_cpp_client_in_chunks(pulsar_format: PulsarFormat,
     assert positions(table) == ids
 
 
+def test_a_producer_that_restarts_within_a_message_joins_no_two_of_the_same_uuid(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.topic()
+    with RawProducer(pulsar_format.service, topic) as producer:
+        for n, part in [(0, b"A0"), (0, b"B0"), (1, b"B1")]:
+            producer.send(metadata(chunk("u", n, 2, 4)), part)
+    assert pulsar_format.read(topic).column("value").to_pylist() == [b"B0B1"]
+
+
+def test_chunked_messages_that_do_not_fit_in_memory_together_come_all(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.topic()
+    with RawProducer(pulsar_format.service, topic) as producer:
+        for n in range(2):
+            for uuid in "abcde":
+                producer.send(metadata(chunk(uuid, n, 2, 1_000_000)), uuid.encode() * 500_000)
+    values = pulsar_format.read(topic, maxPendingChunkBytes="2100k").column("value").to_pylist()
+    assert [value[:1] for value in values] == [b"a", b"b", b"c", b"d", b"e"]
+    assert {len(value) for value in values} == {1_000_000}
+
+
 def test_chunks_of_several_producers_between_each_other(pulsar_format: PulsarFormat):
     topic, rng = pulsar_format.broker.topic(), random.Random(11)
     messages = {f"uuid-{n}": rng.randbytes(100 * n + 50) for n in range(8)}

@@ -742,7 +742,7 @@ def test_redelivered_chunks_are_ignored(impl: str) -> None:
 def test_a_chunk_without_its_beginning_is_an_orphan(impl: str) -> None:
     d = decoder(impl)
     assert d.decode(1, 9, chunk(b"c", 2, 3, 3)) == 0
-    assert d.orphan == OrphanChunk(b"u", 1, 9, 2, 3)
+    assert d.orphan == OrphanChunk(b"u", 1, 9, 2, 3, None)
     d.orphan = None
     d.decode(1, 10, entry())
     assert d.orphan is None
@@ -755,12 +755,52 @@ def test_a_chunk_without_its_beginning_is_an_orphan(impl: str) -> None:
     assert [r["value"] for r in taken(d)] == [b"", b"abc"]
 
 
-def test_a_chunk_missing_in_between_makes_an_orphan_of_the_rest(impl: str) -> None:
+def test_a_chunk_that_comes_too_early_is_ignored_and_taken_when_it_is_sent_again(impl: str) -> None:
+    # A0 and A2 are stored, A1 is refused for its checksum: the producer sends A1 and A2 again.
+    d = decoder(impl)
+    for entry_id, chunk_id in enumerate([0, 2, 1, 2]):
+        d.decode(1, entry_id, chunk(b"abc"[chunk_id : chunk_id + 1], chunk_id, 3, 3))
+        assert d.orphan is None
+    assert [(r["value"], r["message_id"]["entry_id"]) for r in taken(d)] == [(b"abc", 3)]
+
+
+def test_a_chunk_that_contradicts_the_first_one_does_not_belong_to_it(impl: str) -> None:
     d = decoder(impl)
     d.decode(1, 0, chunk(b"a", 0, 4, 4))
-    d.decode(1, 2, chunk(b"c", 2, 4, 4))
-    assert d.orphan is not None
+    d.decode(1, 1, chunk(b"x", 1, 2, 2))
+    assert d.orphan == OrphanChunk(b"u", 1, 1, 1, 2, None)
+    assert d.pending_chunk_start() == (1, 0)
+
+
+def test_a_producer_that_restarts_within_a_message_does_not_join_two_of_the_same_uuid_and_size(impl: str) -> None:
+    d = decoder(impl)
+    for entry_id, (part, chunk_id) in enumerate([(b"A0", 0), (b"B0", 0), (b"B1", 1), (b"C0", 0), (b"C1", 1)]):
+        d.decode(1, entry_id, chunk(part, chunk_id, 2, 4))
+    assert [r["value"] for r in taken(d)] == [b"B0B1", b"C0C1"]
+    assert d.orphan is None
     assert d.pending_chunk_start() is None
+
+
+def test_chunks_of_a_complete_message_that_are_sent_again_are_ignored(impl: str) -> None:
+    # The receipts of A1 and A2 were lost, and the topic has no deduplication.
+    d = decoder(impl)
+    for entry_id, chunk_id in enumerate([0, 1, 2, 1, 2]):
+        d.decode(1, entry_id, chunk(b"abc"[chunk_id : chunk_id + 1], chunk_id, 3, 3))
+        assert d.orphan is None
+    assert [r["value"] for r in taken(d)] == [b"abc"]
+
+
+def test_the_last_chunk_again_at_its_own_position_is_an_orphan(impl: str) -> None:
+    # The message is put together, and then found not to decompress: only its first chunk tells whether it is so.
+    d = decoder(impl)
+    d.decode(1, 0, chunk(b"a", 0, 2, 2, compression=2, uncompressed_size=9))
+    for _ in range(2):
+        with pytest.raises(CorruptMessageError, match="message 1:1: ZLIB"):
+            d.decode(1, 1, chunk(b"b", 1, 2, 2, compression=2, uncompressed_size=9))
+        assert d.decode(1, 1, chunk(b"b", 1, 2, 2, compression=2, uncompressed_size=9)) == 0
+        assert d.orphan == OrphanChunk(b"u", 1, 1, 1, 2, None)
+        d.orphan = None
+        assert d.decode(1, 0, chunk(b"a", 0, 2, 2), (), 0, WHOLE_ENTRY, False) == 0
 
 
 def test_a_uuid_used_again_for_another_message_begins_anew(impl: str) -> None:
@@ -784,23 +824,77 @@ def test_chunks_before_the_range_are_kept_and_not_emitted(impl: str) -> None:
     assert d.pending_chunk_start() is None
 
 
-def test_chunks_that_do_not_add_up_are_corrupt(impl: str) -> None:
+@pytest.mark.parametrize("last", [b"b", b"bbbbb"])
+def test_chunks_that_do_not_add_up_are_corrupt_however_often_they_are_read(impl: str, last: bytes) -> None:
     d = decoder(impl)
     d.decode(1, 0, chunk(b"a", 0, 2, 5))
-    with pytest.raises(CorruptMessageError, match="message 1:1: all 2 chunks hold 2 bytes where 5 were announced"):
-        d.decode(1, 1, chunk(b"b", 1, 2, 5))
+    message = f"message 1:1: 2 of 2 chunks hold {1 + len(last)} bytes where 5 were announced for all of them"
+    for _ in range(2):
+        with pytest.raises(CorruptMessageError, match=message):
+            d.decode(1, 1, chunk(last, 1, 2, 5))
+        assert d.pending_chunk_start() == (1, 0)
+        d.decode(1, 0, chunk(b"a", 0, 2, 5))
+
+
+@pytest.mark.parametrize(("on_corrupt", "rows"), [("skip", 0), ("null", 1)])
+def test_chunks_that_do_not_add_up_are_dropped_where_corruption_is_allowed(
+    impl: str, on_corrupt: str, rows: int
+) -> None:
+    d = decoder(impl, on_corrupt=on_corrupt)
+    d.decode(1, 0, chunk(b"a", 0, 2, 5))
+    assert d.decode(1, 1, chunk(b"b", 1, 2, 5)) == rows
     assert d.pending_chunk_start() is None
 
 
 @pytest.mark.parametrize("on_corrupt", ["fail", "skip", "null"])
-def test_memory_for_chunks_is_bounded_and_the_option_named(impl: str, on_corrupt: str) -> None:
+def test_a_complete_message_beyond_the_bound_names_the_option(impl: str, on_corrupt: str) -> None:
     d = decoder(impl, max_pending_chunk_bytes=2000, on_corrupt=on_corrupt)
-    with pytest.raises(UnsupportedFeatureError, match=r"message 1:0: .*maxPendingChunkBytes=2000: raise that option"):
-        d.decode(1, 0, chunk(b"a", 0, 2, 2001))
-    for n in range(3):
-        assert d.decode(1, n, chunk(b"a", 0, 2, 2, uuid=f"u{n}")) == 0
-    with pytest.raises(UnsupportedFeatureError, match="3 chunked messages under assembly hold"):
-        d.decode(1, 3, chunk(b"a", 0, 2, 2, uuid="u3"))
+    assert d.decode(1, 0, chunk(bytes(2000), 0, 2, 2001)) == 0
+    message = r"message 1:1: a chunked message of 2001 bytes, whose first chunk is 1:0, .*maxPendingChunkBytes=2000"
+    with pytest.raises(UnsupportedFeatureError, match=message):
+        d.decode(1, 1, chunk(b"a", 1, 2, 2001))
+
+
+def test_a_message_beyond_the_bound_that_is_abandoned_or_before_the_range_stops_nobody(impl: str) -> None:
+    d = decoder(impl, max_pending_chunk_bytes=2000)
+    d.decode(1, 0, chunk(bytes(1000), 0, 3, 1 << 30, uuid="abandoned"))
+    for n in range(2):
+        assert d.decode(1, 1 + n, chunk(bytes(1000), n, 2, 2000, uuid="before"), (), 0, WHOLE_ENTRY, False) == 0
+    for n in range(2):
+        d.decode(1, 3 + n, chunk(b"b" * 100, n, 2, 200))
+    assert [r["value"] for r in taken(d)] == [b"b" * 200]
+
+
+def test_abandoned_messages_are_dropped_where_memory_ends_and_the_live_ones_stay(impl: str, caplog: Any) -> None:
+    caplog.set_level("INFO")
+    d = decoder(impl, max_pending_chunk_bytes=5000)
+    d.decode(1, 0, chunk(b"a" * 100, 0, 50, 5000 - 513, uuid="l"))
+    for n in range(1, 40):
+        d.decode(1, 2 * n - 1, chunk(bytes(900), 0, 2, 1800, uuid=f"abandoned-{n}"))
+        d.decode(1, 2 * n, chunk(b"%03d" % n, n, 50, 5000 - 513, uuid="l"))
+    assert d.orphan is None
+    assert d.pending_chunk_start() == (1, 0)
+    assert "t: dropped 1 of 2 chunks of the message that began at 1:1: maxPendingChunkBytes is reached" in caplog.text
+
+
+def test_a_live_message_that_was_dropped_is_found_by_reading_it_again(impl: str) -> None:
+    # Five messages between each other, of which two fit at a time.
+    entries = [(n, chunk(b"%d" % n * 600, part, 2, 1200, uuid=f"u{n}")) for part in range(2) for n in range(5)]
+    d = decoder(impl, max_pending_chunk_bytes=2 * (1200 + 514))
+    values = []
+    done = at = 0
+    for _ in range(100):
+        if at == len(entries):
+            break
+        d.decode(1, at, entries[at][1], (), 0, WHOLE_ENTRY, at >= done)
+        if d.orphan is not None and at >= done:
+            d.orphan, at = None, 0
+            continue
+        d.orphan = None
+        at += 1
+        done = max(done, at)
+        values += [r["value"] for r in taken(d)]
+    assert values == [b"%d" % n * 1200 for n in range(5)]
 
 
 def test_assembly_gives_back_what_it_took() -> None:
@@ -811,6 +905,12 @@ def test_assembly_gives_back_what_it_took() -> None:
         assert chunks.nbytes == 0
         chunks.add(b"v", 1, 2, 2, (0, n), b"x")
         assert chunks.nbytes == 0
+    assert chunks.dropped == 0
+    for n in range(1000):
+        chunks.add(b"u", 0, 2, 2000, (1, n), bytes(1000))
+    assert (chunks.nbytes, chunks.dropped) == (1000 + 1 + 512, 999)
+    chunks.discard(b"u")
+    assert (chunks.nbytes, chunks.dropped) == (0, 1000)
 
 
 # Batches and columns
