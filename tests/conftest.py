@@ -55,8 +55,8 @@ def implementation() -> str:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     pulsar_version = config.getoption("--pulsar-version")
     broker = config.getoption("--pulsar-url") or f"{pulsar_version}, started when a test needs it"
-    nsqd = "nsqd from PATH, and " if nsqd_on_path() else ""
-    nsq = f"{nsqd}the embedded broker (the test's id says which one it used)"
+    nsqd = "nsqd from PATH" if nsqd_on_path() else "nsqd is not on PATH (its tests are skipped)"
+    nsq = f"the embedded broker; {nsqd}"
     packages = ", ".join(f"{name} {version(name)}" for name in ("pyspark", "pyarrow", "protobuf"))
     return [f"spark-mq-source: decodes with {implementation()}; {packages}", f"pulsar: {broker}", f"nsq: {nsq}"]
 

@@ -273,9 +273,16 @@ def start_nsq(kind: str, folder: Path, **settings: Any) -> Iterator[NsqUnderTest
         under_test.broker.stop()
 
 
-@pytest.fixture(scope="session", params=["embedded", *(["nsqd"] if nsqd_on_path() else [])])
+def _skip_without_nsqd() -> None:
+    if not nsqd_on_path():
+        pytest.skip("nsqd and nsqlookupd are not on PATH; the same test runs on the embedded broker")
+
+
+@pytest.fixture(scope="session", params=["embedded", "nsqd"])
 def nsq_kind(request: pytest.FixtureRequest) -> str:
-    """Which NSQ broker a test runs against: every test with both, where nsqd and nsqlookupd are on PATH."""
+    """Which NSQ broker a test runs against: every test with both; skipped without nsqd and nsqlookupd on PATH."""
+    if request.param == "nsqd":
+        _skip_without_nsqd()
     return str(request.param)
 
 
@@ -309,7 +316,8 @@ def nsq_embedded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 @pytest.fixture(scope="session")
 def nsq_nsqd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[NsqUnderTest]]:
-    """The same of nsqd, where that is on PATH."""
+    """The same of nsqd; skipped if that is not on PATH."""
+    _skip_without_nsqd()
     with _nsq_cluster("nsqd", tmp_path_factory.mktemp("nsqd-cluster")) as brokers:
         yield brokers
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from dev.nsq_broker import nsqd_on_path
 from tests.behaviours.formats import Format, NsqFormat, PulsarFormat, TubeMQFormat
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
 from tests.fix_net import FaultProxy
 from tests.fix_tubemq import TubeUnderTest
 
-FORMATS = ["pulsar", "tubemq", "nsq_embedded", *(["nsq_nsqd"] if nsqd_on_path() else [])]
+FORMATS = ["pulsar", "tubemq", "nsq_embedded", "nsq_nsqd"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

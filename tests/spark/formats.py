@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from dev.nsq_broker import nsqd_on_path
 from spark_mq_source.core.options import READ
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
 from spark_mq_source.tubemq.reader import reading_group
@@ -290,7 +289,7 @@ FORMATS = [
             rows_stay=False,
             broker=broker,
         )
-        for broker in ("embedded", *(["nsqd"] if nsqd_on_path() else []))
+        for broker in ("embedded", "nsqd")
     ),
 ]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode
 
-from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, TopicNotFoundError
+from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, TopicNotFoundError, TransportError
 from spark_mq_source.net.http import fetch_json
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.nsq.options import NsqOptions, parse_address
@@ -36,8 +36,13 @@ _UNREACHABLE_SECONDS: Final = 60.0
 """How long an HTTP interface that did not answer is not asked again for such."""
 _NANOSECONDS_A_MS: Final = 1_000_000
 
+_NO_SUCH_TOPIC: Final = "TOPIC_NOT_FOUND"
+"""In the body of nsqlookupd's 404 to a lookup (nsqlookupd 1.3.0)."""
+
 _unreachable_until: dict[str, float] = {}
 """By URL, in monotonic seconds; of this process, because each task asks anew."""
+_unreachable_reasons: dict[str, str] = {}
+"""By URL; why it did not answer the last time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +69,12 @@ class Topology:
     Attributes:
         nsqds: those that have it, in an order that does not change; of `nsqdTcpAddresses` all.
         channels: the topic's channels as far as nsqlookupd knows.
+        is_known: whether an nsqlookupd knows the topic. It may do so without any nsqd: those that have it are down.
     """
 
     nsqds: tuple[Nsqd, ...]
     channels: frozenset[str]
+    is_known: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +146,21 @@ class NsqClient:
             raise error.within(f"nsq{hint}") from error
 
     def fetch_topology(self, topic: str) -> Topology:
-        """The nsqd that have a topic, and its channels. A topic that nobody knows has none.
+        """The nsqd that have a topic, and its channels.
 
         Raises:
             MQSourceError: no nsqlookupd answered, or one with what it should not.
         """
         found = dict(self._given())
         channels: set[str] = set()
-        for url, answer in self._ask_lookupds(f"/lookup?{urlencode({'topic': topic})}"):
+        answers = self._ask_lookupds(f"/lookup?{urlencode({'topic': topic})}")
+        for url, answer in answers:
             for producer in _objects(answer, "producers", url):
                 nsqd = self._nsqd_of(producer, url)
                 found.setdefault(nsqd.name, nsqd)
             names = answer.get("channels")
             channels.update(name for name in names if isinstance(name, str)) if isinstance(names, list) else None
-        return Topology(tuple(found[name] for name in sorted(found)), frozenset(channels))
+        return Topology(tuple(found[name] for name in sorted(found)), frozenset(channels), bool(answers))
 
     def fetch_writable(self, topic: str | None) -> tuple[Nsqd, ...]:
         """The nsqd to write to: all there are, whether they have the topic or not, but no tombstoned ones.
@@ -193,6 +201,10 @@ class NsqClient:
             deferred=_number(counted.get("deferred_count")),
             is_paused=is_paused,
         )
+
+    def why_no_stats(self, nsqd: Nsqd) -> str:
+        """Why `fetch_stats` gave None; empty if it is not known."""
+        return _unreachable_reasons.get(nsqd.http_url or "", "")
 
     def fetch_limits(self, nsqd: Nsqd) -> Limits:
         """What an nsqd takes: what the options say, else what it says itself, else nsqd's defaults."""
@@ -269,8 +281,14 @@ class NsqClient:
         def ask(url: str) -> Mapping[str, object] | MQSourceError | None:
             try:
                 answer = self._fetch(url + path, timeout_seconds, headers)
-            except TopicNotFoundError:
-                return None
+            except TopicNotFoundError as error:
+                # Any other 404 is another program's, such as that of an nsqd (nsqlookupd 1.3.0: {"message": ...}).
+                if _NO_SUCH_TOPIC in (error.broker_message or ""):
+                    return None
+                msg = (
+                    f"{url}{path}: HTTP status 404 without {_NO_SUCH_TOPIC}; is this the HTTP address of an nsqlookupd?"
+                )
+                return RemoteProtocolError(msg)
             except MQSourceError as error:
                 return error
             if isinstance(answer, dict):
@@ -284,7 +302,7 @@ class NsqClient:
             answers = list(zip(urls, pool.map(ask, urls), strict=True))
         failures = [(url, answer) for url, answer in answers if isinstance(answer, MQSourceError)]
         for url, answer in answers:
-            if isinstance(answer, MQSourceError):
+            if isinstance(answer, TransportError):
                 _unreachable_until[url] = time.monotonic() + _UNREACHABLE_SECONDS
             else:
                 _unreachable_until.pop(url, None)
@@ -298,10 +316,12 @@ class NsqClient:
         try:
             is_guess = not self._options.nsqd_http_addresses and nsqd.name in dict(self._given())
             if is_guess and not self._is_of(url, nsqd):
+                _unreachable_reasons[url] = f"{url} is not the HTTP interface of {nsqd.name}; set nsqdHttpAddresses"
                 return None
             return self._fetch(url + path, _OPTIONAL_SECONDS, {}, retries=False)
         except MQSourceError as error:
             logger.info("%s: no HTTP interface at %s, going on without: %s", nsqd.name, url, error)
+            _unreachable_reasons[url] = str(error)
             _unreachable_until[url] = time.monotonic() + _UNREACHABLE_SECONDS
             return None
 

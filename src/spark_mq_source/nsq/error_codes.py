@@ -44,6 +44,7 @@ _CODES: Final = {
     "E_MPUB_FAILED": _STORED,
     "E_DPUB_FAILED": _STORED,
 }
+_BODY_TOO_BIG: Final = _Code(BrokerError, "set maxBodyBytes to nsqd's -max-body-size to send smaller ones")
 _TLS_REQUIRED: Final = _Code(BrokerError, "this nsqd wants TLS: set tls=true")
 
 
@@ -65,6 +66,8 @@ def error_for_code(code: str, words: str, context: str = "") -> BrokerError:
     known = _CODES.get(code, _Code(BrokerError, "see nsqd's log"))
     if code == "E_INVALID" and "TLS" in words:
         known = _TLS_REQUIRED
+    elif code == "E_BAD_BODY" and words.startswith("MPUB"):
+        known = _BODY_TOO_BIG
     shown = " ".join(words.split())
     if len(shown) > MAX_BROKER_MESSAGE_CHARACTERS:
         shown = f"{shown[:MAX_BROKER_MESSAGE_CHARACTERS]}..."

@@ -265,8 +265,9 @@ class NsqOptions(Options):
         parse=_parse_topic,
     )
     create_channel: bool = option(
-        "Whether a channel that does not exist is created. The first channel of a topic gets what waits in the topic, "
-        "any other only what is published from then on.",
+        "Whether a channel that does not exist is created, and a stream waits for a topic that does not exist; else "
+        "either is an error when the query starts. The first channel of a topic gets what waits in the topic, any "
+        "other only what is published from then on.",
         default=False,
     )
     wal_dir: str | None = option(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from spark_mq_source.core.errors import MQSourceError, TopicNotFoundError
+from spark_mq_source.core.errors import BrokerError, MQSourceError, TopicNotFoundError
 from spark_mq_source.nsq.client import ChannelStats, NsqClient, Nsqd
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.reader import NsqRange
@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 16
 """HTTP interfaces asked at the same time."""
+
+_TLS_REQUIRED: Final = "TLS_REQUIRED"
+"""In the body of nsqd's 403 over plain HTTP with `-tls-required` (nsqd 1.3.0)."""
 
 Waiting = Mapping[Nsqd, int | None]
 """How many messages wait on each nsqd; None where it does not say."""
@@ -63,20 +66,28 @@ def _drain(options: NsqOptions) -> list[tuple[Nsqd, int | None]]:
     return _drain_tasks(options, fetch_waiting(client, options, nsqds))
 
 
-def nobody_has_it(options: NsqOptions) -> TopicNotFoundError:
-    """The error of a topic that is nowhere."""
+def nobody_has_it(options: NsqOptions, *, is_stream: bool = False) -> TopicNotFoundError:
+    """The error of a topic that no nsqd has."""
     asked = ", ".join(options.nsqlookupd_http_addresses)
+    wait = "; set createChannel=true to wait for it" if is_stream else ""
     return TopicNotFoundError(
-        f"nsq topic {options.topic}: no nsqd has it, says {asked}: it is there once something was published to it"
+        f"nsq topic {options.topic}: {asked}: no nsqd is registered with this topic. Check the topic's name, and that "
+        f"its nsqd are up; the first message that is published to a topic creates it{wait}"
     )
 
 
-def find_nsqds(client: NsqClient, options: NsqOptions) -> Sequence[Nsqd]:
-    """The nsqd that have the topic; makes sure that the channel is there, or creates it on each.
+def find_nsqds(client: NsqClient, options: NsqOptions, *, was_found: bool = False) -> Sequence[Nsqd]:
+    """The nsqd that have the topic; makes sure that the channel exists, or creates it on each.
+
+    Args:
+        client: finds them.
+        options: of the query.
+        was_found: whether the query has found the channel before. An nsqd that cannot be checked now, because it
+            restarts, is no error then.
 
     Raises:
-        TopicNotFoundError: the channel is not there and not to be created, or nobody can say whether it is.
-        MQSourceError: no nsqlookupd answers, or no nsqd can be reached where a channel is to be created.
+        TopicNotFoundError: the channel does not exist or cannot be checked, and `createChannel` is false.
+        MQSourceError: no nsqlookupd answers, or an nsqd cannot be reached to check or create the channel.
     """
     topic, channel = options.topic or "", options.channel or ""
     topology = client.fetch_topology(topic)
@@ -85,14 +96,10 @@ def find_nsqds(client: NsqClient, options: NsqOptions) -> Sequence[Nsqd]:
     stats = _ask(client, options, topology.nsqds)
     if any(found is not None and found.exists for found in stats.values()):
         return topology.nsqds
+    if was_found and not all(stats.values()):
+        return topology.nsqds
     if not options.create_channel:
-        who = ", ".join(nsqd.name for nsqd in topology.nsqds)
-        why = "has no such channel" if all(stats.values()) else "does not say over HTTP whether it has the channel"
-        msg = (
-            f"nsq topic {topic}, channel {channel}: {who} {why}; set createChannel=true to create it: the first "
-            f"channel of a topic gets what waits in the topic, any other what is published from then on"
-        )
-        raise TopicNotFoundError(msg)
+        raise _no_channel(client, options, stats)
     failures: list[MQSourceError] = []
     for nsqd in topology.nsqds:
         try:
@@ -106,6 +113,36 @@ def find_nsqds(client: NsqClient, options: NsqOptions) -> Sequence[Nsqd]:
     if len(failures) == len(topology.nsqds):
         raise failures[0]
     return topology.nsqds
+
+
+def _no_channel(
+    client: NsqClient, options: NsqOptions, stats: Mapping[Nsqd, ChannelStats | None]
+) -> TopicNotFoundError:
+    """The error of a channel that no nsqd is known to have.
+
+    Raises:
+        MQSourceError: an nsqd that could have it cannot be reached.
+    """
+    where = f"nsq topic {options.topic}, channel {options.channel}"
+    unknown = [nsqd for nsqd, found in stats.items() if found is None]
+    for nsqd in unknown:
+        # Why its HTTP interface does not answer may be why nothing of it can be used.
+        try:
+            client.open_session(nsqd).close()
+        except MQSourceError as error:
+            raise error.within(f"{where}: looking for the channel on {nsqd.name}") from error
+        # It lets a connection without TLS begin, and refuses its first command (nsqd 1.3.0).
+        if not options.tls and _TLS_REQUIRED in client.why_no_stats(nsqd):
+            msg = f"{where}: looking for the channel on {nsqd.name}: this nsqd requires TLS: set tls=true"
+            raise BrokerError(msg, code_name=_TLS_REQUIRED)
+    if not unknown:
+        why = f"{', '.join(nsqd.name for nsqd in stats)} has no such channel"
+    else:
+        why = f"no HTTP interface says whether the channel exists ({client.why_no_stats(unknown[0])})"
+    return TopicNotFoundError(
+        f"{where}: {why}; set createChannel=true to create it: the first channel of a topic gets what waits in the "
+        f"topic, any other what is published from then on"
+    )
 
 
 def fetch_waiting(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd]) -> dict[Nsqd, int | None]:

@@ -159,7 +159,7 @@ class Consumer:
             The ids of the messages whose FIN nsqd refused, 16 bytes each: they are delivered again.
 
         Raises:
-            RequestTimeoutError: no answer in time.
+            RequestTimeoutError: no answer in time; the session is closed then.
             ConnectionLostError: the connection has ended: what became of the FINs is unknown.
         """
         with self._arrived:
@@ -173,6 +173,7 @@ class Consumer:
         try:
             answer.result(timeout_seconds)
         except FutureTimeoutError:
+            self.session.close()
             msg = (
                 f"nsq topic {self.topic}, channel {self.channel}: {self.session.address}: no CLOSE_WAIT within "
                 f"{timeout_seconds:.0f} s"

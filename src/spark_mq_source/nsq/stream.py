@@ -21,7 +21,15 @@ from spark_mq_source.core.errors import OptionError, TransportError
 from spark_mq_source.nsq.client import NsqClient, Nsqd
 from spark_mq_source.nsq.offsets import BatchOffset
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.planner import fetch_waiting, find_nsqds, plan_document, tasks_of, trigger_tasks
+from spark_mq_source.nsq.planner import (
+    Waiting,
+    fetch_waiting,
+    find_nsqds,
+    nobody_has_it,
+    plan_document,
+    tasks_of,
+    trigger_tasks,
+)
 from spark_mq_source.nsq.reader import NsqRange
 from spark_mq_source.nsq.recent import RECENT_IDS
 from spark_mq_source.nsq.session import Session
@@ -60,8 +68,10 @@ class NsqStream:
         self._client = NsqClient(options)
         self._store: Store = open_store(options.wal_dir or "", probe=True)
         self.newest: dict[str, object] | None = None
-        # How many more messages there are to be read, once that is fixed.
-        self._left: int | None = None
+        self._was_found = False
+        # How many more messages each nsqd is read for, by name, once that is fixed; None until it has no more.
+        self._left: dict[str, int | None] | None = None
+        self._planned_now: int | None = None
         self._held: dict[str, Session] = {}
 
     def close(self) -> None:
@@ -73,10 +83,15 @@ class NsqStream:
         """Where a query starts that has no checkpoint: before the first batch of a folder of its own.
 
         Raises:
-            TopicNotFoundError: the channel is not there and not to be created.
+            TopicNotFoundError: no nsqlookupd knows the topic, or the channel does not exist, and `createChannel` is
+                false.
             MQSourceError: no nsqlookupd answers, or no nsqd can be reached where a channel is to be created.
         """
-        find_nsqds(self._client, self._options)
+        nsqds = self._find_nsqds()
+        if not nsqds and not self._options.create_channel:
+            if not self._client.fetch_topology(self._options.topic or "").is_known:
+                raise nobody_has_it(self._options, is_stream=True)
+            logger.warning("nsq topic %s: none of its nsqd is registered now; the query waits", self._options.topic)
         return BatchOffset(uuid.uuid4().hex, 0).to_json()
 
     def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
@@ -91,9 +106,9 @@ class NsqStream:
             MQSourceError: no nsqlookupd answers, or the channel is not there.
         """
         at = _offset(self.initial() if start is None else start)
-        nsqds = find_nsqds(self._client, self._options)
+        nsqds = self._find_nsqds()
         self._hold(nsqds)
-        waiting = fetch_waiting(self._client, self._options, nsqds)
+        waiting: Waiting = fetch_waiting(self._client, self._options, nsqds)
         known = [depth for depth in waiting.values() if depth is not None]
         self.newest = at.to_json() | {
             "topic": self._options.topic,
@@ -103,29 +118,38 @@ class NsqStream:
         if is_planned(self._store, following.folder):
             # Planned before the query ended, and not yet known to Spark, or to be done over.
             return following.to_json()
+        if self._left is not None:
+            waiting = self._aimed(at, waiting, self._left)
+        if not any(depth is None or depth for depth in waiting.values()):
+            return at.to_json()
         budget = self._options.max_rows_per_trigger if limited else None
-        if self._left is not None:
-            budget = self._left if budget is None else min(budget, self._left)
-        if (known and len(known) == len(waiting) and not any(known)) or not nsqds or budget == 0:
-            return at.to_json()
-        if self._left is not None and not known and at.batch and self._was_empty(at):
-            return at.to_json()
         tasks = trigger_tasks(self._options, waiting, budget, turn=following.batch)
-        if self._left is not None:
-            self._left -= sum(rows or 0 for _, rows in tasks)
         write_plan(self._store, following.folder, plan_document(tasks, *self._remembered(at)))
+        self._planned_now = following.batch
         return following.to_json()
 
     def aim_at_now(self) -> None:
         """From now on `latest` plans no more messages than there are now (`Trigger.AvailableNow`).
 
-        Where an nsqd does not say how many there are, it ends after a batch that found none.
+        An nsqd whose HTTP interface does not tell how many there are is read until a batch finds none there.
 
         Raises:
-            MQSourceError: no nsqlookupd answers, or the channel is not there.
+            TopicNotFoundError: no nsqd has the topic, and `createChannel` is false.
+            MQSourceError: no nsqlookupd answers, or the channel does not exist.
         """
-        waiting = fetch_waiting(self._client, self._options, find_nsqds(self._client, self._options))
-        self._left = sum(depth or 0 for depth in waiting.values())
+        nsqds = self._find_nsqds()
+        if not nsqds and not self._options.create_channel:
+            raise nobody_has_it(self._options)
+        waiting = fetch_waiting(self._client, self._options, nsqds)
+        for nsqd in nsqds:
+            if waiting[nsqd] is None:
+                logger.warning(
+                    "nsq topic %s, nsqd %s: number of waiting messages unknown (%s); read until a batch finds none",
+                    self._options.topic,
+                    nsqd.name,
+                    self._client.why_no_stats(nsqd),
+                )
+        self._left = {nsqd.name: waiting[nsqd] for nsqd in nsqds}
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[NsqRange]:
         """The tasks of one trigger; the same for the same offsets.
@@ -163,12 +187,46 @@ class NsqStream:
                 except TransportError as error:
                     logger.warning("%s: the channel %s of %s is not kept there: %s", nsqd.name, channel, topic, error)
 
-    def _was_empty(self, at: BatchOffset) -> bool:
-        tasks = tasks_of(at.folder, read_plan(self._store, at.folder))
-        logs = [TaskLog(self._store, at.folder, task.task) for task in tasks]
-        for log in logs:
+    def _find_nsqds(self) -> Sequence[Nsqd]:
+        nsqds = find_nsqds(self._client, self._options, was_found=self._was_found)
+        self._was_found = self._was_found or bool(nsqds)
+        return nsqds
+
+    def _aimed(self, at: BatchOffset, waiting: Waiting, left: dict[str, int | None]) -> Waiting:
+        """What is still to be read of what waits, after the batches until `at`.
+
+        Raises:
+            MQSourceError: the last batch found nothing on an nsqd because it cannot be reached.
+        """
+        # What was planned before is not part of what was counted, or was read before it was.
+        if at.batch == self._planned_now:
+            self._planned_now = None
+            for name, found in self._found(at).items():
+                nsqd = next((nsqd for nsqd in waiting if nsqd.name == name), None)
+                expected = left.get(name, 0)
+                if found or nsqd is None:
+                    left[name] = None if expected is None else max(0, expected - found)
+                elif waiting[nsqd] != 0:
+                    # The batch is empty, too, if its task could not connect.
+                    self._client.open_session(nsqd).close()
+                    if waiting[nsqd] is None:
+                        left[name] = 0
+        for nsqd, depth in waiting.items():
+            if left.get(nsqd.name, 0) is None and depth is not None:
+                left[nsqd.name] = depth
+        for name in left.keys() - {nsqd.name for nsqd in waiting}:
+            if left.pop(name) != 0:
+                logger.warning("nsq topic %s: nsqd %s is gone before it was read", self._options.topic, name)
+        return {nsqd: _least(depth, left.get(nsqd.name, 0)) for nsqd, depth in waiting.items()}
+
+    def _found(self, at: BatchOffset) -> dict[str, int]:
+        """How many messages a batch has, by the nsqd's name."""
+        found: dict[str, int] = {}
+        for task in tasks_of(at.folder, read_plan(self._store, at.folder)):
+            log = TaskLog(self._store, at.folder, task.task)
             log.catch_up()
-        return not any(log.rows for log in logs)
+            found[task.nsqd.name] = found.get(task.nsqd.name, 0) + log.rows
+        return found
 
     def _remembered(self, at: BatchOffset) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
         """What may come again after this batch, by nsqd.
@@ -198,6 +256,11 @@ class NsqStream:
                 )
                 found.setdefault(task.nsqd.name, {}).update(dict.fromkeys(unfinished, now))
         return {name: ids for name, ids in found.items() if ids}, {name: ids for name, ids in recent.items() if ids}
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    """The smaller of two bounds; None is none."""
+    return other if one is None else one if other is None else min(one, other)
 
 
 def _offset(document: Mapping[str, object]) -> BatchOffset:

@@ -368,10 +368,13 @@ class NsqWriter:
         """How long to wait for the next answer; ends the connection of an nsqd that gives none.
 
         Raises:
-            RequestTimeoutError: `sendTimeout` has passed without any OK.
+            RequestTimeoutError: `sendTimeout` has passed without any OK, or `operationTimeout` without a connection.
         """
         now = time.monotonic()
-        whole = self._options.send_timeout_ms / 1000
+        limit, limit_ms = "OK within sendTimeout", self._options.send_timeout_ms
+        if all(target.session is None for target in self._targets) and self._options.operation_timeout_ms < limit_ms:
+            limit, limit_ms = "connection within operationTimeout", self._options.operation_timeout_ms
+        whole = limit_ms / 1000
         left = self._last_progress + whole - now
         if left <= 0:
             waiting = (
@@ -379,7 +382,7 @@ class NsqWriter:
             )
             reason = f": {self._last_error}" if self._last_error is not None else ""
             what = f"{waiting.rows} rows to topic {waiting.command.topic}" if waiting is not None else "rows"
-            msg = f"nsq: writing {what}: no OK within sendTimeout ({self._options.send_timeout_ms} ms){reason}"
+            msg = f"nsq: writing {what}: no {limit} ({limit_ms} ms){reason}"
             raise RequestTimeoutError(msg)
         for target in self._targets:
             if not target.pending:

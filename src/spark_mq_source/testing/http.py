@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 __all__ = ["Handler", "HttpError", "Request", "serve_client"]
 
-_MOST_HEADER_BYTES: Final = 64 * 1024
+_MOST_HEADERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,10 @@ class HttpError(Exception):
         self.text = text
 
 
+class _NotHttpError(Exception):
+    """What came is no HTTP; its text is the status that answers it."""
+
+
 Handler = Callable[[Request], Any]
 """Answers a request: text or bytes as they are, None with nothing, anything else as JSON. Raises HttpError."""
 
@@ -52,7 +56,11 @@ async def serve_client(handler: Handler, reader: asyncio.StreamReader, writer: a
     """Answers the requests of one connection until it ends."""
     try:
         while True:
-            request, keep_open = await _read_request(reader, writer)
+            try:
+                request, keep_open = await _read_request(reader, writer)
+            except _NotHttpError as error:
+                writer.write(_refusal(str(error)))
+                break
             writer.write(_answer(handler, request, keep_open=keep_open))
             await writer.drain()
             if not keep_open:
@@ -66,10 +74,17 @@ async def serve_client(handler: Handler, reader: asyncio.StreamReader, writer: a
 
 
 async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[Request, bool]:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    first, *lines = head.split("\r\n")
-    method, target, version = first.split(" ")
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    method, target, version = _first_line(await _read_line(reader))
+    headers: dict[str, str] = {}
+    while line := await _read_line(reader):
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip() or len(headers) > _MOST_HEADERS:
+            raise _NotHttpError("400 Bad Request")
+        headers[name.strip().lower()] = value.strip()
+    if version == "HTTP/1.1" and "host" not in headers:
+        raise _NotHttpError("400 Bad Request: missing required Host header")
+    if not headers.get("content-length", "0").isdecimal():
+        raise _NotHttpError("400 Bad Request")
     if headers.get("expect", "").lower() == "100-continue":
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     if headers.get("transfer-encoding", "").lower() == "chunked":
@@ -80,6 +95,26 @@ async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
     request = Request(method, address.path, parse_qs(address.query, keep_blank_values=True), body)
     connection = headers.get("connection", "").lower()
     return request, connection != "close" and (version != "HTTP/1.0" or connection == "keep-alive")
+
+
+async def _read_line(reader: asyncio.StreamReader) -> str:
+    return (await reader.readuntil(b"\n")).decode("latin-1").removesuffix("\n").removesuffix("\r")
+
+
+def _first_line(line: str) -> tuple[str, str, str]:
+    """The method, target and version of a request, before the rest: a client without HTTP is refused at once."""
+    parts = line.split(" ")
+    if len(parts) != 3 or not parts[0].isalpha() or not parts[2].startswith("HTTP/"):
+        raise _NotHttpError("400 Bad Request")
+    if parts[2] not in ("HTTP/1.0", "HTTP/1.1"):
+        raise _NotHttpError("505 HTTP Version Not Supported: unsupported protocol version")
+    return parts[0], parts[1], parts[2]
+
+
+def _refusal(status: str) -> bytes:
+    """As Go's server answers what is no HTTP (recorded from nsqd 1.3.0)."""
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n{status}"
+    return head.encode()
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:

@@ -25,6 +25,8 @@ def numbered(count: int, what: str = "m") -> list[bytes]:
 
 def read_options(broker: NsqUnderTest, topic: str, **options: Any) -> NsqOptions:
     given = {"nsqlookupdHttpAddresses": broker.lookupd_address, "topic": topic, "channel": "c"} | options
+    if "nsqdTcpAddresses" in options:
+        del given["nsqlookupdHttpAddresses"]
     if not given.keys() & {"maxRows", "maxSeconds", "idleTimeout"}:
         given["idleTimeout"] = "2s"
     return NsqOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, READ)

@@ -11,6 +11,8 @@ import pytest
 from spark_mq_source.core.errors import (
     CorruptMessageError,
     DataLossError,
+    MQSourceError,
+    RemoteProtocolError,
     TooManyAttemptsError,
     TopicNotFoundError,
     TransportError,
@@ -21,7 +23,7 @@ from tests.behaviours.formats import schema_of
 from tests.behaviours.nsq.clients import put_back
 from tests.behaviours.nsq.reads import numbered, read, read_options, read_tasks, values
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.fix_net import Fault, FaultProxy
+from tests.fix_net import Fault, FaultProxy, TlsMaterial, free_port
 
 Start = Callable[..., NsqUnderTest]
 
@@ -110,8 +112,38 @@ def test_a_channel_is_created_only_where_that_was_asked_for(nsq: NsqUnderTest):
 
 def test_a_topic_that_no_nsqd_has_is_an_error(nsq: NsqUnderTest):
     topic = nsq.unused_topic()
-    with pytest.raises(TopicNotFoundError, match=f"{topic}: no nsqd has it, says http://{nsq.lookupd_address}"):
+    with pytest.raises(TopicNotFoundError, match=f"{topic}: http://{nsq.lookupd_address}: no nsqd is registered"):
         read(read_options(nsq, topic, createChannel="true"))
+
+
+def test_the_http_address_of_an_nsqd_is_not_taken_for_a_lookup_daemon(nsq: NsqUnderTest):
+    topic = filled(nsq, 1)
+    options = read_options(nsq, topic, nsqlookupdHttpAddresses=nsq.http_address, operationTimeout="5s")
+    with pytest.raises(
+        RemoteProtocolError, match=rf"{nsq.http_address}.* 404 .*is this the HTTP address of an nsqlookupd"
+    ):
+        read(options)
+
+
+def test_an_nsqd_that_is_down_is_named_with_the_reason(nsq: NsqUnderTest):
+    down = f"127.0.0.1:{free_port()}"
+    options = read_options(nsq, "t", nsqdTcpAddresses=down)
+    with pytest.raises(TransportError, match=rf"looking for the channel on {down}.*refused"):
+        read(options)
+
+
+def test_the_http_port_of_an_nsqd_is_not_taken_for_its_tcp_port(nsq: NsqUnderTest):
+    options = read_options(nsq, "t", nsqdTcpAddresses=nsq.http_address, connectTimeout="5s")
+    with pytest.raises(MQSourceError, match=rf"looking for the channel on {nsq.http_address}.*not nsqd's TCP port"):
+        read(options)
+
+
+def test_an_nsqd_that_wants_tls_says_so(nsq_private: Start, tls_material: TlsMaterial):
+    certificate = str(tls_material.folder / "server.pem")
+    broker = nsq_private(tls_cert=certificate, tls_key=certificate, tls_required=True)
+    options = read_options(broker, "t", nsqdTcpAddresses=broker.tcp_address, nsqdHttpAddresses=broker.http_address)
+    with pytest.raises(MQSourceError, match=rf"looking for the channel on {broker.tcp_address}.*set tls=true"):
+        read(options)
 
 
 def test_columns_are_those_asked_for(nsq: NsqUnderTest):

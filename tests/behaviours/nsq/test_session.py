@@ -14,6 +14,7 @@ from spark_mq_source.core.errors import (
     LocalProtocolError,
     MQSourceError,
     RemoteProtocolError,
+    RequestTimeoutError,
     TransportError,
 )
 from spark_mq_source.nsq.commands import Dpub, Mpub, Pub
@@ -277,6 +278,18 @@ def test_a_port_that_speaks_http_is_recognised(scripted_server: Callable[..., Sc
     with pytest.raises(RemoteProtocolError, match="looks like an HTTP server") as caught, open_session(server.address):
         pass
     assert server.address in str(caught.value)
+
+
+def test_a_barrier_without_answer_ends_the_session(nsq: NsqUnderTest, fault_proxy: Proxies):
+    topic = nsq.topic("c")
+    proxy = in_front_of(fault_proxy, nsq)
+    with open_session(proxy.address) as session:
+        consumer = session.subscribe(topic, "c")
+        proxy.stall_now()
+        with pytest.raises(RequestTimeoutError, match="no CLOSE_WAIT"):
+            consumer.close(timeout_seconds=0.1)
+        assert session.closed
+    proxy.resume()
 
 
 def test_a_broker_that_is_not_there_is_a_retryable_error(fault_proxy: Proxies, nsq: NsqUnderTest):

@@ -22,6 +22,7 @@ from spark_mq_source.core.errors import (
     DataLossError,
     MQSourceError,
     OptionError,
+    TopicNotFoundError,
     TransportError,
     UnsupportedFeatureError,
 )
@@ -33,7 +34,7 @@ from tests.behaviours.nsq.clients import ids_of, open_session, put_back, receive
 from tests.behaviours.nsq.dying_attempt import STEPS, die_before, start_attempt
 from tests.behaviours.nsq.reads import Query, numbered, read_tasks, values
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.fix_net import Fault, FaultProxy, TlsMaterial
+from tests.fix_net import Fault, FaultProxy, TlsMaterial, free_port
 
 Start = Callable[..., NsqUnderTest]
 
@@ -120,8 +121,63 @@ def test_without_http_batches_are_tried(nsq: NsqUnderTest, query: Callable[..., 
         nsq.publish(topic, *numbered(10))
         assert sorted(q.trigger()) == numbered(10)
         assert q.trigger() == []
-        q.stream.aim_at_now()
-        assert q.plan()[0] == q.at
+        nsq.publish(topic, *numbered(10, "more"))
+        assert sorted(q.trigger()) == numbered(10, "more")
+
+
+def available_now(q: Query) -> list[bytes]:
+    """What a run of the query reads with `Trigger.AvailableNow`, which ends."""
+    q.restart()
+    q.stream.aim_at_now()
+    before = len(q.rows)
+    for _ in range(20):
+        if q.plan()[0] == q.at:
+            return sorted(row["value"] for row in q.rows[before:])
+        q.trigger()
+    pytest.fail("it does not end")
+
+
+def test_available_now_reads_what_waits_on_an_nsqd_whose_http_nobody_reaches(
+    nsq: NsqUnderTest, query: Callable[..., Query]
+):
+    topic = nsq.topic("c")
+    host, port = nsq.tcp_address.split(":")
+    with FaultProxy(host, int(port)) as proxy:
+        q = query(nsq, topic, nsqdTcpAddresses=proxy.address, createChannel="true", maxRowsPerTrigger=200)
+        nsq.publish(topic, *numbered(500))
+        assert available_now(q) == numbered(500)
+        # Its last batch was empty, which says nothing of the messages that came since.
+        nsq.publish(topic, *numbered(300, "more"))
+        assert available_now(q) == numbered(300, "more")
+
+
+def test_available_now_reads_every_nsqd_whether_its_http_answers_or_not(
+    nsq_private: Start, query: Callable[..., Query]
+):
+    one = nsq_private()
+    two = nsq_private(lookupd=one)
+    topic = one.topic("c")
+    two.create(topic, "c")
+    one.publish(topic, *numbered(500, "one"))
+    two.publish(topic, *numbered(500, "two"))
+    host, port = two.tcp_address.split(":")
+    with FaultProxy(host, int(port)) as proxy:
+        q = query(one, topic, nsqdTcpAddresses=f"{one.tcp_address},{proxy.address}", createChannel="true",
+                  nsqdHttpAddresses=f"{one.http_address},127.0.0.1:{free_port()}")  # fmt: skip
+        assert available_now(q) == numbered(500, "one") + numbered(500, "two")
+
+
+def test_available_now_does_not_take_an_nsqd_out_of_reach_for_an_empty_one(
+    nsq: NsqUnderTest, query: Callable[..., Query]
+):
+    topic = nsq.topic("c")
+    host, port = nsq.tcp_address.split(":")
+    with FaultProxy(host, int(port)) as proxy:
+        q = query(nsq, topic, nsqdTcpAddresses=proxy.address, nsqdHttpAddresses=nsq.http_address)
+        nsq.publish(topic, *numbered(500))
+        proxy.stop()
+        with pytest.raises(MQSourceError, match=proxy.address):
+            available_now(q)
 
 
 def test_a_trigger_ends_although_messages_keep_coming(nsq: NsqUnderTest, query: Callable[..., Query]):
@@ -613,9 +669,29 @@ def test_a_new_nsqd_is_found_at_the_next_trigger(nsq_private: Start, query: Call
     assert sorted(q.until(5)) == numbered(5, "two")
 
 
+def test_a_topic_that_nobody_knows_is_an_error_when_a_query_starts(nsq: NsqUnderTest, query: Callable[..., Query]):
+    topic = nsq.unused_topic()
+    with pytest.raises(TopicNotFoundError, match=f"nsq topic {topic}: .*createChannel=true to wait for it"):
+        query(nsq, topic)
+
+
+def test_a_query_goes_on_while_its_only_nsqd_is_away(nsq_private: Start, query: Callable[..., Query]):
+    broker = nsq_private()
+    topic = broker.topic("c")
+    q = query(broker, topic, nsqdTcpAddresses=broker.tcp_address, nsqdHttpAddresses=broker.http_address)
+    broker.broker.stop()
+    end, tasks = q.plan()
+    assert [task.nsqd.name for task in tasks] == [broker.tcp_address]
+    assert read_tasks(q.options, tasks).num_rows == 0
+    q.at = end
+    broker.broker.start()
+    broker.publish(topic, *numbered(5))
+    assert sorted(q.until(5)) == numbered(5)
+
+
 def test_a_topic_that_comes_later_is_read_then(nsq: NsqUnderTest, query: Callable[..., Query]):
     topic = nsq.unused_topic()
-    q = query(nsq, topic)
+    q = query(nsq, topic, createChannel="true")
     assert q.plan()[0] == q.at
     nsq.create(topic, "c")
     nsq.publish(topic, *numbered(3))

@@ -12,6 +12,7 @@ import pytest
 
 from spark_mq_source.core.errors import (
     AuthorizationError,
+    BrokerError,
     MQSourceError,
     OptionError,
     RequestTimeoutError,
@@ -27,7 +28,7 @@ from spark_mq_source.testing import Authorization, AuthorizedClient
 from tests.behaviours.nsq.clients import ids_of, open_session, rows_of, take, write_options
 from tests.behaviours.nsq.conftest import PATIENCE_S
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.fix_net import Fault, FaultProxy
+from tests.fix_net import Fault, FaultProxy, free_port
 
 Start = Callable[..., NsqUnderTest]
 Proxies = Callable[[str, int], FaultProxy]
@@ -264,6 +265,20 @@ def test_no_broker_at_all_is_an_error_in_time(nsq: NsqUnderTest, fault_proxy: Pr
     ) as it:
         write(options, batch(numbered(10)))
     assert proxy.address in str(it.value)
+
+
+def test_a_broker_that_nobody_reaches_is_an_error_within_the_operation_timeout():
+    options = write_options(f"127.0.0.1:{free_port()}", topic="flights", operationTimeout="1500ms")
+    with pytest.raises(
+        RequestTimeoutError, match=r"no connection within operationTimeout \(1500 ms\): .*cannot connect"
+    ):
+        write(options, batch(numbered(10)))
+
+
+def test_a_batch_that_is_too_large_names_the_option(nsq_private: Start):
+    nsq = nsq_private(max_body_size=1000)
+    with pytest.raises(BrokerError, match=r"E_BAD_BODY.*maxBodyBytes"):
+        write(write_options(nsq.tcp_address, topic="t", maxBodyBytes="5k"), batch(numbered(200)))
 
 
 def test_a_broker_that_stays_silent_is_an_error_in_time(nsq: NsqUnderTest, fault_proxy: Proxies):

@@ -558,6 +558,30 @@ def test_a_secret_without_authorizations_is_refused(nsq_private: Private, connec
 # -- HTTP
 
 
+@pytest.mark.parametrize("of_lookupd", [False, True])
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (b"  V2IDENTIFY\n", b"400 Bad Request"),
+        (b"hello\r\n", b"400 Bad Request"),
+        (b"\n", b"400 Bad Request"),
+        (b"GET /ping\r\n\r\n", b"400 Bad Request"),
+        (b"GET /ping HTTP/1.1\r\n\r\n", b"400 Bad Request: missing required Host header"),
+        (b"GET /ping HTTP/1.1\r\nHost: x\r\nno header\r\n\r\n", b"400 Bad Request"),
+        (b"POST /pub?topic=a HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n", b"400 Bad Request"),
+        (b"GET /ping HTTP/9.1\r\nHost: x\r\n\r\n", b"505 HTTP Version Not Supported: unsupported protocol version"),
+    ],
+)
+def test_what_is_no_http_is_refused_at_once(nsq: NsqUnderTest, said: bytes, answer: bytes, of_lookupd: bool):
+    client = RawClient(nsq.lookupd_address if of_lookupd else nsq.http_address)
+    head = b"Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
+    expected = b"HTTP/1.1 %b\r\n%b%b" % (answer, head, answer)
+    client.send(said)
+    assert client.read(len(expected)) == expected
+    client.expect_closed()
+    client.close()
+
+
 @pytest.mark.parametrize(
     ("method", "path", "parameters", "body", "status", "message"),
     [
