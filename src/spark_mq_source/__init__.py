@@ -98,7 +98,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has
 
 
 def implementation() -> str:
-    """Which decoders run: `native`, the compiled ones, or `python`, where the twin of any of them does.
+    """Which loops run, to read and to write: `native`, the compiled ones, or `python` if the twin of any of them does.
 
     `SPARK_MQ_SOURCE_IMPL=native` or `python` in the environment asks for one.
     """

@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Final
 
-__all__ = ["Implementation"]
+__all__ = ["Implementation", "name_of_all"]
 
 _ENVIRONMENT: Final = "SPARK_MQ_SOURCE_IMPL"
 _SUFFIX: Final = "_python"
@@ -62,3 +62,14 @@ class Implementation:
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+
+def name_of_all(*implementations: Implementation) -> str:
+    """``native`` if all of them are the compiled ones; ``python`` if one is a twin.
+
+    Example:
+        >>> from spark_mq_source.nsq import _encode_python, _messages_python
+        >>> name_of_all(Implementation(_messages_python), Implementation(_encode_python, "python"))
+        'python'
+    """
+    return "native" if all(one.name == "native" for one in implementations) else "python"

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from spark_mq_source.core.columns import record_batch
 from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
-from spark_mq_source.core.implementation import Implementation
+from spark_mq_source.core.implementation import Implementation, name_of_all
 from spark_mq_source.nsq import _encode_python, _messages_python
 from spark_mq_source.nsq.commands import ByteString, Messages
 
@@ -37,13 +37,13 @@ _encoding: Final = Implementation(_encode_python)
 
 
 def implementation() -> str:
-    """Which loops run in this process: ``native``, the compiled ones, or ``python``, their twins.
+    """Which loops run in this process: ``native``, the compiled ones, or ``python`` if a twin of one does.
 
     Example:
         >>> implementation() in ("native", "python")
         True
     """
-    return _decoding.name
+    return name_of_all(_decoding, _encoding)
 
 
 def scan_messages(data: memoryview, offset: int, max_frame_bytes: int) -> tuple[int, int]:

@@ -31,7 +31,7 @@ from spark_mq_source.core.errors import (
     UnsupportedFeatureError,
     UnwritableRowError,
 )
-from spark_mq_source.core.implementation import Implementation
+from spark_mq_source.core.implementation import Implementation, name_of_all
 from spark_mq_source.pulsar import _encode_python, _messages_python, _pb
 from spark_mq_source.pulsar._encode_python import ALONE, TAKEN, Row, row_of
 from spark_mq_source.pulsar._messages_python import BATCH, CHUNKED, COMPRESSED, ENCRYPTED, MARKER
@@ -74,13 +74,13 @@ _encoding: Final = Implementation(_encode_python)
 
 
 def implementation() -> str:
-    """Which decoder runs in this process: ``native``, the compiled one, or ``python``, its twin.
+    """Which loops run in this process: ``native``, the compiled ones, or ``python`` if a twin of one does.
 
     Example:
         >>> implementation() in ("native", "python")
         True
     """
-    return _decoding.name
+    return name_of_all(_decoding, _encoding)
 
 
 class OrphanChunk(NamedTuple):
@@ -540,7 +540,9 @@ _SIZE_BYTES: Final = 4
 
 
 def _encoder(asked: str | None) -> ModuleType:
-    return (_encoding if asked is None else Implementation(_encode_python, asked)).module
+    chosen = _encoding if asked is None else Implementation(_encode_python, asked)
+    chosen.warn_of_fallback()
+    return chosen.module
 
 
 def open_rows(batch: pa.RecordBatch, implementation: str | None = None) -> _encode_python.RowSource:

@@ -26,10 +26,9 @@ from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as ProtobufMessage
 
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
-from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.core.protobuf import FieldPairs
 from spark_mq_source.tubemq import _encode_python, _pb
-from spark_mq_source.tubemq.messages import without_messages
+from spark_mq_source.tubemq.messages import encoding, without_messages
 from spark_mq_source.tubemq.wire import Frame, encode_frame, encode_frame_of
 
 __all__ = [
@@ -1092,8 +1091,8 @@ def encode_sends(calls: Sequence[tuple[int, SendMessage]], *, timeout_ms: int) -
         >>> encode_sends([(1, send), (2, send)], timeout_ms=10_000).count(b"value")
         2
     """
-    _encoding.warn_of_fallback()
-    return _encoding.module.encode_sends(  # type: ignore[no-any-return]
+    encoding.warn_of_fallback()
+    return encoding.module.encode_sends(  # type: ignore[no-any-return]
         calls, timeout_ms, _encode_send, _before_data, _encode_send_tail
     )
 
@@ -1178,7 +1177,7 @@ def take_stored(data: memoryview, offset: int) -> tuple[list[int], int]:
         >>> take_stored(memoryview(stored + encode_response(8, CloseProducerResponse(True, 200, "OK!"))), 0)
         ([7], 45)
     """
-    return _encoding.module.take_stored(data, offset, _STORED_BEGINNINGS)  # type: ignore[no-any-return]
+    return encoding.module.take_stored(data, offset, _STORED_BEGINNINGS)  # type: ignore[no-any-return]
 
 
 def decode_request(frame: Frame) -> tuple[Request, int]:
@@ -1294,8 +1293,6 @@ def _encode_send_tail(
     _LAST_TAIL[0] = auth_info, sent_addr, msg_type, msg_time, tail
     return tail
 
-
-_encoding: Final = Implementation(_encode_python)
 
 _Tail: TypeAlias = tuple[AuthorizedInfo | None, int, str | None, str | None, bytes]
 _LAST_TAIL: Final[list[_Tail]] = [(None, 0, None, None, b"\x38\x00")]

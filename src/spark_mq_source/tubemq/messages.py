@@ -15,26 +15,28 @@ from typing import Final
 import pyarrow as pa
 
 from spark_mq_source.core.columns import record_batch
-from spark_mq_source.core.implementation import Implementation
-from spark_mq_source.tubemq import _messages_python
+from spark_mq_source.core.implementation import Implementation, name_of_all
+from spark_mq_source.tubemq import _encode_python, _messages_python
 from spark_mq_source.tubemq._messages_python import FAIL, NULL, SKIP, ZoneShift, first_message
 
-__all__ = ["MessageDecoder", "first_message", "implementation", "without_messages"]
+__all__ = ["MessageDecoder", "encoding", "first_message", "implementation", "without_messages"]
 
 _ON_CORRUPT: Final = {"fail": FAIL, "skip": SKIP, "null": NULL}
 
 
 _decoding: Final = Implementation(_messages_python)
+encoding: Final = Implementation(_encode_python)
+"""The loops over messages that are sent, see `commands.encode_sends`."""
 
 
 def implementation() -> str:
-    """Which decoder runs in this process: ``native``, the compiled one, or ``python``, its twin.
+    """Which loops run in this process: ``native``, the compiled ones, or ``python`` if a twin of one does.
 
     Example:
         >>> implementation() in ("native", "python")
         True
     """
-    return _decoding.name
+    return name_of_all(_decoding, encoding)
 
 
 def without_messages(body: bytes | memoryview) -> bytes:

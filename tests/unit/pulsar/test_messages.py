@@ -1100,6 +1100,28 @@ def test_the_environment_chooses() -> None:
     assert run(HIDE_NATIVE + show, SPARK_MQ_SOURCE_IMPL="").stdout == "python\n"
 
 
+HIDE_ENCODER = HIDE_NATIVE.replace("_messages_native", "_encode_native")
+
+
+def test_an_encoder_that_falls_back_warns_once_and_counts() -> None:
+    code = """
+import warnings, pyarrow as pa
+from spark_mq_source import implementation as of_all
+from spark_mq_source.pulsar.messages import EntryEncoder, implementation, open_rows
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        open_rows(pa.record_batch({"value": [b""]}))
+        EntryEncoder(producer_id=1, producer_name="p", sequence_id=0, max_message_bytes=100)
+print(implementation(), of_all(), len(caught), caught[0].category.__name__, caught[0].message)
+"""
+    result = run(HIDE_ENCODER + code, SPARK_MQ_SOURCE_IMPL="")
+    words = "python python 1 RuntimeWarning spark-mq-source runs without its compiled loops"
+    assert result.stdout.startswith(words), result.stderr
+    quiet = run(code.replace("print", "print(len(caught)) #"), SPARK_MQ_SOURCE_IMPL="python")
+    assert quiet.stdout == "0\n", quiet.stderr
+
+
 def test_falling_back_warns_once() -> None:
     code = """
 import warnings, pyarrow as pa
