@@ -264,6 +264,23 @@ class PulsarClient:
         found = self._probe(list(timestamps_ms), {tp: max(0, ms) for tp, ms in timestamps_ms.items()})
         return {topic_partition: bounds.first for topic_partition, bounds in found.items()}
 
+    def fetch_stored(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
+        """The last entry that the broker has at or before each position, delivered or not; after it if that is gone.
+
+        The cursor of a subscription that begins with the entry after a position is there (seen on broker 4.0.8).
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+
+        def ask() -> dict[TopicPartition, Position]:
+            consumers = self.open_consumers({tp: Position(at.ledger, at.entry + 1) for tp, at in positions.items()})
+            for consumer in consumers.values():
+                self.close_consumer(consumer)
+            return {tp: consumer.opened.first for tp, consumer in consumers.items()}
+
+        return retrying(ask, deadline=self._deadline())
+
     def fetch_backlogs(
         self, starts: Mapping[TopicPartition, Position], ends: Mapping[TopicPartition, Position]
     ) -> dict[TopicPartition, int]:

@@ -540,7 +540,8 @@ class PulsarOptions(Options):
         check=at_least(1),
     )
     fail_on_data_loss: bool = option(
-        "Whether to fail where messages of the range are gone from the broker; `false` logs it and goes on.",
+        "Whether to fail when messages of the range are gone from the broker, or a position was never there (a topic "
+        "made anew, another cluster); `false` logs it and goes on with what there is.",
         default=True,
     )
     on_encrypted: OnEncrypted = option(

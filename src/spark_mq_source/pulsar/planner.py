@@ -14,10 +14,10 @@ from spark_mq_source.core.ports import Predicate
 from spark_mq_source.pulsar.client import PulsarClient
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.reader import PulsarRange
+from spark_mq_source.pulsar.reader import PulsarRange, past_the_end
 from spark_mq_source.pulsar.session import Bounds
 
-__all__ = ["check_named", "plan_batch", "resolve_positions", "split_ranges", "topics_of"]
+__all__ = ["check_named", "check_not_past_the_end", "plan_batch", "resolve_positions", "split_ranges", "topics_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,7 @@ class _Planner:
         bounds = self._client.fetch_bounds(partitions)
         starts = resolve_positions(self._client, "starting", options.starting_at, partitions)
         ends = resolve_positions(self._client, "ending", options.ending_at, partitions)
+        check_not_past_the_end(self._client, options, starts, bounds)
         after, until = self._publish_time_bounds(partitions)
         ranges = [
             PulsarRange(
@@ -137,6 +138,28 @@ def check_named(options: PulsarOptions, partitions: Sequence[TopicPartition]) ->
         if unknown:
             msg = f"{option} names {', '.join(unknown)}, which this query does not read"
             raise OptionError(msg)
+
+
+def check_not_past_the_end(
+    client: PulsarClient,
+    options: PulsarOptions,
+    starts: Mapping[TopicPartition, Position],
+    bounds: Mapping[TopicPartition, Bounds],
+) -> None:
+    """Refuses starts that the user named and that are past the end of the topic, but for the one right after it.
+
+    Raises:
+        DataLossError: there are such starts, and `failOnDataLoss` is true.
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    # What waits at the end may not be for delivery: markers, and messages of transactions that are open or aborted.
+    far = {tp: at for tp, at in starts.items() if at != LATEST and at > max(bounds[tp].first, bounds[tp].last)}
+    for tp, stored in client.fetch_stored(far).items():
+        if far[tp] > Position(stored.ledger, stored.entry + 1):
+            msg = past_the_end(tp, far[tp], stored)
+            if options.fail_on_data_loss:
+                raise DataLossError(msg)
+            logger.warning("%s", msg)
 
 
 def topics_of(client: PulsarClient, options: PulsarOptions) -> Sequence[str]:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from spark_mq_source.pulsar.options import PulsarOptions
 
-__all__ = ["PulsarRange", "read_range"]
+__all__ = ["PulsarRange", "past_the_end", "read_range"]
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,22 @@ class PulsarRange:
 
     def __str__(self) -> str:
         return f"{self.topic_partition} ({self.start}, {self.end}]"
+
+
+def past_the_end(topic_partition: TopicPartition, position: Position, stored: Position) -> str:
+    """The sentence about a position that is on no entry, because the topic has none after `stored` or between the two.
+
+    Example:
+        >>> from spark_mq_source.pulsar.offsets import Position
+        >>> past_the_end(TopicPartition("t", -1), Position(40, 7), Position(3, 5))[:58]
+        't: position 40:7 does not exist: the last entry before it i'
+    """
+    return (
+        f"{topic_partition}: position {position} does not exist: the last entry before it is {stored}; the topic was "
+        f"made anew or the broker's data restored since, or serviceUrl leads to another cluster: start from a position "
+        f"of this topic (a streaming query: with a new checkpoint), or set failOnDataLoss=false to go on with what "
+        f"there is"
+    )
 
 
 def read_range(
@@ -228,6 +244,9 @@ class _RangeReader:
         cursor = consumer.opened.first
         if start != EARLIEST and cursor > start:
             self._report_loss(start, cursor)
+        elif start.entry > 0 and cursor < Position(start.ledger, start.entry - 1):
+            # One past the last entry of a ledger may be where a user wants to begin; farther is no place.
+            self._report(past_the_end(self._task.topic_partition, start, cursor))
         return consumer
 
     def _drain(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
@@ -290,6 +309,11 @@ class _RangeReader:
         bounds = self._client.wait_for_bounds(consumer)
         self._check_cursor(consumer, received, bounds.first)
         if bounds.last <= received:
+            # An end that is not delivered is a marker, say, or was left out by compaction; but it was there.
+            tp, end = self._task.topic_partition, self._task.end
+            stored = self._client.fetch_stored({tp: end})[tp]
+            if stored < end:
+                self._report(past_the_end(tp, end, stored))
             return True
         if patience.expired:
             msg = (
@@ -356,10 +380,12 @@ class _RangeReader:
         raise _ResumeError(msg)
 
     def _report_loss(self, start: Position, cursor: Position) -> None:
-        msg = (
+        self._report(
             f"the ledger of {start}, and whatever followed it up to {cursor}, is gone from the broker: retention or a "
             f"backlog quota removed it; keep data longer, or set failOnDataLoss=false to go on with what is left"
         )
+
+    def _report(self, msg: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLossError(msg)
         logger.warning("%s: %s", self._task, msg)

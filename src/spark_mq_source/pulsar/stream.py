@@ -17,8 +17,14 @@ from spark_mq_source.pulsar.client import PulsarClient
 from spark_mq_source.pulsar.limits import Limiter
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition, decode_offsets, encode_offsets
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.planner import check_named, resolve_positions, split_ranges, topics_of
-from spark_mq_source.pulsar.reader import PulsarRange
+from spark_mq_source.pulsar.planner import (
+    check_named,
+    check_not_past_the_end,
+    resolve_positions,
+    split_ranges,
+    topics_of,
+)
+from spark_mq_source.pulsar.reader import PulsarRange, past_the_end
 from spark_mq_source.pulsar.session import Bounds, Consumer
 
 __all__ = ["Offsets", "PulsarStream", "offsets_from_json", "offsets_to_json"]
@@ -80,18 +86,20 @@ class PulsarStream:
 
         Raises:
             OptionError: `startingOffsets` or `startingTimestamp` names what is not read, or leaves a partition out.
-            DataLossError: `startingOffsets` names a position that is gone, and `failOnDataLoss` is true.
+            DataLossError: `startingOffsets` names a position that is gone, or past the end, and `failOnDataLoss` is
+                true.
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
         partitions = self._client.fetch_partitions(topics_of(self._client, self._options))
         check_named(self._options, partitions)
         bounds = self._watch(partitions)
         starts = resolve_positions(self._client, "starting", self._options.stream_starting_at, list(bounds))
+        check_not_past_the_end(self._client, self._options, starts, bounds)
         initial = {}
         for tp, start in starts.items():
             first, last = bounds[tp].first, bounds[tp].last
             if EARLIEST < start < first:
-                self._report(f"{tp}: the ledger of {start}, and whatever followed it up to {first}, is gone")
+                self._report_gone(f"{tp}: the ledger of {start}, and whatever followed it up to {first}, is gone")
             # Where there is nothing, all that comes is wanted. The current ledger is no start: as long as it is empty,
             # an unload replaces it, and that would look like loss (seen on 4.0.8).
             initial[tp] = min(max(start, first), last) if last > first else EARLIEST
@@ -108,7 +116,8 @@ class PulsarStream:
             limited: whether the limits of the options count.
 
         Raises:
-            DataLossError: a topic-partition has vanished or lost unread messages, and `failOnDataLoss` is true.
+            DataLossError: a topic-partition has vanished, lost unread messages, or ends before the position that was
+                read last, and `failOnDataLoss` is true.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         given = {} if start is None else offsets_from_json(start)
@@ -160,6 +169,8 @@ class PulsarStream:
         if start == self._unplanned:
             begin = self._repeated(begin, finish)
         starts = {tp: begin.get(tp, EARLIEST) for tp in finish}
+        # An end before the start: `latest` found a topic made anew, of which nothing was read yet.
+        starts = {tp: at if at <= finish[tp] else EARLIEST for tp, at in starts.items()}
         # With a position instead of the word, the reader notices where a ledger has gone since.
         starts = {tp: self._firsts.get(tp, at) if at == EARLIEST else at for tp, at in starts.items()}
         # The reader takes a start that is gone for loss; here it is known to have been the last of its ledger.
@@ -329,11 +340,17 @@ class PulsarStream:
         """`start` without what has vanished, after a word about what is lost."""
         vanished = sorted(str(tp) for tp in start if tp not in bounds)
         if vanished:
-            self._report(f"{', '.join(vanished)}: no longer there, with whatever was not read of it")
+            self._report_gone(f"{', '.join(vanished)}: no longer there, with whatever was not read of it")
         for tp, position in start.items():
             if tp in bounds and EARLIEST < position < bounds[tp].first:
                 self._check_trimmed(tp, position)
-        return {tp: position for tp, position in start.items() if tp in bounds}
+        begin = {tp: position for tp, position in start.items() if tp in bounds}
+        far = {tp: at for tp, at in begin.items() if at > max(bounds[tp].first, bounds[tp].last)}
+        for tp, stored in self._client.fetch_stored(far).items():
+            if stored < far[tp]:
+                self._report(past_the_end(tp, far[tp], stored))
+                begin[tp] = EARLIEST
+        return begin
 
     def _repeated(self, begin: Offsets, finish: Offsets) -> Offsets:
         """Where the first trigger began that a query was interrupted in: only its end is in the checkpoint.
@@ -347,7 +364,7 @@ class PulsarStream:
         found = {} if self._options.subscription is None else self._pinned_starts({tp: finish[tp] for tp in moving})
         unknown = [str(tp) for tp in moving if tp not in found]
         if unknown:
-            self._report(
+            self._report_gone(
                 f"{', '.join(unknown)}: the query was interrupted in its first batch, and where that began, at the "
                 f"latest message then, was not written down and is not kept by a subscription: delete the checkpoint "
                 f"to start anew"
@@ -378,13 +395,16 @@ class PulsarStream:
         if self._limiter.is_end_of_ledger(tp, position):
             self._successors[tp, position] = first
             return
-        self._report(f"{tp}: messages after {position} up to {first} are gone, or cannot be told from gone ones")
+        self._report_gone(f"{tp}: messages after {position} up to {first} are gone, or cannot be told from gone ones")
+
+    def _report_gone(self, what: str) -> None:
+        self._report(
+            f"{what}; retention, TTL, a backlog quota or somebody deleted it; set subscription=NAME to keep data until "
+            f"it is read, or failOnDataLoss=false to go on with what is left"
+        )
 
     def _report(self, what: str) -> None:
-        msg = (
-            f"pulsar-native: {what}; retention, TTL, a backlog quota or somebody deleted it; set subscription=NAME to "
-            f"keep data until it is read, or failOnDataLoss=false to go on with what is left"
-        )
+        msg = f"pulsar-native: {what}"
         if self._options.fail_on_data_loss:
             raise DataLossError(msg)
         logger.warning("%s", msg)

@@ -7,6 +7,7 @@ import json
 import random
 import time
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -47,8 +48,8 @@ def json_of(topic: str, position: Position) -> str:
     return json.dumps({topic: position.to_json()})
 
 
-def read_between(mq: PulsarFormat, topic: str, start: Position, end: Position) -> list[bytes]:
-    table = read_tasks(mq.options(topic), [PulsarRange(TopicPartition(topic, -1), start, end)], ROW)
+def read_between(mq: PulsarFormat, topic: str, start: Position, end: Position, **options: Any) -> list[bytes]:
+    table = read_tasks(mq.options(topic, **options), [PulsarRange(TopicPartition(topic, -1), start, end)], ROW)
     rows = table.to_pylist()
     assert_each_once(rows, mq.position_of)
     return [row["value"] for row in rows]
@@ -91,33 +92,53 @@ def test_random_ranges_chain_whether_their_ends_exist_or_not(pulsar_format: Puls
         assert table.column("value").to_pylist() == values, [str(task) for task in tasks]
 
 
-def test_ranges_past_the_end_of_a_ledger_begin_with_the_next(featured: PulsarFormat, java: JavaClient):
+def test_a_range_begins_right_past_the_end_of_a_ledger_but_no_farther(featured: PulsarFormat, java: JavaClient):
     topic = featured.broker.topic()
     values = [str(n).encode() for n in range(25)]
     ids = [Position(*i[:2]) for i in java.produce(featured.broker, topic, values)]
     first = ids[0].ledger
     rest = [v for v, i in zip(values, ids, strict=True) if i.ledger > first]
-    for entry in (9, 10, 11, 1000, 2**62):
+    for entry in (9, 10):
         assert read_between(featured, topic, Position(first, entry), ids[-1]) == rest
+    for entry in (11, 1000, 2**62):
+        with pytest.raises(DataLossError, match=rf"position {first}:{entry} does not exist.* is {first}:9;"):
+            read_between(featured, topic, Position(first, entry), ids[-1])
+        tolerant = {"failOnDataLoss": False}
+        assert read_between(featured, topic, Position(first, entry), ids[-1], **tolerant) == rest
 
 
-def test_a_start_past_the_end_reads_nothing(pulsar_format: PulsarFormat, java: JavaClient):
+def test_a_start_right_past_the_end_reads_nothing(pulsar_format: PulsarFormat, java: JavaClient):
     topic, _, ids = mixed(pulsar_format, java)
-    last = ids[-1]
-    for start in Position(last.ledger, last.entry + 1), Position(last.ledger, last.entry + 50), Position(2**40, 0):
-        table = pulsar_format.read(topic, startingOffsets=json_of(topic, start))
-        assert table.num_rows == 0
-        # A task that was planned so, or whose topic was cut short meanwhile, ends as well.
-        assert read_between(pulsar_format, topic, start, Position(2**41, 5)) == []
+    start = Position(ids[-1].ledger, ids[-1].entry + 1)
+    assert pulsar_format.read(topic, startingOffsets=json_of(topic, start)).num_rows == 0
+
+
+def test_a_start_far_past_the_end_is_a_loss(pulsar_format: PulsarFormat, java: JavaClient):
+    topic, _, ids = mixed(pulsar_format, java)
+    last = Position(ids[-1].ledger, ids[-1].entry)
+    for start in Position(last.ledger, last.entry + 2), Position(last.ledger, last.entry + 50), Position(2**40, 0):
+        sentence = rf"{topic}: position {start} does not exist: the last entry before it is {last};"
+        with pytest.raises(DataLossError, match=sentence):
+            pulsar_format.plan(topic, startingOffsets=json_of(topic, start))
+        # A task that was planned so, or whose topic was made anew meanwhile.
+        end = Position(2**41, 5)
+        with pytest.raises(DataLossError, match="does not exist: the last entry before it is"):
+            read_between(pulsar_format, topic, start, end)
+        tolerant = {"failOnDataLoss": False}
+        assert pulsar_format.read(topic, startingOffsets=json_of(topic, start), **tolerant).num_rows == 0
+        assert read_between(pulsar_format, topic, start, end, **tolerant) == []
 
 
 def test_an_end_past_the_end_stops_at_the_last_message(pulsar_format: PulsarFormat, java: JavaClient):
     topic, values, ids = mixed(pulsar_format, java)
-    last = ids[-1]
+    last = Position(ids[-1].ledger, ids[-1].entry)
     for end in Position(last.ledger, last.entry + 50), Position(2**40, 0):
         table = pulsar_format.read(topic, endingOffsets=json_of(topic, end))
         assert table.column("value").to_pylist() == values
-        assert read_between(pulsar_format, topic, EARLIEST, end) == values
+        # A plan ends with a message that there was.
+        with pytest.raises(DataLossError, match=rf"{topic}: position {end} does not exist: .* is {last};"):
+            read_between(pulsar_format, topic, EARLIEST, end)
+        assert read_between(pulsar_format, topic, EARLIEST, end, failOnDataLoss=False) == values
 
 
 def test_an_end_inside_an_incomplete_chunked_message(pulsar_format: PulsarFormat):

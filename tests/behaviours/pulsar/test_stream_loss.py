@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -21,6 +22,8 @@ from tests.behaviours.formats import PulsarFormat, read_tasks
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.streams import (
     PIN,
+    ROW,
+    Offset,
     Query,
     backlog,
     cursor,
@@ -29,6 +32,7 @@ from tests.behaviours.pulsar.streams import (
     publish,
     rolled,
     started,
+    through_json,
     trim_all,
     wait_until,
 )
@@ -146,6 +150,81 @@ def test_deleted_before_the_first_task_of_a_new_partition_is_loss(pulsar: Pulsar
     publish(pulsar, new, ["left"])
     with pytest.raises(DataLossError, match="is gone from the broker"):
         read_tasks(q.options, ranges)
+
+
+# -- a checkpoint of another topic
+
+
+def checkpoint_at(topic: str, at: Position) -> Offset:
+    return {"version": 1, "positions": {topic: at.to_json()}}
+
+
+@pytest.mark.parametrize("options", [{}, {"subscription": PIN}, {"maxEntriesPerTrigger": 2}])
+@pytest.mark.parametrize("entries_past", [1, 50, None])
+@pytest.mark.parametrize("ledgers", [0, 2])
+def test_a_checkpoint_past_the_end_is_loss(
+    pulsar: PulsarUnderTest,
+    query: Callable[..., Query],
+    options: dict[str, Any],
+    entries_past: int | None,
+    ledgers: int,
+):
+    topic = pulsar.topic()
+    values = rolled(pulsar, topic, ledgers, 4)
+    at = Position(2**40, 7)
+    if entries_past is not None and values:
+        at = Position(pulsar.admin.ledgers(topic)[ledgers - 1][0], 3 + entries_past)
+    checkpoint = checkpoint_at(topic, at)
+    q = query(topic, checkpoint=checkpoint, **options)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=rf"{topic}: position {at} does not exist: .*checkpoint"):
+            q.trigger()
+    q.close()
+    tolerant = query(topic, checkpoint=checkpoint, failOnDataLoss=False, **options)
+    end = through_json(tolerant.stream.latest(checkpoint))
+    first = read_tasks(tolerant.options, tolerant.stream.ranges(checkpoint, end), ROW).to_pylist()
+    assert [row["value"] for row in first] == values[: options.get("maxEntriesPerTrigger")]
+    # The same batch again, after a restart.
+    tolerant.restart()
+    assert read_tasks(tolerant.options, tolerant.stream.ranges(checkpoint, end), ROW).to_pylist() == first
+    tolerant.stream.commit(end)
+    tolerant.at = end
+    assert tolerant.drain() == values[len(first) :]
+    publish(pulsar, topic, ["more"])
+    assert tolerant.trigger() == ["more"]
+
+
+def test_a_batch_of_a_checkpoint_past_the_end_is_loss_when_it_is_done_again(
+    pulsar: PulsarUnderTest, query: Callable[..., Query]
+):
+    topic = pulsar.topic()
+    rolled(pulsar, topic, 2, 4)
+    start, end = checkpoint_at(topic, Position(2**40, 7)), checkpoint_at(topic, Position(2**40, 9))
+    q = query(topic, checkpoint=start)
+    with pytest.raises(DataLossError, match=r"does not exist: .*checkpoint"):
+        read_tasks(q.options, q.stream.ranges(start, end), ROW)
+
+
+def test_a_query_that_has_everything_goes_on_however_its_topic_ends(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], java: JavaClient
+):
+    topic = pulsar.topic()
+    q = query(topic, startingOffsets="earliest", subscription=PIN)
+    assert q.trigger() == []
+    java.produce(pulsar, topic, [{"key": "k", "value": b"0"}, {"key": "other", "value": b"1"}])
+    java.produce(pulsar, topic, [{"key": "k", "value": None}] * 3)
+    assert q.drain() == ["0", "1", None, None, None]
+    pulsar.admin.compact(topic)
+    assert q.trigger() == []
+    pulsar.admin.unload(topic)
+    assert q.trigger() == []
+    q.restart()
+    assert q.trigger() == []
+    publish(pulsar, topic, ["2"])
+    assert q.drain() == ["2"]
+    pulsar.admin.terminate(topic)
+    q.restart()
+    assert q.trigger() == []
 
 
 # -- gaps that are none

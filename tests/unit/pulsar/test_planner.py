@@ -23,8 +23,9 @@ TOPIC = "persistent://public/default/t"
 class Cluster:
     """What a planner asks of a client, answered from memory."""
 
-    def __init__(self, *, bounds=None, ledgers=None, times=None):
+    def __init__(self, *, bounds=None, ledgers=None, times=None, stored=None):
         self.bounds = bounds or {}
+        self.stored = stored or {}
         self.ledgers = ledgers or []
         self.times = times or {}
         self.asked_times: list[int] = []
@@ -38,6 +39,9 @@ class Cluster:
     def fetch_positions_at(self, timestamps_ms):
         self.asked_times += timestamps_ms.values()
         return {tp: self.times[ms] for tp, ms in timestamps_ms.items()}
+
+    def fetch_stored(self, positions):
+        return {tp: min(at, self.stored.get(tp, self.bounds[tp].last)) for tp, at in positions.items()}
 
     def fetch_ledgers(self, topic_partition):
         return self.ledgers
@@ -224,3 +228,19 @@ def test_predicates_drop_whole_partitions(predicate, kept):
     held = {TopicPartition(TOPIC, n): Bounds(EARLIEST, Position(7, 9)) for n in range(3)}
     found = planner(Cluster(bounds=held), [predicate]).ranges()
     assert [r.topic_partition.partition for r in found] == kept
+
+
+@pytest.mark.parametrize(
+    ("start", "is_there"), [((7, 9), True), ((7, 12), True), ((7, 13), True), ((7, 14), False), ((2**40, 0), False)]
+)
+def test_a_start_past_everything_that_is_stored_is_refused(start, is_there):
+    # 7:10 to 7:12 are stored and not for delivery; 7:13 is where a user may want to begin.
+    tp = TopicPartition(TOPIC, -1)
+    cluster = Cluster(bounds={tp: Bounds(Position(7, -1), Position(7, 9))}, stored={tp: Position(7, 12)})
+    named = f'{{"t": {{"ledger": {start[0]}, "entry": {start[1]}}}}}'
+    if is_there:
+        assert planner(cluster, startingOffsets=named).ranges() == []
+    else:
+        with pytest.raises(DataLossError, match=r"does not exist: the last entry before it is 7:12;"):
+            planner(cluster, startingOffsets=named).ranges()
+    assert planner(cluster, startingOffsets=named, failOnDataLoss="false").ranges() == []
