@@ -79,6 +79,7 @@ commands = st.one_of(
     ),
     st.builds(c.Flow, ids, st.integers(0, 2**32 - 1)),
     st.builds(c.CloseConsumer, ids, ids, maybe_text, maybe_text),
+    st.builds(c.Unsubscribe, ids, ids),
     st.builds(c.GetLastMessageId, ids, ids),
     st.builds(c.GetLastMessageIdResponse, message_ids, ids, st.none() | message_ids),
     st.builds(c.Seek, ids, ids, st.none() | message_ids, st.none() | st.integers(0, 2**63 - 1)),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from spark_mq_source.core.errors import MQSourceError, OptionError
+from spark_mq_source.core.ports import Unsubscriber
 from spark_mq_source.core.sql_types import arrow_schema_of
 
 try:
@@ -118,6 +119,17 @@ def lag(
     read = None if checkpoint is None else _offsets_of(checkpoint, source)
     with _inspector(format_name, option) as inspector:
         _show(inspector.lag(read), as_json=as_json)
+
+
+@app.command()
+@_reporting
+def unsubscribe(format_name: FormatName, option: Options = None, *, as_json: AsJson = False) -> None:
+    """Delete the subscription that the options name, of a query that will not be started again."""
+    with _inspector(format_name, option) as inspector:
+        if not isinstance(inspector, Unsubscriber):
+            msg = f"format {format_name}: its brokers have no subscriptions that could be deleted"
+            raise OptionError(msg)
+        _show(inspector.unsubscribe(), as_json=as_json)
 
 
 @app.command()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -248,6 +248,14 @@ class Inspector(Protocol):
 
     def close(self) -> None:
         """Closes the connections."""
+
+
+@runtime_checkable
+class Unsubscriber(Protocol):
+    """An inspector of a broker that keeps messages for a name until it is told to forget the name."""
+
+    def unsubscribe(self) -> Iterable[Mapping[str, object]]:
+        """Makes the broker forget the subscription that the options name; says what it kept for it."""
 
 
 class Format(StreamFormat[OptionsT, RangeT], WriteFormat[OptionsT, ReportT], Protocol[OptionsT, RangeT, ReportT]):

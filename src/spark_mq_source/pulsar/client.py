@@ -24,6 +24,7 @@ from spark_mq_source.core.errors import (
     MQSourceError,
     RemoteProtocolError,
     RequestTimeoutError,
+    ResourceBusyError,
     ServiceNotReadyError,
     TopicNotFoundError,
     TransportError,
@@ -383,13 +384,14 @@ class PulsarClient:
         *,
         durable_name: str | None = None,
         new_at_end: bool = False,
+        waits_for_turn: bool = True,
     ) -> dict[TopicPartition, Consumer]:
         """Exclusive consumers whose first entry is the one of their start itself: skip what is not after it.
 
         Without `durable_name` they are gone when they are closed, and each has a name that is used once only: a name
         in use joins the older cursor and ignores the start. With it the subscription stays; one that is made now
         begins at the topic's first message, or with `new_at_end` at its end, because a durable one ignores the start
-        (both seen on 4.0.8).
+        (both seen on 4.0.8). One that somebody else holds is waited for, unless told otherwise.
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
@@ -421,13 +423,32 @@ class PulsarClient:
                 self.close_consumer(opened.result())
 
         try:
-            consumers = self._gather(list(starts), ask, "SUBSCRIBE")
+            final = () if waits_for_turn else (ResourceBusyError,)
+            consumers = self._gather(list(starts), ask, "SUBSCRIBE", final)
         finally:
             # Whoever comes too late, or for nothing because another one has failed for good, is not left behind.
             kept = set(consumers.values())
             for opened in opening:
                 opened.add_done_callback(close_unless_kept)
         return consumers
+
+    def delete_subscription(self, topic_partitions: Sequence[TopicPartition], name: str) -> dict[TopicPartition, int]:
+        """Deletes a durable subscription, unless it has a consumer; how many entries waited for it in each.
+
+        What waits is as the broker counts it, across ledgers, with markers. The protocol cannot tell whether there was
+        such a subscription: one that there was not has nothing waiting.
+
+        Raises:
+            ResourceBusyError: a consumer is connected; nothing is deleted anywhere.
+            MQSourceError: no answer in time, or a refusal.
+        """
+        consumers = self.open_consumers(
+            dict.fromkeys(topic_partitions, EARLIEST), durable_name=name, new_at_end=True, waits_for_turn=False
+        )
+        asked = {tp: consumer.request_backlog() for tp, consumer in consumers.items()}
+        backlogs = self.wait_for(asked, "backlog")
+        self.wait_for({tp: one.session.unsubscribe(one) for tp, one in consumers.items()}, "UNSUBSCRIBE")
+        return backlogs
 
     def fetch_first_entries(self, starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, commands.Message]:
         """The first entry at or after each position, of those where one comes within `operationTimeout`.
@@ -803,8 +824,14 @@ class PulsarClient:
 
         return self._gather(topic_partitions, ask, "positions")
 
-    def _gather(self, keys: Sequence[K], ask: Callable[[Sequence[K]], Mapping[K, Future[T]]], what: str) -> dict[K, T]:
-        """Asks for all keys, a bounded number at once, and again for those whose failure may pass."""
+    def _gather(
+        self,
+        keys: Sequence[K],
+        ask: Callable[[Sequence[K]], Mapping[K, Future[T]]],
+        what: str,
+        final: tuple[type[MQSourceError], ...] = (),
+    ) -> dict[K, T]:
+        """Asks for all keys, a bounded number at once, and again for those whose failure may pass (unless `final`)."""
         results: dict[K, T] = {}
         for start in range(0, len(keys), MAX_REQUESTS_IN_FLIGHT):
             window = keys[start : start + MAX_REQUESTS_IN_FLIGHT]
@@ -817,6 +844,7 @@ class PulsarClient:
                     try:
                         results[key] = self._wait(answer, f"{what} of {key}", deadline)
                     except MQSourceError as error:
+                        error.retryable = error.retryable and not isinstance(error, final)
                         if not error.retryable:
                             raise
                         # The first: a request without an answer ends its connection, and the others on it.

@@ -88,6 +88,7 @@ __all__ = [
     "TopicMigrated",
     "TxnAction",
     "UnknownCommand",
+    "Unsubscribe",
     "count_messages",
     "decode_command",
     "encode_command",
@@ -115,6 +116,7 @@ class CommandType(IntEnum):
     MESSAGE = 9
     ACK = 10
     FLOW = 11
+    UNSUBSCRIBE = 12
     SUCCESS = 13
     ERROR = 14
     CLOSE_PRODUCER = 15
@@ -434,6 +436,14 @@ class Message(NamedTuple):
     redelivery_count: int
     ack_set: tuple[int, ...]
     body: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Deletes the subscription of a consumer, which is closed with it; refused while it has other consumers."""
+
+    consumer_id: int
+    request_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -809,6 +819,7 @@ Command: TypeAlias = (
     | Flow
     | Message
     | CloseConsumer
+    | Unsubscribe
     | GetLastMessageId
     | GetLastMessageIdResponse
     | Seek
@@ -851,6 +862,7 @@ _COMMANDS: Final[dict[CommandType, type]] = {
     CommandType.ERROR: Error,
     CommandType.CLOSE_PRODUCER: CloseProducer,
     CommandType.CLOSE_CONSUMER: CloseConsumer,
+    CommandType.UNSUBSCRIBE: Unsubscribe,
     CommandType.PRODUCER_SUCCESS: ProducerSuccess,
     CommandType.PING: Ping,
     CommandType.PONG: Pong,

@@ -79,6 +79,7 @@ from spark_mq_source.pulsar.commands import (
     TcClientConnectResponse,
     TopicMigrated,
     UnknownCommand,
+    Unsubscribe,
     count_messages,
     decode_command,
     encode_command,
@@ -111,6 +112,7 @@ Request: TypeAlias = (
     | Subscribe
     | Flow
     | CloseConsumer
+    | Unsubscribe
     | GetLastMessageId
     | Seek
     | ConsumerStats
@@ -155,6 +157,7 @@ _REQUESTS: Final = (
     Subscribe,
     Flow,
     CloseConsumer,
+    Unsubscribe,
     GetLastMessageId,
     Seek,
     ConsumerStats,
@@ -372,7 +375,7 @@ class PulsarConnection:
             case Subscribe():
                 self._consumers[command.consumer_id] = _Consumer(command.request_id)
                 self._closed_by_broker.discard(command.consumer_id)
-            case CloseConsumer():
+            case CloseConsumer() | Unsubscribe():
                 self._consumers.pop(command.consumer_id, None)
             case Flow() if consumer is not None:
                 consumer.permits += command.message_permits

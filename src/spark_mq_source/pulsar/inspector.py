@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from spark_mq_source.core.errors import OptionError, TopicNotFoundError
+from spark_mq_source.core.errors import OptionError, ResourceBusyError, TopicNotFoundError
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import connect
 from spark_mq_source.pulsar.client import PulsarClient
@@ -18,7 +18,7 @@ __all__ = ["PulsarInspector"]
 
 
 class PulsarInspector:
-    """See `core.ports.Inspector`. Reads nothing but metadata, and leaves nothing behind on the cluster.
+    """See `core.ports.Inspector` and `core.ports.Unsubscriber`. Reads nothing but metadata, and leaves nothing behind.
 
     Args:
         options: as a read has them.
@@ -113,6 +113,26 @@ class PulsarInspector:
                 "latest": bounds[tp].last.to_json(),
                 "entries_behind": waiting_entries.get(tp, 0),
             }
+
+    def unsubscribe(self) -> Iterator[Mapping[str, object]]:
+        """Deletes the durable subscription that `subscription` names, and says how many entries waited for it.
+
+        Raises:
+            OptionError: `subscription` is not set.
+            ResourceBusyError: a consumer is connected; nothing is deleted.
+            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
+        """
+        name = self._options.subscription
+        if name is None:
+            msg = "pulsar-native: unsubscribe what: set the option subscription"
+            raise OptionError(msg)
+        try:
+            deleted = self._client.delete_subscription(self._topic_partitions(), name)
+        except ResourceBusyError as error:
+            where = f"pulsar-native: subscription {name} is in use, so nothing is deleted (stop who uses it first)"
+            raise error.within(where) from error
+        for tp, entries in deleted.items():
+            yield {"topic": tp.topic, "partition": tp.partition, "subscription": name, "entries_let_go": entries}
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
         """What has to work for a read, in order; each says what it found, or raises what is wrong."""

@@ -571,9 +571,9 @@ class PulsarOptions(Options):
     )
     subscription: str | None = option(
         "In a stream: a durable subscription of this name keeps the messages on the broker until the query has them, "
-        "and with them the backlog of a query that is stopped for good: unsubscribe it then. The last entry read stays "
-        "in the backlog until the next one is, as proof that nothing between them was deleted. In a batch: the name "
-        "that the read shows to the broker, as `NAME-<unique>`; it keeps nothing.",
+        "and with them the backlog of a query that is stopped for good, until `spark-mq unsubscribe` deletes the "
+        "subscription. The last entry read stays in the backlog until the next one is, as proof that nothing between "
+        "them was deleted. In a batch: the name that the broker shows, as `NAME-<unique>`; it keeps nothing.",
         default=None,
         aliases=("predefinedSubscription",),
         parse=_parse_subscription,

@@ -432,6 +432,12 @@ class Session:
         consumer.release()
         return self.request(lambda request_id: commands.CloseConsumer(consumer._consumer_id, request_id), _success_of)
 
+    def unsubscribe(self, consumer: Consumer) -> Future[object]:
+        """UNSUBSCRIBE; the subscription is gone, and the consumer with it."""
+        self._consumers.pop(consumer._consumer_id, None)
+        consumer.release()
+        return self.request(lambda request_id: commands.Unsubscribe(consumer._consumer_id, request_id), _success_of)
+
     def open_producer(
         self, producer_id: int, events: ProducerEvents, create: Callable[[int], commands.Producer]
     ) -> Future[commands.ProducerSuccess]:

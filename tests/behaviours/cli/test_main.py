@@ -7,9 +7,11 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pulsar as official
 from typer.testing import CliRunner
 
 from spark_mq_source.cli.main import app
@@ -96,6 +98,43 @@ def test_the_lag_of_a_subscription_is_what_the_broker_says(pulsar: PulsarUnderTe
     PulsarFormat(pulsar).publish(topic, [b"more"], partition=1)
     lag = asked("lag", pulsar, topic=topic, subscription="group", adminUrl=pulsar.admin_url)
     assert [row["entries_behind"] for row in lag] == [0, 1]
+
+
+def test_a_subscription_is_deleted_once_nobody_uses_it(pulsar: PulsarUnderTest):
+    topic = filled(pulsar)
+    client = pulsar.client()
+    reader = client.subscribe(topic, "done", initial_position=official.InitialPosition.Earliest)
+    given = ["-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}", "-o", "subscription=done"]
+    began = time.monotonic()
+    refused = spark_mq("unsubscribe", "pulsar-native", *given)
+    assert refused.exit_code == 1
+    assert time.monotonic() - began < 10, "at once, not when operationTimeout has passed"
+    assert re.search(r"subscription done is in use, so nothing is deleted .*ConsumerBusy", refused.stderr)
+    names = [set(pulsar.admin.stats(f"{topic}-partition-{n}")["subscriptions"]) for n in range(2)]
+    assert names == [{"done"}, {"done"}]
+    reader.close()
+    # Two messages in a batch are one entry.
+    assert asked("unsubscribe", pulsar, topic=topic, subscription="done") == [
+        {"topic": topic, "partition": 0, "subscription": "done", "entries_let_go": 1},
+        {"topic": topic, "partition": 1, "subscription": "done", "entries_let_go": 1},
+    ]
+    assert [pulsar.admin.stats(f"{topic}-partition-{n}")["subscriptions"] for n in range(2)] == [{}, {}]
+
+
+def test_a_subscription_that_is_not_there_leaves_nothing_behind(pulsar: PulsarUnderTest):
+    topic = filled(pulsar)
+    rows = asked("unsubscribe", pulsar, topic=topic, subscription="never")
+    assert [row["entries_let_go"] for row in rows] == [0, 0]
+    assert [pulsar.admin.stats(f"{topic}-partition-{n}")["subscriptions"] for n in range(2)] == [{}, {}]
+
+
+def test_what_cannot_be_unsubscribed_is_said(pulsar: PulsarUnderTest):
+    nameless = spark_mq("unsubscribe", "pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-o", "topic=t")
+    assert nameless.exit_code == 2
+    assert "set the option subscription" in nameless.stderr
+    other = spark_mq("unsubscribe", "tubemq", "-o", "masters=localhost:1", "-o", "topic=t", "-o", "group=g")
+    assert other.exit_code == 2
+    assert "format tubemq: its brokers have no subscriptions" in other.stderr
 
 
 def test_a_table_is_what_a_person_gets(pulsar: PulsarUnderTest):
