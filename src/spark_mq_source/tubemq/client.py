@@ -285,7 +285,7 @@ class TubeMQClient:
         topics: Sequence[str],
         *,
         filters: Sequence[str] = (),
-        on_connect: Callable[[Sequence[BrokerPartition]], None],
+        on_connect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
         on_disconnect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
     ) -> GroupMember:
         """Becomes a member of a group that the master balances; see `GroupMember`.
@@ -511,9 +511,9 @@ class GroupMember(_Member):
         group: whose member.
         topics: all members' are the same.
         filters: all members' are the same.
-        on_connect: takes partitions; when it raises, FAILED is answered.
-        on_disconnect: leaves partitions, and returns those that it has left: whatever is to be committed is then. The
-            master asks again for the others.
+        on_connect: takes partitions, and returns those that it has taken.
+        on_disconnect: leaves partitions, and returns those that it has left: whatever is to be committed is then. For
+            the others FAILED is answered here and there, and the master asks again.
 
     Attributes:
         assigned: set when the first event has been answered.
@@ -525,7 +525,7 @@ class GroupMember(_Member):
         group: str,
         topics: Sequence[str],
         filters: Sequence[str],
-        on_connect: Callable[[Sequence[BrokerPartition]], None],
+        on_connect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
         on_disconnect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
     ) -> None:
         super().__init__(client, group, GROUP_HEARTBEAT_SECONDS)
@@ -647,20 +647,21 @@ class GroupMember(_Member):
             self._wake.set()
 
     def _answer(self, event: commands.Event) -> commands.Event:
-        status = EventStatus.DONE
+        status = EventStatus.FAILED
         try:
             partitions = [BrokerPartition.parse(text) for text in event.subscribe_info]
             if event.op_type in {EventType.CONNECT, EventType.ONLY_CONNECT}:
-                self._on_connect(partitions)
-                self._assignment |= frozenset(partitions)
+                changed = frozenset(self._on_connect(partitions))
+                self._assignment |= changed
             elif event.op_type in {EventType.DISCONNECT, EventType.ONLY_DISCONNECT}:
-                left = frozenset(self._on_disconnect(partitions))
-                self._assignment -= left
-                # Without the others in what is reported next, nobody would read them until the group changes again.
-                status = EventStatus.DONE if left.issuperset(partitions) else EventStatus.FAILED
+                changed = frozenset(self._on_disconnect(partitions))
+                self._assignment -= changed
+            else:
+                changed = frozenset()
+            # What is reported next is what it has: otherwise nobody would read the rest until the group changes again.
+            status = EventStatus.DONE if changed.issuperset(partitions) else EventStatus.FAILED
         except Exception:  # whatever it is: an event that is not answered stops the whole group
             logger.exception("group %s: event %s failed", self._group, event)
-            status = EventStatus.FAILED
         return commands.Event(event.rebalance_id, event.op_type, status, event.subscribe_info)
 
 

@@ -74,8 +74,8 @@ class _Assigned(Protocol):
     def initial(self) -> Positions:
         """Where a query begins that has no checkpoint."""
 
-    def partitions(self) -> Partitions:
-        """What it reads now."""
+    def partitions(self, known: Positions | None = None) -> Partitions:
+        """What it reads now; `known` is where the query is, where Spark has said that."""
 
     def located(self, wanted: Collection[TopicPartition]) -> Partitions:
         """Where these are, whether it reads them now or has read them before; without those that do not exist."""
@@ -150,7 +150,7 @@ class TubeMQStream:
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         known = {} if start is None else _decode(start).positions
-        partitions = self._assigned.partitions()
+        partitions = self._assigned.partitions(known)
         known = self._without_vanished(known, partitions)
         bounds = fetch_bounds(self._client, self._options, partitions)
         begins = self._checked(self._assigned.begins(known, bounds), partitions, bounds)
@@ -274,7 +274,8 @@ class _AllPartitions:
         lossless = self._options.fail_on_data_loss
         return {tp: resolve_offset(wanted, tp, bounds[tp], fail_on_data_loss=lossless) for tp in partitions}
 
-    def partitions(self) -> Partitions:
+    def partitions(self, known: Positions | None = None) -> Partitions:
+        del known
         if self._member is None or self._member.error is not None:
             self._member = self._client.join_v2(
                 self._options.group_name, self._options.topic_names, filters=self._options.filters
@@ -358,6 +359,7 @@ class Membership:
         self._changed = threading.Condition()
         self._held: dict[TopicPartition, _Held] = {}
         self._pending: frozenset[TopicPartition] = frozenset()
+        self._known: frozenset[TopicPartition] = frozenset()
         self._closing = False
         self._has_waited = False
         self._member: GroupMember | None = None
@@ -369,8 +371,9 @@ class Membership:
         self._joined()
         return {}
 
-    def partitions(self) -> Partitions:
+    def partitions(self, known: Positions | None = None) -> Partitions:
         """What it holds now; waits for a while where that is nothing."""
+        self._known = self._known.union(known or ())
         member = self._joined()
         with self._changed:
             has_some = bool(self._held)
@@ -454,9 +457,10 @@ class Membership:
             self._pending = frozenset()
             self._changed.notify_all()
             left = list(self._held)
+        deadline = Deadline.after_ms(self._options.operation_timeout_ms)
         for tp in left:
             try:
-                self._leave(tp)
+                self._leave(tp, deadline)
             except MQSourceError as error:
                 logger.warning("tubemq: the position of %s in group %s stays behind: %s", tp, self._group, error)
         if self._member is not None:
@@ -479,22 +483,23 @@ class Membership:
             )
         return self._member
 
-    def _connect(self, partitions: Sequence[BrokerPartition]) -> None:
-        """Takes partitions, in the member's thread."""
-        taken: list[TopicPartition] = []
-        try:
-            for tp, partition in partitions_of(partitions).items():
-                deadline = Deadline.after_ms(self._options.operation_timeout_ms)
+    def _connect(self, partitions: Sequence[BrokerPartition]) -> Collection[BrokerPartition]:
+        """Takes partitions, in the member's thread; those that were taken."""
+        # One deadline for all: the master has the whole group wait for the answer.
+        deadline = Deadline.after_ms(self._options.operation_timeout_ms)
+        taken = []
+        for tp, partition in partitions_of(partitions).items():
+            try:
                 # Whoever had it may not be gone yet.
-                held = retrying(lambda partition=partition: self._hold(partition), deadline=deadline)  # type: ignore[misc]
-                with self._changed:
-                    self._held[tp] = held
-                taken.append(tp)
-                logger.info("tubemq: group %s: %s is ours from %d on", self._group, tp, held.position)
-        except MQSourceError:
-            for tp in taken:
-                self._leave(tp)
-            raise
+                held = retrying(lambda tp=tp, partition=partition: self._hold(tp, partition), deadline=deadline)  # type: ignore[misc]
+            except MQSourceError as error:
+                logger.warning("tubemq: group %s: %s cannot be taken: %s", self._group, tp, error)
+                continue
+            with self._changed:
+                self._held[tp] = held
+            taken.append(partition)
+            logger.info("tubemq: group %s: %s is ours from %d on", self._group, tp, held.position)
+        return taken
 
     def _disconnect(self, partitions: Sequence[BrokerPartition]) -> Collection[BrokerPartition]:
         """Leaves partitions, in the member's thread; those that were left."""
@@ -503,17 +508,18 @@ class Membership:
             self._changed.wait_for(
                 lambda: self._closing or not wanted.keys() & self._pending, timeout=PLANNED_WITHIN_SECONDS
             )
+        deadline = Deadline.after_ms(self._options.operation_timeout_ms)
         left = []
         for tp, partition in wanted.items():
             try:
-                self._leave(tp)
+                self._leave(tp, deadline)
             except MQSourceError as error:
                 logger.warning("tubemq: group %s: %s is kept, and left when asked again: %s", self._group, tp, error)
             else:
                 left.append(partition)
         return left
 
-    def _leave(self, tp: TopicPartition) -> None:
+    def _leave(self, tp: TopicPartition, deadline: Deadline) -> None:
         """The group's position is where the query is, and the partition is free."""
         with self._changed:
             if tp in self._pending and not self._closing:
@@ -524,12 +530,11 @@ class Membership:
             return
 
         def leave() -> None:
-            consumer = self._client.consumer(held.partition, client_id=self._client_id, group=self._group)
-            self._register(consumer, held.position)
+            consumer, held.position = self._take_back(held)
             self._client.wait(consumer.unregister(commit=False), f"unregister of {tp}")
 
         try:
-            retrying(leave, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
+            retrying(leave, deadline=deadline)
         except MQSourceError:
             # The master is told that it failed, and takes it for ours still.
             with self._changed:
@@ -537,45 +542,58 @@ class Membership:
             raise
         logger.info("tubemq: group %s: %s is left at %d", self._group, tp, held.position)
 
-    def _hold(self, partition: BrokerPartition) -> _Held:
+    def _hold(self, tp: TopicPartition, partition: BrokerPartition) -> _Held:
+        # Where the query has been before, the end of the topic is not where it goes on, whatever the broker has lost.
+        from_first = self._from_first or tp in self._known
         consumer = self._client.consumer(partition, client_id=self._client_id, group=self._group)
-        return _Held(partition, consumer, self._register(consumer, None))
+        return _Held(partition, consumer, self._register(consumer, None, from_first=from_first))
 
-    def _register(self, consumer: PartitionConsumer, position: int | None) -> int:
+    def _register(self, consumer: PartitionConsumer, position: int | None, *, from_first: bool = True) -> int:
         """Takes a partition in the group's name, at a position or where the group is; the position."""
-        answer = self._request(consumer, position)
+        answer = self._request(consumer, position, from_first=from_first)
         return self._client.wait(answer, f"register of {consumer.partition} in group {self._group}").curr_offset
 
-    def _request(self, consumer: PartitionConsumer, position: int | None) -> Future[RegisterPartitionResponse]:
+    def _request(
+        self, consumer: PartitionConsumer, position: int | None, *, from_first: bool = True
+    ) -> Future[RegisterPartitionResponse]:
         # Memory counts, whatever this query reads: a member that reads it may have been here before.
         return consumer.register(
             curr_offset=position,
-            read_status=ReadStatus.STORED_OR_MIN if self._from_first else ReadStatus.STORED_OR_MAX,
+            read_status=ReadStatus.STORED_OR_MIN if from_first else ReadStatus.STORED_OR_MAX,
             filters=self._options.filters,
             qry_priority_id=WITH_MEMORY,
         )
+
+    def _take_back(self, held: _Held) -> tuple[PartitionConsumer, int]:
+        """Registers what may have been lost, at the later of the query's and the group's position; that.
+
+        After 30 s without a heartbeat another member may have had it: back at the query's position, the group would
+        read again what that one has read. After a broker's crash the group's position may be an old one.
+        """
+        consumer = self._client.consumer(held.partition, client_id=self._client_id, group=self._group)
+        position = self._register(consumer, None)
+        if position < held.position:
+            position = self._register(consumer, held.position)
+        return consumer, position
 
     def _hold_again(self) -> None:
         """After a broken connection or a broker's restart: the master knows nothing of that."""
         with self._changed:
             lost = [(tp, held) for tp, held in self._held.items() if held.consumer.lost is not None]
+        deadline = Deadline.after_ms(self._options.operation_timeout_ms)
         for tp, held in lost:
             try:
-                again = self._hold_at(held)
+                consumer, position = retrying(lambda held=held: self._take_back(held), deadline=deadline)  # type: ignore[misc]
             except BrokerError as error:
                 logger.warning("tubemq: group %s: %s cannot be held: %s", self._group, tp, error)
                 continue
             with self._changed:
-                if tp in self._held:
-                    held.consumer = again
-
-    def _hold_at(self, held: _Held) -> PartitionConsumer:
-        def hold() -> PartitionConsumer:
-            consumer = self._client.consumer(held.partition, client_id=self._client_id, group=self._group)
-            self._register(consumer, held.position)
-            return consumer
-
-        return retrying(hold, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
+                is_held = self._held.get(tp) is held
+                if is_held:
+                    held.consumer, held.position = consumer, max(held.position, position)
+            if not is_held:
+                # It was left meanwhile: kept here, nobody else could have it.
+                self._client.wait(consumer.unregister(commit=False), f"unregister of {tp}")
 
 
 def share_out(backlogs: Positions, budget: int, served: TopicPartition | None) -> dict[TopicPartition, int]:

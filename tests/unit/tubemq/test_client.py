@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -134,16 +135,16 @@ def test_a_member_answers_each_event_with_what_it_has_then(
     )
     calls: list[tuple[str, list[int]]] = []
 
-    def leave(partitions: Sequence[c.BrokerPartition]) -> Sequence[c.BrokerPartition]:
-        calls.append(("leaves", [p.partition_id for p in partitions]))
+    def note(what: str, partitions: Sequence[c.BrokerPartition]) -> Sequence[c.BrokerPartition]:
+        calls.append((what, [p.partition_id for p in partitions]))
         return partitions
 
     member = client(one).join(
         "g",
         ["t"],
         filters=["a", "b"],
-        on_connect=lambda partitions: calls.append(("takes", [p.partition_id for p in partitions])),
-        on_disconnect=leave,
+        on_connect=partial(note, "takes"),
+        on_disconnect=partial(note, "leaves"),
     )
     one.wait_for(lambda: len([beat for beat in one.of(c.ConsumerHeartbeat) if beat.event is not None]) == 2)
     assert calls == [("takes", [0, 1]), ("leaves", [0])]
@@ -169,11 +170,24 @@ def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(
     monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
     events = c.Event(3, 10, None, subscribed(0, 1, 2)), c.Event(4, 20, None, subscribed(0, 2))
     one = server({c.ConsumerHeartbeat: events_of(*events)})
-    member = client(one).join("g", ["t"], on_connect=lambda _: None, on_disconnect=lambda held: held[:1])
+    member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held[:1])
     one.wait_for(lambda: len([beat for beat in one.of(c.ConsumerHeartbeat) if beat.event is not None]) == 2)
     answer = [beat for beat in one.of(c.ConsumerHeartbeat) if beat.event is not None][-1]
     assert (answer.event.rebalance_id, answer.event.status) == (4, c.EventStatus.FAILED)
     assert answer.report_subscribe_info
+    assert [c.BrokerPartition.parse(text).partition_id for text in answer.subscribe_info] == [1, 2]
+    member.close()
+
+
+def test_partitions_that_can_be_taken_are_though_others_cannot(
+    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    one = server({c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0, 1, 2)))})
+    member = client(one).join("g", ["t"], on_connect=lambda held: held[1:], on_disconnect=lambda held: held)
+    assert member.assigned.wait(30)
+    (answer,) = [beat for beat in one.of(c.ConsumerHeartbeat) if beat.event is not None]
+    assert answer.event.status == c.EventStatus.FAILED
     assert [c.BrokerPartition.parse(text).partition_id for text in answer.subscribe_info] == [1, 2]
     member.close()
 
@@ -198,7 +212,7 @@ def test_an_answer_to_an_event_that_was_not_heard_is_given_again(
 
     beats: list[Any] = []
     one = server({c.ConsumerHeartbeat: beat})
-    member = client(one).join("g", ["t"], on_connect=lambda _: None, on_disconnect=lambda held: held)
+    member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held)
     assert heard.wait(30)
     assert member.assigned.wait(30)
     assert len(beats) >= 3
@@ -211,9 +225,12 @@ def test_heartbeats_go_on_while_an_event_is_answered(
     monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
     one = server({c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0)))})
     release = threading.Event()
-    member = client(one).join(
-        "g", ["t"], on_connect=lambda _: release.wait(30), on_disconnect=lambda partitions: partitions
-    )  # type: ignore[func-returns-value]
+
+    def take_long(partitions: Sequence[c.BrokerPartition]) -> Sequence[c.BrokerPartition]:
+        release.wait(30)
+        return partitions
+
+    member = client(one).join("g", ["t"], on_connect=take_long, on_disconnect=lambda held: held)
     one.wait_for(lambda: len(one.of(c.ConsumerHeartbeat)) > 5)
     assert not any(beat.event for beat in one.of(c.ConsumerHeartbeat))
     assert not member.assigned.is_set()
@@ -227,7 +244,7 @@ def test_a_member_that_is_refused_for_good_says_so(
 ) -> None:
     monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
     one = server({c.ConsumerHeartbeat: lambda _, __: c.ConsumerHeartbeatResponse(False, 450, "no")})
-    member = client(one).join("g", ["t"], on_connect=lambda _: None, on_disconnect=lambda held: held)
+    member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held)
     wait_until(lambda: member.error is not None, "it is no member any more", 30)
     assert "CONSUME_GROUP_FORBIDDEN (450)" in str(member.error)
     member.close()
@@ -240,7 +257,7 @@ def test_a_heartbeat_that_a_master_fails_at_is_sent_again(
     failed = c.RpcException(c.Status.ERROR, "java.lang.NullPointerException", "half a master")
     usual = c.ConsumerHeartbeatResponse(True, 200, "OK!")
     one = server({c.ConsumerHeartbeat: in_turn(failed, failed, usual)})
-    member = client(one).join("g", ["t"], on_connect=lambda _: None, on_disconnect=lambda held: held)
+    member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held)
     one.wait_for(lambda: len(one.of(c.ConsumerHeartbeat)) > 4)
     assert member.error is None
     member.close()
