@@ -34,6 +34,7 @@ TUBEMQ_PORTS = (2181, 8715, 8717, 8716, 8123, 8127, 8124, 8125, 8128, 8126)
 """Of ZooKeeper, then (port, web, TLS) of the master and of each broker; 8080, the usual web port, is Pulsar's."""
 NSQ_PORTS = (4150, 4151, 4160, 4161)
 """Of nsqd (TCP, HTTP), then of nsqlookupd."""
+PULSAR_NAMESPACE = "public/default"
 TUBEMQ_TOPIC = Topic("demo", partitions=3)
 
 
@@ -147,7 +148,7 @@ class Kind(Protocol):
 
 
 class Pulsar:
-    """Pulsar standalone."""
+    """Pulsar standalone, as every `deliveryGuarantee` needs it: stock, with transactions and deduplication."""
 
     name = "pulsar"
     processes = 1
@@ -155,7 +156,8 @@ class Pulsar:
     def __init__(self) -> None:
         ports = pulsar_broker.Ports()
         self.ports = (ports.broker, ports.web)
-        self._broker = PulsarStandalone(cache_folder() / "brokers" / self.name, ports=ports)
+        folder = cache_folder() / "brokers" / self.name
+        self._broker = PulsarStandalone(folder, overrides={"transactionCoordinatorEnabled": "true"}, ports=ports)
 
     def start(self, record: Record) -> None:
         """Starts the broker, and waits until it really answers."""
@@ -165,10 +167,11 @@ class Pulsar:
         self.wait(record)
 
     def wait(self, record: Record) -> None:
-        """Waits until it really answers; its topics keep what nobody subscribes to."""
+        """Waits until it really answers; its topics keep what nobody subscribes to, and deduplicate."""
         process = record.processes[self.name]
         wait_until_ready(self._broker.admin, self._broker.log, still_alive=lambda: process.alive)
-        self._broker.admin.set_retention("public/default")
+        self._broker.admin.set_retention(PULSAR_NAMESPACE)
+        self._broker.admin.set_deduplication(PULSAR_NAMESPACE, enabled=True)
 
     def describe(self) -> str:
         """Its addresses."""

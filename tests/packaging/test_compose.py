@@ -49,6 +49,23 @@ def test_it_listens_where_make_brokers_does_and_on_loopback_only(compose: dict[s
     assert places == {("127.0.0.1", str(port), str(port)) for port in {*expected, NSQADMIN_PORT, JUPYTER_PORT}}
 
 
+def test_jupyter_is_not_open_to_everyone_on_the_machine(compose: dict[str, Any]):
+    """It runs what it is sent; it makes up a token unless one is set, and an empty one means none."""
+    notebook = " ".join(texts(compose["services"]["notebook"]))
+    assert re.findall(r"(?i)(?:token|password)=?\S*", notebook) == []
+
+
+def test_pulsar_takes_writes_of_every_guarantee_as_that_of_make_brokers_does(compose: dict[str, Any]):
+    stock = "transactionCoordinatorEnabled=false\n"
+    assert stock in (pulsar_broker.distribution() / "conf" / "standalone.conf").read_text()
+    pulsar = compose["services"]["pulsar"]
+    (edit,) = re.findall(r"sed '(\S+)' conf/standalone.conf > (\S+)", pulsar["command"][-1])
+    done = subprocess.run(["sed", edit[0]], input=stock, capture_output=True, text=True, check=True)
+    assert done.stdout == "transactionCoordinatorEnabled=true\n"
+    assert pulsar["environment"]["PULSAR_STANDALONE_CONF"] == edit[1]
+    assert "set-deduplication public/default --enable" in compose["services"]["pulsar-topics"]["command"][-1]
+
+
 def test_tubemq_is_configured_for_the_ports_that_are_published(compose: dict[str, Any]):
     zookeeper, master, master_web, _, broker, broker_web, *_ = brokers.TUBEMQ_PORTS
     settings = {}
