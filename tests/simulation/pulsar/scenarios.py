@@ -8,12 +8,30 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_mq_source.core.errors import DataLossError, MQSourceError
+from spark_mq_source.core.errors import (
+    BrokerError,
+    DataLossError,
+    MQSourceError,
+    ReplayError,
+    RequestTimeoutError,
+    ResourceBusyError,
+    ServiceNotReadyError,
+)
+from spark_mq_source.pulsar.offsets import EARLIEST
+from spark_mq_source.pulsar.stream import offsets_from_json
 from spark_mq_source.spark.pulsar import PulsarFormat
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, common_faults
 from tests.simulation.pulsar import oracle
 from tests.simulation.pulsar.broker import Cluster
-from tests.simulation.spark import Executors, JobFailedError, read_task
+from tests.simulation.spark import (
+    Checkpoint,
+    DriverKilledError,
+    Executors,
+    JobFailedError,
+    Query,
+    read_task,
+    write,
+)
 from tests.simulation.spark import _reading as reading_attempt
 from tests.simulation.world import World
 
@@ -24,6 +42,8 @@ TOPIC = "persistent://public/default/t"
 SCHEMA = pa.schema(
     [
         ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
         (
             "message_id",
             pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())]),
@@ -76,6 +96,15 @@ def _cluster_fault(cluster: Cluster, names: Sequence[str], fault: Fault) -> Call
     if fault.kind in {"unload", "trim", "expire", "truncate"}:
         name = names[fault.args[0] % len(names)]
         return lambda: getattr(cluster, fault.kind)(name)
+    if fault.kind == "add_partition":
+
+        def add_partition() -> None:
+            if cluster.partitions[TOPIC]:
+                cluster.add_partitions(TOPIC, cluster.partitions[TOPIC] + 1)
+                for name in cluster.names(TOPIC):
+                    cluster.subscribe(name, "keeper")
+
+        return add_partition
     if fault.kind == "roll_over":
         name = names[fault.args[0] % len(names)]
 
@@ -235,7 +264,350 @@ class BatchRead:
         return "read"
 
 
+class StreamRead:
+    """A streaming query whose driver and tasks die, and whose topic moves, grows and is trimmed meanwhile.
+
+    Args:
+        subscription: whether it has one of its own, which keeps what is not read; then nothing can be lost.
+        removal: whether messages that are not read yet may be removed.
+    """
+
+    def __init__(self, *, subscription: bool, removal: bool) -> None:
+        self._subscription = subscription
+        self._removal = removal
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        seconds = 0.5 * size
+        processes = ("driver-0", "driver-1", "executor-0", "executor-1", "executor-2")
+        found = list(common_faults(dice, streams=8, processes=processes, seconds=seconds))
+        kinds = ("unload", "kill_broker", "roll_over", "add_partition", *(["trim"] if self._subscription else []))
+        found += cluster_faults(dice, kinds=kinds, partitions=3, seconds=seconds)
+        if self._removal:
+            for _ in range(dice.choice((1, 1, 2))):
+                kind = dice.choice(("acknowledge", "acknowledge", "expire", "truncate"))
+                at, part = round(dice.random() * seconds, 3), round(dice.random(), 2)
+                found.append(Fault(kind, at=at, args=(dice.randrange(3), part)))
+        return found
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        dice = world.dice("scenario")
+        cluster = Cluster(world, brokers=dice.choice((1, 1, 2, 3)), ledger_entries=dice.choice((3, 5, 10)))
+        names = cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
+        fill(cluster, names, dice, dice.choice((0, 2, 2 * plan.size)))
+        for name in names:
+            cluster.subscribe(name, "keeper")
+        fails = dice.random() < 0.8 or not self._removal
+        options = {
+            "failOnDataLoss": str(fails).lower(),
+            "receiverQueueSize": dice.choice(("2", "10", "1000")),
+            "maxBatchRows": dice.choice(("1", "3", "100")),
+            "startingOffsets": dice.choice(("earliest", "earliest", "latest")),
+        }
+        if dice.random() < 0.4:
+            options["minPartitions"] = str(dice.randint(2, 8))
+        if dice.random() < 0.5:
+            options[dice.choice(("maxEntriesPerTrigger", "maxRowsPerTrigger"))] = str(dice.choice((1, 3, 10)))
+        if self._subscription:
+            options["subscription"] = "query"
+        arrange(world, cluster, names, plan.faults)
+        query = Query(
+            FORMAT,
+            FORMAT.parse_stream_options(options_of(cluster, **options)),
+            SCHEMA,
+            Executors(
+                speculation=dice.choice((0.0, 0.3)), zombies=dice.choice((0.0, 1.0)), slow=dice.choice((0.0, 0.0, 0.1))
+            ),
+            Checkpoint(),
+            limited=dice.random() < 0.8,
+        )
+        self._begins_at_latest = options["startingOffsets"] == "latest"
+        self._publish(world, cluster, plan, dice)
+        outcome = self._live(world, plan, cluster, query, fails=fails)
+        check_nothing_leaks(world, cluster)
+        return outcome
+
+    def _publish(self, world: World, cluster: Cluster, plan: Plan, dice: Random) -> None:
+        """Foreign producers publish while the query runs."""
+        self._publishes_until = world.now
+        for n in range(4 * plan.size):
+            at = dice.random() * 0.5 * plan.size
+
+            def publish(n: int = n) -> None:
+                names = cluster.names(TOPIC)
+                name = names[dice.randrange(len(names))]
+                values = [f"live-{n}.{i}".encode() for i in range(dice.choice((1, 1, 3)))]
+                cluster.publish(name, values, sequence_id=1000 + n)
+
+            world.after(at, publish)
+            self._publishes_until = max(self._publishes_until, world.now + at)
+
+    def _live(self, world: World, plan: Plan, cluster: Cluster, query: Query, *, fails: bool) -> str:
+        give_up = world.now + 900.0
+        until = self._publishes_until
+
+        def has_all() -> bool:
+            if world.now >= give_up:
+                return True
+            if self._subscription and query.checkpoint.committed:
+                for ledger in cluster.storage.values():
+                    ledger.cursors.pop("keeper", None)
+            return world.now > until and self._is_complete(cluster, query)
+
+        lives = 0
+        while True:
+            lives += 1
+            try:
+                query.run(until=has_all)
+            except DriverKilledError:
+                world.note("the driver was killed")
+            except (JobFailedError, MQSourceError) as failed:
+                error = failed.cause if isinstance(failed, JobFailedError) else failed
+                if isinstance(error, DataLossError):
+                    self._check_loss(cluster, error, fails=fails)
+                    self._check_batches(cluster, query, fails=fails)
+                    return "data loss"
+                check_allowed(plan, error)
+            else:
+                break
+            if lives > 20:
+                raise ViolationError("the query fails again and again")
+        self._check_batches(cluster, query, fails=fails)
+        if world.now >= give_up:
+            raise ViolationError(f"the query makes no progress; offsets {query.checkpoint.offsets[-1:]}")
+        return "read"
+
+    def _check_loss(self, cluster: Cluster, error: DataLossError, *, fails: bool) -> None:
+        if not fails:
+            raise ViolationError(f"failOnDataLoss=false, and yet: {error}") from error
+        if self._subscription and not self._removal:
+            raise ViolationError(f"the subscription keeps everything, and yet: {error}") from error
+        if not any(ledger.removed for ledger in cluster.storage.values()):
+            raise ViolationError(f"nothing was removed, and yet: {error}") from error
+
+    def _is_complete(self, cluster: Cluster, query: Query) -> bool:
+        """Whether the last batch that is committed reaches the last row of every partition."""
+        log = query.checkpoint
+        if not log.offsets and cluster.world.now > self._publishes_until + 60.0:
+            return self._begins_at_latest  # it began behind everything
+        if not log.offsets or len(log.offsets) - 1 not in log.committed:
+            return False
+        ends = {str(tp): position for tp, position in offsets_from_json(log.offsets[-1][1]).items()}
+        for name in cluster.names(TOPIC):
+            rows = oracle.rows_of(cluster, name)
+            if rows and oracle.row_position(rows[-1]) > ends.get(name, EARLIEST):
+                return False
+        return True
+
+    @staticmethod
+    def _check_batches(cluster: Cluster, query: Query, *, fails: bool) -> None:
+        """Each batch, and each time that it was done over, has the true rows of its range.
+
+        Raises:
+            ViolationError: one has not.
+        """
+        for number, rows in query.checkpoint.replays:
+            start, end = (offsets_from_json(offset) for offset in query.checkpoint.offsets[number])
+            for at in end:
+                mine = [r for r in rows if r["topic"] == at.topic and r["partition"] == at.partition]
+                begin = start.get(at, EARLIEST)
+                try:
+                    oracle.check_range(cluster, at, begin, end[at], oracle.found_rows(mine), may_lose=not fails)
+                except ViolationError as error:
+                    raise ViolationError(f"batch {number}: {error}") from error
+
+
+class Write:
+    """A write while producers are closed, receipts are lost, and attempts are killed, doubled and done over.
+
+    Args:
+        guarantee: `at-least-once`, `exactly-once` or `transaction`.
+        streams: whether it is the micro-batches of a query, which are done over; otherwise one `save`.
+    """
+
+    def __init__(self, guarantee: str, *, streams: bool = False) -> None:
+        self._guarantee = guarantee
+        self._streams = streams
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        seconds = 0.1 * size
+        processes = ("executor-0", "executor-1", "executor-2")
+        found = list(common_faults(dice, streams=6, processes=processes, seconds=seconds))
+        found += cluster_faults(dice, kinds=("unload", "unload", "kill_broker"), partitions=3, seconds=seconds)
+        for _ in range(dice.choice((0, 0, 1, 2))):
+            kind = dice.choice(("send_checksum", "send_fail", "send_fail_stored", "send_slow"))
+            found.append(Fault(kind, args=(dice.randrange(4 * size + 4),)))
+        for _ in range(dice.choice((0, 0, 1))):
+            late = dice.choice((None, 0.5, 20.0))
+            found.append(Fault("receipt", args=(dice.randrange(4 * size + 4), late)))
+        return found
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        dice = world.dice("scenario")
+        cluster = Cluster(
+            world,
+            brokers=dice.choice((1, 1, 2, 3)),
+            ledger_entries=dice.choice((3, 5, 10)),
+            deduplicates=self._guarantee == "exactly-once" or dice.random() < 0.3,
+            coordinators=2 if self._guarantee == "transaction" else 0,
+        )
+        names = cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
+        for name in names:
+            cluster.subscribe(name, "keeper")
+        for fault in plan.faults:
+            if fault.kind.startswith("send_"):
+                cluster.writes.sends[fault.args[0]] = fault.kind.removeprefix("send_")
+            elif fault.kind == "receipt":
+                cluster.writes.receipts[fault.args[0]] = fault.args[1]
+        arrange(world, cluster, names, plan.faults)
+        options = {
+            "deliveryGuarantee": self._guarantee,
+            "batchingMaxMessages": str(dice.choice((1, 3, 10))),
+        }
+        if self._guarantee == "transaction":
+            options["transactionTimeout"] = "120s"
+        if dice.random() < 0.3:
+            options["maxPendingBytes"] = "300"
+        keyed = dice.random() < 0.5
+        parsed = FORMAT.parse_write_options(options_of(cluster, **options), ["value", "key"] if keyed else ["value"])
+        executors = Executors(
+            speculation=dice.choice((0.0, 0.3)), zombies=dice.choice((0.0, 0.5)), slow=dice.choice((0.0, 0.0, 0.05))
+        )
+        batches = dice.randint(1, 3) if self._streams else 1
+        written: list[bytes] = []
+        outcome = "written"
+        for batch in range(batches):
+            tasks = _rows_to_write(dice, f"b{batch}", dice.randint(1, 3), 6 * plan.size, keyed=keyed)
+            values = [value for task in tasks for rows in task for value in rows.column("value").to_pylist()]
+            succeeded = self._write(world, plan, parsed, tasks, executors, batch if self._streams else None, dice)
+            written += values
+            if succeeded != "written":
+                self._settle(world)
+                self._check(cluster, written[: len(written) - len(values)], values, complete=False, outcome=succeeded)
+                outcome = succeeded
+                break
+            world.note(f"batch {batch} is written")
+        else:
+            self._settle(world)
+            self._check(cluster, written, [], complete=True, outcome="written")
+        check_nothing_leaks(world, cluster)
+        return outcome
+
+    def _write(
+        self,
+        world: World,
+        plan: Plan,
+        options: Any,
+        tasks: Sequence[Sequence[pa.RecordBatch]],
+        executors: Executors,
+        batch: int | None,
+        dice: Random,
+    ) -> str:
+        job = f"job-{world.count('jobs')}" if batch is None else "query"
+        times = 1 if batch is None or self._guarantee != "exactly-once" else dice.choice((1, 1, 2, 3))
+        outcome = "failed"
+        for _ in range(times + 3 if batch is not None and self._guarantee == "exactly-once" else 1):
+            try:
+                write(FORMAT, options, tasks, executors, job_id=job, batch_id=batch)
+            except JobFailedError as failed:
+                check_allowed_write(plan, executors, failed.cause)
+                outcome = "failed"
+            except MQSourceError as error:
+                check_allowed_write(plan, executors, error, commits=True)
+                outcome = "not committed"
+            else:
+                outcome = "written"
+                times -= 1
+                if times <= 0:
+                    break
+                world.note("the batch is done over")
+        return outcome
+
+    @staticmethod
+    def _settle(world: World) -> None:
+        world.sleep(200.0)  # until the last transaction has timed out
+
+    def _check(
+        self, cluster: Cluster, before: Sequence[bytes], values: Sequence[bytes], *, complete: bool, outcome: str
+    ) -> None:
+        """What is visible is what the guarantee promises.
+
+        Args:
+            cluster: where it is.
+            before: what was written with success.
+            values: of a write that failed.
+            complete: whether nothing failed.
+            outcome: how the last write ended.
+        """
+        visible = [row[3] for name in cluster.names(TOPIC) for row in oracle.rows_of(cluster, name)]
+        lost = [value for value in before if value not in visible]
+        if lost:
+            raise ViolationError(f"lost: {oracle.difference(visible, before)}")
+        strange = [value for value in visible if value not in before and value not in values]
+        if strange:
+            raise ViolationError(f"never written: {strange[:8]}")
+        if self._guarantee != "at-least-once":
+            twice = sorted({value for value in visible if visible.count(value) > 1})
+            if twice:
+                raise ViolationError(f"twice: {twice[:8]}")
+        if self._guarantee == "transaction":
+            for name in cluster.names(TOPIC):
+                ongoing = cluster.buffers[name].ongoing
+                if ongoing:
+                    raise ViolationError(f"{name}: transactions stay open: {ongoing}")
+            if outcome == "failed":
+                shown = [value for value in values if value in visible]
+                if shown:
+                    raise ViolationError(f"visible, though the write failed: {shown[:8]}")
+
+
+def check_allowed_write(plan: Plan, executors: Executors, error: BaseException, *, commits: bool = False) -> None:
+    """An error that may end a write.
+
+    Raises:
+        ViolationError: it may not.
+    """
+    kinds = {fault.kind for fault in plan.faults}
+    if isinstance(error, ResourceBusyError | ServiceNotReadyError) and (executors.speculation or executors.zombies):
+        return  # attempts at the same task take each other's name
+    if isinstance(error, RequestTimeoutError | BrokerError) and plan.faults:
+        return
+    if commits and isinstance(error, BrokerError) and plan.faults:
+        return
+    if isinstance(error, ReplayError) and kinds & {"send_checksum", "send_fail", "send_fail_stored"}:
+        return  # what is stored has a hole, which nobody can fill
+    check_allowed(plan, error)
+
+
+def _rows_to_write(dice: Random, name: str, tasks: int, rows: int, *, keyed: bool) -> list[list[pa.RecordBatch]]:
+    found = []
+    for task in range(tasks):
+        batches = []
+        left = dice.randint(0, rows)
+        n = 0
+        while left > 0:
+            count = dice.randint(1, left)
+            values = [f"{name}-{task}-{n + i}".encode() + b"." * dice.randint(0, 20) for i in range(count)]
+            columns = {"value": pa.array(values, pa.binary())}
+            if keyed:
+                columns["key"] = pa.array([f"k{dice.randrange(4)}".encode() for _ in range(count)], pa.binary())
+            batches.append(pa.RecordBatch.from_pydict(columns))
+            n, left = n + count, left - count
+        found.append(batches)
+    return found
+
+
 SCENARIOS: Mapping[str, Scenario] = {
     "batch_read": BatchRead(removal=False),
     "batch_read_removal": BatchRead(removal=True),
+    "stream": StreamRead(subscription=False, removal=False),
+    "stream_removal": StreamRead(subscription=False, removal=True),
+    "stream_subscription": StreamRead(subscription=True, removal=False),
+    "write_at_least_once": Write("at-least-once"),
+    "write_exactly_once": Write("exactly-once"),
+    "write_stream_exactly_once": Write("exactly-once", streams=True),
+    "write_transaction": Write("transaction"),
 }
