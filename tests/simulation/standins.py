@@ -445,7 +445,7 @@ def _modules(package: str) -> Iterator[types.ModuleType]:
         yield importlib.import_module(found.name)
 
 
-_undo: list[tuple[types.ModuleType, str, Any]] = []
+_undo: list[tuple[types.ModuleType | type, str, Any]] = []
 
 RECEIVE_BLOCK_BYTES = 64 << 10
 
@@ -472,6 +472,12 @@ def install(package: str = "spark_mq_source") -> None:
             if replacement is not None and not name.startswith("__"):
                 _undo.append((module, name, value))
                 setattr(module, name, replacement)
+            elif isinstance(value, type) and value.__module__ == module.__name__:
+                # A class of the package that is one of the replaced kind.
+                bases = tuple(by_identity.get(id(base), base) for base in value.__bases__)
+                if bases != value.__bases__:
+                    _undo.append((value, "__bases__", value.__bases__))
+                    value.__bases__ = bases
     # Values made when a module was imported, of the real kind: locks that are globals.
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith(f"{package}."):
