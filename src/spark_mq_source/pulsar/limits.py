@@ -22,7 +22,7 @@ from spark_mq_source.core.errors import MQSourceError
 from spark_mq_source.pulsar import commands
 from spark_mq_source.pulsar.client import Ledger, PulsarClient
 from spark_mq_source.pulsar.messages import EntryDecoder
-from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.reader import MOST_IN_ENTRY
 
@@ -107,6 +107,8 @@ class Limiter:
         # CONSUMER_STATS for a consumer that was just unloaded costs the connection (seen on 4.0.8).
         self._statistics = PulsarClient(options)
         self._ledger_ends: dict[tuple[TopicPartition, int], int] = {}
+        # The first entry for delivery after the last one of a ledger.
+        self._following: dict[tuple[TopicPartition, Position], Position] = {}
         # Messages and bytes of an entry, on average.
         self._seen: dict[TopicPartition, tuple[float, float]] = {}
         self._served: TopicPartition | None = None
@@ -116,14 +118,15 @@ class Limiter:
         """Closes the connection of its own."""
         self._statistics.close()
 
-    def is_end_of_ledger(self, tp: TopicPartition, position: Position) -> bool:
-        """Whether a position is known to be the last one of a ledger that is closed."""
-        return self._ledger_ends.get((tp, position.ledger)) == position.entry and position.batch < 0
+    def following(self, tp: TopicPartition, position: Position) -> Position | None:
+        """The first entry for delivery after a position where a trigger ended with a ledger; None where unknown."""
+        return self._following.get((tp, position))
 
     def forget_before(self, starts: Mapping[TopicPartition, Position]) -> None:
         """Drops what is known of earlier ledgers, and of other topic-partitions."""
         ends = self._ledger_ends.items()
         self._ledger_ends = {at: last for at, last in ends if at[0] in starts and at[1] >= starts[at[0]].ledger}
+        self._following = {at: after for at, after in self._following.items() if at[1] >= starts.get(at[0], LATEST)}
         self._seen = {tp: seen for tp, seen in self._seen.items() if tp in starts}
 
     def limit(
@@ -284,26 +287,54 @@ class Limiter:
             entry -= 1
         while left > 0 and ledger < end.ledger:
             last = self._last_entry(tp, ledger)
-            if entry + left <= last:
+            if last is None:
+                after = self._first_after(tp, Position(ledger, entry + left - 1))
+                if after is not None and after.ledger == ledger:
+                    break
+                first = self._first_after(tp, Position(ledger, entry))
+                if first is None or after is None:
+                    return end
+                if first.ledger == ledger:
+                    # How many there are is not known, but fewer than may be taken.
+                    return Position(after.ledger, -1)
+                ledger, entry = first.ledger, first.entry - 1
+                continue
+            if entry + left < last:
                 break
             left -= max(0, last - entry)
-            beyond = self._client.fetch_first_entries({tp: Position(ledger, END_OF_LEDGER)}).get(tp)
-            if beyond is None:
+            after = self._first_after(tp, Position(ledger, END_OF_LEDGER))
+            if after is None:
                 return end
             if left == 0:
-                return Position(ledger, last)
-            ledger, entry = beyond.ledger_id, beyond.entry_id - 1
-        return Position(ledger, entry + left) if left > 0 else Position(ledger, entry)
+                cut = Position(ledger, last)
+                # As long as a ledger is there, so is the one after it.
+                if self._client.fetch_stored({tp: cut})[tp] == cut:
+                    self._following[tp, cut] = after
+                return cut
+            ledger, entry = after.ledger, after.entry - 1
+        return Position(ledger, entry + left)
 
-    def _last_entry(self, tp: TopicPartition, ledger: int) -> int:
-        """The last entry of a ledger that is closed. Such a ledger never changes, so it is asked for once."""
+    def _first_after(self, tp: TopicPartition, position: Position) -> Position | None:
+        """The first entry for delivery after a position; None where none comes in time."""
+        message = self._client.fetch_first_entries({tp: Position(position.ledger, position.entry + 1)}).get(tp)
+        return None if message is None else Position(message.ledger_id, message.entry_id)
+
+    def _last_entry(self, tp: TopicPartition, ledger: int) -> int | None:
+        """The last entry of a ledger that is closed; None where the broker does not tell.
+
+        Such a ledger never changes, so it is asked for once. Pulsar 4.0.8 has the cursor of a subscription past the end
+        of a ledger at its end, 2.10.1 has it wherever it was asked to begin.
+        """
         known = self._ledger_ends.get((tp, ledger))
         if known is None:
             consumer = self._client.open_consumer(tp, Position(ledger, END_OF_LEDGER))
             self._client.close_consumer(consumer)
             cursor = consumer.opened.first
-            known = cursor.entry if cursor.ledger == ledger else -1
-            self._ledger_ends[tp, ledger] = known
+            if cursor.entry == END_OF_LEDGER - 1:
+                return None
+            if cursor.ledger != ledger:
+                return -1  # it is gone
+            known = self._ledger_ends[tp, ledger] = cursor.entry
         return known
 
 

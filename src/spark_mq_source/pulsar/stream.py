@@ -342,7 +342,11 @@ class PulsarStream:
         if vanished:
             self._report_gone(f"{', '.join(vanished)}: no longer there, with whatever was not read of it")
         for tp, position in start.items():
-            if tp in bounds and EARLIEST < position < bounds[tp].first:
+            if tp not in bounds or position == EARLIEST or (tp, position) in self._successors:
+                continue
+            first = bounds[tp].first
+            # A watcher's cursor right at an entry may mean that its ledger was deleted, and no more.
+            if position < first or (position == first and position.entry >= 0):
                 self._check_trimmed(tp, position)
         begin = {tp: position for tp, position in start.items() if tp in bounds}
         far = {tp: at for tp, at in begin.items() if at > max(bounds[tp].first, bounds[tp].last)}
@@ -392,7 +396,11 @@ class PulsarStream:
         first = self._client.fetch_bounds([tp])[tp].first
         if position >= first:
             return
-        if self._limiter.is_end_of_ledger(tp, position):
+        following = self._limiter.following(tp, position)
+        # Deletion moves every cursor to the last entry deleted, a watcher's too (broker 4.0.8): one that was there
+        # before and is not past the position has seen nothing deleted but what was read.
+        watched = self._watch(list(self._watchers))[tp].first
+        if watched <= position or (following is not None and first < following):
             self._successors[tp, position] = first
             return
         self._report_gone(f"{tp}: messages after {position} up to {first} are gone, or cannot be told from gone ones")

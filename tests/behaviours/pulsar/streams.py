@@ -66,6 +66,13 @@ class Query:
                 break
         return [row["value"] for row in self.rows[before:]]
 
+    def drain_to(self, value: str) -> list[str]:
+        """Triggers until this value is read; the values read."""
+        found: list[str] = []
+        while value not in found:
+            found += self.trigger()
+        return found
+
     def restart(self) -> None:
         """The next run from the same checkpoint."""
         self.stream.close()

@@ -14,7 +14,7 @@ from spark_mq_source.pulsar.offsets import Position
 from spark_mq_source.pulsar.planner import plan_batch
 from spark_mq_source.pulsar.reader import read_range
 from tests.behaviours.formats import PulsarFormat, schema_of
-from tests.behaviours.pulsar.streams import numbered, publish, trim_all, wait_until
+from tests.behaviours.pulsar.streams import Query, numbered, publish, through_json, trim_all, wait_until
 
 LEDGERS, ENTRIES = 10, 4
 VALUES = numbered(LEDGERS * ENTRIES)
@@ -169,7 +169,37 @@ def test_the_piece_of_a_split_whose_start_is_gone_is_a_loss(topic: Topic, with_a
                 list(read_range(made, task, schema_of("value string")))
 
 
+def test_a_stream_at_the_end_of_a_ledger_notices_the_ledgers_after_it(topic: Topic, query: Callable[..., Query]):
+    q = query(topic.name, startingOffsets="earliest", maxEntriesPerTrigger=ENTRIES)
+    assert q.drain_to(VALUES[ENTRIES - 1]) == VALUES[:ENTRIES]
+    topic.trim_to(4 * ENTRIES)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=rf"messages after {topic.ids[ENTRIES - 1]} up to \d+:-1 are gone"):
+            q.trigger()
+
+
+def test_a_stream_whose_first_ledger_goes_while_it_is_planned(topic: Topic, query: Callable[..., Query]):
+    q = query(topic.name, startingOffsets="earliest", maxEntriesPerTrigger=ENTRIES + 1)
+    q.at = through_json(q.stream.initial())
+    ask = q.stream._limiter.limit
+    # Between the look at what there is and that at how long its ledgers are.
+    q.stream._limiter.limit = lambda starts, ends: topic.trim_to(2 * ENTRIES) or ask(starts, ends)
+    with pytest.raises(DataLossError, match="gone"):
+        q.trigger()
+    q.stream._limiter.limit = ask
+    with pytest.raises(DataLossError, match="gone"):
+        q.trigger()
+
+
 # -- removed after it was read, or not removed at all
+
+
+@pytest.mark.parametrize("limit", [1, ENTRIES, 3 * ENTRIES])
+def test_a_stream_goes_on_past_a_ledger_that_it_has_read(topic: Topic, query: Callable[..., Query], limit: int):
+    q = query(topic.name, startingOffsets="earliest", maxEntriesPerTrigger=limit)
+    assert q.drain_to(VALUES[3 * ENTRIES - 1]) == VALUES[: 3 * ENTRIES]
+    topic.trim_to(3 * ENTRIES)
+    assert q.drain() == VALUES[3 * ENTRIES :]
 
 
 @pytest.mark.parametrize("read", [ENTRIES, 3 * ENTRIES + 1, 5 * ENTRIES])
