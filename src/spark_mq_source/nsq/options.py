@@ -283,7 +283,8 @@ class NsqOptions(Options):
         parse=_parse_topic,
     )
     ack_mode: AckMode = option(
-        "`fin` takes the messages out of the channel; `requeue` puts them back, which counts as an attempt.",
+        "`fin` takes the messages out of the channel; `requeue` puts them back, which counts as an attempt, and reads "
+        "no more messages on each connection than may be in flight there (nsqd's `-max-rdy-count`, 2,500).",
         default=AckMode.FIN,
         scope=READ,
     )

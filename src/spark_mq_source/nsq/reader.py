@@ -195,7 +195,8 @@ class _Received:
     @property
     def ids(self) -> bytes:
         """The ids of all of them, 16 bytes each."""
-        return b"".join(self._ids)
+        # A copy, because another thread asks too.
+        return b"".join(tuple(self._ids))
 
     def is_due(self, wanted: int, most: int, patience_seconds: float) -> bool:
         """Whether they are to be handed on before more is waited for.
@@ -299,8 +300,7 @@ class _Task:
         if len(kept) == batch.num_rows:
             return batch
         logger.info("%s: %d messages left out: come again, or given up", self._where, batch.num_rows - len(kept))
-        # From a buffer, because pa.array imports pandas where there is one.
-        return batch.take(fixed_width_array(pa.int32(), len(kept), pa.py_buffer(kept)))
+        return _only(batch, kept)
 
     def _give_up(self, consumer: Consumer, id_: str, attempts: int, value: pa.Buffer) -> None:
         options = self._options
@@ -333,38 +333,48 @@ class _Drain(_Task):
         # Whether a message came too often cannot be told by any columns.
         project = _Projection(options, self._task, self._schema) if options.max_attempts else None
         received = _Received(options, self._task, self._schema if project is None else _LOGGED, self._counters)
-        unfinished = b""
         with self._subscribed() as consumer:
+            keeper = _Keeper(consumer, received)
             try:
-                for ids, batch in self._received(consumer, received):
-                    unfinished += ids
-                    rows = batch if project is None else project(self._sorted_out(consumer, batch, set))
-                    if rows.num_rows:
-                        yield rows
-                    if options.ack_mode is AckMode.FIN:
-                        consumer.fin(unfinished)
-                        unfinished = b""
+                with keeper:
+                    for ids, batch in self._received(consumer, received):
+                        keeper.held += ids
+                        rows = batch if project is None else project(self._sorted_out(consumer, batch, set))
+                        if rows.num_rows:
+                            yield rows
+                        if options.ack_mode is AckMode.FIN:
+                            consumer.fin(keeper.held)
+                            keeper.held = b""
             finally:
-                self._put_back(consumer, unfinished + received.ids)
+                self._put_back(consumer, keeper.held + received.ids)
                 if not consumer.session.closed:
                     self._close(consumer)
 
     def _received(self, consumer: Consumer, received: _Received) -> Iterator[tuple[bytes, pa.RecordBatch]]:
         options, most = self._options, self._most_in_flight(consumer)
+        is_peek = options.ack_mode is AckMode.REQUEUE
         max_rows = self._task.max_rows
-        if options.ack_mode is AckMode.REQUEUE:
+        if is_peek:
             # All of it stays in flight until the end.
             max_rows = most if max_rows is None else min(most, max_rows)
         limits = _drain_limits(options, max_rows)
         wanted, rows = limits.wanted(0, most), 0
+        seen = RecentIds(b"", ())
         consumer.ready(wanted)
         while self._wait(consumer, received, limits, wanted):
             rows += received.rows
             wanted = limits.wanted(rows, most)
-            if options.ack_mode is AckMode.FIN:
+            if not is_peek:
                 # Before anything is finished: nsqd would send as many again.
                 consumer.ready(wanted)
-            yield received.take()
+            ids, batch = received.take()
+            if is_peek and (repeated := seen.repeated(ids)):
+                # They are no longer kept for us: from here on the same ones would come in turns.
+                yield ids, _only(batch, array("i", (row for row in range(batch.num_rows) if row not in repeated)))
+                return
+            if is_peek:
+                seen.remember(ids)
+            yield ids, batch
 
 
 class _Collector(_Task):
@@ -412,27 +422,29 @@ class _Collector(_Task):
         wanted = limits.wanted(self._log.rows, most)
         consumer.ready(wanted)
         try:
-            while not self._log.is_ended and self._wait(consumer, received, limits, wanted):
-                ids, is_stored = self._write_down(consumer, received)
-                wanted = limits.wanted(self._log.rows, most)
-                if is_stored:
-                    # Before anything is finished: nsqd would send as many again.
-                    consumer.ready(wanted)
-                    consumer.fin(ids)
-                    self._recent.finished(ids)
+            with _Keeper(consumer, received) as keeper:
+                while not self._log.is_ended and self._wait(consumer, received, limits, wanted):
+                    ids, is_stored = self._write_down(consumer, received, keeper)
+                    wanted = limits.wanted(self._log.rows, most)
+                    if is_stored:
+                        # Before anything is finished: nsqd would send as many again.
+                        consumer.ready(wanted)
+                        consumer.fin(ids)
+                        self._recent.remember(ids)
         finally:
             # An error, or another attempt has ended the log: nsqd need not wait for the timeout.
             self._put_back(consumer, received.ids)
 
-    def _write_down(self, consumer: Consumer, received: _Received) -> tuple[bytes, bool]:
+    def _write_down(self, consumer: Consumer, received: _Received, keeper: _Keeper) -> tuple[bytes, bool]:
         """Puts what was received into the log, or back where the log has ended; its ids, and whether it is there."""
-        ids, batch = received.take()
+        keeper.held, batch = received.take()
+        ids = keeper.held
         is_stored = False
         try:
-            with _kept(consumer, ids, _patience_seconds(consumer)):
-                batch = self._sorted_out(consumer, batch, self._ids_known, self._recent.repeated(ids))
-                is_stored = not batch.num_rows or self._log.append(batch)
+            batch = self._sorted_out(consumer, batch, self._ids_known, self._recent.repeated(ids))
+            is_stored = not batch.num_rows or self._log.append(batch)
         finally:
+            keeper.held = b""
             if not is_stored:
                 self._put_back(consumer, ids)
         return ids, is_stored
@@ -497,26 +509,50 @@ class _Projection:
             raise
 
 
-@contextmanager
-def _kept(consumer: Consumer, ids: bytes, every_seconds: float) -> Iterator[None]:
-    """Has nsqd wait longer for messages (TOUCH) as long as it takes to write them down."""
-    done = threading.Event()
+class _Keeper:
+    """Has nsqd wait longer (TOUCH) for every message that is here, as long as the context lasts.
 
-    def touch() -> None:
-        while not done.wait(every_seconds):
+    nsqd 1.3.0 does so up to its `-max-msg-timeout` after the delivery, 15 min by default.
+
+    Args:
+        consumer: whose messages; those that it has queued are among them.
+        received: those that were taken from it.
+
+    Attributes:
+        held: the ids of those that were handed on and not answered yet, 16 bytes each.
+    """
+
+    def __init__(self, consumer: Consumer, received: _Received) -> None:
+        self.held = b""
+        self._consumer = consumer
+        self._received = received
+        # A message on its way from one place to the next may be missed once.
+        self._every_seconds = consumer.session.identified.msg_timeout_ms / 3000
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nsq touch", daemon=True)
+
+    def __enter__(self) -> _Keeper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.wait(self._every_seconds):
             try:
-                consumer.touch(ids)
+                # In the order of their way, so that those that move on meanwhile are seen.
+                ids = self._consumer.queued_ids() + self._received.ids
+                self._consumer.touch(ids + self.held)
             except MQSourceError as error:
                 logger.debug("no TOUCH: %s", error)
                 return
 
-    toucher = threading.Thread(target=touch, name="nsq touch", daemon=True)
-    toucher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        toucher.join()
+
+def _only(batch: pa.RecordBatch, rows: array[int]) -> pa.RecordBatch:
+    # From a buffer, because pa.array imports pandas where there is one.
+    return batch.take(fixed_width_array(pa.int32(), len(rows), pa.py_buffer(rows)))
 
 
 def _patience_seconds(consumer: Consumer) -> float:

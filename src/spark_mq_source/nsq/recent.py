@@ -46,7 +46,7 @@ class RecentIds:
 
     Example:
         >>> recent = RecentIds(b"000000000000000a", [])
-        >>> recent.finished(b"000000000000000b")
+        >>> recent.remember(b"000000000000000b")
         >>> recent.repeated(b"000000000000000c" + b"000000000000000b" + b"000000000000000c")
         {1, 2}
     """
@@ -80,8 +80,8 @@ class RecentIds:
             known.add(id_)
         return rows
 
-    def finished(self, ids: bytes) -> None:
-        """Remembers messages that were finished."""
+    def remember(self, ids: bytes) -> None:
+        """These were read: from now on they are repeated."""
         self._last.append(ids)
         self._last_bytes += len(ids)
         while self._last_bytes - len(self._last[0]) >= RECENT_IDS * MESSAGE_ID_BYTES:

@@ -123,6 +123,12 @@ class Consumer:
                     self.session.send(commands.Rdy(self._count))
         return taken
 
+    def queued_ids(self) -> bytes:
+        """The ids of the messages that were received and not taken yet, 16 bytes each."""
+        with self._arrived:
+            runs = tuple(self._runs)
+        return b"".join(map(message_ids, runs))
+
     def fin(self, ids: commands.ByteString) -> None:
         """Finishes messages, 16 bytes of id each. What nsqd has to say against it, `close` returns.
 

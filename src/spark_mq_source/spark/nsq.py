@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spark_mq_source.core.errors import OptionError
+from pyspark import TaskContext
+
+from spark_mq_source.core.errors import DataLossError, OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE
 from spark_mq_source.nsq.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
 from spark_mq_source.nsq.inspector import NsqInspector
-from spark_mq_source.nsq.options import NsqOptions
+from spark_mq_source.nsq.options import AckMode, NsqOptions
 from spark_mq_source.nsq.planner import plan_batch
 from spark_mq_source.nsq.reader import NsqRange, read_range
 from spark_mq_source.nsq.stream import NsqStream
@@ -22,7 +24,24 @@ if TYPE_CHECKING:
     from spark_mq_source.core.counters import Counters
     from spark_mq_source.core.ports import Predicate, TaskAttempt
 
-__all__ = ["NsqDataSource", "NsqFormat"]
+__all__ = ["NsqDataSource", "NsqFormat", "check_attempt"]
+
+
+def check_attempt(options: NsqOptions, task: NsqRange) -> None:
+    """Refuses to do a drain over: messages are finished when Spark has taken their rows, which it drops with the task.
+
+    Raises:
+        DataLossError: this is not the first attempt at the task, and nothing was written down.
+    """
+    context = TaskContext.get()
+    if task.folder or options.ack_mode is AckMode.REQUEUE or context is None or not context.attemptNumber():
+        return
+    msg = (
+        f"nsq topic {options.topic}, channel {options.channel}, nsqd {task.nsqd.name}: attempt "
+        f"{context.attemptNumber() + 1} at a read without walDir: an earlier attempt may have finished messages, and "
+        f"their rows are lost with it; see why it failed, and set walDir and runId, with which a task can be done over"
+    )
+    raise DataLossError(msg)
 
 
 class NsqFormat:
@@ -59,7 +78,12 @@ class NsqFormat:
     def read(
         self, options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """See `read_range`."""
+        """See `read_range`.
+
+        Raises:
+            DataLossError: an earlier attempt may have finished messages whose rows nobody has.
+        """
+        check_attempt(options, task)
         return read_range(options, task, schema, counters)
 
     def parse_look_options(self, options: Mapping[str, str]) -> NsqOptions:

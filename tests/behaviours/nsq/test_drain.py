@@ -17,6 +17,7 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
+from spark_mq_source.nsq.commands import Touch, encode
 from spark_mq_source.nsq.planner import plan_batch
 from spark_mq_source.nsq.reader import read_range
 from tests.behaviours.formats import schema_of
@@ -89,6 +90,47 @@ def test_time_that_spark_takes_does_not_end_a_read(nsq: NsqUnderTest):
     assert 0 < first <= 2
     Event().wait(0.7)  # longer than idleTimeout, and nothing but the clock shows that
     assert first + sum(batch.num_rows for batch in batches) == 6
+
+
+def test_messages_are_kept_while_spark_takes_rows_slowly(nsq: NsqUnderTest):
+    """Those whose rows Spark has, and those that wait here behind them."""
+    topic = nsq.topic("c")
+    published = [value + bytes(20_000) for value in numbered(100)]
+    nsq.publish(topic, *published)
+    host, port = nsq.tcp_address.split(":")
+    with FaultProxy(host, int(port)) as proxy:
+        there = f"{nsq.tcp_address}={proxy.address}"
+        options = read_options(nsq, topic, msgTimeout="1s", maxBatchBytes="50k", hostMap=there)
+        (task,) = plan_batch(options)
+        batches = read_range(options, task, schema_of("value binary"))
+        taken = next(batches).column("value").to_pylist()
+        assert len(taken) < 100
+        # Three a second: with the fifth others would have had them if none had been obeyed.
+        touches = 5 * len(encode(Touch(bytes(100 * 16))))
+        before = proxy.passed("c2b")
+        proxy.wait_for(lambda p: p.passed("c2b") >= before + touches)
+        assert nsq.channel_stats(topic, "c")["timeout_count"] == 0
+        for batch in batches:
+            taken += batch.column("value").to_pylist()
+    assert sorted(taken) == published
+    assert waiting(nsq, topic) == (0, 0)
+
+
+def test_a_peek_has_each_message_once_however_long_it_waits(nsq: NsqUnderTest):
+    topic = filled(nsq, 100)
+    peeked = read(read_options(nsq, topic, ackMode="requeue", msgTimeout="1s", idleTimeout="3s"))
+    assert sorted(values(peeked)) == numbered(100)
+    assert nsq.channel_stats(topic, "c")["timeout_count"] == 0
+    assert waiting(nsq, topic) == (100, 0)
+
+
+def test_a_peek_ends_when_a_message_comes_again(nsq_private: Start):
+    """nsqd gives none longer than its -max-msg-timeout to be answered."""
+    broker = nsq_private(max_msg_timeout_ms=1000)
+    topic = filled(broker, 100)
+    peeked = read(read_options(broker, topic, ackMode="requeue", msgTimeout="1s", idleTimeout="60s"))
+    assert sorted(values(peeked)) == numbered(100)
+    wait_until(lambda: waiting(broker, topic) == (100, 0), "everything is back")
 
 
 def test_who_stops_reading_leaves_the_rest_for_others(nsq: NsqUnderTest):

@@ -18,7 +18,7 @@ def test_messages_in_order_are_new():
     for start in range(4, 100, 10):
         batch = ids(*range(start, start + 10))
         assert recent.repeated(batch) == set()
-        recent.finished(batch)
+        recent.remember(batch)
     assert split_ids(recent.last) == split_ids(ids(*range(1, 104)))
 
 
@@ -54,7 +54,7 @@ def test_the_last_ones_are_remembered_and_memory_is_bounded(is_ordered: bool):
     for start in range(1, most, count):
         batch = ids(*range(start, start + count))
         assert recent.repeated(batch) == set()
-        recent.finished(batch)
+        recent.remember(batch)
     assert split_ids(recent.last) == split_ids(ids(*range(most - RECENT_IDS + 1, most + 1)))
     for number in (0, most - RECENT_IDS + 1, most):
         assert recent.repeated(ids(number)) == {0}
@@ -71,5 +71,5 @@ def test_any_order_gives_each_message_once():
         batch = delivered[start : start + 700]
         repeated = recent.repeated(ids(*batch))
         taken += [number for row, number in enumerate(batch) if row not in repeated]
-        recent.finished(ids(*batch))
+        recent.remember(ids(*batch))
     assert sorted(taken) == published
