@@ -52,8 +52,9 @@ class RecentIds:
     """
 
     def __init__(self, recent: bytes, others: Iterable[bytes]) -> None:
-        self._last = deque([recent] if recent else [])
-        self._last_bytes = len(recent)
+        self._before = recent
+        self._last: deque[bytes] = deque()
+        self._last_bytes = 0
         self._others = frozenset(others)
         self._largest = max(max(self._others, default=b""), max(split_ids(recent), default=b""))
         # What was finished last, in two halves: the older one goes when the newer one is full.
@@ -62,7 +63,7 @@ class RecentIds:
 
     @property
     def last(self) -> bytes:
-        """The ids that were finished last, oldest first, 16 bytes each."""
+        """The ids that were finished here last, oldest first, 16 bytes each; without those from before."""
         return b"".join(self._last)[-RECENT_IDS * MESSAGE_ID_BYTES :]
 
     def repeated(self, ids: bytes) -> set[int]:
@@ -71,7 +72,7 @@ class RecentIds:
         if self._newer is None:
             if found[0] > self._largest and all(map(lt, found, islice(found, 1, None))):
                 return set()
-            self._newer = set(split_ids(self.last))
+            self._newer = {*split_ids(self._before), *split_ids(self.last)}
         known: set[bytes] = set()
         rows: set[int] = set()
         for row, id_ in enumerate(found):

@@ -242,6 +242,21 @@ def test_two_queries_on_one_channel_share_its_messages(nsq: NsqUnderTest, query:
     assert sorted(row["value"] for q in (one, two) for row in q.rows) == numbered(4000)
 
 
+def test_what_was_finished_is_remembered_once_however_many_tasks_a_batch_has(
+    nsq: NsqUnderTest, query: Callable[..., Query]
+):
+    topic = nsq.topic("c")
+    q = query(nsq, topic, connectionsPerNsqd=2)
+    for number in range(5):
+        nsq.publish(topic, *numbered(10, str(number)))
+        q.until(10 * (number + 1))
+    nsq.publish(topic, *numbered(10, "more"))
+    _, tasks = q.plan()
+    for task in tasks:
+        remembered = [task.recent[at : at + 16] for at in range(0, len(task.recent), 16)]
+        assert sorted(remembered) == sorted(row["message_id"] for row in q.rows)
+
+
 # -- done over
 
 

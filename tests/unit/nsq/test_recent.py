@@ -19,7 +19,8 @@ def test_messages_in_order_are_new():
         batch = ids(*range(start, start + 10))
         assert recent.repeated(batch) == set()
         recent.remember(batch)
-    assert split_ids(recent.last) == split_ids(ids(*range(1, 104)))
+    # Without those from before: several tasks of a batch begin with the same ones.
+    assert split_ids(recent.last) == split_ids(ids(*range(4, 104)))
 
 
 @pytest.mark.parametrize(
