@@ -222,6 +222,17 @@ class _Producer:
             self._fail(RemoteProtocolError(self._about(msg)))
             return
         if receipt.is_duplicate and not entry.may_be_stored and entry.times_in_doubt <= 1:
+            # The chunks of a message have one id; those behind the first are duplicates to brokers before apache/pulsar
+            # pull request 20948 (seen on 2.10.1).
+            alike = sum(e.send.sequence_id == receipt.sequence_id for e in self.pending)
+            if alike > 1 or receipt.sequence_id == self.confirmed:
+                msg = (
+                    f"the broker dropped a chunk of the message of sequence id {receipt.sequence_id} as a duplicate of "
+                    f"the one before it: its version cannot deduplicate chunks, so set chunking=false, or write to a "
+                    f"namespace without deduplication"
+                )
+                self._fail(UnsupportedFeatureError(self._about(msg)))
+                return
             msg = (
                 f"the broker dropped the entry of sequence id {receipt.sequence_id} as a duplicate, though it never "
                 f"stored it: another producer named {self.name!r} has written with these or higher sequence ids"

@@ -16,6 +16,7 @@ from spark_mq_source.core.errors import (
     MQSourceError,
     RemoteProtocolError,
     RequestTimeoutError,
+    UnsupportedFeatureError,
 )
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
@@ -222,6 +223,14 @@ def test_an_entry_dropped_as_a_duplicate_that_was_sent_once_is_lost(broker, writ
         made.flush()
 
 
+@pytest.mark.parametrize("answers", [(duplicate,), (stored, duplicate)], ids=["at once", "behind the first"])
+def test_a_chunk_dropped_as_a_duplicate_of_its_message_is_what_the_broker_lacks(broker, writer, answers) -> None:
+    made = writer(broker({c.Send: in_turn(*answers)}), chunking="true")
+    made.write(rows(b"x" * (11 << 20)))
+    with pytest.raises(UnsupportedFeatureError, match=r"a chunk of the message of sequence id 0 .* chunking=false"):
+        made.flush()
+
+
 def test_an_entry_dropped_as_a_duplicate_after_it_was_refused_is_lost(broker, writer) -> None:
     made = writer(broker({c.Send: in_turn(refused(PERSISTENCE_ERROR), duplicate)}))
     made.write(rows(b"a"))
@@ -249,14 +258,13 @@ def test_an_entry_whose_receipt_was_lost_is_a_duplicate_when_it_is_sent_again(br
     made.flush()
 
 
-def test_a_producer_that_gets_no_answer_is_closed_before_it_is_asked_for_again(broker, writer) -> None:
+def test_a_producer_that_gets_no_answer_is_asked_for_again_on_another_connection(broker, writer) -> None:
     at = broker({c.Producer: in_turn(nothing, opened)})
     made = writer(at, operationTimeout="500ms")
     made.write(rows(b"a"))
     made.flush()
-    kinds = [type(command) for link in at.links for command in link.commands]
-    first = kinds.index(c.Producer)
-    assert c.CloseProducer in kinds[first : kinds.index(c.Producer, first + 1)]
+    # The first one is closed, and the producer with it: the broker need not be told.
+    assert [sum(isinstance(command, c.Producer) for command in link.commands) for link in at.links] == [1, 1]
 
 
 def test_a_producer_that_ended_with_nothing_under_way_is_nobody_s_concern(broker, writer) -> None:
