@@ -113,6 +113,7 @@ _Marks = cython.struct(
     replicated_from_nulls=cython.Py_ssize_t,
     event_time_nulls=cython.Py_ssize_t,
     broker_time_nulls=cython.Py_ssize_t,
+    broker_index_nulls=cython.Py_ssize_t,
     num_properties=cython.Py_ssize_t,
     property_keys_used=cython.Py_ssize_t,
     property_items_used=cython.Py_ssize_t,
@@ -409,11 +410,13 @@ class EntryColumns:
     num_chunks = cython.declare(cython.int, visibility="readonly")
     total_chunk_bytes = cython.declare(cython.int, visibility="readonly")
     rows = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    unfinished = cython.declare(cython.bint, visibility="readonly")
 
     # What is built, and the columns under construction.
     schema: object
     constant: dict
     max_repeated_bytes: cython.Py_ssize_t
+    max_rows: cython.Py_ssize_t
     row_bytes: cython.Py_ssize_t
     row_capacity: cython.Py_ssize_t
     row_hint: cython.Py_ssize_t
@@ -459,17 +462,28 @@ class EntryColumns:
     # What a message of a batch falls back to, and what a message outside of a batch is.
     entry: _Single
 
-    # What a failed walk has to tell.
+    # What is left of a batch that is added in parts: its payload where that is not the entry's, the messages not
+    # wanted, and the next one.
+    rest_payload: object
+    rest_skipped: cython.p_uchar
+    rest_index: cython.Py_ssize_t
+    rest_at: cython.Py_ssize_t
+    rest_ledger_id: cython.longlong
+    rest_entry_id: cython.longlong
+
+    # Where a walk ended, and what a failed one has to tell.
+    walked_to: cython.Py_ssize_t
     error_index: cython.Py_ssize_t
     error_byte: cython.Py_ssize_t
     error_time: cython.longlong
     error_column: object
 
-    def __init__(self, schema, *, topic, partition, max_repeated_bytes):
+    def __init__(self, schema, *, topic, partition, max_repeated_bytes, max_rows):
         check_columns(schema, COLUMN_TYPES)
         names = schema.names
         self.schema = schema
         self.max_repeated_bytes = max_repeated_bytes
+        self.max_rows = max_rows
         self.constant = {
             name: ConstantColumn(value, schema.field(name).type)
             for name, value in (("topic", topic), ("partition", partition))
@@ -512,6 +526,7 @@ class EntryColumns:
         free(self.entry_ids)
         free(self.batch_indexes)
         free(self.property_offsets)
+        free(self.rest_skipped)
 
     @cython.cfunc
     @cython.exceptval(check=False)
@@ -530,6 +545,11 @@ class EntryColumns:
     @cython.exceptval(check=False)
     def _close(self) -> cython.void:
         self.is_parsed = False
+        if self.unfinished:
+            self.unfinished = False
+            self.rest_payload = None
+            free(self.rest_skipped)
+            self.rest_skipped = cython.NULL
         if self.is_open:
             self.is_open = False
             PyBuffer_Release(cython.address(self.view))
@@ -781,6 +801,9 @@ class EntryColumns:
         count: cython.Py_ssize_t = self.num_messages
         data: cython.p_uchar
         is_other: cython.bint = payload is not None
+        index: cython.Py_ssize_t
+        at: cython.Py_ssize_t
+        stop: cython.Py_ssize_t
         self._expect_parsed()
         if is_other:
             PyObject_GetBuffer(payload, cython.address(other), PyBUF_SIMPLE)
@@ -794,12 +817,63 @@ class EntryColumns:
                 raise CorruptMessageError(f"{size} bytes cannot hold the batch of {count} messages that was announced")
             if ack_set or self.has_compacted or first_index > 0 or last_index < count - 1:
                 skipped = self._skipped(ack_set, first_index, last_index)
-            rows = self._append_batch(data, size, skipped, ledger_id, entry_id)
+            if count <= self.max_rows:
+                rows = self._append_batch(data, size, skipped, ledger_id, entry_id, 0, 0, count, True)
+            else:
+                # All of it is checked before a row is added: afterwards it is too late for an error.
+                index = at = 0
+                while index < count:
+                    stop = min(index + self.max_rows, count)
+                    self._append_batch(data, size, skipped, ledger_id, entry_id, at, index, stop, False)
+                    index, at = stop, self.walked_to
+                self.rest_payload = payload
+                self.rest_skipped, skipped = skipped, cython.NULL
+                self.rest_index = self.rest_at = 0
+                self.rest_ledger_id = ledger_id
+                self.rest_entry_id = entry_id
+                self.unfinished = True
         finally:
             free(skipped)
             if is_other:
                 PyBuffer_Release(cython.address(other))
+        if self.unfinished:
+            return self.append_rest()
         self._close()
+        return rows
+
+    def append_rest(self):
+        """As `_messages_python.EntryColumns.append_rest`."""
+        other: Py_buffer
+        data: cython.p_uchar = cython.cast(cython.p_uchar, self.view.buf) + self.metadata_end
+        size: cython.Py_ssize_t = self.view.len - self.metadata_end
+        stop: cython.Py_ssize_t = min(self.rest_index + self.max_rows, self.num_messages)
+        is_other: cython.bint = self.rest_payload is not None
+        rows: cython.Py_ssize_t
+        if not self.unfinished:
+            raise RuntimeError("no batch is unfinished")
+        if is_other:
+            PyObject_GetBuffer(self.rest_payload, cython.address(other), PyBUF_SIMPLE)
+            data = cython.cast(cython.p_uchar, other.buf)
+            size = other.len
+        try:
+            rows = self._append_batch(
+                data,
+                size,
+                self.rest_skipped,
+                self.rest_ledger_id,
+                self.rest_entry_id,
+                self.rest_at,
+                self.rest_index,
+                stop,
+                True,
+            )
+        finally:
+            if is_other:
+                PyBuffer_Release(cython.address(other))
+        self.rest_index = stop
+        self.rest_at = self.walked_to
+        if stop == self.num_messages:
+            self._close()
         return rows
 
     @cython.cfunc
@@ -850,28 +924,39 @@ class EntryColumns:
         skipped: cython.p_uchar,
         ledger_id: cython.longlong,
         entry_id: cython.longlong,
+        at: cython.Py_ssize_t,
+        index: cython.Py_ssize_t,
+        stop: cython.Py_ssize_t,
+        adds: cython.bint,
     ) -> cython.Py_ssize_t:
+        """Add the messages from `index`, which begins at `at`, up to `stop`; or only check that they could be."""
         marks: _Marks = self._mark()
         rows: cython.Py_ssize_t
         row: cython.Py_ssize_t
         first: cython.ulonglong
-        self._reserve_rows(self.num_messages)
-        # No column can hold more than the payload that its bytes come from.
-        self._reserve(cython.address(self.value), size, "value")
-        self._reserve(cython.address(self.key), size, "key")
-        self._reserve(cython.address(self.ordering_key), size, "ordering_key")
-        self._reserve_properties(size)
+        reserved: cython.Py_ssize_t = size
+        if stop - index < self.num_messages:
+            reserved = self._span(data, size, at, index, stop)
+        self._reserve_rows(stop - index)
+        # No column can hold more than the part of the payload that its bytes come from.
+        self._reserve(cython.address(self.value), reserved, "value")
+        self._reserve(cython.address(self.key), reserved, "key")
+        self._reserve(cython.address(self.ordering_key), reserved, "ordering_key")
+        self._reserve_properties(reserved)
         if size >= _NOGIL_BYTES:
             with cython.nogil:
-                rows = self._walk(data, size, skipped)
+                rows = self._walk(data, size, skipped, at, index, stop)
         else:
-            rows = self._walk(data, size, skipped)
+            rows = self._walk(data, size, skipped, at, index, stop)
         if rows < 0:
             self._roll_back(marks)
             raise self._error(rows, self.error_index)
         if rows == 0:
             return 0
         self._fill(rows, ledger_id, entry_id, marks)
+        if not adds:
+            self._roll_back(marks)
+            return 0
         if self.broker_index.wanted and self.has_broker_index:
             # The broker counts to the batch's last message. Unsigned, because that may wrap around.
             first = cython.cast(cython.ulonglong, self.entry_broker_index) - (self.num_messages - 1)
@@ -883,16 +968,50 @@ class EntryColumns:
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
-    def _walk(self, data: cython.p_uchar, size: cython.Py_ssize_t, skipped: cython.p_uchar) -> cython.Py_ssize_t:
-        """Write the rows of a batch; how many, or why not (and `error_index` where)."""
+    def _span(
+        self,
+        data: cython.p_uchar,
+        size: cython.Py_ssize_t,
+        at: cython.Py_ssize_t,
+        index: cython.Py_ssize_t,
+        stop: cython.Py_ssize_t,
+    ) -> cython.Py_ssize_t:
+        """How many bytes messages take, up to one that is cut off."""
         single: _Single
-        at: cython.Py_ssize_t = 0
+        begin: cython.Py_ssize_t = at
+        start: cython.Py_ssize_t
+        for _ in range(stop - index):
+            if size - at < 4 or _read_u32(data, at) > size - at - 4:
+                break
+            start = at + 4
+            at = start + _read_u32(data, at)
+            if _parse_single(data, start, at, cython.address(single)) < 0:
+                break
+            if single.payload_size < 0 or single.payload_size > size - at:
+                break
+            at += single.payload_size
+        return at - begin
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _walk(
+        self,
+        data: cython.p_uchar,
+        size: cython.Py_ssize_t,
+        skipped: cython.p_uchar,
+        at: cython.Py_ssize_t,
+        begin: cython.Py_ssize_t,
+        stop: cython.Py_ssize_t,
+    ) -> cython.Py_ssize_t:
+        """Write rows of a batch; how many, or why not (and `error_index` where)."""
+        single: _Single
         start: cython.Py_ssize_t
         row: cython.Py_ssize_t = self.rows
         index: cython.Py_ssize_t
         code: cython.Py_ssize_t
         wants_index: cython.bint = self.batch_indexes != cython.NULL
-        for index in range(self.num_messages):
+        for index in range(begin, stop):
             self.error_index = index
             if size - at < 4:
                 return -6
@@ -916,6 +1035,7 @@ class EntryColumns:
                     self.batch_indexes[row] = cython.cast(cython.int, index)
                 row += 1
             at += single.payload_size
+        self.walked_to = at
         return row - self.rows
 
     @cython.cfunc
@@ -1262,6 +1382,7 @@ class EntryColumns:
         marks.replicated_from_nulls = self.replicated_from.nulls
         marks.event_time_nulls = self.event_time.nulls
         marks.broker_time_nulls = self.broker_time.nulls
+        marks.broker_index_nulls = self.broker_index.nulls
         marks.num_properties = self.num_properties
         marks.property_keys_used = self.property_keys.used
         marks.property_items_used = self.property_items.used
@@ -1284,6 +1405,7 @@ class EntryColumns:
         self.replicated_from.nulls = marks.replicated_from_nulls
         self.event_time.nulls = marks.event_time_nulls
         self.broker_time.nulls = marks.broker_time_nulls
+        self.broker_index.nulls = marks.broker_index_nulls
         self.num_properties = marks.num_properties
         self.property_keys.used = marks.property_keys_used
         self.property_items.used = marks.property_items_used
@@ -1337,7 +1459,9 @@ class EntryColumns:
             return
         if column.used + more > cython.cast(cython.Py_ssize_t, MAX_COLUMN_BYTES):
             raise column_overflow(name)
+        # Never beyond the bound, which is not looked at again while there is room.
         capacity = max(column.used + more, 2 * column.capacity, column.hint, 256)
+        capacity = min(capacity, cython.cast(cython.Py_ssize_t, MAX_COLUMN_BYTES))
         column.data = cython.cast(cython.p_uchar, _resize(column.data, capacity))
         column.capacity = capacity
 
@@ -1356,7 +1480,7 @@ class EntryColumns:
             return
         if count > cython.cast(cython.Py_ssize_t, MAX_COLUMN_BYTES):
             raise column_overflow("properties")
-        capacity = max(count, 2 * self.property_capacity)
+        capacity = min(max(count, 2 * self.property_capacity), cython.cast(cython.Py_ssize_t, MAX_COLUMN_BYTES))
         self._resize_bytes(cython.address(self.property_keys), capacity)
         self._resize_bytes(cython.address(self.property_items), capacity)
         self.property_capacity = capacity

@@ -136,13 +136,28 @@ class _Single(NamedTuple):
     properties: tuple[bytes, ...]
 
 
+class _Rest(NamedTuple):
+    """A batch, and which of its messages comes next: its index, and where it begins."""
+
+    data: bytes
+    ledger_id: int
+    entry_id: int
+    ack_set: Sequence[int]
+    first_index: int
+    last_index: int
+    next_index: int
+    at: int
+
+
 class EntryColumns:
     """Parses entries and collects the rows of the columns asked for, until `take_arrays`.
 
     One entry at a time: `open_entry` parses what is around the payload, then at most one of `append_batch` and
     `append_single` adds its rows: all of them, or none and an error. It never looks at a byte outside what it is given.
+    A batch of more than `max_rows` messages is added in parts, by `append_rest`, once all of it is known to be sound.
 
     Attributes:
+        unfinished: whether messages of the entry opened last wait for `append_rest`.
         num_messages: of the entry opened last: how many messages it says it holds; 1 where it is no batch.
         compression: its CompressionType, a number.
         uncompressed_size: its announced size in bytes; may be wrong, and negative.
@@ -154,9 +169,12 @@ class EntryColumns:
         nbytes: of these rows, about: what Arrow holds for them, but for the columns that never change.
     """
 
-    def __init__(self, schema: pa.Schema, *, topic: str, partition: int, max_repeated_bytes: int) -> None:
+    def __init__(
+        self, schema: pa.Schema, *, topic: str, partition: int, max_repeated_bytes: int, max_rows: int
+    ) -> None:
         check_columns(schema, COLUMN_TYPES)
         self._schema = schema
+        self._max_rows = max_rows
         self._max_repeated_bytes = max_repeated_bytes
         self._constant = {
             name: ConstantColumn(value, schema.field(name).type)
@@ -180,6 +198,7 @@ class EntryColumns:
         self.nbytes = 0
 
     def _forget_entry(self) -> None:
+        self._rest: _Rest | None = None
         self.num_messages = 1
         self.compression = self.uncompressed_size = 0
         self.uuid = b""
@@ -200,6 +219,10 @@ class EntryColumns:
         self._null_key = False
         self._properties: tuple[bytes, ...] = ()
         self._compacted: set[int] = set()
+
+    @property
+    def unfinished(self) -> bool:
+        return self._rest is not None
 
     def payload(self) -> memoryview:
         """The opened entry's payload, as it came: compressed, encrypted or a chunk of one."""
@@ -363,7 +386,7 @@ class EntryColumns:
             last_index: messages after are not added.
 
         Returns:
-            The number of rows added.
+            The number of rows added: of a batch that is `unfinished` then, those of its first messages.
 
         Raises:
             CorruptMessageError: nothing was added; see the module's rules.
@@ -375,18 +398,47 @@ class EntryColumns:
         if count <= 0 or count > end // SMALLEST_SINGLE_BYTES:
             msg = f"{end} bytes cannot hold the batch of {count} messages that was announced"
             raise CorruptMessageError(msg)
-        indices: Sequence[int] = range(count)
-        if ack_set or self._compacted or first_index > 0 or last_index < count - 1:
-            indices = [index for index in indices if self._is_wanted(index, ack_set, first_index, last_index)]
-        values, singles, distinct = self._walk(data, count)
-        if len(indices) < count or any(single.compacted_out for single in distinct):
-            indices = [index for index in indices if not singles[index].compacted_out]
-            values = [values[index] for index in indices]
-            singles = [singles[index] for index in indices]
-        return self._append(ledger_id, entry_id, indices, values, singles, distinct)
+        part = _Rest(data, ledger_id, entry_id, ack_set, first_index, last_index, 0, 0)
+        if count <= self._max_rows:
+            return self._append_part(part, count)[0]
+        checked: _Rest | None = part
+        while checked is not None:
+            checked = self._append_part(checked, self._max_rows, adds=False)[1]
+        self._rest = part
+        return self.append_rest()
 
-    def _walk(self, data: bytes, count: int) -> tuple[list[bytes | None], list[_Single], list[_Single]]:
-        """Every message of a batch: its payload and what is said about it; and the latter without repetitions.
+    def append_rest(self) -> int:
+        """Add the next messages of a batch that is `unfinished`, `max_rows` at most.
+
+        Returns:
+            The number of rows added, of messages that are all left out none.
+        """
+        if self._rest is None:
+            msg = "no batch is unfinished"
+            raise RuntimeError(msg)
+        rows, self._rest = self._append_part(self._rest, self._max_rows)
+        return rows
+
+    def _append_part(self, part: _Rest, max_rows: int, *, adds: bool = True) -> tuple[int, _Rest | None]:
+        """The rows added of the next messages, and what is left of the batch."""
+        begin, count = part.next_index, min(max_rows, self.num_messages - part.next_index)
+        ack_set, first_index, last_index = part.ack_set, part.first_index, part.last_index
+        indices: Sequence[int] = range(begin, begin + count)
+        if ack_set or self._compacted or first_index > begin or last_index < begin + count - 1:
+            indices = [index for index in indices if self._is_wanted(index, ack_set, first_index, last_index)]
+        values, singles, distinct, at = self._walk(part.data, part.at, begin, count)
+        if len(indices) < count or any(single.compacted_out for single in distinct):
+            indices = [index for index in indices if not singles[index - begin].compacted_out]
+            values = [values[index - begin] for index in indices]
+            singles = [singles[index - begin] for index in indices]
+        rows = self._append(part.ledger_id, part.entry_id, indices, values, singles, distinct, adds=adds)
+        left = begin + count < self.num_messages
+        return rows, part._replace(next_index=begin + count, at=at) if left else None
+
+    def _walk(
+        self, data: bytes, at: int, begin: int, count: int
+    ) -> tuple[list[bytes | None], list[_Single], list[_Single], int]:
+        """Messages of a batch: their payloads, what is said about them, the latter without repetitions, and the end.
 
         Messages about which the columns asked for need to know nothing but their size, share one `_Single`.
 
@@ -401,9 +453,9 @@ class EntryColumns:
         # By the bytes of payload_size, where nothing else is said that a column asked for would show.
         shared: dict[bytes, _Single] = {}
         shares = "sequence_id" not in self._cells
-        at = index = 0
+        index = begin
         try:
-            for index in range(count):  # noqa: B007 - the error names it
+            for index in range(begin, begin + count):  # noqa: B007 - the error names it
                 head = match_head(data, at)
                 if head is not None and (stop := head.end()) - at - 4 == data[at + 3]:
                     start = at + 4
@@ -429,7 +481,7 @@ class EntryColumns:
                 add_single(single)
         except CorruptMessageError as error:
             raise error.within(f"batch index {index}") from None
-        return values, singles, distinct
+        return values, singles, distinct, at
 
     def _is_wanted(self, index: int, ack_set: Sequence[int], first_index: int, last_index: int) -> bool:
         if index in self._compacted or not first_index <= index <= last_index:
@@ -444,8 +496,10 @@ class EntryColumns:
         values: list[bytes | None],
         singles: list[_Single],
         distinct: list[_Single],
+        *,
+        adds: bool = True,
     ) -> int:
-        """Build every column's new cells first, then add them all.
+        """Build every column's new cells first, then add them all, unless they are only to be checked.
 
         Most batches say little about their messages: `distinct`, which has each of `singles`, tells quickly what no
         message has.
@@ -516,6 +570,8 @@ class EntryColumns:
         for name, size in sizes.items():
             if self._bytes[name] + size > MAX_COLUMN_BYTES:
                 raise column_overflow(name)
+        if not adds:
+            return 0
         for name, cells in added.items():
             self._cells[name].extend(cells)
         for name, size in sizes.items():

@@ -321,6 +321,7 @@ class EntryDecoder:
         max_message_bytes: how large an uncompressed payload may be. A chunked message may also be as large as
             `max_pending_chunk_bytes`.
         max_pending_chunk_bytes: how much memory chunked messages under assembly may take, all together.
+        max_batch_rows: how many messages of one entry become rows at a time, see `unfinished`.
         implementation: ``native`` or ``python``; None for the one the environment asks for, or the best there is.
 
     Attributes:
@@ -356,6 +357,7 @@ class EntryDecoder:
         verify_checksum: bool = True,
         max_message_bytes: int = 64 * 2**20,
         max_pending_chunk_bytes: int = 256 * 2**20,
+        max_batch_rows: int = WHOLE_ENTRY,
         implementation: str | None = None,
     ) -> None:
         chosen = _decoding if implementation is None else Implementation(_messages_python, implementation)
@@ -363,7 +365,11 @@ class EntryDecoder:
         module = chosen.module
         # A column may repeat a producer's name in every row; this is what bounds a batch made to explode by that.
         self._columns: _messages_python.EntryColumns = module.EntryColumns(
-            schema, topic=topic, partition=partition, max_repeated_bytes=16 * max_message_bytes
+            schema,
+            topic=topic,
+            partition=partition,
+            max_repeated_bytes=16 * max_message_bytes,
+            max_rows=max_batch_rows,
         )
         self._schema = schema
         self._is_raw = on_encrypted == "raw"
@@ -385,6 +391,15 @@ class EntryDecoder:
     def nbytes(self) -> int:
         """What these rows take in Arrow's buffers, in bytes; columns that never change are not counted."""
         return self._columns.nbytes
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last entry has rows left, which `decode_rest` appends: take those before first."""
+        return self._columns.unfinished
+
+    def decode_rest(self) -> int:
+        """Append the next rows of an entry that is `unfinished`; how many. It was checked as a whole by `decode`."""
+        return self._columns.append_rest()
 
     def decode(
         self,
@@ -411,7 +426,8 @@ class EntryDecoder:
                 they give no row, and no error where they are corrupt, encrypted or too large.
 
         Returns:
-            How many rows were appended: all of the entry's, or after an error none.
+            How many rows were appended: all of the entry's, or the first ones of an entry that is `unfinished`, or
+            after an error none.
 
         Raises:
             CorruptMessageError: the entry is corrupt, and `on_corrupt` is ``fail``.

@@ -182,6 +182,7 @@ class _RangeReader:
             on_encrypted=options.on_encrypted,
             max_message_bytes=options.max_message_bytes,
             max_pending_chunk_bytes=options.max_pending_chunk_bytes,
+            max_batch_rows=options.max_batch_rows,
         )
         self._done = task.start
         """Everything up to here has been emitted or passed over."""
@@ -292,6 +293,9 @@ class _RangeReader:
                     end.batch if key == end_key and end.batch >= 0 else WHOLE_ENTRY,
                     emit,
                 )
+                while decoder.unfinished:
+                    yield decoder.take_batch()
+                    decoder.decode_rest()
                 flow.took(decoder.entry_messages, len(message.body))
                 if decoder.orphan is not None:
                     self._find_first_chunk(consumer, key > done_key)

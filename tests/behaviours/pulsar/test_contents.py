@@ -11,7 +11,7 @@ import pytest
 from spark_mq_source.pulsar.columns import DEFAULT_COLUMNS
 from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.behaviours.pulsar.java_client import JavaClient
-from tests.behaviours.pulsar.raw_producer import RawProducer, chunk, metadata
+from tests.behaviours.pulsar.raw_producer import RawProducer, batch, chunk, metadata
 
 CODECS = ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"]
 ROW = (
@@ -191,6 +191,18 @@ def test_large_messages_of_the_cpp_client_in_chunks(pulsar_format: PulsarFormat,
     table = pulsar_format.read(topic, f"value binary, {MESSAGE_ID}")
     assert table.column("value").to_pylist() == values
     assert positions(table) == ids
+
+
+def test_an_entry_of_many_messages_comes_in_batches_of_the_wanted_size(pulsar_format: PulsarFormat):
+    topic = pulsar_format.broker.topic()
+    with RawProducer(pulsar_format.service, topic) as producer:
+        for values in ([b"a"], [b"%d" % n for n in range(10)], [b"z"]):
+            producer.send(*batch(*values), messages=len(values))
+    batches = list(pulsar_format.batches(topic, maxBatchRows=4))
+    assert [value for part in batches for value in part.column(0).to_pylist()] == [
+        b"a", *(b"%d" % n for n in range(10)), b"z"
+    ]  # fmt: skip
+    assert max(part.num_rows for part in batches) < 2 * 4
 
 
 def test_a_producer_that_restarts_within_a_message_joins_no_two_of_the_same_uuid(pulsar_format: PulsarFormat):

@@ -1061,7 +1061,7 @@ def test_large_values(impl: str, size: int) -> None:
 
 
 def test_a_column_beyond_2_gib_is_refused() -> None:
-    columns = PythonColumns(VALUE, topic="t", partition=0, max_repeated_bytes=0)
+    columns = PythonColumns(VALUE, topic="t", partition=0, max_repeated_bytes=0, max_rows=WHOLE_ENTRY)
     columns._bytes["value"] = 2**31 - 5
     columns.open_entry(entry(b"12345"), True)
     with pytest.raises(UnsupportedFeatureError, match=r"column value would pass the 2 GiB .* lower maxBatchBytes"):
@@ -1140,3 +1140,73 @@ print(len(caught), caught[0].category.__name__, caught[0].message)
 
 def test_implementation_is_one_of_two() -> None:
     assert implementation() in {"native", "python"}
+
+
+# Entries of more messages than a batch may have rows
+
+
+def parts_of(d: EntryDecoder, body: bytes, *args: Any) -> list[list[dict[str, Any]]]:
+    """The rows of an entry, in the parts in which they come."""
+    appended = [d.decode(7, 5, body, *args)]
+    parts = [taken(d)]
+    while d.unfinished:
+        appended.append(d.decode_rest())
+        parts.append(taken(d))
+    assert appended == [len(part) for part in parts]
+    return parts
+
+
+@pytest.mark.parametrize("codec", [0, 2])
+@pytest.mark.parametrize("args", [(), ((0b1010_1111_0000,),), ((), 4), ((), 0, 8), ((), 2, 5)], ids=str)
+def test_an_entry_of_many_messages_comes_in_parts(impl: str, codec: int, args: tuple[Any, ...]) -> None:
+    body = batch(
+        *(single(b"%d" % n, partition_key="k" * n, compacted_out=n == 3, sequence_id=n) for n in range(11)),
+        compression=codec,
+        compacted_batch_indexes=[6],
+        broker=BrokerEntryMetadata(index=70),
+    )
+    whole = rows_of(impl, body, *args)
+    for most in (1, 3, 4, 10, 11):
+        d = decoder(impl, max_batch_rows=most)
+        parts = parts_of(d, body, *args)
+        assert [row for part in parts for row in part] == whole
+        assert max(map(len, parts)) <= most
+        assert len(parts) == -(-11 // most)
+        assert parts_of(d, body, *args) == parts
+
+
+@pytest.mark.parametrize("what", ["value", "end", "producer"])
+def test_an_entry_of_many_messages_is_checked_before_its_first_rows_come(impl: str, what: str) -> None:
+    last = {"value": single(b"\xff"), "end": single(b"x")[:-1], "producer": single(b"x")}[what]
+    fields = {"publish_time": 2**62} if what == "producer" else {}
+    body = batch(*[single(b"x")] * 10, last, **fields)
+    schema = pa.schema([("value", pa.string()), ("publish_time", TIME)])
+    sentences = []
+    for most in (WHOLE_ENTRY, 3):
+        d = decoder(impl, schema, max_batch_rows=most)
+        d.decode(7, 4, batch(single(b"before")))
+        with pytest.raises(CorruptMessageError) as raised:
+            d.decode(7, 5, body)
+        sentences.append(str(raised.value))
+        assert not d.unfinished
+        assert d.take_batch().column("value").to_pylist() == ["before"]
+    assert sentences[0] == sentences[1]
+
+
+def test_the_rest_of_an_entry_is_forgotten_when_the_next_one_is_opened(impl: str) -> None:
+    d = decoder(impl, max_batch_rows=2)
+    assert d.decode(7, 5, numbered(5)) == 2
+    assert d.decode(7, 6, entry(b"next")) == 1
+    assert not d.unfinished
+    assert [row["value"] for row in taken(d)] == [b"0", b"1", b"next"]
+
+
+def test_a_column_never_passes_what_offsets_can_count(impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Growing doubles the room, which once let the bound pass unnoticed.
+    d = decoder(impl, VALUE)
+    monkeypatch.setattr(sys.modules[type(d._columns).__module__], "MAX_COLUMN_BYTES", 1000)
+    for n in range(3):
+        d.decode(7, n, entry(bytes(300)))
+    with pytest.raises(UnsupportedFeatureError, match="column value would pass the 2 GiB"):
+        d.decode(7, 3, entry(bytes(300)))
+    assert d.take_batch().num_rows == 3
