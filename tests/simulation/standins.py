@@ -457,13 +457,15 @@ _fresh: list[tuple[types.ModuleType, str, Any]] = []
 
 def install(package: str = "spark_mq_source") -> None:
     """Replaces what the modules of the package have imported; safe to call again."""
+    from spark_mq_source.net import driver, transport
     from spark_mq_source.net import http as net_http
-    from spark_mq_source.net import transport
 
     if _undo:
         return
     # A world opens many connections and sends little on each: megabytes to receive into would be most of its time.
     ReceiveBuffer.__init__.__defaults__ = (RECEIVE_BLOCK_BYTES,)
+    _undo.append((driver, "RECEIVE_BYTES", driver.RECEIVE_BYTES))
+    driver.RECEIVE_BYTES = RECEIVE_BLOCK_BYTES // 4
     connect, urllib3_ = transport.connect, net_http.urllib3
     by_identity = _REPLACED | {id(connect): network.connect, id(urllib3_): http.urllib3_stand_in(urllib3_)}
     for module in _modules(package):

@@ -1,0 +1,1 @@
+"""TubeMQ in the simulated world."""

@@ -1,0 +1,326 @@
+"""TubeMQ masters in the simulated world: who is a member of which group, and who shall read what (2.4.0)."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from spark_mq_source.tubemq import commands as c
+from tests.simulation.network import Stream, network
+from tests.simulation.tubemq.link import Link
+
+if TYPE_CHECKING:
+    from tests.simulation.tubemq.cluster import Cluster
+
+MEMBER_SECONDS = 30.0
+"""How long a master knows a client that is silent."""
+
+FROZEN_ROUNDS = 10
+"""Rounds that a group waits for the answer to an event."""
+
+STANDBY = c.RpcException(
+    c.Status.ERROR, "org.apache.inlong.tubemq.corerpc.exception.StandbyException", "is not master now"
+)
+OK = "OK!"
+NOBODY = c.AuthorizedInfo(-2)
+RULES: dict[str, Any] = {
+    "def_flow_check_id": -2,
+    "def_flow_control_info": " ",
+    "group_flow_check_id": -2,
+    "group_flow_control_info": " ",
+    "ssd_store_id": -2,
+    "qry_priority_id": -2,
+}
+
+Place = tuple[str, int, int]
+"""Topic, broker's id, partition."""
+
+
+@dataclass
+class Member:
+    """A client of a group.
+
+    Attributes:
+        held: what the master takes for the member's: what it reported last.
+        events: what it has to do, in order; the first one may have been sent.
+    """
+
+    client_id: str
+    topics: tuple[str, ...]
+    conditions: tuple[str, ...]
+    is_balanced: bool
+    heard_at: float
+    held: set[Place] = field(default_factory=set)
+    events: deque[c.Event] = field(default_factory=deque)
+    is_sent: bool = False
+
+
+@dataclass
+class Group:
+    """A group, and for how many rounds it has waited for the answer to an event."""
+
+    members: dict[str, Member] = field(default_factory=dict)
+    rounds: int = 0
+    is_allocated: bool = False
+
+
+class Master:
+    """One master.
+
+    Attributes:
+        address: `host:port`.
+        is_up: whether its process runs.
+        leads: whether it serves; the others are on standby.
+    """
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.address = f"127.0.1.{number + 1}:8715"
+        self.is_up = False
+        self.leads = False
+        self.groups: dict[str, Group] = {}
+        self.producers: dict[str, float] = {}
+        self.links: list[Link] = []
+        self._last_rebalance = 0
+        self._lives = 0
+        self._dice = self.world.dice(f"master {number}")
+        self.start()
+
+    # -- its life
+
+    def start(self) -> None:
+        """Its process starts, and knows no client."""
+        if not self.is_up:
+            self.is_up = True
+            network().listen(self.address, self._accept)
+            self.cluster.elect()
+
+    def kill(self) -> None:
+        """SIGKILL; another one leads after some seconds."""
+        self.world.note(f"master {self.address} is killed")
+        self.is_up = self.leads = False
+        self.groups.clear()
+        self.producers.clear()
+        network().unlisten(self.address)
+        links, self.links = self.links, []
+        for link in links:
+            link.close()
+        self.world.after(4.0, self.cluster.elect)
+
+    def lead(self) -> None:
+        """It serves from now on."""
+        self.world.note(f"master {self.address} leads")
+        self.leads = True
+        self._lives += 1
+        life = self._lives
+
+        def balance() -> None:
+            if self.leads and self._lives == life:
+                self._balance()
+                self.world.after(self.cluster.balance_seconds, balance)
+
+        self.world.after(self.cluster.balance_seconds, balance)
+
+    def _accept(self, stream: Stream) -> Link:
+        link = Link(self.world, stream, self._handle, self._forget)
+        self.links.append(link)
+        return link
+
+    def _forget(self, link: Link) -> None:
+        if link in self.links:
+            self.links.remove(link)
+
+    # -- requests
+
+    def _handle(self, link: Link, request: Any) -> Any:  # noqa: PLR0911 - one line a request
+        del link
+        if not self.leads:
+            return STANDBY
+        self._expire()
+        match request:
+            case c.RegisterProducer():
+                self.producers[request.client_id] = self.world.now
+                config = c.ApprovedClientConfig(1, self.cluster.max_message_bytes)
+                return c.RegisterProducerResponse(True, 200, OK, 1, self.cluster.broker_infos, NOBODY, config)
+            case c.ProducerHeartbeat():
+                return self._producer_heartbeat(request)
+            case c.CloseProducer():
+                self.producers.pop(request.client_id, None)
+                return c.CloseProducerResponse(True, 200, OK)
+            case c.RegisterConsumer():
+                return self._register(request)
+            case c.ConsumerHeartbeat():
+                return self._heartbeat(request)
+            case c.RegisterConsumerV2():
+                return self._register_v2(request)
+            case c.ConsumerHeartbeatV2():
+                member = self._member(request)
+                if member is None:
+                    return c.ConsumerHeartbeatV2Response(411, f"Not found groupName {request.group_name} in holder!")
+                return c.ConsumerHeartbeatV2Response(200, OK, authorized_info=NOBODY)
+            case c.GetPartMeta():
+                return self._metadata(request)
+            case c.CloseConsumer():
+                group = self.groups.get(request.group_name)
+                if group is not None:
+                    group.members.pop(request.client_id, None)
+                return c.CloseConsumerResponse(True, 200, OK)
+        raise AssertionError(f"a master is not asked {request}")
+
+    def _producer_heartbeat(self, request: c.ProducerHeartbeat) -> c.ProducerHeartbeatResponse:
+        if request.client_id not in self.producers:
+            return c.ProducerHeartbeatResponse(False, 411, "not found")
+        self.producers[request.client_id] = self.world.now
+        infos = tuple(
+            f"{topic}#" + ",".join(f"{n}:{known.partitions}:{known.stores}" for n in known.brokers) + "#"
+            for topic in request.topic_list
+            if (known := self.cluster.topics.get(topic)) is not None
+        )
+        return c.ProducerHeartbeatResponse(True, 200, OK, 1, infos, self.cluster.broker_infos, authorized_info=NOBODY)
+
+    def _member(self, request: Any) -> Member | None:
+        group = self.groups.get(request.group_name)
+        member = None if group is None else group.members.get(request.client_id)
+        if member is not None:
+            member.heard_at = self.world.now
+        return member
+
+    def _join(self, request: Any, *, is_balanced: bool) -> tuple[int, str]:
+        group = self.groups.setdefault(request.group_name, Group())
+        conditions = tuple(sorted(request.topic_condition))
+        unknown = [topic for topic in request.topic_list if topic not in self.cluster.topics]
+        if unknown:
+            return 431, f"{unknown} not deployed"
+        if self.cluster.authorized is not None and request.group_name not in self.cluster.authorized:
+            return 450, "[unAuthorized Group]"
+        for other in group.members.values():
+            if other.client_id == request.client_id:
+                continue
+            if other.is_balanced != is_balanced:
+                return 424, "consume type"
+            if set(other.topics) != set(request.topic_list):
+                return 425, "topics"
+            if other.conditions != conditions:
+                return 426, "filters"
+        group.members[request.client_id] = Member(
+            request.client_id, tuple(request.topic_list), conditions, is_balanced, self.world.now
+        )
+        return 200, OK
+
+    def _register(self, request: c.RegisterConsumer) -> c.RegisterConsumerResponse:
+        code, words = self._join(request, is_balanced=True)
+        if code != 200:
+            return c.RegisterConsumerResponse(False, code, words)
+        group = self.groups[request.group_name]
+        group.members[request.client_id].held = _places(request.subscribe_info)
+        return c.RegisterConsumerResponse(True, 200, OK, not group.is_allocated, authorized_info=NOBODY, **RULES)
+
+    def _heartbeat(self, request: c.ConsumerHeartbeat) -> c.ConsumerHeartbeatResponse:
+        member = self._member(request)
+        if member is None:
+            return c.ConsumerHeartbeatResponse(False, 411, f"Not found groupName {request.group_name} in holder!")
+        group = self.groups[request.group_name]
+        if request.report_subscribe_info:
+            member.held = _places(request.subscribe_info)
+        if request.event is not None and request.event.rebalance_id > 0:
+            # Which event it was, and whether it was done, does not matter (2.4.0).
+            group.is_allocated = True
+            if member.events:
+                member.events.popleft()
+            member.is_sent = False
+        event = None
+        if member.events and not member.is_sent:
+            member.is_sent = True
+            event = member.events[0]
+        return c.ConsumerHeartbeatResponse(
+            True, 200, OK, event, not group.is_allocated, authorized_info=NOBODY, **RULES
+        )
+
+    def _register_v2(self, request: c.RegisterConsumerV2) -> c.RegisterConsumerV2Response:
+        code, words = self._join(request, is_balanced=False)
+        if code != 200:
+            return c.RegisterConsumerV2Response(code, words)
+        return c.RegisterConsumerV2Response(200, OK, 1, self.cluster.broker_infos, authorized_info=NOBODY)
+
+    def _metadata(self, request: c.GetPartMeta) -> c.GetPartMetaResponse:
+        member = self._member(request)
+        if member is None:
+            return c.GetPartMetaResponse(411, f"Not found groupName {request.group_name} in holder!")
+        infos = tuple(
+            f"{name}#" + ",".join(f"{n}:{topic.stores}:{topic.partitions}:1" for n in topic.brokers)
+            for name in member.topics
+            if (topic := self.cluster.topics.get(name)) is not None
+        )
+        return c.GetPartMetaResponse(200, OK, 1, 1, infos, self.cluster.broker_infos)
+
+    # -- who reads what
+
+    def _expire(self) -> None:
+        now = self.world.now
+        for group in self.groups.values():
+            for client_id, member in list(group.members.items()):
+                if now - member.heard_at > MEMBER_SECONDS:
+                    del group.members[client_id]
+        for name, group in list(self.groups.items()):
+            if not group.members:
+                del self.groups[name]
+        for client_id, heard_at in list(self.producers.items()):
+            if now - heard_at > MEMBER_SECONDS:
+                del self.producers[client_id]
+
+    def _balance(self) -> None:
+        self._expire()
+        for name, group in self.groups.items():
+            members = [member for _, member in sorted(group.members.items()) if member.is_balanced]
+            if not members:
+                continue
+            if any(member.events for member in members):
+                group.rounds += 1
+                if group.rounds < FROZEN_ROUNDS:
+                    continue
+                for member in members:
+                    member.events.clear()
+                    member.is_sent = False
+            group.rounds = 0
+            self._share_out(name, members)
+
+    def _share_out(self, group: str, members: list[Member]) -> None:
+        places = sorted(
+            (topic, number, partition)
+            for topic in members[0].topics
+            for number in self.cluster.topics[topic].brokers
+            for partition in self.cluster.topics[topic].partition_ids
+        )
+        fewest, more = divmod(len(places), len(members))
+        taken = {place for member in members for place in member.held}
+        is_left = False
+        for number, member in enumerate(members):
+            wanted = fewest + (number < more)
+            excess = sorted(member.held)[wanted:]
+            if excess:
+                is_left = True
+                self._tell(group, member, c.EventType.ONLY_DISCONNECT, excess)
+        if is_left:
+            return  # what is taken waits until everything has been left
+        free = deque(place for place in places if place not in taken)
+        for number, member in enumerate(members):
+            count = max(0, fewest + (number < more) - len(member.held))
+            given = [free.popleft() for _ in range(min(count, len(free)))]
+            if given:
+                self._tell(group, member, c.EventType.ONLY_CONNECT, given)
+
+    def _tell(self, group: str, member: Member, kind: int, places: list[Place]) -> None:
+        self._last_rebalance += 1
+        infos = tuple(
+            f"{member.client_id}@{group}#{self.cluster.brokers[number - 1].info}#{topic}:{partition}"
+            for topic, number, partition in places
+        )
+        member.events.append(c.Event(self._last_rebalance, kind, None, infos))
+        self.world.note(f"group {group}: {member.client_id[-8:]}: {c.EventType(kind).name} {places}")
+
+
+def _places(infos: tuple[str, ...]) -> set[Place]:
+    found = (c.BrokerPartition.parse(text) for text in infos)
+    return {(one.topic, one.broker.broker_id, one.partition_id) for one in found}

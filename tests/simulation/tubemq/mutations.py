@@ -1,0 +1,96 @@
+"""Ways to break the guarantees of `tubemq`, one at a time, to prove that the exploration finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tests.simulation.mutations import Mutation
+
+MUTATIONS: Final[Sequence[Mutation]] = (
+    Mutation(
+        "end-passed",
+        "a fetch that goes past the end of a range is not cut there",
+        [("tubemq/reader.py", "if cursor.position > self._end:", "if cursor.position > self._end + 1000:")],
+    ),
+    Mutation(
+        "fetch-unchecked",
+        "a fetch is taken wherever it begins, and a commit that failed is not noticed",
+        [("tubemq/reader.py", "got.curr_offset != self.position", "got.curr_offset < 0")],
+    ),
+    Mutation(
+        "one-client-id",
+        "all attempts at all tasks have the same client id: a second register moves the cursor of the first",
+        [
+            (
+                "tubemq/reader.py",
+                "consumer = client.consumer(partition, client_id=unique_client_id(group), group=group)",
+                'consumer = client.consumer(partition, client_id=f"{group}_client", group=group)',
+            )
+        ],
+    ),
+    Mutation(
+        "resume-from-start",
+        "after a lost connection a range begins again where it began",
+        [("tubemq/reader.py", "self._partition, self._done, priority", "self._partition, self._task.start, priority")],
+    ),
+    Mutation(
+        "done-never",
+        "the end of a rebalance event is never said to the master",
+        [
+            (
+                "tubemq/client.py",
+                "            self._done.append(self._answer(event))\n",
+                "            self._answer(event)\n",
+            )
+        ],
+    ),
+    Mutation(
+        "left-at-begin",
+        "a partition is left where the last trigger began, though its tasks read it to the end",
+        [
+            (
+                "tubemq/stream.py",
+                "self._held[tp].position = max(self._held[tp].position, end)",
+                "self._held[tp].position = max(self._held[tp].position, 0)",
+            )
+        ],
+    ),
+    Mutation(
+        "B11",
+        "a partition may be left between `latest` and `ranges`, at the trigger's begin",
+        [
+            (
+                "tubemq/stream.py",
+                "            self._pending = frozenset(ends)\n",
+                "            self._pending = frozenset()\n",
+            )
+        ],
+    ),
+    Mutation(
+        "known-forgotten",
+        "where a trigger begins is the group's position, whatever the checkpoint has",
+        [("tubemq/stream.py", "max(known.get(tp, 0), self._held[tp].position)", "self._held[tp].position")],
+    ),
+    Mutation(
+        "taken-back-blindly",
+        "a partition that was lost is taken back at the query's position, though another member has read on",
+        [("tubemq/stream.py", "        if position < held.position:\n", "        if position != held.position:\n")],
+    ),
+    Mutation(
+        "receipt-assumed",
+        "a message whose connection broke counts as stored",
+        [
+            (
+                "tubemq/writer.py",
+                "            if type(answer) is not commands.SendMessageResponse or answer.err_code != SUCCESS:",
+                "            if type(answer) is commands.SendMessageResponse and answer.err_code != SUCCESS:",
+            )
+        ],
+    ),
+    Mutation(
+        "disk-of-another",
+        "with waitForDisk, what a killed broker has lost counts as on the disk when others reach its offsets",
+        [("tubemq/writer.py", "            if link.session.closed:\n", "            if False:\n")],
+    ),
+)

@@ -1,0 +1,532 @@
+"""How the package is used with TubeMQ in the simulated world, what goes wrong meanwhile, and what must come of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from spark_mq_source.core.errors import DataLossError, MQSourceError
+from spark_mq_source.spark.tubemq import TubeMQFormat
+from spark_mq_source.tubemq.offsets import TopicPartition
+from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, common_faults
+from tests.simulation.spark import Checkpoint, DriverKilledError, Executors, JobFailedError, Query, read_task, write
+from tests.simulation.spark import _reading as reading_attempt
+from tests.simulation.tubemq.cluster import Cluster, Topic
+from tests.simulation.tubemq.store import ENTRY_BYTES
+from tests.simulation.world import World
+
+FORMAT = TubeMQFormat()
+
+SCHEMA = pa.schema(
+    [("topic", pa.string()), ("broker_id", pa.int32()), ("partition", pa.int32()), ("value", pa.binary())]
+)
+
+TYPES = ("a", "b")
+
+EXECUTORS = ("executor-0", "executor-1", "executor-2")
+
+SERVERS = ("kill_broker", "stop_broker", "stall_broker", "kill_master")
+
+MOST_RUNS = 12
+"""Lives of a query's driver: each fault ends one at most."""
+
+Row = tuple[TopicPartition, bytes]
+
+
+# -- what goes wrong
+
+
+def cluster_faults(dice: Random, *, kinds: Sequence[str], seconds: float) -> Iterator[Fault]:
+    """Faults of the cluster, a few or none."""
+    for _ in range(dice.choice((0, 1, 1, 2, 3))):
+        kind = dice.choice(kinds)
+        yield Fault(kind, at=round(dice.random() * seconds, 3), args=(dice.randrange(2), dice.choice((0.5, 5.0, 20.0))))
+
+
+def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
+    """Has the faults of the cluster happen at their times from now on.
+
+    - `kill_broker`, `stop_broker`, `kill_master`: number, seconds until it runs again.
+    - `stall_broker`: number, for how many seconds it answers nothing.
+    - `remove`: number, and which part of what its stores have is removed, in 20ths.
+    """
+    for fault in faults:
+        call = _cluster_fault(cluster, fault)
+        if call is not None:
+            world.after(fault.at, call)
+
+
+def _cluster_fault(cluster: Cluster, fault: Fault) -> Callable[[], None] | None:
+    if fault.kind not in {"kill_broker", "stop_broker", "kill_master", "stall_broker", "remove"}:
+        return None
+    number, amount = fault.args
+    broker = cluster.brokers[number % len(cluster.brokers)]
+    master = cluster.masters[number % len(cluster.masters)]
+
+    def happen() -> None:
+        if fault.kind == "kill_master" and master.is_up:
+            master.kill()
+            cluster.world.after(amount, master.start)
+        elif fault.kind == "stall_broker":
+            broker.stall(amount)
+        elif fault.kind == "remove":
+            for store in broker.stores.values():
+                entries = (store.forced - store.first) // ENTRY_BYTES
+                store.remove(store.first + ENTRY_BYTES * int(entries * amount / 20))
+        elif fault.kind in {"kill_broker", "stop_broker"} and broker.is_up:
+            broker.kill() if fault.kind == "kill_broker" else broker.stop()
+            cluster.world.after(amount, broker.start)
+
+    return happen
+
+
+def check_allowed(plan: Plan, error: BaseException) -> None:
+    """An error of the network or a server may end a run in which something went wrong.
+
+    Raises:
+        ViolationError: nothing did, or it is another error.
+    """
+    if isinstance(error, MQSourceError) and error.retryable and plan.faults:
+        return
+    if isinstance(error, ConnectionError) and any(fault.kind in {"kill", "stop"} for fault in plan.faults):
+        return  # a worker was killed for the last time
+    raise ViolationError(f"an error that is not allowed here: {type(error).__name__}: {error}") from error
+
+
+def check_nothing_leaks(world: World, cluster: Cluster) -> None:
+    """A minute after a run its processes hold nothing open, and no partition.
+
+    Raises:
+        ViolationError: they do.
+    """
+    world.sleep(80.0)
+    for server in (*cluster.masters, *cluster.brokers):
+        for link in server.links:
+            if link.stream.process.alive and not link.stream.muted:
+                raise ViolationError(f"{link.stream.process} still has a connection to {server.address}")
+    for broker in cluster.brokers:
+        if broker.holders():
+            raise ViolationError(f"broker {broker.number} still has readers: {broker.holders()}")
+    for process in world.processes:
+        if process is not world.test and process.alive and world.threads_of(process):
+            raise ViolationError(f"{process} still has fibers:\n{world.places()}")
+
+
+# -- what is there
+
+
+def make_cluster(world: World, plan: Plan) -> Cluster:
+    """A cluster of any size, and topics of any shape in it."""
+    dice = world.dice("scenario")
+    kills = any(fault.kind == "kill_master" for fault in plan.faults)
+    cluster = Cluster(
+        world,
+        brokers=dice.choice((1, 1, 2)),
+        masters=2 if kills else dice.choice((1, 2)),
+        flush_seconds=dice.choice((0.3, 2.0, 5.0)),
+        force_seconds=dice.choice((0.1, 1.0)),
+        balance_seconds=dice.choice((1.0, 3.0)),
+    )
+    cluster.limits = dice.choice((0.0, 0.0, 0.1))
+    cluster.overflows = dice.choice((0.0, 0.0, 0.1))
+    everywhere = tuple(broker.number for broker in cluster.brokers)
+    for n in range(dice.choice((1, 1, 2))):
+        name = f"t{n}"
+        brokers = dice.choice(((1,), everywhere))
+        cluster.create(Topic(name, dice.choice((1, 1, 2)), dice.choice((1, 2, 3)), brokers))
+    return cluster
+
+
+class Producer:
+    """Somebody who publishes, every value once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.published = 0
+        self._dice = cluster.world.dice("producer")
+        self._places = [
+            (topic.name, number, partition)
+            for topic in cluster.topics.values()
+            for number in topic.brokers
+            for partition in topic.partition_ids
+        ]
+
+    def publish(self, count: int) -> None:
+        """So many messages, anywhere."""
+        for _ in range(count):
+            topic, number, partition = self._dice.choice(self._places)
+            value = f"{self.published}".encode().ljust(self._dice.choice((0, 0, 40)), b".")
+            self.cluster.publish(topic, number, partition, [value], self._dice.choice((None, *TYPES)))
+            self.published += 1
+
+    def keep_publishing(self, rounds: int, seconds: float) -> None:
+        """Some messages now and then."""
+        world = self.cluster.world
+        for n in range(rounds):
+            world.after(seconds * (n + 1) / rounds, lambda: self.publish(self._dice.choice((1, 3, 8))))
+
+
+def truth(cluster: Cluster, tp: TopicPartition, start: int, end: int, filters: Iterable[str] = ()) -> list[bytes]:
+    """What a range has, of what is or was in the file."""
+    wanted = set(filters)
+    messages = cluster.store(tp.topic, tp.broker_id, tp.partition).file[start // ENTRY_BYTES : end // ENTRY_BYTES]
+    return [value_of(m) for m in messages if m.partition == tp.partition and (not wanted or m.type in wanted)]
+
+
+def value_of(message: Any) -> bytes:
+    """A message's value."""
+    payload = message.payload
+    return bytes(payload[4 + int.from_bytes(payload[:4], "big") :] if message.flag & 1 else payload)
+
+
+def partitions(cluster: Cluster) -> list[TopicPartition]:
+    """All there are."""
+    return sorted(
+        TopicPartition(topic.name, number, partition)
+        for topic in cluster.topics.values()
+        for number in topic.brokers
+        for partition in topic.partition_ids
+    )
+
+
+def of_partitions(rows: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, list[bytes]]:
+    """Values by partition, in their order."""
+    found: dict[TopicPartition, list[bytes]] = {}
+    for row in rows:
+        tp = TopicPartition(row["topic"], row["broker_id"], row["partition"])
+        found.setdefault(tp, []).append(row["value"])
+    return found
+
+
+def reading_options(cluster: Cluster, dice: Random, **more: str) -> dict[str, str]:
+    """Options that any read may have."""
+    options = {
+        "masters": cluster.addresses,
+        "topics": ",".join(cluster.topics),
+        "fetchesInFlight": dice.choice(("1", "2", "8")),
+        "maxBatchRows": dice.choice(("1", "5", "100")),
+        **more,
+    }
+    if dice.random() < 0.3:
+        options["filters"] = dice.choice(TYPES)
+    if dice.random() < 0.4:
+        options["minPartitions"] = str(dice.randint(2, 8))
+    return {name.lower(): value for name, value in options.items()}
+
+
+def any_executors(dice: Random) -> Executors:
+    """Executors of any temper."""
+    return Executors(
+        speculation=dice.choice((0.0, 0.3)), zombies=dice.choice((0.0, 1.0)), slow=dice.choice((0.0, 0.05, 0.3))
+    )
+
+
+# -- reading once
+
+
+class BatchRead:
+    """A batch read while servers die and messages come and go.
+
+    Args:
+        removal: whether messages that are not read yet may be removed.
+    """
+
+    def __init__(self, *, removal: bool) -> None:
+        self._removal = removal
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        seconds = 0.3 * size
+        found = list(common_faults(dice, streams=6, processes=EXECUTORS, seconds=seconds))
+        found += cluster_faults(dice, kinds=SERVERS, seconds=seconds)
+        if self._removal:
+            at = round(dice.random() * seconds, 3)
+            found.append(Fault("remove", at=at, args=(dice.randrange(2), dice.randint(1, 20))))
+        return found
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        dice = world.dice("scenario")
+        cluster = make_cluster(world, plan)
+        producer = Producer(cluster)
+        producer.publish(10 * plan.size)
+        for broker in cluster.brokers:
+            for store in broker.stores.values():
+                store.write()
+                store.force()
+        producer.publish(dice.choice((0, 5)))
+        producer.keep_publishing(10, 1.0)
+        fails = dice.random() < 0.7
+        options = FORMAT.parse_options(reading_options(cluster, dice, failOnDataLoss=str(fails).lower()))
+        arrange(world, cluster, plan.faults)
+        outcome = self._read(cluster, plan, options, any_executors(dice), fails=fails)
+        check_nothing_leaks(world, cluster)
+        return outcome
+
+    def _read(self, cluster: Cluster, plan: Plan, options: Any, executors: Executors, *, fails: bool) -> str:
+        before = {tp: cluster.store(tp.topic, tp.broker_id, tp.partition).forced for tp in partitions(cluster)}
+        try:
+            ranges = list(FORMAT.plan(options, ()))
+        except MQSourceError as error:
+            check_allowed(plan, error)
+            return "not planned"
+        self._check_plan(cluster, ranges, before)
+        try:
+            work = [read_task(FORMAT, options, task, SCHEMA, executors) for task in ranges]
+            found = executors.run(work, reading_attempt)
+        except JobFailedError as failed:
+            if isinstance(failed.cause, DataLossError) and fails and self._removal:
+                return "data loss"
+            check_allowed(plan, failed.cause)
+            return "failed"
+        for task, rows in zip(ranges, found, strict=True):
+            there = truth(cluster, task.topic_partition, task.start, task.end, options.filters)
+            read = [row["value"] for row in rows]
+            if read != there and not (self._removal and not fails and _lacks_one_part(read, there)):
+                raise ViolationError(f"{task}: {read} was read, and {there} is there")
+        return "read"
+
+    def _check_plan(self, cluster: Cluster, ranges: Sequence[Any], before: Mapping[TopicPartition, int]) -> None:
+        for tp, forced in before.items():
+            mine = sorted((r.start, r.end) for r in ranges if r.topic_partition == tp)
+            store = cluster.store(tp.topic, tp.broker_id, tp.partition)
+            if not mine:
+                if store.first < forced:
+                    raise ViolationError(f"{tp} is not read")
+                continue
+            if any(one[1] != other[0] for one, other in itertools.pairwise(mine)):
+                raise ViolationError(f"{tp}: the pieces {mine} do not join")
+            if mine[0][0] > store.first or not forced <= mine[-1][1] <= store.forced:
+                raise ViolationError(f"{tp}: {mine} is not [{store.first}, {forced} to {store.forced})")
+
+
+def _lacks_one_part(read: list[bytes], there: list[bytes]) -> bool:
+    """Whether it is a beginning and an end of what was there: a broker removes the oldest messages."""
+    return any(read == there[:n] + there[len(there) - len(read) + n :] for n in range(len(read) + 1))
+
+
+# -- reading on and on
+
+
+class StreamRead:
+    """A query that reads all partitions, killed and restarted from its checkpoint."""
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        seconds = 2.0 * size
+        found = list(common_faults(dice, streams=12, processes=("driver-0", "driver-0", *EXECUTORS), seconds=seconds))
+        found += cluster_faults(dice, kinds=SERVERS, seconds=seconds)
+        return found
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        dice = world.dice("scenario")
+        cluster = make_cluster(world, plan)
+        producer = Producer(cluster)
+        producer.publish(5 * plan.size)
+        producer.keep_publishing(3 * plan.size, 2.0 * plan.size)
+        more = {"assignment": "client", "startingOffsets": "earliest"}
+        if dice.random() < 0.4:
+            more["maxRowsPerTrigger"] = str(dice.choice((1, 5, 20)))
+        options = FORMAT.parse_stream_options(reading_options(cluster, dice, **more))
+        arrange(world, cluster, plan.faults)
+        query = Query(FORMAT, options, SCHEMA, any_executors(dice), Checkpoint(), interval=0.5)
+        over_at = world.now + 2.0 * plan.size
+        runs = run_again_and_again(world, plan, query, lambda: world.now > over_at and _all_read(cluster, query))
+        check_replays(query.checkpoint)
+        found = of_partitions(query.checkpoint.rows())
+        for tp in partitions(cluster):
+            end = cluster.store(tp.topic, tp.broker_id, tp.partition).forced
+            there = truth(cluster, tp, 0, end, options.filters)
+            if found.get(tp, []) != there:
+                raise ViolationError(f"{tp}: {found.get(tp)} was read, and {there} is there")
+        check_nothing_leaks(world, cluster)
+        return "read" if runs == 1 else "restarted"
+
+
+def _all_read(cluster: Cluster, *queries: Query) -> bool:
+    """Whether everything on the disk is in triggers that have run."""
+    read: dict[TopicPartition, int] = {}
+    for query in queries:
+        log = query.checkpoint
+        if log.offsets and len(log.offsets) - 1 not in log.committed:
+            return False
+        for name, at in (log.offsets[-1][1]["positions"] if log.offsets else {}).items():
+            tp = TopicPartition.parse(name)
+            read[tp] = max(read.get(tp, 0), at)
+    return all(read.get(tp, 0) >= cluster.store(tp.topic, tp.broker_id, tp.partition).end for tp in partitions(cluster))
+
+
+def run_again_and_again(world: World, plan: Plan, query: Query, until: Callable[[], bool]) -> int:
+    """Runs a query until it is so, from its checkpoint whenever it has ended before; how often.
+
+    Raises:
+        ViolationError: it fails in a way that is not allowed, or again and again.
+    """
+    for runs in range(1, MOST_RUNS):
+        try:
+            query.run(until=until)
+        except DriverKilledError:
+            world.sleep(1.0)
+        except JobFailedError as failed:
+            check_allowed(plan, failed.cause)
+            world.sleep(5.0)
+        except MQSourceError as error:
+            check_allowed(plan, error)
+            world.sleep(5.0)
+        else:
+            return runs
+    raise ViolationError(f"the query was run {MOST_RUNS} times and has not read everything")
+
+
+def check_replays(log: Checkpoint) -> None:
+    """A batch that is done again has the same rows.
+
+    Raises:
+        ViolationError: it has others.
+    """
+    first: dict[int, list[dict[str, Any]]] = {}
+    for number, rows in log.replays:
+        if rows != first.setdefault(number, rows):
+            raise ViolationError(f"batch {number} had {first[number]} and has {rows} when it is done again")
+
+
+class GroupRead:
+    """Two queries that share a group, whose partitions the master moves between them."""
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        seconds = 10.0 + 4.0 * size
+        processes = ("driver-0", "driver-1", *EXECUTORS)
+        found = list(common_faults(dice, streams=16, processes=processes, seconds=seconds))
+        found += cluster_faults(dice, kinds=SERVERS, seconds=seconds)
+        return found
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        dice = world.dice("scenario")
+        cluster = make_cluster(world, plan)
+        producer = Producer(cluster)
+        seconds = 10.0 + 4.0 * plan.size
+        producer.publish(5 * plan.size)
+        producer.keep_publishing(6 * plan.size, seconds)
+        more = {"assignment": "server", "group": "g", "startingOffsets": "earliest"}
+        options = FORMAT.parse_stream_options(reading_options(cluster, dice, **more))
+        arrange(world, cluster, plan.faults)
+        queries = [
+            Query(FORMAT, options, SCHEMA, Executors(slow=dice.choice((0.0, 0.3))), Checkpoint(), interval=1.0)
+            for _ in range(2)
+        ]
+        over_at = world.now + seconds
+        ended: list[bool] = []
+
+        def until() -> bool:
+            return bool(ended) or (world.now > over_at and _all_read(cluster, *queries) and not ended.append(True))
+
+        def live(query: Query, later: float) -> int:
+            world.sleep(later)
+            return run_again_and_again(world, plan, query, until)
+
+        fibers = [
+            world.spawn(lambda q=query, n=n: live(q, n * dice.choice((0.0, 8.0))), f"query {n}", world.test)
+            for n, query in enumerate(queries)
+        ]
+        for fiber in fibers:
+            world.join(fiber)
+            if fiber.error is not None:
+                raise fiber.error
+        for query in queries:
+            check_replays(query.checkpoint)
+        repeats = _check_group(cluster, plan, queries, options.filters)
+        check_nothing_leaks(world, cluster)
+        return "twice, as allowed" if repeats else "read"
+
+
+def _check_group(cluster: Cluster, plan: Plan, queries: Sequence[Query], filters: Iterable[str]) -> int:
+    found = Counter(value for query in queries for row in query.checkpoint.rows() for value in [row["value"]])
+    there = Counter(
+        value
+        for tp in partitions(cluster)
+        for value in truth(cluster, tp, 0, cluster.store(tp.topic, tp.broker_id, tp.partition).file_end, filters)
+    )
+    if missing := there - found:
+        raise ViolationError(f"never read: {sorted(missing)}")
+    twice = found - there
+    may_repeat = {"kill", "stop", "kill_broker"} & {fault.kind for fault in plan.faults}
+    if twice and not may_repeat:
+        raise ViolationError(f"read twice: {sorted(twice)}")
+    return len(twice)
+
+
+# -- writing
+
+
+class Write:
+    """A write of several tasks, at least once."""
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        seconds = 0.5 * size
+        found = list(common_faults(dice, streams=8, processes=EXECUTORS, seconds=seconds))
+        found += cluster_faults(dice, kinds=SERVERS, seconds=seconds)
+        return found
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        dice = world.dice("scenario")
+        cluster = make_cluster(world, plan)
+        for_disk = dice.random() < 0.5
+        options = FORMAT.parse_write_options(
+            {
+                "masters": cluster.addresses,
+                "topic": "t0",
+                "waitfordisk": str(for_disk).lower(),
+                "maxpendingmessages": dice.choice(("1", "4", "2000")),
+            },
+            ("value",),
+        )
+        tasks = [
+            [
+                pa.record_batch({"value": pa.array([f"{task}.{n}.{i}".encode() for i in range(4)], pa.binary())})
+                for n in range(2 * plan.size)
+            ]
+            for task in range(dice.choice((1, 2, 3)))
+        ]
+        arrange(world, cluster, plan.faults)
+        try:
+            write(FORMAT, options, tasks, any_executors(dice), job_id="job")
+        except JobFailedError as failed:
+            check_allowed(plan, failed.cause)
+            outcome = "failed"
+        else:
+            outcome = "written"
+            wanted = {value for task in tasks for batch in task for value in batch.column("value").to_pylist()}
+            self._check(cluster, wanted, for_disk=for_disk)
+        check_nothing_leaks(world, cluster)
+        return outcome
+
+    @staticmethod
+    def _check(cluster: Cluster, wanted: set[bytes], *, for_disk: bool) -> None:
+        stores = cluster.all_stores("t0")
+        kept = {value_of(m) for store in stores for m in store.file}
+        if for_disk:
+            if missing := wanted - kept:
+                raise ViolationError(f"not on a disk: {sorted(missing)}")
+            return
+        kept |= {value_of(m) for store in stores for m in (*store.memory, *store.lost)}
+        if missing := wanted - kept:
+            raise ViolationError(f"never acknowledged: {sorted(missing)}")
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    "batch_read": BatchRead(removal=False),
+    "batch_read_removal": BatchRead(removal=True),
+    "group_read": GroupRead(),
+    "stream_read": StreamRead(),
+    "write": Write(),
+}

@@ -1,0 +1,94 @@
+"""What a TubeMQ broker keeps: the index and the messages of a topic's store, in memory and on the disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+ENTRY_BYTES: Final = 28
+"""A message's entry in the index, which all partitions of a store share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as it is stored.
+
+    Attributes:
+        partition: whose it is.
+        message_id: not unique.
+        payload: attributes and value.
+        flag: 1 where there are attributes.
+        check_sum: of the payload.
+        type: what filters compare; None for none.
+        sent_by: the connection it came over; None for a foreign producer.
+    """
+
+    partition: int
+    message_id: int
+    payload: bytes
+    flag: int
+    check_sum: int
+    type: str | None = None
+    sent_by: int | None = None
+
+
+class Store:
+    """One store of a topic on one broker. A position is 28 times the number of a message.
+
+    Messages go from memory to the file, and the file is forced to the disk later. A kill loses what is in memory, and
+    its positions are given to other messages; what is in the file survives it, forced or not.
+
+    Attributes:
+        first: the position of the first message that is not removed.
+        file: every message that was ever in the file.
+        memory: what is not in the file yet.
+        forced: the position up to which the file was forced.
+        lost: what kills have lost, in order.
+    """
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.file: list[Message] = []
+        self.memory: list[Message] = []
+        self.forced = 0
+        self.lost: list[Message] = []
+
+    @property
+    def file_end(self) -> int:
+        """The position after the file's last message."""
+        return ENTRY_BYTES * len(self.file)
+
+    @property
+    def end(self) -> int:
+        """The position after the last message, those in memory included."""
+        return ENTRY_BYTES * (len(self.file) + len(self.memory))
+
+    def append(self, message: Message) -> int:
+        """Keeps a message in memory; its position."""
+        self.memory.append(message)
+        return self.end - ENTRY_BYTES
+
+    def write(self) -> None:
+        """What is in memory goes to the file."""
+        self.file += self.memory
+        self.memory = []
+
+    def force(self) -> None:
+        """The file is forced to the disk."""
+        self.forced = self.file_end
+
+    def lose_memory(self) -> None:
+        """The process was killed; when it starts again, it takes what is in the file for forced."""
+        self.lost += self.memory
+        self.memory = []
+        self.force()
+
+    def remove(self, before: int) -> None:
+        """The delete policy removes old messages."""
+        self.first = max(self.first, min(before, self.forced))
+
+    def scan(self, start: int, entries: int, *, from_file: bool) -> list[Message]:
+        """The messages of so many entries from a position on."""
+        number = start // ENTRY_BYTES
+        messages = self.file if from_file else self.file + self.memory
+        return messages[number : number + entries]
