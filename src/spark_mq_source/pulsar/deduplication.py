@@ -11,6 +11,7 @@ written, and on nothing else:
 - An entry's ids say which micro-batch, and which of the task's rows for this topic-partition. Which rows share an entry
   depends on the rows and the options alone (`messages.EntryEncoder`).
 - The lowest bits of its last id are a fingerprint of all the rows up to here, in order.
+- A message in chunks has its id in the last one; the others have that of the entry before (`messages.EntryEncoder`).
 
 ::
 
@@ -53,6 +54,7 @@ __all__ = ["EntryNumbers", "producer_name"]
 FINGERPRINT_BITS: Final = 16
 ROW_BITS: Final = 31
 BATCH_BITS: Final = 16
+MOST_ROWS: Final = (1 << ROW_BITS) - 1
 
 
 def producer_name(base: str | None, attempt: TaskAttempt) -> str:
@@ -92,12 +94,13 @@ class EntryNumbers:
         batch_id: the micro-batch's; None outside of a stream.
 
     Attributes:
+        last_id: the last id of the last entry; before the first, one that is below it and of this micro-batch.
         stored: the highest id that the broker has stored of this micro-batch; -1 for none.
 
     Example:
         >>> numbers = EntryNumbers(7)
         >>> first, last = numbers.next(10, b"the payload of ten rows")
-        >>> first == 7 << 47, last >> 16 == (7 << 31) + 9
+        >>> first == (7 << 47) + (1 << 16), last >> 16 == (7 << 31) + 10
         (True, True)
         >>> again = EntryNumbers(7)
         >>> again.found(last)
@@ -117,12 +120,14 @@ class EntryNumbers:
         self._crc = 0
         self._admitted = -1
         self._is_matched = True
+        self.last_id = self._id_of(-1)
         self.stored = -1
 
     @property
     def first_row_id(self) -> int:
         """The number of the first row, without fingerprint: unique for producer and row."""
-        return self._batch << ROW_BITS
+        # Not 0: a chunk of the first message has an id below it, and the same micro-batch.
+        return (self._batch << ROW_BITS) + 1
 
     def next(self, rows: int, content: bytes | memoryview) -> tuple[int, int]:
         """The first and the last id of the next entry.
@@ -136,12 +141,13 @@ class EntryNumbers:
         """
         first = self._rows
         self._rows += rows
-        if self._rows > 1 << ROW_BITS:
-            msg = f"more than {1 << ROW_BITS} rows of one task for one topic-partition: write them in more tasks"
+        if self._rows > MOST_ROWS:
+            msg = f"more than {MOST_ROWS} rows of one task for one topic-partition: write them in more tasks"
             raise UnwritableRowError(msg)
         self._crc = crc32c(content, self._crc)
         fingerprint = self._crc & ((1 << FINGERPRINT_BITS) - 1)
-        return self._id_of(first), self._id_of(self._rows - 1) | fingerprint
+        self.last_id = self._id_of(self._rows - 1) | fingerprint
+        return self._id_of(first), self.last_id
 
     def _id_of(self, row: int) -> int:
         return (self.first_row_id + row) << FINGERPRINT_BITS
@@ -157,7 +163,7 @@ class EntryNumbers:
             ReplayError: of a later micro-batch, or in the midst of what this attempt has sent, and not its own.
         """
         batch = last_sequence_id >> (ROW_BITS + FINGERPRINT_BITS)
-        if last_sequence_id < 0 or batch < self._batch or last_sequence_id in own:
+        if last_sequence_id <= self._id_of(-1) or last_sequence_id in own:
             return
         if batch > self._batch:
             msg = (

@@ -15,10 +15,11 @@ and ``_encode_python``, which states what becomes of a row).
 from __future__ import annotations
 
 import logging
+import uuid
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -555,6 +556,17 @@ _INT32_MAX: Final = 2**31 - 1
 _SIZE_BYTES: Final = 4
 
 
+class Numbering(Protocol):
+    """Makes an entry's first and last sequence id of the number of its rows and of what they are."""
+
+    @property
+    def last_id(self) -> int:
+        """The last id of the entry before; before the first entry, an id below all others."""
+
+    def next(self, rows: int, content: bytes | memoryview) -> tuple[int, int]:
+        """The first and the last id of the next entry."""
+
+
 def _encoder(asked: str | None) -> ModuleType:
     chosen = _encoding if asked is None else Implementation(_encode_python, asked)
     chosen.warn_of_fallback()
@@ -617,8 +629,7 @@ class EntryEncoder:
         chunking: whether a message larger than `max_message_bytes` is cut into several entries, or is an error.
         schema_version: of the messages, as PRODUCER_SUCCESS gave it; empty for none.
         txn_id: the transaction they belong to: its least and its most significant half.
-        numbering: makes an entry's first and last sequence id of the number of its rows and of what they are; None for
-            the rows' own.
+        numbering: makes the sequence ids of entries; None for the rows' own.
         implementation: ``native`` or ``python``; None for the one the environment asks for, or the best there is.
 
     Attributes:
@@ -652,7 +663,7 @@ class EntryEncoder:
         chunking: bool = False,
         schema_version: bytes = b"",
         txn_id: tuple[int, int] | None = None,
-        numbering: Callable[[int, bytes | memoryview], tuple[int, int]] | None = None,
+        numbering: Numbering | None = None,
         implementation: str | None = None,
     ) -> None:
         self._producer_id = producer_id
@@ -665,6 +676,8 @@ class EntryEncoder:
         self._schema_version = schema_version
         self._txn_id = txn_id
         self._numbering = numbering
+        # Where attempts have their names and ids in common: a message may not be put together of the chunks of several.
+        self._uuid_end = "" if numbering is None else f"-{uuid.uuid4().hex}"
         self._payload: _encode_python.BatchPayload = _encoder(implementation).BatchPayload(
             max_bytes=min(batch_bytes, max_message_bytes * 3 // 4), max_rows=batch_rows, by_key=batching_by_key
         )
@@ -724,7 +737,7 @@ class EntryEncoder:
         first, last = self.sequence_id - rows, self.sequence_id - 1
         if self._numbering is not None:
             with payload.view() as view:
-                first, last = self._numbering(rows, view)
+                first, last = self._numbering.next(rows, view)
         metadata = self._metadata(first, now_ms)
         metadata.num_messages_in_batch = rows
         # The first message's: it is by these that a Key_Shared subscription chooses its consumer (as the Java client).
@@ -763,9 +776,10 @@ class EntryEncoder:
         if row.value is None:
             metadata.null_value = True
         value = row.value or b""
-        sequence_id = self.sequence_id
+        before, sequence_id = None, self.sequence_id
         if self._numbering is not None:
-            _, sequence_id = self._numbering(1, b"".join((metadata.SerializeToString(), value)))
+            before = self._numbering.last_id
+            _, sequence_id = self._numbering.next(1, b"".join((metadata.SerializeToString(), value)))
         metadata.sequence_id, metadata.publish_time = sequence_id, now_ms
         payload = self._compressed(value, metadata)
         if payload is None:
@@ -780,15 +794,29 @@ class EntryEncoder:
                 f"broker takes; set chunking=true to cut it into several entries, or raise the broker's maxMessageSize"
             )
             raise UnwritableRowError(msg)
-        for body in self._chunks(metadata, payload):
-            self._finish(sequence_id, body, 1, None)
+        for body in self._chunks(metadata, payload, before):
+            self._finish(metadata.sequence_id, body, 1, None)
             self._finished[-1] = self._finished[-1]._replace(is_chunk=True)
 
-    def _chunks(self, metadata: _pb.MessageMetadata, payload: bytes | memoryview) -> Iterator[bytes]:
-        metadata.uuid = f"{self._producer_name}-{metadata.sequence_id}"
+    def _chunks(
+        self, metadata: _pb.MessageMetadata, payload: bytes | memoryview, before: int | None
+    ) -> Iterator[bytes]:
+        """A message's entries; `metadata` is of the one that is handed out.
+
+        Only the last one has an id as high as the message's. A broker that loads a topic takes the highest id of its
+        entries, chunks or not, for stored, and would drop what is missing of the message (seen on broker 4.0.8).
+
+        Args:
+            metadata: the message's.
+            payload: its value, as it is sent.
+            before: the id of all entries but the last; None for ids that go up to the next message's.
+        """
+        sequence_id = metadata.sequence_id
+        metadata.uuid = f"{self._producer_name}-{sequence_id}{self._uuid_end}"
         metadata.total_chunk_msg_size = len(payload)
         # As large as the numbers can become, so that all chunks but the last are of one size.
         metadata.num_chunks_from_msg = metadata.chunk_id = _INT32_MAX
+        metadata.sequence_id = sequence_id + len(payload)
         room = self._max_message_bytes - len(_head_of(metadata, b""))
         if room <= 0:
             msg = (
@@ -798,9 +826,15 @@ class EntryEncoder:
             raise UnwritableRowError(msg)
         starts = range(0, len(payload), room)
         metadata.num_chunks_from_msg = len(starts)
+        if before is None:
+            self.sequence_id += len(starts) - 1
         view = memoryview(payload)
         for number, start in enumerate(starts):
             metadata.chunk_id = number
+            if before is None:
+                metadata.sequence_id = sequence_id + number
+            else:
+                metadata.sequence_id = before if number < len(starts) - 1 else sequence_id
             chunk = view[start : start + room]
             yield b"".join((_head_of(metadata, chunk), chunk))
 

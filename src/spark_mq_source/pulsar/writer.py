@@ -222,14 +222,12 @@ class _Producer:
             self._fail(RemoteProtocolError(self._about(msg)))
             return
         if receipt.is_duplicate and not entry.may_be_stored and entry.times_in_doubt <= 1:
-            # The chunks of a message have one id; those behind the first are duplicates to brokers before apache/pulsar
-            # pull request 20948 (seen on 2.10.1).
-            alike = sum(e.send.sequence_id == receipt.sequence_id for e in self.pending)
-            if alike > 1 or receipt.sequence_id == self.confirmed:
+            if entry.send.is_chunk and self.numbers is not None:
+                # All but the last have the id of the entry before; those are duplicates to brokers before apache/pulsar
+                # pull request 20948 (seen on 2.10.1).
                 msg = (
-                    f"the broker dropped a chunk of the message of sequence id {receipt.sequence_id} as a duplicate of "
-                    f"the one before it: its version cannot deduplicate chunks, so set chunking=false, or write to a "
-                    f"namespace without deduplication"
+                    "the broker dropped a chunk of a message as a duplicate of the entry before it: its version cannot "
+                    "deduplicate chunks, so set chunking=false, or another deliveryGuarantee than exactly-once"
                 )
                 self._fail(UnsupportedFeatureError(self._about(msg)))
                 return
@@ -816,7 +814,7 @@ class PulsarWriter:
             chunking=options.chunking,
             schema_version=opened.schema_version,
             txn_id=None if txn_id is None else (txn_id[1], txn_id[0]),
-            numbering=None if producer.numbers is None else producer.numbers.next,
+            numbering=producer.numbers,
         )
 
     @staticmethod

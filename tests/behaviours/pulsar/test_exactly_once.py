@@ -125,6 +125,34 @@ def test_messages_in_chunks_are_there_once(pulsar: PulsarUnderTest, topic: str, 
     assert [reader.read_next(20_000).data() for _ in range(5)] == [*batch["value"].to_pylist(), b"000000"]
 
 
+@pytest.mark.parametrize("behind", [0, 1])
+def test_a_message_of_which_one_chunk_is_stored_is_there_once_after_an_unload(
+    pulsar: PulsarUnderTest, topic: str, behind: int
+) -> None:
+    """A broker that loads a topic takes the id of whatever entry is the last one, be it a chunk."""
+    batch = pa.record_batch({"value": [b"before"] * behind + [random.Random(1).randbytes(11 << 20), b"behind"]})
+    with PulsarWriter(options(pulsar, topic, chunking=True), TASK) as writer:
+        send, chunks = writer._send_entry, []
+
+        def send_one_chunk(producer: Any, entry: Any) -> None:
+            chunks.append(entry.send.is_chunk)
+            if sum(chunks) > 1:
+                raise OSError
+            send(producer, entry)
+
+        writer._send_entry = send_one_chunk  # type: ignore[method-assign]
+        with pytest.raises(OSError):  # noqa: PT011 - the one from above
+            writer.write(batch)
+        assert chunks == [False] * behind + [True, True]
+    pulsar.admin.unload(topic)
+    for attempt in range(1, 3):
+        write(pulsar, topic, batch, replace(TASK, attempt=attempt), chunking=True)
+    write(pulsar, topic, rows(0), replace(TASK, partition=0))
+    reader = pulsar.client().create_reader(topic, official.MessageId.earliest)
+    found = [reader.read_next(20_000).data() for _ in range(behind + 3)]
+    assert found == [*batch["value"].to_pylist(), b"000000"]
+
+
 @pytest.mark.parametrize(
     ("again", "sentence"),
     [

@@ -12,6 +12,7 @@ from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.pulsar import _pb
 from spark_mq_source.pulsar._encode_python import JAVA_STRING_HASH, MURMUR3_32_HASH
 from spark_mq_source.pulsar.commands import Send, decode_command
+from spark_mq_source.pulsar.deduplication import EntryNumbers
 from spark_mq_source.pulsar.messages import EntryEncoder, group_rows, hash_keys, open_rows
 from spark_mq_source.pulsar.wire import take_frame
 from tests.vectors import pulsar_frames
@@ -136,14 +137,40 @@ def test_chunks_are_what_the_java_client_writes(impl: str) -> None:
     )
     assert b"".join(parse(send)[1] for send in sends) == b"".join(payload for _, payload in recorded)
     for number, send in enumerate(sends):
-        assert (send.sequence_id, send.num_messages, send.is_chunk) == (0, 1, True)
+        # All chunks of the Java client have the id 0. A broker that loads a topic with the first ones then drops the
+        # last one as a duplicate (seen on 4.0.8).
+        assert (send.sequence_id, send.num_messages, send.is_chunk) == (number, 1, True)
         metadata = parse(send)[0]
+        assert metadata.sequence_id == number
         assert (metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg) == (
             "standalone-0-1-0",
             number,
             len(sends),
         )
         assert metadata.total_chunk_msg_size == 120
+
+
+def test_ids_go_on_behind_those_of_chunks(impl: str) -> None:
+    values = [b"a", b"b" * 1500, b"c"]
+    sends = encode(impl, {"value": values}, max_message_bytes=1000, batching=False, chunking=True)
+    assert [(send.sequence_id, send.is_chunk) for send in sends] == [(0, False), (1, True), (2, True), (3, False)]
+    assert all(len(send.body) <= 1000 for send in sends)
+
+
+def test_chunks_but_the_last_have_the_id_of_the_entry_before_where_ids_are_made(impl: str) -> None:
+    numbers = EntryNumbers(3)
+    before = numbers.last_id
+    values = [b"b" * 2500, b"a", b"b" * 1500]
+    sends = encode(impl, {"value": values}, max_message_bytes=1000, chunking=True, numbering=numbers)
+    ids = [send.sequence_id if send.highest_sequence_id is None else send.highest_sequence_id for send in sends]
+    assert [send.is_chunk for send in sends] == [True, True, True, False, True, True]
+    assert ids == [before, before, ids[2], ids[3], ids[3], ids[5]]
+    assert ids[0] < ids[2] < ids[3] < ids[5]
+    assert [parse(send)[0].sequence_id for send in sends] == [send.sequence_id for send in sends]
+    again = encode(impl, {"value": values}, max_message_bytes=1000, chunking=True, numbering=EntryNumbers(3))
+    uuids = [{parse(send)[0].uuid for send in attempt if send.is_chunk} for attempt in (sends, again)]
+    assert [len(one) for one in uuids] == [2, 2]
+    assert uuids[0].isdisjoint(uuids[1]), "the chunks of two attempts would be taken for one message's"
 
 
 @pytest.mark.parametrize(

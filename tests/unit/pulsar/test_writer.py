@@ -225,10 +225,9 @@ def test_an_entry_dropped_as_a_duplicate_that_was_sent_once_is_lost(broker, writ
 
 @pytest.mark.parametrize("answers", [(duplicate,), (stored, duplicate)], ids=["at once", "behind the first"])
 def test_a_chunk_dropped_as_a_duplicate_of_its_message_is_what_the_broker_lacks(broker, writer, answers) -> None:
-    made = writer(broker({c.Send: in_turn(*answers)}), chunking="true")
-    made.write(rows(b"x" * (11 << 20)))
-    with pytest.raises(UnsupportedFeatureError, match=r"a chunk of the message of sequence id 0 .* chunking=false"):
-        made.flush()
+    made = writer(broker({c.Send: in_turn(*answers)}), chunking="true", **EXACTLY_ONCE)
+    with pytest.raises(UnsupportedFeatureError, match=r"dropped a chunk of a message .* chunking=false"):
+        write_and_finish(made, rows(b"x" * (11 << 20)))
 
 
 def test_an_entry_dropped_as_a_duplicate_after_it_was_refused_is_lost(broker, writer) -> None:
@@ -428,7 +427,7 @@ class Deduplicating:
         return c.ProducerSuccess(command.request_id, command.producer_name, self.highest)
 
     def _store(self, link: Link, send: Any) -> object:
-        row = send.sequence_id >> 16
+        row = (send.sequence_id >> 16) - 1
         answer = self._upset(row, link, send)
         if answer is not None:
             return answer
@@ -497,7 +496,7 @@ def test_what_an_earlier_attempt_has_stored_may_be_dropped(broker, writer) -> No
         made.write(rows(b"a", b"b", b"c"))
         made.finish()
     assert sent_by_then[:3] == sent_by_then[3:]
-    assert [id_ >> 16 for id_ in sent_by_then[:3]] == [0, 1, 2]
+    assert [id_ >> 16 for id_ in sent_by_then[:3]] == [1, 2, 3]
     # The first attempt asks once more, whether the broker deduplicates.
     assert {producer.producer_name for producer in at.of(c.Producer)} == {"flights-0"}
     assert len(at.of(c.Producer)) == 3
