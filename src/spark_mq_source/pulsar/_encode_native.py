@@ -370,7 +370,8 @@ def _write(
         out[0] = 0x48
         out[1] = 1
         out += 2
-    memcpy(out, found.value.data, found.value.size)
+    else:
+        memcpy(out, found.value.data, found.value.size)
 
 
 @cython.cclass
