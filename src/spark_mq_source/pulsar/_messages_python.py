@@ -552,9 +552,12 @@ class EntryColumns:
                     if self._broker_index is None:
                         added[name] = [None] * rows
                     else:
-                        # The broker counts to the batch's last message.
-                        first = self._broker_index - (self.num_messages - 1)
-                        added[name] = [_signed(first + max(index, 0) & 0xFFFFFFFFFFFFFFFF) for index in indices]
+                        # The broker counts to the batch's last message; what is one row has that number as it is.
+                        last = self.num_messages - 1
+                        added[name] = [
+                            _signed(self._broker_index - (last - index if index >= 0 else 0) & 0xFFFFFFFFFFFFFFFF)
+                            for index in indices
+                        ]
                 case "ledger_id":
                     added[name] = [ledger_id] * rows
                 case "entry_id":

@@ -486,6 +486,12 @@ def test_encrypted_messages_are_an_error_or_their_ciphertext(impl: str) -> None:
     assert rows_of(impl, bodies["compressed"], on_encrypted="raw")[0]["value"] == CODECS[1](b"secret")
 
 
+def test_an_encrypted_batch_has_the_index_of_its_entry(impl: str) -> None:
+    # The broker counts to the last message of a batch.
+    body = encrypted(b"secret", num_messages_in_batch=9, broker=BrokerEntryMetadata(index=70))
+    assert [row["broker_index"] for row in rows_of(impl, body, on_encrypted="raw")] == [70]
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_compressed_messages(impl: str, codec: int) -> None:
     assert rows_of(impl, entry(b"text " * 50, compression=codec))[0]["value"] == b"text " * 50
