@@ -71,6 +71,10 @@ simulate: setup ## Explore the guarantees in simulated worlds: SEEDS=100000 fres
 mutants: setup ## Break the program in known ways, one at a time; print how many seeds it takes to find each
 	$(BIN)/python -m tests.simulation mutants $(PROTOCOLS)
 
+.PHONY: fuzz
+fuzz: setup ## Feed hostile bytes to the loops, built with sanitizers, for MINUTES=1; also SEED=n
+	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
+
 .PHONY: check
 check: setup ## ruff, mypy --strict, import-linter, codespell, drift of the README's tables and of generated code
 	$(BIN)/ruff format --check .

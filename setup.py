@@ -14,6 +14,9 @@ HOT_MODULES = (
     "spark_mq_source.nsq._encode_native",
 )
 
+# For `make fuzz`, by SPARK_MQ_SOURCE_SANITIZE=1: what they find ends the process.
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
 
 def extensions() -> list[Extension]:
     """The extension modules to build: none where Cython or the sources are missing, which installs the Python twins."""
@@ -24,15 +27,19 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    # Whoever builds with an optimisation of their own in CFLAGS means it, and what is said here would win.
-    optimisation = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
+    # An optimisation in CFLAGS wins over this one, which would come after it.
+    compile_args = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
+    sanitizes = os.environ.get("SPARK_MQ_SOURCE_SANITIZE") == "1"
+    if sanitizes:
+        compile_args = [*SANITIZERS, "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize-coverage=trace-pc"]
     wanted = [
         Extension(
             name,
             [source.as_posix()],
             include_dirs=[source.parent.as_posix()],
             depends=[header.as_posix() for header in source.parent.glob("*.h")],
-            extra_compile_args=optimisation,
+            extra_compile_args=compile_args,
+            extra_link_args=SANITIZERS if sanitizes else [],
         )
         for name, source in sources.items()
     ]
@@ -44,7 +51,7 @@ def extensions() -> list[Extension]:
     for module in modules:
         # A machine without a C compiler gets the interpreter's twin, and implementation() says so. Said here because
         # cythonize makes new Extension objects and forgets this one's `optional` (seen in Cython 3.3).
-        module.optional = True
+        module.optional = not sanitizes
     return modules
 
 

@@ -1,0 +1,38 @@
+"""Builds the compiled modules with sanitizers and fuzzes them: ``python -m tests.fuzz --minutes 10``.
+
+A process that dies, hangs or finds the implementations to differ leaves the group of inputs that it ran in
+``build/fuzz/findings``; the command that runs it again is printed. Inputs that reach new code are kept in
+``build/fuzz/corpus``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+from pathlib import Path
+
+from tests.fuzz.build import ROOT, build
+
+
+def main() -> None:
+    """Becomes a worker: the sanitizers have to be there before Python."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))
+    parser.add_argument("--target", action="append", default=[], help="of `targets.TARGETS`; all where none is given")
+    parser.add_argument("--reproduce", type=Path, help="a file that an earlier run left")
+    arguments = parser.parse_args()
+    made = build()
+    print(f"fuzzing with --seed {arguments.seed} for {arguments.minutes:g} minutes", flush=True)
+    command = [sys.executable, "-m", "tests.fuzz.worker", str(made.modules), *arguments.target]
+    command += ["--seed", str(arguments.seed), "--seconds", str(60 * arguments.minutes)]
+    if arguments.reproduce is not None:
+        command += ["--reproduce", str(arguments.reproduce.resolve())]
+    os.chdir(ROOT)
+    os.execve(command[0], command, made.environment())
+
+
+if __name__ == "__main__":
+    main()

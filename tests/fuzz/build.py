@@ -1,0 +1,74 @@
+"""Builds what fuzzing needs: the compiled modules with sanitizers, and the fuzzer's own C."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.fuzz.worker import FOLDER
+
+ROOT = Path(__file__).parents[2]
+SANITIZERS = ("libasan.so", "libubsan.so")
+
+OPTIONS = {
+    # Python keeps memory to its end. An allocation beyond any bound that the targets set ends the process.
+    "ASAN_OPTIONS": "detect_leaks=0:max_allocation_size_mb=256:hard_rss_limit_mb=2500:quarantine_size_mb=32:"
+    "allocator_may_return_null=0:handle_abort=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    # Each object of its own, so that reading past one is seen; Arrow's memory as well.
+    "PYTHONMALLOC": "malloc",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class Build(NamedTuple):
+    """What was built."""
+
+    modules: Path
+    """The folder with the instrumented package."""
+    fuzzer: Path
+    preload: str
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a worker."""
+        return os.environ | OPTIONS | {"LD_PRELOAD": self.preload, "SPARK_MQ_SOURCE_FUZZER": str(self.fuzzer)}
+
+
+def build() -> Build:
+    """Builds everything that is older than its sources.
+
+    Raises:
+        SystemExit: a tool is missing, or a build failed.
+    """
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        sys.exit("make fuzz needs gcc with its sanitizer libraries (Debian: apt-get install gcc); nothing was run")
+    libraries = [_library(compiler, name) for name in SANITIZERS]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    fuzzer = FOLDER / "fuzzer.so"
+    source = Path(__file__).with_name("fuzzer.c")
+    if not fuzzer.exists() or fuzzer.stat().st_mtime < source.stat().st_mtime:
+        _run(compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(fuzzer), str(source))
+    modules = FOLDER / "lib"
+    build_ext = ("build_ext", "--build-lib", str(modules), "--build-temp", str(FOLDER / "temp"))
+    _run(sys.executable, "setup.py", "--quiet", *build_ext, SPARK_MQ_SOURCE_SANITIZE="1")
+    return Build(modules, fuzzer, ":".join([*libraries, str(fuzzer)]))
+
+
+def _library(compiler: str, name: str) -> str:
+    found = subprocess.run([compiler, f"-print-file-name={name}"], check=True, capture_output=True, text=True)
+    path = found.stdout.strip()
+    if not Path(path).is_absolute():
+        sys.exit(f"make fuzz needs {name}, which {compiler} does not have (Debian: libgcc-*-dev); nothing was run")
+    return path
+
+
+def _run(*command: str, **environment: str) -> None:
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, check=False, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}{done.stderr[-6000:]}")
