@@ -1,0 +1,1 @@
+"""NSQ in the simulated world."""

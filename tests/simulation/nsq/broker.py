@@ -1,0 +1,341 @@
+"""nsqd and nsqlookupd in the simulated world: the embedded broker's own parts, without its sockets and its event loop.
+
+Queues, connections and HTTP interfaces are those of `spark_mq_source.testing`, which tests/unit/testing/test_broker.py
+and tests/behaviours/nsq/test_conformance.py hold to a real nsqd, its kill included. Only what is around them is here:
+streams of the simulated network in place of sockets, the world's clock in place of an event loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import types
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from spark_mq_source.testing import lookup, nsqd_http, protocol
+from spark_mq_source.testing.http import HttpError, Request
+from spark_mq_source.testing.lookup import LookupHttp, Node, Registry
+from spark_mq_source.testing.nsqd_http import NsqdHttp
+from spark_mq_source.testing.protocol import Connection
+from spark_mq_source.testing.queues import HEAD_SIZE, Broker, Channel, Queue
+from spark_mq_source.testing.settings import NsqSettings
+from tests.simulation import clockwork, http
+from tests.simulation.network import Stream, network
+from tests.simulation.world import World
+
+LOOKUPD = "nsqlookupd:4161"
+
+SCAN_SECONDS = 0.1
+"""How often nsqd looks for what has timed out (`QueueScanInterval`)."""
+
+
+class _Handle:
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class _Loop:
+    """As much of an event loop as the embedded broker's connections use."""
+
+    def call_later(self, seconds: float, call: Callable[..., object], *args: object) -> _Handle:
+        handle = _Handle()
+        clockwork.here().after(seconds, lambda: None if handle.cancelled else call(*args))
+        return handle
+
+    def call_soon(self, call: Callable[..., object], *args: object) -> _Handle:
+        return self.call_later(0.0, call, *args)
+
+
+def _install() -> None:
+    """Gives the embedded broker's parts the world's clock while a world runs, and their own otherwise."""
+    clock = types.SimpleNamespace(
+        monotonic=lambda: time.monotonic() if clockwork.world is None else clockwork.world.now,
+        time=lambda: time.time() if clockwork.world is None else clockwork.world.wall,
+        time_ns=lambda: time.time_ns() if clockwork.world is None else int(clockwork.world.wall * 1e9),
+    )
+    for module in (protocol, nsqd_http, lookup):
+        vars(module)["time"] = clock
+    loops = types.ModuleType("asyncio")
+    loops.__dict__.update({k: v for k, v in vars(asyncio).items() if not k.startswith("__")})
+    loops.__dict__["get_running_loop"] = lambda: asyncio.get_running_loop() if clockwork.world is None else _Loop()
+    vars(protocol)["asyncio"] = loops
+
+
+_install()
+
+
+class _Transport(asyncio.Transport):
+    """The broker's end of a stream."""
+
+    def __init__(self, stream: Stream, connection: Connection) -> None:
+        super().__init__()
+        self._stream = stream
+        self._connection = connection
+        self._closing = False
+        self._is_paused = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._stream.send(bytes(data))
+        if not self._stream.is_writable and not self._is_paused:
+            self._is_paused = True
+            self._connection.pause_writing()
+            self._look_again()
+
+    def _look_again(self) -> None:
+        if not self._stream.is_open or self._closing:
+            return
+        if self._stream.is_writable:
+            self._is_paused = False
+            self._connection.resume_writing()
+        else:
+            clockwork.here().after(0.01, self._look_again)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        self._end(self._stream.close)
+
+    def abort(self) -> None:
+        self._end(self._stream.cut)
+
+    def _end(self, end: Callable[[], None]) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        # Once the broker has closed, it does not matter to it whether the client ever learns that.
+        clockwork.here().after(0.0, lambda: self._connection.connection_lost(None))
+        end()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("10.0.0.1", self._stream.number) if name == "peername" else default
+
+
+class _Peer:
+    """See `network.Peer`."""
+
+    def __init__(self, stream: Stream, nsqd: Nsqd) -> None:
+        self._connection = Connection(nsqd)
+        self._transport = _Transport(stream, self._connection)
+        self._connection.connection_made(self._transport)
+        vars(self._connection)["stream"] = stream
+
+    def received(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._connection.data_received(data)
+
+    def lost(self) -> None:
+        if not self._transport.is_closing():
+            self._transport._closing = True
+            self._connection.connection_lost(None)
+
+
+class Cluster:
+    """One nsqlookupd and its nsqd.
+
+    Args:
+        world: in which it is.
+        nsqds: how many.
+        settings: of every nsqd.
+
+    Attributes:
+        published: every message that an nsqd took, as (nsqd, body), in order.
+        lost: those that an nsqd had and did not have any more after a kill.
+    """
+
+    def __init__(self, world: World, nsqds: int, **settings: Any) -> None:
+        self.world = world
+        vars(world)["cluster"] = self
+        self.registry = Registry()
+        self.published: Counter[tuple[str, bytes]] = Counter()
+        self.lost: Counter[tuple[str, bytes]] = Counter()
+        http.serve(LOOKUPD, _handler(LookupHttp(self.registry)))
+        self.nsqds = [Nsqd(self, f"nsqd-{n}", NsqSettings(node_id=n, **settings)) for n in range(nsqds)]
+        for nsqd in self.nsqds:
+            nsqd.start()
+
+    def create(self, topic: str, channel: str) -> None:
+        """Makes a topic and a channel on every nsqd."""
+        for nsqd in self.nsqds:
+            nsqd.broker.topic(topic, self.world.now).channel(channel, self.world.now)
+
+    @property
+    def tcp_addresses(self) -> str:
+        """For `nsqdTcpAddresses`."""
+        return ",".join(nsqd.address for nsqd in self.nsqds)
+
+    @property
+    def http_addresses(self) -> str:
+        """For `nsqdHttpAddresses`."""
+        return ",".join(nsqd.http_address for nsqd in self.nsqds)
+
+
+class Nsqd:
+    """One nsqd, as `testing.protocol` and `testing.nsqd_http` want their server.
+
+    Args:
+        cluster: where it registers.
+        name: its host.
+        settings: nsqd's flags.
+    """
+
+    tcp_port, http_port, https_port = 4150, 4151, 0
+    tls_context = None
+    lookupd_addresses: Sequence[str] = (LOOKUPD,)
+
+    def __init__(self, cluster: Cluster, name: str, settings: NsqSettings) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.address = f"{name}:{self.tcp_port}"
+        self.http_address = f"{name}:{self.http_port}"
+        self.settings = settings
+        self.connections: dict[Connection, None] = {}
+        self.started_s = 0
+        self.is_up = False
+        self.broker = _Recording(self)
+        self._node: Node | None = None
+        self._scans = False
+
+    def start(self) -> None:
+        """Listens and registers, with what is on disk."""
+        if self.is_up:
+            return
+        self.is_up = True
+        self.started_s = int(self.cluster.world.wall)
+        network().listen(self.address, lambda stream: _Peer(stream, self))
+        http.serve(self.http_address, _handler(NsqdHttp(self, encrypted=False)))
+        self._node = Node(self.address, self.name, self.name, self.tcp_port, self.http_port, "", "")
+        self.cluster.registry.add_node(self._node)
+        for topic in self.broker.topics.values():
+            for channel in [None, *topic.channels]:
+                self.cluster.registry.register(self._node, topic.name, channel)
+
+    def stop(self, *, crash: bool) -> None:
+        """Ends it in order, or as `kill -9` does."""
+        if not self.is_up:
+            return
+        self.cluster.world.note(f"{self.name} is {'killed' if crash else 'stopped'}")
+        self.is_up = False
+        network().unlisten(self.address)
+        http.serve(self.http_address, None)
+        if self._node is not None:
+            self.cluster.registry.remove_node(self._node)
+            self._node = None
+        before = self.held()
+        self.broker.restart(self.cluster.world.now, crash=crash)
+        self.cluster.lost.update({(self.name, body): n for body, n in (before - self.held()).items()})
+        for connection in list(self.connections):
+            connection.channel = None
+            if crash:
+                connection.abort()
+            else:
+                connection.close()
+        self.connections.clear()
+
+    def held(self) -> Counter[bytes]:
+        """The messages that wait, are deferred or in flight, each body as often as some channel has it at most."""
+        found: Counter[bytes] = Counter()
+        for topic in self.broker.topics.values():
+            found |= Counter(_bodies(_frames(topic.queue)))
+            for channel in topic.channels.values():
+                found |= Counter(_bodies(_all_frames(channel)))
+        return found
+
+    def hide_http(self, seconds: float) -> None:
+        """Its HTTP interface refuses connections for a while."""
+        http.serve(self.http_address, None)
+
+        def show() -> None:
+            if self.is_up:
+                http.serve(self.http_address, _handler(NsqdHttp(self, encrypted=False)))
+
+        self.cluster.world.after(seconds, show)
+
+    def publish(self, topic: str, bodies: Iterable[bytes]) -> None:
+        """A foreign producer publishes; nsqd takes it at once."""
+        world = self.cluster.world
+        self.broker.topic(topic, world.now).publish(list(bodies), 0.0, world.now, int(world.wall * 1e9))
+        self.broker.pump(world.now)
+
+    # -- what its parts call
+
+    def wake_soon(self) -> None:
+        """See `testing.protocol.Server`."""
+        if not self._scans:
+            self._scans = True
+            self.cluster.world.after(SCAN_SECONDS, self._scan)
+
+    def _scan(self) -> None:
+        self._scans = False
+        if not self.is_up:
+            return
+        self.broker.wake(self.cluster.world.now)
+        if any(c.is_waiting for topic in self.broker.topics.values() for c in topic.channels.values()):
+            self.wake_soon()
+
+
+class _Recording(Broker):
+    """A broker that notes what was published."""
+
+    def __init__(self, nsqd: Nsqd) -> None:
+        def changed(topic: str, channel: str | None, present: bool) -> None:
+            node = nsqd._node
+            if node is not None:
+                call = nsqd.cluster.registry.register if present else nsqd.cluster.registry.unregister
+                call(node, topic, channel)
+
+        super().__init__(nsqd.settings, changed, nsqd.cluster.registry.channels)
+        self._nsqd = nsqd
+
+    def took(self, bodies: Sequence[bytes]) -> None:
+        """Notes messages."""
+        self._nsqd.cluster.published.update((self._nsqd.name, body) for body in bodies)
+
+    def topic(self, name: str, now_s: float) -> Any:
+        topic = super().topic(name, now_s)
+        if "publish" not in vars(topic):
+            publish = topic.publish
+
+            def noting(bodies: Sequence[bytes], defer_s: float, now_s: float, now_ns: int) -> None:
+                self.took(bodies)
+                publish(bodies, defer_s, now_s, now_ns)
+
+            vars(topic)["publish"] = noting
+        return topic
+
+
+def _frames(queue: Queue) -> list[bytes]:
+    return [frame for n, (part, _) in enumerate(queue._lists) for frame in (part[queue._taken :] if n == 0 else part)]
+
+
+def _all_frames(channel: Channel) -> list[bytes]:
+    in_flight = [
+        delivery.frame(ident)
+        for holder in channel._holders
+        for held in (holder._deliveries, holder._capped)
+        for ident, delivery in held.items()
+    ]
+    return _frames(channel.queue) + in_flight + [frame for _, _, frame in channel._deferred]
+
+
+def _bodies(frames: Iterable[bytes]) -> list[bytes]:
+    return [frame[HEAD_SIZE:] for frame in frames]
+
+
+def _handler(answer: Callable[[Request], Any]) -> http.Handler:
+    def handle(method: str, path: str, parameters: Mapping[str, str]) -> http.Answer:
+        request = Request(method, path, {name: [value] for name, value in parameters.items()}, b"")
+        try:
+            return 200, answer(request)
+        except HttpError as error:
+            return error.status, {"message": error.text}
+
+    return handle

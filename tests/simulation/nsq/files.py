@@ -1,0 +1,129 @@
+"""The write-ahead folder in the simulated world: files in memory that outlive processes, and what goes wrong there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from spark_mq_source.core.errors import StorageError
+from spark_mq_source.nsq import wal
+from tests.simulation import clockwork
+
+SCHEME = "sim://"
+
+_open_store = wal.open_store
+
+
+class Store:
+    """A `wal.Store`. A process may be killed in the middle of every call, and a file that it writes be torn then.
+
+    Attributes:
+        files: by path.
+        is_full: whether nothing more can be written.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.is_full = False
+
+    def where(self, path: str) -> str:
+        """See `wal.Store`."""
+        return f"{SCHEME}{path}"
+
+    def write(self, path: str, data: bytes | pa.Buffer) -> None:
+        """See `wal.Store`."""
+        whole = bytes(data)
+        self._step()
+        self._check_room(path)
+        assert path not in self.files, f"{path} is there already"
+        self.files[path] = whole[: len(whole) // 2]
+        self._step()
+        self._check_room(path)
+        self.files[path] = whole
+        self._step()
+
+    def create(self, path: str, data: bytes) -> bool:
+        """See `wal.Store`."""
+        self._step()
+        self._check_room(path)
+        if path in self.files:
+            return False
+        self.files[path] = data
+        self._step()
+        return True
+
+    def read(self, path: str) -> bytes:
+        """See `wal.Store`."""
+        self._step()
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return self.files[path]
+
+    def exists(self, path: str) -> bool:
+        """See `wal.Store`."""
+        self._step()
+        return path in self.files or any(name.startswith(f"{path}/") for name in self.files)
+
+    def names(self, folder: str) -> list[str]:
+        """See `wal.Store`."""
+        self._step()
+        return list(
+            dict.fromkeys(p[len(folder) + 1 :].partition("/")[0] for p in self.files if p.startswith(f"{folder}/"))
+        )
+
+    def remove(self, folder: str) -> None:
+        """See `wal.Store`."""
+        for path in [p for p in self.files if p == folder or p.startswith(f"{folder}/")]:
+            self._step()
+            self.files.pop(path, None)
+
+    def tear(self, part: float, *, flip: bool) -> str | None:
+        """A bad disk: one file ends too early, or has another bit; which one. Files that nobody has are not touched."""
+        paths = sorted(path for path, data in self.files.items() if data)
+        if not paths:
+            return None
+        path = paths[int(part * len(paths))]
+        data = self.files[path]
+        at = int(part * 7919) % len(data)
+        self.files[path] = data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :] if flip else data[:at]
+        clockwork.here().note(f"{path} is {'changed' if flip else 'cut'} at {at}")
+        return path
+
+    @staticmethod
+    def _step() -> None:
+        world = clockwork.here()
+        world.check_alive()
+        # A disk takes its time, and whoever does not wait for it runs meanwhile.
+        world.sleep(world.dice("disk").choice((0.0, 0.0001, 0.002)))
+
+    def _check_room(self, path: str) -> None:
+        if self.is_full:
+            raise StorageError(f"nsq: walDir: {self.where(path)} cannot be written (No space left on simulated device)")
+
+
+def store() -> Store:
+    """The folder of the world that runs."""
+    world: Any = clockwork.here()
+    found = getattr(world, "wal_store", None)
+    if found is None:
+        found = world.wal_store = Store()
+    return found
+
+
+def open_store(wal_dir: str, *, probe: bool = False) -> Any:
+    """`wal.open_store`, for paths of the simulated world too."""
+    if not wal_dir.startswith(SCHEME):
+        return _open_store(wal_dir, probe=probe)
+    return store()
+
+
+def install() -> None:
+    """Puts `open_store` into the modules that have imported the real one."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("spark_mq_source.nsq"):
+            found: Callable[..., Any] | None = vars(module).get("open_store")
+            if found is _open_store:
+                vars(module)["open_store"] = open_store

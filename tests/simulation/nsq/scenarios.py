@@ -1,0 +1,434 @@
+"""How the package is used with NSQ in the simulated world, what goes wrong meanwhile, and what must come of it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, StorageError, TopicNotFoundError
+from spark_mq_source.spark.nsq import NsqFormat
+from tests.simulation import clockwork, spark
+from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, common_faults
+from tests.simulation.nsq import files
+from tests.simulation.nsq.broker import LOOKUPD, Cluster
+from tests.simulation.spark import Checkpoint, DriverKilledError, Executors, JobFailedError, Query
+from tests.simulation.world import World
+
+FORMAT = NsqFormat()
+TOPIC, CHANNEL = "t", "c"
+SCHEMA = pa.schema([("value", pa.binary()), ("nsqd", pa.string()), ("message_id", pa.string())])
+
+PROCESSES = ("executor-0", "executor-1", "executor-2", "executor-3", "driver-0", "driver-1")
+PATIENCE_SECONDS = 4 * 3600.0
+"""How long, by the world's clock, a query may need for what is there once nothing goes wrong any more."""
+
+Message = tuple[str, bytes]
+"""The nsqd that took it, and its body; bodies are published once."""
+
+
+class _WorldLog(logging.Handler):
+    """What the package logs goes into the world's log, which is printed with a failure."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        if clockwork.world is not None:
+            clockwork.world.note(f"{clockwork.world.here}: {record.getMessage()[:300]}")
+
+
+def install() -> None:
+    """What these scenarios replace besides the stand-ins of all protocols."""
+    files.install()
+    log = logging.getLogger("spark_mq_source.nsq")
+    if not any(isinstance(handler, _WorldLog) for handler in log.handlers):
+        log.addHandler(_WorldLog())
+
+
+# -- what goes wrong
+
+
+def nsq_faults(dice: Random, *, seconds: float, folder: bool) -> Iterator[Fault]:
+    """Faults of nsqd and of the write-ahead folder, a few or none."""
+    for _ in range(dice.choice((0, 0, 1, 1, 2, 3))):
+        kind = dice.choice(("kill_nsqd", "kill_nsqd", "stop_nsqd", "hide_http"))
+        yield Fault(kind, at=round(dice.random() * seconds, 3), args=(dice.randrange(3), dice.choice((0.3, 5.0, 40.0))))
+    if folder:
+        for _ in range(dice.choice((0, 0, 0, 1))):
+            yield Fault("fill_disk", at=round(dice.random() * seconds, 3), args=(dice.choice((0.05, 3.0)),))
+        for _ in range(dice.choice((0, 0, 0, 0, 1))):
+            at = round(dice.random() * seconds, 3)
+            yield Fault("tear", at=at, args=(round(dice.random(), 4), dice.random() < 0.5))
+
+
+def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
+    """Has the faults happen at their times from now on.
+
+    - `kill_nsqd`, `stop_nsqd`: number of the nsqd, seconds until it runs again.
+    - `hide_http`: number of the nsqd, seconds for which its HTTP interface is out of reach.
+    - `fill_disk`: seconds for which nothing can be written to walDir.
+    - `tear`: which file (a part of 1), and whether a bit changes or the end is missing.
+    """
+    store = files.store()
+    for fault in faults:
+        if fault.kind in {"kill_nsqd", "stop_nsqd"}:
+            nsqd, seconds = cluster.nsqds[fault.args[0] % len(cluster.nsqds)], fault.args[1]
+
+            def end(nsqd: Any = nsqd, seconds: float = seconds, crash: bool = fault.kind == "kill_nsqd") -> None:
+                nsqd.stop(crash=crash)
+                world.after(seconds, nsqd.start)
+
+            world.after(fault.at, end)
+        elif fault.kind == "hide_http":
+            nsqd = cluster.nsqds[fault.args[0] % len(cluster.nsqds)]
+            world.after(fault.at, lambda nsqd=nsqd, seconds=fault.args[1]: nsqd.hide_http(seconds))
+        elif fault.kind == "fill_disk":
+
+            def fill(seconds: float = fault.args[0]) -> None:
+                store.is_full = True
+                world.after(seconds, lambda: setattr(store, "is_full", False))
+
+            world.after(fault.at, fill)
+        elif fault.kind == "tear":
+            world.after(fault.at, lambda args=fault.args: store.tear(args[0], flip=args[1]))
+
+
+def check_allowed(plan: Plan, error: BaseException) -> str:
+    """An error of the network, a broker or a disk may end a run in which that went wrong; in a word which.
+
+    Raises:
+        ViolationError: it did not, or it is another error.
+    """
+    kinds = {fault.kind for fault in plan.faults}
+    if isinstance(error, MQSourceError) and error.retryable and plan.faults:
+        return "failed"
+    if isinstance(error, ConnectionError) and kinds & {"kill", "stop"}:
+        return "killed"
+    if isinstance(error, TopicNotFoundError) and kinds & {"kill_nsqd", "stop_nsqd"} and LOOKUPD in str(error):
+        return "nobody there"
+    if isinstance(error, StorageError | OptionError) and "fill_disk" in kinds and "cannot be written" in str(error):
+        return "disk full"
+    if isinstance(error, DataLossError | StorageError) and "tear" in kinds:
+        return "torn"
+    raise ViolationError(f"an error that is not allowed here: {type(error).__name__}: {error}") from error
+
+
+def check_nothing_leaks(world: World, cluster: Cluster) -> None:
+    """Some minutes after a run its processes hold nothing open, and no message is in flight.
+
+    Raises:
+        ViolationError: they do.
+    """
+    world.sleep(200.0)  # the longest pause of a process, two heartbeats and the timeout of a message
+    for nsqd in cluster.nsqds:
+        for connection in nsqd.connections:
+            if connection.stream.process.alive:  # type: ignore[attr-defined] - set by the model
+                raise ViolationError(f"{connection.stream.process} is connected to {nsqd.name}:\n{world.places()}")  # type: ignore[attr-defined] - set by the model
+        for topic in nsqd.broker.topics.values():
+            for channel in topic.channels.values():
+                if channel.in_flight_count:
+                    raise ViolationError(f"{nsqd.name}: {channel.in_flight_count} messages in flight to nobody")
+    for fiber in world._fibers:
+        if not fiber.done and fiber.process is not world.test and fiber.process.alive:
+            raise ViolationError(f"{fiber} still runs:\n{world.places()}")
+
+
+# -- the oracle
+
+
+def messages_of(rows: Sequence[Mapping[str, Any]]) -> Counter[Message]:
+    """What was read, and how often each."""
+    return Counter((row["nsqd"].partition(":")[0], row["value"]) for row in rows)
+
+
+def check_each_once(found: Counter[Message], cluster: Cluster) -> None:
+    """Nothing was read twice, and nothing that was never published.
+
+    Raises:
+        ViolationError: it was.
+    """
+    twice = [message for message, n in found.items() if n > 1]
+    if twice:
+        raise ViolationError(f"{len(twice)} messages twice: {sorted(twice)[:8]}")
+    invented = found - cluster.published
+    if invented:
+        raise ViolationError(f"never published: {sorted(invented)[:8]}")
+
+
+def missing(found: Counter[Message], cluster: Cluster) -> list[Message]:
+    """What was published, not read, and not lost by nsqd itself when it was killed."""
+    return sorted(cluster.published - found - cluster.lost)
+
+
+def check_nothing_missing(found: Counter[Message], cluster: Cluster) -> None:
+    """Every message was read, or nsqd itself has lost it, or has it still.
+
+    Raises:
+        ViolationError: a message is gone.
+    """
+    kept = Counter({(n.name, body): 1 for n in cluster.nsqds for body in n.held()})
+    gone = [message for message in missing(found, cluster) if message not in kept]
+    if gone:
+        raise ViolationError(f"{len(gone)} messages are lost: {gone[:8]}")
+
+
+# -- what is there
+
+
+def cluster_of(world: World) -> Cluster:
+    """One to three nsqd, with settings drawn so that a few messages are many to them."""
+    dice = world.dice("scenario")
+    cluster = Cluster(
+        world,
+        dice.choice((1, 1, 2, 3)),
+        mem_queue_size=dice.choice((0, 3, 10_000)),
+        sync_every=dice.choice((1, 4, 9, 2500)),
+        msg_timeout_ms=dice.choice((2_000, 60_000)),
+        max_rdy_count=dice.choice((3, 10, 2500)),
+    )
+    cluster.create(TOPIC, CHANNEL)
+    return cluster
+
+
+def publish(cluster: Cluster, count: int, seconds: float) -> None:
+    """Foreign producers publish so many messages, in parts, over this time; to an nsqd that is down, later."""
+    world, dice = cluster.world, cluster.world.dice("producers")
+    numbers = iter(range(count))
+
+    def send(bodies: Sequence[bytes]) -> None:
+        up = [nsqd for nsqd in cluster.nsqds if nsqd.is_up]
+        if up:
+            dice.choice(up).publish(TOPIC, bodies)
+        else:
+            world.after(1.0, lambda: send(bodies))
+
+    while part := [b"%05d" % n for n in islice(numbers, dice.choice((1, 3, 8)))]:
+        world.after(dice.choice((0.0, dice.random())) * seconds, lambda part=part: send(part))
+
+
+def executors_of(world: World) -> Executors:
+    """How Spark runs tasks this time."""
+    dice = world.dice("scenario")
+    return Executors(
+        speculation=dice.choice((0.0, 0.0, 0.3)),
+        zombies=dice.choice((0.0, 1.0)),
+        slow=dice.choice((0.0, 0.05, 1.5)),
+        at_once=dice.choice((1, 2, 4)),
+    )
+
+
+def where(cluster: Cluster, dice: Random) -> dict[str, str]:
+    """The options that say which nsqd."""
+    if dice.random() < 0.6:
+        return {"nsqlookupdhttpaddresses": LOOKUPD}
+    found = {"nsqdtcpaddresses": cluster.tcp_addresses, "createchannel": "true"}
+    return found | ({"nsqdhttpaddresses": cluster.http_addresses} if dice.random() < 0.7 else {})
+
+
+class Stream:
+    """A streaming query until it has read everything, over as many lives of its driver as that takes.
+
+    Args:
+        available_now: whether each life ends with what waited when it began.
+    """
+
+    def __init__(self, *, available_now: bool) -> None:
+        self._available_now = available_now
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        seconds = 3.0 * size
+        return [
+            *common_faults(dice, streams=8, processes=PROCESSES, seconds=seconds),
+            *nsq_faults(dice, seconds=seconds, folder=True),
+        ]
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        install()
+        dice = world.dice("scenario")
+        cluster = cluster_of(world)
+        given = where(cluster, dice) | {"topic": TOPIC, "channel": CHANNEL, "waldir": f"{files.SCHEME}wal"}
+        given["connectionspernsqd"] = dice.choice(("1", "1", "2"))
+        given["maxbatchrows"] = dice.choice(("1", "3", "100"))
+        given["heartbeatinterval"] = dice.choice(("1s", "30s"))
+        if dice.random() < 0.5:
+            given["maxrowspertrigger"] = dice.choice(("2", "7", "50"))
+        if dice.random() < 0.3:
+            given["idletimeout"] = dice.choice(("50ms", "5s"))
+        checkpoint = Checkpoint()
+        query = Query(FORMAT, FORMAT.parse_stream_options(given), SCHEMA, executors_of(world), checkpoint)
+        query.interval = dice.choice((0.1, 1.0))
+        arrange(world, cluster, plan.faults)
+        publish(cluster, 12 * plan.size, 2.0 * plan.size)
+        world.sleep(0.0)
+        outcome = self._read(world, plan, cluster, query)
+        found = messages_of(checkpoint.rows())
+        check_each_once(found, cluster)
+        self._check_replays(checkpoint)
+        check_nothing_leaks(world, cluster)
+        if outcome != "torn":  # what a damaged batch has stays there
+            check_nothing_missing(found, cluster)
+        return outcome
+
+    def _read(self, world: World, plan: Plan, cluster: Cluster, query: Query) -> str:
+        outcome, until = "read", world.now + PATIENCE_SECONDS
+        published = 12 * plan.size
+
+        def is_done() -> bool:
+            if world.now > until:
+                left = missing(messages_of(query.checkpoint.rows()), cluster)
+                raise ViolationError(f"not read after {PATIENCE_SECONDS:.0f} s: {left[:8]}")
+            if sum(cluster.published.values()) < published:
+                return False
+            return not missing(messages_of(query.checkpoint.rows()), cluster)
+
+        while not is_done():
+            try:
+                query.run(until=is_done, available_now=self._available_now)
+            except DriverKilledError:
+                outcome = "restarted"
+            except (JobFailedError, MQSourceError) as failed:
+                outcome = check_allowed(plan, getattr(failed, "cause", failed))
+                if outcome == "torn":
+                    return outcome
+            world.sleep(1.0)
+        return outcome
+
+    @staticmethod
+    def _check_replays(checkpoint: Checkpoint) -> None:
+        first: dict[int, list[dict[str, Any]]] = {}
+        for batch, rows in checkpoint.replays:
+            if first.setdefault(batch, rows) != rows:
+                raise ViolationError(f"batch {batch} was {first[batch]} and then {rows}")
+
+
+class Drain:
+    """Batch reads with `runId`, each repeated until it succeeds and once more, until everything is read."""
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        seconds = 3.0 * size
+        return [
+            *common_faults(dice, streams=6, processes=PROCESSES[:4], seconds=seconds),
+            *nsq_faults(dice, seconds=seconds, folder=True),
+        ]
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        install()
+        dice = world.dice("scenario")
+        cluster = cluster_of(world)
+        given = where(cluster, dice) | {"topic": TOPIC, "channel": CHANNEL, "waldir": f"{files.SCHEME}wal"}
+        given["connectionspernsqd"] = dice.choice(("1", "1", "2"))
+        given["maxbatchrows"] = dice.choice(("1", "3", "100"))
+        given["idletimeout"] = dice.choice(("50ms", "2s"))
+        if dice.random() < 0.5:
+            given["maxrows"] = dice.choice(("2", "7", "50"))
+        parsed = FORMAT.parse_options(given | {"runid": "run"})
+        executors = executors_of(world)
+        arrange(world, cluster, plan.faults)
+        publish(cluster, 12 * plan.size, 2.0 * plan.size)
+        world.sleep(0.0)
+        rows: list[dict[str, Any]] = []
+        outcome, until, number = "read", world.now + PATIENCE_SECONDS, 0
+        while sum(cluster.published.values()) < 12 * plan.size or missing(messages_of(rows), cluster):
+            if world.now > until:
+                left = missing(messages_of(rows), cluster)
+                raise ViolationError(f"not read after {PATIENCE_SECONDS:.0f} s: {left[:8]}")
+            number += 1
+            options = replace(parsed, run_id=f"run-{number}")
+            try:
+                found = self._read(world, plan, options, executors)
+                again = self._read(world, plan, options, executors)
+            except _TornError:
+                return "torn"
+            if found != again:
+                raise ViolationError(f"run {number} was {found} and then {again}")
+            run = [row for task in found for row in task]
+            check_each_once(messages_of(run), cluster)
+            rows += run
+            if not run:
+                world.sleep(1.0)
+            if not plan.faults:
+                # A run knows nothing of what another one could not finish in peace.
+                check_each_once(messages_of(rows), cluster)
+        check_nothing_leaks(world, cluster)
+        check_nothing_missing(messages_of(rows), cluster)
+        return outcome
+
+    @staticmethod
+    def _read(world: World, plan: Plan, options: Any, executors: Executors) -> list[list[dict[str, Any]]]:
+        for _ in range(1000):
+            try:
+                return spark.read_batch(FORMAT, options, SCHEMA, executors)
+            except (JobFailedError, MQSourceError) as failed:
+                if check_allowed(plan, getattr(failed, "cause", failed)) == "torn":
+                    raise _TornError from failed
+                world.sleep(1.0)
+        raise ViolationError("a read failed a thousand times")
+
+
+class _TornError(Exception):
+    """A file under walDir is damaged, and the read says so."""
+
+
+class Write:
+    """A write: when it has succeeded every row is there, once at least."""
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        seconds = 1.0 * size
+        return [
+            *common_faults(dice, streams=6, processes=PROCESSES[:4], seconds=seconds),
+            *nsq_faults(dice, seconds=seconds, folder=False),
+        ]
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        install()
+        dice = world.dice("scenario")
+        cluster = cluster_of(world)
+        given = {**where(cluster, dice), "topic": TOPIC}
+        given.pop("createchannel", None)
+        given["batchingmaxmessages"] = dice.choice(("1", "4", "1000"))
+        given["maxpendingbytes"] = dice.choice(("1", "100", "16m"))
+        given["heartbeatinterval"] = dice.choice(("1s", "30s"))
+        if dice.random() < 0.3:
+            given["sendtimeout"] = dice.choice(("2s", "10s"))
+        options = FORMAT.parse_write_options(given, ("value",))
+        tasks, numbers = [], iter(range(10_000))
+        for _ in range(dice.choice((1, 2, 3))):
+            parts = [[b"%05d" % next(numbers) for _ in range(dice.choice((1, 7)))] for _ in range(2 * plan.size)]
+            tasks.append([pa.record_batch({"value": pa.array(part, pa.binary())}) for part in parts])
+        rows = [value for task in tasks for batch in task for value in batch.column("value").to_pylist()]
+        arrange(world, cluster, plan.faults)
+        try:
+            spark.write(FORMAT, options, tasks, executors_of(world), job_id="job")
+        except (JobFailedError, MQSourceError) as failed:
+            outcome = check_allowed(plan, getattr(failed, "cause", failed))
+        else:
+            outcome = "written"
+            there = Counter(body for nsqd in cluster.nsqds for body in nsqd.held().elements())
+            lost = {body for _, body in cluster.lost}
+            gone = [row for row in rows if not there[row] and row not in lost]
+            if gone:
+                raise ViolationError(f"{len(gone)} of {len(rows)} rows are not there: {gone[:8]}")
+        check_nothing_leaks(world, cluster)
+        invented = {body for _, body in cluster.published} - set(rows)
+        if invented:
+            raise ViolationError(f"rows that nobody wrote: {sorted(invented)[:8]}")
+        return outcome
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    "available_now": Stream(available_now=True),
+    "drain": Drain(),
+    "stream": Stream(available_now=False),
+    "write": Write(),
+}
