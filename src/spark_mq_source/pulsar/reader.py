@@ -243,6 +243,9 @@ class _RangeReader:
             start = min(start, self._look_back)
         consumer = self._client.open_consumer(self._task.topic_partition, start)
         cursor = consumer.opened.first
+        if start != EARLIEST and not consumer.session.places_cursors:
+            # Asked after it was opened: what is there now was there then.
+            cursor = max(cursor, self._client.fetch_bounds([consumer.topic_partition])[consumer.topic_partition].first)
         if start != EARLIEST and cursor > start:
             self._report_loss(start, cursor)
         elif start.entry > 0 and cursor < Position(start.ledger, start.entry - 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import threading
 import time
 from collections import deque
@@ -58,6 +59,9 @@ SHORTEST_KEEP_ALIVE_MS = 1000
 """No operation timeout, however short, makes a broker that pauses for a moment look dead."""
 
 logger = logging.getLogger(__name__)
+
+_PLACES_CURSORS = 4
+"""The first major version that is known to, see `Session.places_cursors`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +344,15 @@ class Session:
     def server_version(self) -> str:
         """What the broker calls itself."""
         return self._connection.server_version
+
+    @property
+    def places_cursors(self) -> bool:
+        """Whether the cursor of a subscription that begins in a deleted ledger is at what is left.
+
+        Seen on 4.0.8; on 2.10.1 it is wherever it was asked to be. Versions between were not looked at.
+        """
+        found = re.search(r"\d+", self.server_version)
+        return found is not None and int(found[0]) >= _PLACES_CURSORS
 
     @property
     def asks_without_creating(self) -> bool:

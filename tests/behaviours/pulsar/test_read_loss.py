@@ -41,7 +41,8 @@ class Topic:
     def trim_to(self, count: int) -> None:
         """Has the ledgers of the first `count` messages deleted, and no others."""
         consumer = self.mq.broker.client().subscribe(self.name, "keeper")
-        for _ in range(count):
+        # One more, because 2.10 keeps the ledger of the last entry that is acknowledged.
+        for _ in range(min(count + 1, len(VALUES))):
             received = consumer.receive(20_000)
         consumer.acknowledge_cumulative(received)
         consumer.close()
