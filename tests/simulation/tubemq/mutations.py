@@ -14,11 +14,6 @@ MUTATIONS: Final[Sequence[Mutation]] = (
         [("tubemq/reader.py", "if cursor.position > self._end:", "if cursor.position > self._end + 1000:")],
     ),
     Mutation(
-        "fetch-unchecked",
-        "a fetch is taken wherever it begins, and a commit that failed is not noticed",
-        [("tubemq/reader.py", "got.curr_offset != self.position", "got.curr_offset < 0")],
-    ),
-    Mutation(
         "one-client-id",
         "all attempts at all tasks have the same client id: a second register moves the cursor of the first",
         [
