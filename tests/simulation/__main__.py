@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tests.simulation.explore import PROTOCOLS, Failure, Plan, attempt, plan_of, shrink
+from tests.simulation.explore import PROTOCOLS, Failure, Plan, attempt, plan_of, run_seeds, shrink
 from tests.simulation.mutations import Mutation, mutated_source, mutations
 
 CHUNK = 20
@@ -40,30 +41,19 @@ def fresh_seed() -> int:
     return secrets.randbelow(1 << 40)
 
 
-def _chunk(protocol: str, first: int, count: int) -> tuple[Counter[str], list[Failure]]:
-    outcomes: Counter[str] = Counter()
-    failures = []
-    for seed in range(first, first + count):
-        plan = plan_of(protocol, seed)
-        outcome, failure = attempt(protocol, plan)
-        outcomes[f"{plan.scenario}: {outcome}"] += 1
-        if failure is not None:
-            failures.append(failure)
-    return outcomes, failures
-
-
 def _explored(
     protocol: str, first: int, seeds: int, jobs: int, *, stop: bool
 ) -> Iterator[tuple[int, Counter[str], list[Failure]]]:
     """The findings of chunk after chunk; with `stop`, not much beyond the first failure."""
     starts = iter(range(first, first + seeds, CHUNK))
-    with ProcessPoolExecutor(jobs) as pool:
+    # Not by fork: this process has threads already (the progress bar), and one of them may hold a lock just then.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver")) as pool:
         running: set[Any] = set()
 
         def more() -> None:
             start = next(starts, None)
             if start is not None:
-                running.add(pool.submit(_chunk, protocol, start, min(CHUNK, first + seeds - start)))
+                running.add(pool.submit(run_seeds, protocol, start, min(CHUNK, first + seeds - start)))
 
         for _ in range(2 * jobs):
             more()

@@ -8,7 +8,9 @@ the protocol's `regressions.py`.
 
 from __future__ import annotations
 
+import logging
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -180,6 +182,21 @@ def attempt(protocol: str, plan: Plan) -> tuple[str, Failure | None]:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is a finding
         return "failed", Failure(plan, type(error).__name__, "".join(traceback.format_exception(error)))
+
+
+def run_seeds(protocol: str, first: int, count: int) -> tuple[Counter[str], list[Failure]]:
+    """Runs seeds one after the other: how often what became of them, and the failures."""
+    # Thousands of warnings say nothing; one seed again (`seed`) has its own.
+    logging.disable(logging.CRITICAL)
+    outcomes: Counter[str] = Counter()
+    failures = []
+    for seed in range(first, first + count):
+        plan = plan_of(protocol, seed)
+        outcome, failure = attempt(protocol, plan)
+        outcomes[f"{plan.scenario}: {outcome}"] += 1
+        if failure is not None:
+            failures.append(failure)
+    return outcomes, failures
 
 
 def shrink(
