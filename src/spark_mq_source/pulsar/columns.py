@@ -23,6 +23,10 @@ COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "replicated_from": ("string",),
     "broker_publish_time": ("timestamp",),
     "broker_index": ("bigint",),
+    "encryption_context": (
+        "struct<keys:array<struct<key:string,value:binary,metadata:map<string,string>>>,param:binary,algorithm:string,"
+        "compression:string,uncompressed_size:bigint,batch_size:int,uuid:string,chunk_id:int,num_chunks:int>",
+    ),
 }
 """Column name to SQL types; the first is the one it has by default."""
 

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import record_batch
+from spark_mq_source.core.columns import array_of, check_columns, record_batch
 from spark_mq_source.core.compression import compress, decompress
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import (
@@ -37,6 +37,7 @@ from spark_mq_source.pulsar import _encode_python, _messages_python, _pb
 from spark_mq_source.pulsar._encode_python import ALONE, TAKEN, Row, row_of
 from spark_mq_source.pulsar._messages_python import BATCH, CHUNKED, COMPRESSED, ENCRYPTED, MARKER
 from spark_mq_source.pulsar.commands import Send
+from spark_mq_source.pulsar.encryption import ENCRYPTION_CONTEXT, encryption_context_of, is_encryption_context
 from spark_mq_source.pulsar.wire import CHECKSUM_MAGIC
 
 __all__ = [
@@ -69,6 +70,9 @@ _REMEMBERED_MESSAGES: Final = 4096
 
 _LONGEST_REMEMBERED_UUID_BYTES: Final = 1024
 """So that remembering takes a few MiB at most. A uuid is the producer's name and a number."""
+
+COLUMN_TYPES: Final = {**_messages_python.COLUMN_TYPES, ENCRYPTION_CONTEXT: is_encryption_context}
+"""Each column that can be read, with the test that its Arrow type must pass."""
 
 _decoding: Final = Implementation(_messages_python)
 _encoding: Final = Implementation(_encode_python)
@@ -316,6 +320,7 @@ class EntryDecoder:
         partition: the column ``partition``; -1 for a topic that is not partitioned.
         on_encrypted: ``fail``, or ``raw``: an encrypted entry becomes one row, whose value is the ciphertext as it
             is on the wire (compressed before it was encrypted), be it a single message, a whole batch or one chunk.
+            The column ``encryption_context`` has what decrypting it needs.
         on_corrupt: ``fail``; ``skip``: a corrupt entry gives no row; ``null``: it gives one row with NULL in every
             column but topic, partition and message_id (properties are empty). May be changed between entries.
         verify_checksum: whether CRC32C is checked where an entry has one.
@@ -364,15 +369,21 @@ class EntryDecoder:
         chosen = _decoding if implementation is None else Implementation(_messages_python, implementation)
         chosen.warn_of_fallback()
         module = chosen.module
+        check_columns(schema, COLUMN_TYPES)
         # A column may repeat a producer's name in every row; this is what bounds a batch made to explode by that.
         self._columns: _messages_python.EntryColumns = module.EntryColumns(
-            schema,
+            pa.schema([field for field in schema if field.name != ENCRYPTION_CONTEXT]),
             topic=topic,
             partition=partition,
             max_repeated_bytes=16 * max_message_bytes,
             max_rows=max_batch_rows,
         )
         self._schema = schema
+        self._wants_encryption_context = ENCRYPTION_CONTEXT in schema.names
+        # By row; of those not yet taken.
+        self._encryption_contexts: dict[int, dict[str, object]] = {}
+        self._encryption_bytes = 0
+        self._body: bytes | memoryview = b""
         self._is_raw = on_encrypted == "raw"
         self.on_corrupt = on_corrupt
         self._verify_checksum = verify_checksum
@@ -391,7 +402,7 @@ class EntryDecoder:
     @property
     def nbytes(self) -> int:
         """What these rows take in Arrow's buffers, in bytes; columns that never change are not counted."""
-        return self._columns.nbytes
+        return self._columns.nbytes + self._encryption_bytes
 
     @property
     def unfinished(self) -> bool:
@@ -437,6 +448,7 @@ class EntryDecoder:
                 than `max_pending_chunk_bytes`, or a column would pass 2 GiB.
         """
         columns = self._columns
+        self._body = body
         self.entry_messages = 1
         try:
             flags = columns.open_entry(body, self._verify_checksum)
@@ -492,7 +504,7 @@ class EntryDecoder:
             # The ciphertext of a batch is one row as well, so it is wanted as one.
             if not first_index <= 0 <= last_index:
                 return 0
-            return columns.append_single(None, ledger_id, entry_id)
+            return self._append_encrypted(ledger_id, entry_id)
         payload: bytes | bytearray | memoryview | None = None
         max_bytes = self._max_message_bytes
         if flags & CHUNKED:
@@ -514,6 +526,15 @@ class EntryDecoder:
         if flags & BATCH:
             return columns.append_batch(payload, ledger_id, entry_id, ack_set, first_index, last_index)
         return columns.append_single(payload, ledger_id, entry_id)
+
+    def _append_encrypted(self, ledger_id: int, entry_id: int) -> int:
+        if not self._wants_encryption_context:
+            return self._columns.append_single(None, ledger_id, entry_id)
+        context, size = encryption_context_of(self._body)
+        appended = self._columns.append_single(None, ledger_id, entry_id)
+        self._encryption_contexts[self._columns.rows - 1] = context
+        self._encryption_bytes += size
+        return appended
 
     def _add_chunk(self, ledger_id: int, entry_id: int, emit: bool) -> bytearray | None:
         columns, chunks = self._columns, self._chunks
@@ -548,7 +569,13 @@ class EntryDecoder:
     def take_batch(self) -> pa.RecordBatch:
         """Every row decoded so far; starts over. Nothing is copied where the decoder is the compiled one."""
         rows = self._columns.rows
-        return record_batch(self._schema, self._columns.take_arrays(), rows)
+        arrays = self._columns.take_arrays()
+        if self._wants_encryption_context:
+            contexts = self._encryption_contexts
+            at = self._schema.get_field_index(ENCRYPTION_CONTEXT)
+            arrays.insert(at, array_of(map(contexts.get, range(rows)), self._schema.field(at).type))
+            self._encryption_contexts, self._encryption_bytes = {}, 0
+        return record_batch(self._schema, arrays, rows)
 
 
 _CODEC_NUMBERS: Final = {name: number for number, name in enumerate(_COMPRESSION_TYPES)}

@@ -545,7 +545,9 @@ class PulsarOptions(Options):
         default=True,
     )
     on_encrypted: OnEncrypted = option(
-        "An encrypted payload: `fail`, or `raw` for the ciphertext as `value`.", default=OnEncrypted.FAIL
+        "An encrypted payload: `fail`, or `raw` for the ciphertext as `value`; the column `encryption_context` has "
+        "what decrypting it needs.",
+        default=OnEncrypted.FAIL,
     )
     on_corrupt: OnCorrupt = option(
         "A message that cannot be decoded: `fail`, `skip` it, or `null` for a row without value; both are logged.",

@@ -7,10 +7,16 @@ import logging
 import lz4.block
 import pulsar as official
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from spark_mq_source.core.compression import decompress
 from spark_mq_source.core.errors import CorruptMessageError, EncryptedMessageError, UnsupportedFeatureError
+from spark_mq_source.core.sql_types import arrow_schema_of
+from spark_mq_source.pulsar.columns import COLUMNS
+from spark_mq_source.pulsar.planner import plan_batch
+from spark_mq_source.pulsar.reader import read_range
 from tests.behaviours.formats import MESSAGE_ID, PulsarFormat
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch, chunk, metadata, number, text
 
@@ -140,6 +146,7 @@ def test_an_encrypted_message_fails_or_passes_as_it_is(pulsar_format: PulsarForm
         encryption_key="key",
         crypto_key_reader=official.CryptoKeyReader(str(public), str(private)),
         batching_enabled=batching,
+        compression_type=official.CompressionType.ZLib if batching else official.CompressionType.NONE,
     )
     producer.send(b"secret words")
     producer.close()
@@ -147,4 +154,23 @@ def test_an_encrypted_message_fails_or_passes_as_it_is(pulsar_format: PulsarForm
         pulsar_format.read(topic)
     (value,) = pulsar_format.read(topic, onEncrypted="raw").column("value").to_pylist()
     assert b"secret words" not in value
-    assert len(value) > 0
+    # Decrypted with what the column has, and what compression and batching had made of it undone.
+    schema = arrow_schema_of({"encryption_context": COLUMNS["encryption_context"][0]})
+    options = pulsar_format.options(topic, onEncrypted="raw")
+    (task,) = plan_batch(options)
+    (context,) = [b.column(0)[0].as_py() for b in read_range(options, task, schema)]
+    (wrapped,) = context["keys"]
+    assert wrapped["key"] == "key"
+    # The C++ client's MessageCrypto: OAEP with SHA-1.
+    oaep = padding.OAEP(padding.MGF1(hashes.SHA1()), hashes.SHA1(), None)  # noqa: S303
+    data_key = key.decrypt(wrapped["value"], oaep)
+    plain = AESGCM(data_key).decrypt(context["param"], value, None)
+    assert context["compression"] == ("ZLIB" if batching else "NONE")
+    if not batching:
+        assert plain == b"secret words"
+        assert context["batch_size"] is None
+        return
+    assert context["batch_size"] == 1
+    plain = decompress(context["compression"], plain, context["uncompressed_size"])
+    size = int.from_bytes(plain[:4], "big")
+    assert bytes(plain[4 + size :]) == b"secret words"

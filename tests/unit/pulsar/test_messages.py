@@ -492,6 +492,80 @@ def test_an_encrypted_batch_has_the_index_of_its_entry(impl: str) -> None:
     assert [row["broker_index"] for row in rows_of(impl, body, on_encrypted="raw")] == [70]
 
 
+KEY = pa.struct([("key", pa.string()), ("value", pa.binary()), ("metadata", pa.map_(pa.string(), pa.string()))])
+CONTEXT = pa.struct(
+    [
+        ("keys", pa.list_(KEY)),
+        ("param", pa.binary()),
+        ("algorithm", pa.string()),
+        ("compression", pa.string()),
+        ("uncompressed_size", pa.int64()),
+        ("batch_size", pa.int32()),
+        ("uuid", pa.string()),
+        ("chunk_id", pa.int32()),
+        ("num_chunks", pa.int32()),
+    ]
+)
+
+
+def test_the_encryption_context_stands_beside_the_ciphertext(impl: str) -> None:
+    schema = pa.schema([("encryption_context", CONTEXT), ("value", pa.binary())])
+    d = decoder(impl, schema, on_encrypted="raw", on_corrupt="null")
+    keys = [{"key": "a", "value": b"1", "metadata": [KeyValue(key="k", value="v")]}, {"key": "b", "value": b"2"}]
+    said = {"encryption_keys": keys, "encryption_algo": "AES", "encryption_param": b"iv"}
+    broker = BrokerEntryMetadata(index=1)
+    d.decode(1, 0, entry(b"plain"))
+    d.decode(1, 1, entry(b"secret", **said, num_messages_in_batch=9, uncompressed_size=3_000_000_000, broker=broker))
+    d.decode(1, 2, b"corrupt")
+    d.decode(1, 3, encrypted(b"chunk", uuid="u", num_chunks_from_msg=2, chunk_id=1, checked=False, compression=3))
+    before = d.nbytes
+    assert before > 2 * 30
+    result = d.take_batch()
+    result.validate(full=True)
+    assert result.schema.equals(schema)
+    batched = {
+        "keys": [{"key": "a", "value": b"1", "metadata": [("k", "v")]}, {"key": "b", "value": b"2", "metadata": []}],
+        "param": b"iv",
+        "algorithm": "AES",
+        "compression": "NONE",
+        "uncompressed_size": 3_000_000_000,
+        "batch_size": 9,
+        "uuid": None,
+        "chunk_id": None,
+        "num_chunks": None,
+    }
+    chunked = {
+        "keys": [{"key": "k", "value": b"v", "metadata": []}],
+        "param": None,
+        "algorithm": "a",
+        "compression": "ZSTD",
+        "uncompressed_size": 0,
+        "batch_size": None,
+        "uuid": "u",
+        "chunk_id": 1,
+        "num_chunks": 2,
+    }
+    assert result.column("encryption_context").to_pylist() == [None, batched, None, chunked]
+    assert result.column("value").to_pylist()[:3] == [b"plain", b"secret", None]
+    d.decode(1, 4, entry(b"next"))
+    assert d.take_batch().column("encryption_context").to_pylist() == [None]
+
+
+def test_an_encryption_context_that_is_not_text_is_corrupt(impl: str) -> None:
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, encryption_algo="XX")
+    metadata.encryption_keys.add(key="k", value=b"v")
+    body = framed(metadata.SerializeToString().replace(b"XX", b"\xff\xff"), b"secret")
+    d = decoder(impl, pa.schema([("encryption_context", CONTEXT)]), on_encrypted="raw")
+    with pytest.raises(CorruptMessageError, match="message 7:5: the encryption metadata"):
+        d.decode(7, 5, body)
+    assert d.rows == d.nbytes == 0
+
+
+def test_an_encryption_context_of_another_type_is_refused(impl: str) -> None:
+    with pytest.raises(OptionError, match="column encryption_context cannot be of type struct"):
+        decoder(impl, pa.schema([("encryption_context", pa.struct(list(CONTEXT)[1:]))]))
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_compressed_messages(impl: str, codec: int) -> None:
     assert rows_of(impl, entry(b"text " * 50, compression=codec))[0]["value"] == b"text " * 50

@@ -16,6 +16,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -117,12 +118,28 @@ class ListDataSource(MQDataSource):
 
 # -- columns
 
+MAP = MapType(StringType(), StringType())
+KEY = StructType([*StructType().add("key", StringType()).add("value", BinaryType()), StructField("metadata", MAP)])
+ENCRYPTION_CONTEXT = (
+    StructType()
+    .add("keys", ArrayType(KEY))
+    .add("param", BinaryType())
+    .add("algorithm", StringType())
+    .add("compression", StringType())
+    .add("uncompressed_size", LongType())
+    .add("batch_size", IntegerType())
+    .add("uuid", StringType())
+    .add("chunk_id", IntegerType())
+    .add("num_chunks", IntegerType())
+)
+
 
 def test_check_columns_accepts_each_column_in_each_of_its_types() -> None:
     kinds = {
         "binary": BinaryType(), "string": StringType(), "int": IntegerType(), "bigint": LongType(),
         "timestamp": TimestampType(), "map<string,string>": MapType(StringType(), StringType()),
         "struct<ledger_id:bigint,entry_id:bigint,batch_index:int>": MESSAGE_ID,
+        COLUMNS["encryption_context"][0]: ENCRYPTION_CONTEXT,
     }  # fmt: skip
     for column, types in COLUMNS.items():
         for text in types:
