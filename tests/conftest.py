@@ -11,7 +11,7 @@ import pytest
 from dev.nsq_broker import nsqd_on_path
 from dev.pulsar_broker import VERSION as PULSAR_VERSION
 
-pytest_plugins = ["tests.fix_brokers", "tests.fix_tubemq", "tests.fix_net", "tests.fix_spark"]
+pytest_plugins = ["tests.fix_brokers", "tests.fix_tubemq", "tests.fix_net", "tests.fix_s3", "tests.fix_spark"]
 
 BROKER_FIXTURES = {"pulsar", "pulsar_featured", "pulsar_private", "tubemq", "tubemq_secure"}
 SPARK_FIXTURES = {"spark", "spark_connect", "spark_cluster"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +12,7 @@ import pytest
 
 from tests.fix_brokers import NsqUnderTest, wait_until
 from tests.spark.formats import failure, load
-from tests.spark.streams import Sink, run_driver
+from tests.spark.streams import QUERY_TIMEOUT_S, ROOT, Sink, run_driver, spark_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,6 +76,51 @@ def test_what_cannot_be_read_is_said(spark: SparkSession, nsq: NsqUnderTest) -> 
     text = failure(load(spark, "nsq", options(nsq, topic, maxRows=1, authSecret="do-not-show-me", chan="c")))
     assert "chan: unknown option (did you mean channel?)" in text
     assert "do-not-show-me" not in text
+
+
+KILLED_IN_THE_MIDDLE = """
+import json, os, signal, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
+
+def take(rows):
+    for number, row in enumerate(rows):
+        if number == 3000 and not (folder / "killed").exists():
+            (folder / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        (folder / f"{os.getpid()}.rows").open("a").write(row.value + "\\n")
+
+conf = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.memory": "512m"}
+spark = SparkSession.builder.master("local[2,4]").config(map=conf).getOrCreate()
+spark.read.format("nsq").options(**options).schema("value string").load().foreachPartition(take)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_written_down", [False, True])
+def test_a_drain_whose_worker_dies_fails_unless_it_is_written_down(
+    nsq: NsqUnderTest, tmp_path: Path, is_written_down: bool
+) -> None:
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(0, 10_000))
+    more = {"walDir": tmp_path / "wal", "runId": "r"} if is_written_down else {}
+    given = options(nsq, topic, idleTimeout="2s", msgTimeout="1s", maxInFlight=500, **more)
+    command = [sys.executable, "-c", KILLED_IN_THE_MIDDLE, str(tmp_path), json.dumps(given)]
+    environment = spark_environment() | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=QUERY_TIMEOUT_S, check=False
+    )
+    assert (tmp_path / "killed").exists(), done.stderr[-3000:]
+    if is_written_down:
+        assert done.returncode == 0, done.stderr[-3000:]
+        # The attempt that was not killed has all of them.
+        files = sorted(tmp_path.glob("*.rows"), key=lambda file: file.stat().st_size)
+        assert sorted(files[-1].read_text().split()) == texts(0, 10_000)
+    else:
+        assert done.returncode != 0
+        assert "attempt 2 at a read without walDir" in done.stderr
 
 
 # -- streams

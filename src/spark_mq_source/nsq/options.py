@@ -271,9 +271,10 @@ class NsqOptions(Options):
         default=False,
     )
     wal_dir: str | None = option(
-        "A folder that the driver and every executor reach (a local path on one machine, or a URL of fsspec that can "
-        "make a file exclusively) where a batch is kept until Spark has it. NSQ forgets a message once it is finished, "
-        "so this is what makes a replay possible. Required in a stream.",
+        "A folder that the driver and every executor reach, where a batch is kept until Spark has it: an absolute path "
+        "(of one machine, or mounted on all), or `s3://`, `gs://`, `abfss://` (`pip install 'spark-mq-source[s3]'`; "
+        "credentials come from the environment). NSQ forgets a message once it is finished, so this is what makes a "
+        "replay possible. Required in a stream.",
         default=None,
     )
     run_id: str | None = option(

@@ -11,7 +11,7 @@ from spark_mq_source.core.errors import BrokerError, MQSourceError, TopicNotFoun
 from spark_mq_source.nsq.client import ChannelStats, NsqClient, Nsqd
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.reader import NsqRange
-from spark_mq_source.nsq.wal import open_store, read_plan, write_plan
+from spark_mq_source.nsq.wal import open_folder, read_plan, write_plan
 
 __all__ = [
     "Waiting",
@@ -49,7 +49,7 @@ def plan_batch(options: NsqOptions) -> list[NsqRange]:
     try:
         if options.wal_dir is None or options.run_id is None:
             return [NsqRange(nsqd, rows) for nsqd, rows in _drain(options)]
-        store = open_store(options.wal_dir, probe=True)
+        store = open_folder(options.wal_dir, probe=True)
         folder = f"run-{options.run_id}"
         if not store.names(folder):
             write_plan(store, folder, plan_document(_drain(options)))

@@ -44,7 +44,7 @@ from spark_mq_source.nsq.commands import Pub
 from spark_mq_source.nsq.messages import MessageDecoder, message_ids
 from spark_mq_source.nsq.options import AckMode, NsqOptions, OnMaxAttempts
 from spark_mq_source.nsq.recent import RecentIds, split_ids
-from spark_mq_source.nsq.wal import TaskLog, open_store
+from spark_mq_source.nsq.wal import TaskLog, open_folder
 from spark_mq_source.nsq.wire import MESSAGE_ID_BYTES
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _read_range(
     if not task.folder:
         yield from _Drain(options, task, schema, counters).rows()
         return
-    log = TaskLog(open_store(options.wal_dir or ""), task.folder, task.task)
+    log = TaskLog(open_folder(options.wal_dir or ""), task.folder, task.task)
     log.catch_up()
     if not log.is_ended:
         _Collector(options, task, log, counters).collect()

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from spark_mq_source.core.errors import OptionError, TransportError
+from spark_mq_source.net.storage import Store
 from spark_mq_source.nsq.client import NsqClient, Nsqd
 from spark_mq_source.nsq.offsets import BatchOffset
 from spark_mq_source.nsq.options import NsqOptions
@@ -33,7 +34,7 @@ from spark_mq_source.nsq.planner import (
 from spark_mq_source.nsq.reader import NsqRange
 from spark_mq_source.nsq.recent import RECENT_IDS
 from spark_mq_source.nsq.session import Session
-from spark_mq_source.nsq.wal import Store, TaskLog, is_planned, open_store, read_plan, remove_batch, write_plan
+from spark_mq_source.nsq.wal import TaskLog, is_planned, open_folder, read_plan, remove_batch, write_plan
 from spark_mq_source.nsq.wire import MESSAGE_ID_BYTES
 
 __all__ = ["NsqStream"]
@@ -66,7 +67,7 @@ class NsqStream:
     def __init__(self, options: NsqOptions) -> None:
         self._options = options
         self._client = NsqClient(options)
-        self._store: Store = open_store(options.wal_dir or "", probe=True)
+        self._store: Store = open_folder(options.wal_dir or "", probe=True)
         self.newest: dict[str, object] | None = None
         self._was_found = False
         # How many more messages each nsqd is read for, by name, once that is fixed; None until it has no more.

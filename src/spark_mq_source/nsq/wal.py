@@ -26,29 +26,24 @@ deleted; before it finishes anything it makes sure that the plan is there, and i
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import shutil
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 
 from spark_mq_source.core.crc import crc32c
-from spark_mq_source.core.errors import DataLossError, OptionError, StorageError, UnsupportedFeatureError
+from spark_mq_source.core.errors import DataLossError
+from spark_mq_source.net.storage import Store, open_store
 
 __all__ = [
-    "FsspecStore",
-    "LocalStore",
     "Slot",
-    "Store",
     "TaskLog",
     "is_planned",
-    "open_store",
+    "open_folder",
     "read_plan",
     "remove_batch",
     "write_plan",
@@ -61,273 +56,26 @@ _END: Final = ".end"
 _CHECKSUM_BYTES: Final = 9
 """Eight digits and a space."""
 
+_PATIENCE_SECONDS: Final = (0.05, 0.2, 0.5)
+
 _REMEDY: Final = (
     "restore it, or, if rows that the broker does not have any more can be done without, begin with a new checkpoint "
     "(a batch read: with another runId)"
 )
 
 
-class Store(Protocol):
-    """A place for files that the driver and every executor reach. Paths are relative, with slashes.
-
-    Where the place itself fails (full, read-only, unreachable), every method raises StorageError with the file's path.
-    """
-
-    def where(self, path: str) -> str:
-        """The whole path or URL of a file, for messages."""
-
-    def write(self, path: str, data: bytes | pa.Buffer) -> None:
-        """Makes a file that nobody else makes, and does not return before it is stored for good."""
-
-    def create(self, path: str, data: bytes) -> bool:
-        """Makes a file unless it is there, whole or not at all; whether it did. Of several at once one succeeds."""
-
-    def read(self, path: str) -> bytes:
-        """What is in a file.
-
-        Raises:
-            FileNotFoundError: there is none.
-        """
-
-    def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
-
-    def names(self, folder: str) -> list[str]:
-        """The names of what is in a folder; none where there is no folder."""
-
-    def remove(self, folder: str) -> None:
-        """Removes a folder with what is in it, or one file; one that is not there is removed already."""
-
-
-class LocalStore:
-    """Files of this machine, or of one that is mounted everywhere.
-
-    Args:
-        root: the folder; made where it is not there.
-
-    Example:
-        >>> from tempfile import mkdtemp
-        >>> store = LocalStore(mkdtemp())
-        >>> store.create("a/b", b"first"), store.create("a/b", b"second"), store.read("a/b")
-        (True, False, b'first')
-    """
-
-    def __init__(self, root: str) -> None:
-        self._root = Path(root)
-
-    def where(self, path: str) -> str:
-        """See `Store`."""
-        return str(self._root / path)
-
-    def write(self, path: str, data: bytes | pa.Buffer) -> None:
-        """See `Store`."""
-        with _failing(self.where(path), "written"):
-            target = self._folder_of(path)
-            self._write_new(target, data)
-            _sync_folder(target.parent)
-
-    def create(self, path: str, data: bytes) -> bool:
-        """See `Store`. A link cannot be made where something is, and shows the file whole."""
-        with _failing(self.where(path), "written"):
-            target = self._folder_of(path)
-            draft = target.with_name(f".{uuid.uuid4().hex}")
-            try:
-                self._write_new(draft, data)
-                os.link(draft, target)
-            except FileExistsError:
-                return False
-            finally:
-                draft.unlink(missing_ok=True)
-            _sync_folder(target.parent)
-        return True
-
-    def read(self, path: str) -> bytes:
-        """See `Store`."""
-        with _failing(self.where(path), "read"):
-            return (self._root / path).read_bytes()
-
-    def exists(self, path: str) -> bool:
-        """See `Store`."""
-        with _failing(self.where(path), "read"):
-            return (self._root / path).exists()
-
-    def names(self, folder: str) -> list[str]:
-        """See `Store`."""
-        try:
-            with _failing(self.where(folder), "read"):
-                return [path.name for path in (self._root / folder).iterdir() if not path.name.startswith(".")]
-        except FileNotFoundError:
-            return []
-
-    def remove(self, folder: str) -> None:
-        """See `Store`."""
-        target = self._root / folder
-        with _failing(self.where(folder), "removed"), contextlib.suppress(FileNotFoundError):
-            if target.is_dir():
-                shutil.rmtree(target)
-            else:
-                target.unlink()
-
-    @staticmethod
-    def _write_new(target: Path, data: bytes | pa.Buffer) -> None:
-        with target.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _folder_of(self, path: str) -> Path:
-        target = self._root / path
-        missing = [folder for folder in target.parents if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
-            _sync_folder(folder.parent)
-        return target
-
-
-def _sync_folder(folder: Path) -> None:
-    # A file's name is on disk when its folder is.
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextlib.contextmanager
-def _failing(where: str, what: str) -> Iterator[None]:
-    """What the place has to say becomes one sentence with the path; that there is no such file is left as it is."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        msg = (
-            f"nsq: walDir: {where} cannot be {what} ({error.strerror or error}); make room or mend access to it on "
-            f"every machine, then start again: no message was finished whose row is not stored"
-        )
-        raise StorageError(msg) from error
-
-
-class FsspecStore:
-    """Whatever fsspec reaches and makes files in exclusively: object stores with conditional writes, for one.
-
-    Args:
-        url: the folder.
-
-    Raises:
-        UnsupportedFeatureError: fsspec, or what it needs for this URL, is not installed.
-        OptionError: no file system has such URLs.
-    """
-
-    def __init__(self, url: str) -> None:
-        try:
-            from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra, wanted for URLs only
-        except ImportError as error:
-            msg = f"nsq: walDir {url} needs fsspec: pip install fsspec, and what it needs for this kind of URL"
-            raise UnsupportedFeatureError(msg) from error
-        try:
-            self._files, self._root = url_to_fs(url)
-        except ImportError as error:
-            msg = f"nsq: walDir {url}: {error}"
-            raise UnsupportedFeatureError(msg) from error
-        except ValueError as error:
-            msg = f"nsq: walDir {url}: {error}"
-            raise OptionError(msg) from error
-
-    def where(self, path: str) -> str:
-        """See `Store`."""
-        return str(self._files.unstrip_protocol(self._path(path)))
-
-    def write(self, path: str, data: bytes | pa.Buffer) -> None:
-        """See `Store`."""
-        target = self._path(path)
-        self._files.makedirs(self._files._parent(target), exist_ok=True)
-        with self._files.open(target, "wb") as file:
-            file.write(data)
-
-    def create(self, path: str, data: bytes) -> bool:
-        """See `Store`."""
-        target = self._path(path)
-        self._files.makedirs(self._files._parent(target), exist_ok=True)
-        try:
-            with self._files.open(target, "xb") as file:
-                file.write(data)
-        except FileExistsError:
-            return False
-        return True
-
-    def read(self, path: str) -> bytes:
-        """See `Store`."""
-        found: bytes = self._files.cat_file(self._path(path))
-        return found
-
-    def exists(self, path: str) -> bool:
-        """See `Store`."""
-        self._files.invalidate_cache()
-        return bool(self._files.exists(self._path(path)))
-
-    def names(self, folder: str) -> list[str]:
-        """See `Store`."""
-        self._files.invalidate_cache()
-        try:
-            found = self._files.ls(self._path(folder), detail=False)
-        except FileNotFoundError:
-            return []
-        return [str(path).rstrip("/").rpartition("/")[2] for path in found]
-
-    def remove(self, folder: str) -> None:
-        """See `Store`."""
-        with contextlib.suppress(FileNotFoundError):
-            self._files.rm(self._path(folder), recursive=True)
-
-    def _path(self, path: str) -> str:
-        return f"{self._root}/{path}"
-
-
-def open_store(wal_dir: str, *, probe: bool = False) -> Store:
-    """The store of the option `walDir`.
+def open_folder(wal_dir: str, *, probe: bool = False) -> Store:
+    """The folder of the option `walDir`.
 
     Args:
         wal_dir: a path, or a URL.
-        probe: whether to make sure that a file can be made exclusively there: what cannot, loses messages.
+        probe: whether to make sure that a file can be made exclusively there: otherwise messages would be lost.
 
     Raises:
-        UnsupportedFeatureError: it cannot, or what the URL needs is not installed.
-        OptionError: the folder cannot be written to, or no file system has such URLs.
+        UnsupportedFeatureError: it cannot, or the package for such URLs is not installed.
+        OptionError: the folder cannot be written to, or is none that every machine sees alike.
     """
-    scheme, found, rest = wal_dir.partition("://")
-    store: Store
-    if not found:
-        store = LocalStore(wal_dir)
-    elif scheme in {"file", "local"}:
-        store = LocalStore(rest)
-    else:
-        store = FsspecStore(wal_dir)
-    if probe:
-        _check_exclusive(store, wal_dir)
-    return store
-
-
-def _check_exclusive(store: Store, wal_dir: str) -> None:
-    name = f"probe-{uuid.uuid4().hex}"
-    try:
-        made = store.create(name, b"1")
-        is_exclusive = made and not store.create(name, b"2") and store.read(name) == b"1"
-        store.remove(name)
-    except (NotImplementedError, ValueError) as error:
-        # fsspec's word for a mode that a file system does not know.
-        is_exclusive, reason = False, f" ({error})"
-    except (OSError, StorageError) as error:
-        msg = f"nsq: walDir {wal_dir} cannot be written to ({error}); the driver and every executor need it"
-        raise OptionError(msg) from error
-    else:
-        reason = ""
-    if not is_exclusive:
-        msg = (
-            f"nsq: walDir {wal_dir} cannot make a file exclusively{reason}, so that two attempts at one task could "
-            f"both finish messages: use a folder that all machines have mounted, or a store with conditional writes"
-        )
-        raise UnsupportedFeatureError(msg)
+    return open_store(wal_dir, name="nsq: walDir ", probe=probe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -582,6 +330,12 @@ def _document(document: Mapping[str, Any]) -> bytes:
 
 def _read_document(store: Store, path: str) -> dict[str, Any]:
     data = store.read(path)
+    for pause in _PATIENCE_SECONDS:
+        if data.endswith(b"\n"):
+            break
+        # Some file systems show a file before it is whole.
+        time.sleep(pause)
+        data = store.read(path)
     body = data[_CHECKSUM_BYTES:-1]
     if data != b"%08x %b\n" % (crc32c(body), body):
         raise _damaged(store, path, "it is not what was written")

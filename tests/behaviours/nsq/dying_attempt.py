@@ -11,12 +11,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import fsspec
 import pyarrow as pa
-from fsspec.implementations.local import LocalFileSystem
 
+from spark_mq_source.net import storage
+from spark_mq_source.net.storage import LocalStore
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.reader import NsqRange, read_range
 
@@ -28,32 +28,27 @@ STEPS = ("rows are written", "their slot is made", "their slot is checked", "it 
 """Before each of them an attempt can be killed. Of the last two the messages are in the log already."""
 
 
-class KillingStore(LocalFileSystem):
-    """Files of this machine, `killing://`; ends the process before the step that it is told."""
+class KillingStore(LocalStore):
+    """A folder of this machine that ends the process before the step that it is told."""
 
-    protocol = "killing"
     step: ClassVar[str] = ""
 
-    def _open(self, path: str, mode: str = "rb", **more: Any) -> Any:
-        name = path.rpartition("/")[2]
-        if name.endswith(".arrow") and mode == "wb":
-            self._before("rows are written")
-        elif name.isdecimal() and mode == "xb":
-            self._before("their slot is made")
-        elif name.endswith(".fin") and mode == "wb":
-            self._before("it is noted that they are finished")
-        return super()._open(path, mode, **more)
+    def write(self, path: str, data: bytes | pa.Buffer) -> None:
+        self._before("rows are written", path.endswith(".arrow"))
+        self._before("it is noted that they are finished", path.endswith(".fin"))
+        super().write(path, data)
 
-    def exists(self, path: str, **more: Any) -> bool:
-        self._before("their slot is checked")
-        return bool(super().exists(path, **more))
+    def create(self, path: str, data: bytes) -> bool:
+        self._before("their slot is made", path.rpartition("/")[2].isdecimal())
+        return super().create(path, data)
 
-    def _before(self, step: str) -> None:
-        if step == self.step:
+    def exists(self, path: str) -> bool:
+        self._before("their slot is checked", path.endswith("plan"))
+        return super().exists(path)
+
+    def _before(self, step: str, is_here: bool) -> None:
+        if is_here and step == self.step:
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-fsspec.register_implementation("killing", KillingStore, clobber=True)
 
 
 def start_attempt() -> subprocess.Popen[bytes]:
@@ -70,5 +65,6 @@ def die_before(step: str, attempt: subprocess.Popen[bytes], options: NsqOptions,
 
 if __name__ == "__main__":
     options, task, KillingStore.step = pickle.load(sys.stdin.buffer)  # noqa: S301 - the test's own
+    storage.LocalStore = KillingStore  # type: ignore[misc]
     for _ in read_range(options, task, SCHEMA):
         pass

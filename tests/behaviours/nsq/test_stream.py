@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import random
 import shutil
 import threading
@@ -13,23 +14,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     DataLossError,
     MQSourceError,
     OptionError,
+    StorageError,
     TopicNotFoundError,
     TransportError,
     UnsupportedFeatureError,
 )
+from spark_mq_source.net import storage
+from spark_mq_source.net.storage import LocalStore
 from spark_mq_source.nsq.commands import Rdy, Sub, Touch, encode
 from spark_mq_source.nsq.reader import _Collector
 from spark_mq_source.nsq.session import identify_of
-from spark_mq_source.nsq.wal import TaskLog, open_store, read_plan, write_plan
+from spark_mq_source.nsq.wal import TaskLog, open_folder, read_plan, write_plan
 from tests.behaviours.nsq.clients import ids_of, open_session, put_back, receive, take
 from tests.behaviours.nsq.dying_attempt import STEPS, die_before, start_attempt
 from tests.behaviours.nsq.reads import Query, numbered, read_tasks, values
@@ -345,38 +347,61 @@ def test_a_folder_lost_after_its_batch_was_read_stops_the_query(
         q.stream.latest({**q.at, "batch": 1})
 
 
-class Overwriting(LocalFileSystem):
-    """A file system that cannot make a file exclusively, and does not say so: most object stores of old."""
+class Slow:
+    """A disk that takes longer to write rows than nsqd waits for an answer."""
 
-    protocol = "overwriting"
+    def __init__(self) -> None:
+        self.started = threading.Event()
+        self.go_on = threading.Event()
 
-    def _open(self, path: str, mode: str = "rb", **more: Any) -> Any:
-        return super()._open(path, mode.replace("x", "w"), **more)
-
-
-class Slow(LocalFileSystem):
-    """A store that takes longer to write rows than nsqd waits for an answer."""
-
-    protocol = "slow"
-    started = threading.Event()
-    go_on = threading.Event()
-
-    def _open(self, path: str, mode: str = "rb", **more: Any) -> Any:
-        if path.endswith(".arrow") and mode == "wb":
+    def write(self, store: LocalStore, path: str, data: Any) -> None:
+        if path.endswith(".arrow"):
             self.started.set()
             assert self.go_on.wait(60)
-        return super()._open(path, mode, **more)
+        write(store, path, data)
 
 
-fsspec.register_implementation("overwriting", Overwriting, clobber=True)
-fsspec.register_implementation("slow", Slow, clobber=True)
+write = LocalStore.write
 
 
-def test_a_store_that_cannot_make_files_exclusively_is_refused(
-    nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
+    """Makes the disk slow."""
+    disk = Slow()
+
+    def write_slowly(store: LocalStore, path: str, data: Any) -> None:
+        disk.write(store, path, data)
+
+    monkeypatch.setattr(LocalStore, "write", write_slowly)
+    return disk
+
+
+def test_a_folder_that_cannot_make_files_exclusively_is_refused(
+    nsq: NsqUnderTest, query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
 ):
-    with pytest.raises(UnsupportedFeatureError, match="cannot make a file exclusively"):
-        query(nsq, nsq.topic("c"), walDir=f"overwriting://{tmp_path}/wal")
+    monkeypatch.setattr(LocalStore, "create", lambda self, path, data: write(self, f"{path}{data!r}", data) or True)
+    with pytest.raises(UnsupportedFeatureError, match=r"nsq: walDir /.* cannot make a file exclusively"):
+        query(nsq, nsq.topic("c"))
+
+
+def test_a_disk_that_is_full_fails_the_task_and_loses_nothing(
+    nsq: NsqUnderTest, query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+):
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(5))
+    q = query(nsq, topic)
+    _, tasks = q.plan()
+
+    def write_new(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left")
+
+    with monkeypatch.context() as full:
+        full.setattr(storage, "_write_new", write_new)
+        text = r"nsq: walDir /.*\.arrow cannot be written \(No space left\); make room"
+        with pytest.raises(StorageError, match=text):
+            read_tasks(q.options, tasks)
+    wait_until(lambda: nsq.channel_stats(topic, "c")["depth"] == 5, "the messages are back")
+    assert sorted(values(read_tasks(q.options, tasks))) == numbered(5)
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path):
@@ -385,40 +410,23 @@ def test_a_folder_that_cannot_be_written_to_is_refused(nsq: NsqUnderTest, query:
         query(nsq, nsq.topic("c"), walDir=tmp_path / "file" / "wal")
 
 
-def test_any_store_of_fsspec_that_makes_files_exclusively_will_do(
-    nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path
-):
-    topic = nsq.topic("c")
-    nsq.publish(topic, *numbered(3000))
-    Slow.go_on.set()
-    q = query(nsq, topic, walDir=f"slow://{tmp_path}/wal")
-    _, tasks = q.plan()
-    first = read_tasks(q.options, tasks)
-    assert read_tasks(q.options, tasks).equals(first)
-    assert sorted(values(first)) == numbered(3000)
-
-
-def test_messages_are_kept_while_they_are_written_slowly(
-    nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path
-):
+def test_messages_are_kept_while_they_are_written_slowly(nsq: NsqUnderTest, query: Callable[..., Query], slow: Slow):
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(5))
     host, port = nsq.tcp_address.split(":")
-    Slow.started.clear()
-    Slow.go_on.clear()
     with FaultProxy(host, int(port)) as proxy, ThreadPoolExecutor(1) as pool:
         there = f"{nsq.tcp_address}={proxy.address}"
-        q = query(nsq, topic, walDir=f"slow://{tmp_path}/wal", msgTimeout="2s", hostMap=there)
+        q = query(nsq, topic, msgTimeout="2s", hostMap=there)
         end, tasks = q.plan()
         reading = pool.submit(read_tasks, q.options, tasks)
-        assert Slow.started.wait(60)
+        assert slow.started.wait(60)
         # One each second: with the third one another consumer would have them if none had been obeyed.
         touches = 3 * len(encode(Touch(bytes(5 * 16))))
         before = proxy.passed("c2b")
         proxy.wait_for(lambda p: p.passed("c2b") >= before + touches)
         assert in_flight(nsq, topic) == 5
         assert nsq.channel_stats(topic, "c")["timeout_count"] == 0
-        Slow.go_on.set()
+        slow.go_on.set()
         assert sorted(values(reading.result(60))) == numbered(5)
     q.at = end
     assert q.plan()[0] == end
@@ -537,10 +545,10 @@ def test_what_a_dead_attempt_has_written_down_and_not_finished_is_not_taken_agai
 
 
 def test_an_attempt_that_is_killed_at_any_step_loses_nothing_and_doubles_nothing(
-    nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path
+    nsq: NsqUnderTest, query: Callable[..., Query]
 ):
     topic = nsq.topic("c")
-    q = query(nsq, topic, walDir=f"killing://{tmp_path}/wal", msgTimeout="1s")
+    q = query(nsq, topic, msgTimeout="1s")
     with contextlib.ExitStack() as running:
         attempts = [running.enter_context(start_attempt()) for _ in STEPS]
         for number, (step, attempt) in enumerate(zip(STEPS, attempts, strict=True)):
@@ -559,23 +567,21 @@ def test_an_attempt_that_is_killed_at_any_step_loses_nothing_and_doubles_nothing
 
 
 def test_messages_that_time_out_while_they_are_written_are_left_out_when_they_come_again(
-    nsq_private: Start, query: Callable[..., Query], tmp_path: Path
+    nsq_private: Start, query: Callable[..., Query], slow: Slow
 ):
     # TOUCH keeps them for so long and no longer.
     nsq = nsq_private(max_msg_timeout_ms=3000)
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(5))
-    q = query(nsq, topic, walDir=f"slow://{tmp_path}/wal", msgTimeout="1s")
+    q = query(nsq, topic, msgTimeout="1s")
     end, tasks = q.plan()
-    Slow.started.clear()
-    Slow.go_on.clear()
     with ThreadPoolExecutor(1) as pool, open_session(nsq.tcp_address, msgTimeout="3s") as session:
         reading = pool.submit(read_tasks, q.options, tasks)
-        assert Slow.started.wait(60)
+        assert slow.started.wait(60)
         other = session.subscribe(topic, "c")
         other.ready(1)
         lost = receive(other, 1)
-        Slow.go_on.set()
+        slow.go_on.set()
         assert sorted(values(reading.result(60))) == numbered(5), "they are in the log"
         other.ready(0)
         other.requeue(ids_of(lost))
@@ -594,7 +600,7 @@ def test_what_may_come_again_is_looked_for_a_day_long(nsq: NsqUnderTest, query: 
     nsq.publish(topic, b"1")
     q = query(nsq, topic)
     q.trigger()
-    store, batch = open_store(str(tmp_path / "wal")), f"{q.at['wal']}/1"
+    store, batch = open_folder(str(tmp_path / "wal")), f"{q.at['wal']}/1"
     plan = dict(read_plan(store, batch))
     now = time.time()
     plan["duplicates"] = {nsq.tcp_address: {"a" * 16: now - 25 * 3600, "b" * 16: now - 23 * 3600}}
@@ -641,7 +647,7 @@ def _die(q: Query, task: Any, slots: int) -> None:
                 raise KilledError
             return super().append(batch)
 
-    log = Dying(open_store(q.options.wal_dir or ""), task.folder, task.task)
+    log = Dying(open_folder(q.options.wal_dir or ""), task.folder, task.task)
     log.catch_up()
     if not log.is_ended:
         with contextlib.suppress(KilledError):

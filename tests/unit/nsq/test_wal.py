@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import DataLossError, MQSourceError
+from spark_mq_source.nsq import wal
 from spark_mq_source.nsq.reader import _LOGGED
-from spark_mq_source.nsq.wal import TaskLog, open_store, read_plan, write_plan
+from spark_mq_source.nsq.wal import TaskLog, open_folder, read_plan, write_plan
 
 BATCH = "w/1"
 SLOT_ROWS = (700, 300, 1)
@@ -37,14 +38,14 @@ def rows(start: int, count: int) -> pa.RecordBatch:
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
     """A log of three slots whose task has ended; each call reads it anew, as another attempt does."""
-    store = open_store(str(tmp_path / "wal"))
+    store = open_folder(str(tmp_path / "wal"))
     write_plan(store, BATCH, {"duplicates": {}, "recent": {}})
     made = TaskLog(store, BATCH, 0)
     for at, count in enumerate(SLOT_ROWS):
         assert made.append(rows(sum(SLOT_ROWS[:at]), count))
     made.finished([], "")
     made.end()
-    return lambda: TaskLog(open_store(str(tmp_path / "wal")), BATCH, 0)
+    return lambda: TaskLog(open_folder(str(tmp_path / "wal")), BATCH, 0)
 
 
 def replay(log: TaskLog) -> list[str] | None:
@@ -69,7 +70,8 @@ def test_what_was_written_is_read(log: Log):
     assert log().outcome() == (set(), "")
 
 
-def test_damage_of_any_kind_is_an_error_or_does_not_matter(log: Log, tmp_path: Path):
+def test_damage_of_any_kind_is_an_error_or_does_not_matter(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(wal, "_PATIENCE_SECONDS", ())
     seed = random.randrange(1_000_000)
     print("seed", seed)  # noqa: T201
     rng = random.Random(seed)
@@ -96,7 +98,7 @@ def test_damage_of_any_kind_is_an_error_or_does_not_matter(log: Log, tmp_path: P
         what = f"{kind} of {file.name}"
         failure, found = "", None
         try:
-            read_plan(open_store(str(damaged)), BATCH)
+            read_plan(open_folder(str(damaged)), BATCH)
             found = replay(log())
             log().outcome()
         except MQSourceError as error:
@@ -126,7 +128,7 @@ def test_a_whole_log_that_is_gone_is_an_error(log: Log, tmp_path: Path):
 
 
 def test_a_slot_that_is_gone_before_the_log_has_ended_is_an_error(tmp_path: Path):
-    store = open_store(str(tmp_path))
+    store = open_folder(str(tmp_path))
     write_plan(store, BATCH, {})
     made = TaskLog(store, BATCH, 0)
     made.append(rows(0, 5))
@@ -157,3 +159,12 @@ def test_rows_that_are_cut_say_where_and_what_to_do(log: Log, tmp_path: Path):
     file.write_bytes(file.read_bytes()[: size // 2])
     with pytest.raises(DataLossError, match=rf"{file} is damaged: it has {size // 2} bytes of {size}"):
         replay(log())
+
+
+def test_a_slot_that_is_still_being_written_is_waited_for(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where there are no links, a file is seen before it is whole."""
+    file = tmp_path / "wal" / BATCH / "0" / "1"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:10])
+    monkeypatch.setattr(wal.time, "sleep", lambda _: file.write_bytes(whole))
+    assert replay(log()) == EVERY_ID

@@ -1,0 +1,368 @@
+"""Folders that the driver and every executor reach, in which a file can be made exclusively: of disks or object stores.
+
+What is written there has to outlive the machine that writes it, and two attempts at the same work must never both
+believe that they have made a file. So a place is used only if `create` is exclusive there, which `open_store` tries.
+
+=========================================================  =========================================================
+an absolute path, ``file:/path``                           `LocalStore`: a disk, or whatever every machine has mounted
+``s3://``, ``s3a://``, ``gs://``, ``az://``, ``abfss://``  `ObjectStore`: conditional writes, by obstore
+=========================================================  =========================================================
+
+obstore, because it has conditional writes for the stores of Amazon, Google and Microsoft and for those that are like
+them, waits without an event loop, and comes as one wheel without dependencies of its own. s3fs before 2025.6 overwrote
+small files that it was told to make exclusively (fsspec/s3fs, issue 973), and pyarrow's S3FileSystem cannot make any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from spark_mq_source.core.errors import OptionError, StorageError, UnsupportedFeatureError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["LocalStore", "ObjectStore", "Store", "open_store"]
+
+OBJECT_STORES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+"""The schemes of URLs that obstore knows and can make files exclusively in."""
+
+PROBE_WRITERS: Final = 4
+PROBE_ROUNDS: Final = 5
+"""So many writers race for so many files before a place is trusted."""
+
+RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": datetime.timedelta(seconds=60)}
+"""How often and how long an object store is asked again that does not answer, or is busy."""
+
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
+"""What file systems without hard links say to one: FAT, SMB, volumes of clouds."""
+
+_NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EBADF})
+_CONFLICTS: Final = 5
+
+
+class Store(Protocol):
+    """A folder that the driver and every executor reach. Paths are relative, with slashes.
+
+    If the place itself fails (full, read-only, unreachable), every method raises StorageError with the file's path.
+    """
+
+    def where(self, path: str) -> str:
+        """The whole path or URL of a file, for messages."""
+
+    def write(self, path: str, data: bytes | pa.Buffer) -> None:
+        """Makes a file that nobody else makes, and does not return before it is stored for good."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Makes a file unless it exists; whether it did. Of several at once one succeeds."""
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a file.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the files and folders in a folder; none if there is no folder."""
+
+    def remove(self, path: str) -> None:
+        """Removes one file, or a folder with all its files; one that does not exist is removed already."""
+
+
+class LocalStore:
+    """Files of this machine, or of a file system that is mounted everywhere.
+
+    Args:
+        root: the folder; made if it does not exist.
+        name: what it is, for messages.
+
+    Example:
+        >>> from tempfile import mkdtemp
+        >>> store = LocalStore(mkdtemp())
+        >>> store.create("a/b", b"first"), store.create("a/b", b"second"), store.read("a/b")
+        (True, False, b'first')
+    """
+
+    def __init__(self, root: str, name: str = "") -> None:
+        self._root = Path(root)
+        self._name = name
+
+    def where(self, path: str) -> str:
+        """See `Store`."""
+        return str(self._root / path)
+
+    def write(self, path: str, data: bytes | pa.Buffer) -> None:
+        """See `Store`."""
+        with _failing(self._name + self.where(path), "written"):
+            target = self._folder_of(path)
+            _write_new(target, data)
+            _sync_folder(target.parent)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """See `Store`. A link cannot be made where something is, and shows the file whole.
+
+        A file system without links makes the file in place: whoever reads it at once may find a part of it.
+        """
+        with _failing(self._name + self.where(path), "written"):
+            target = self._folder_of(path)
+            draft = target.with_name(f".{uuid.uuid4().hex}")
+            try:
+                _write_new(draft, data)
+                try:
+                    os.link(draft, target)
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                    _write_new(target, data)
+            except FileExistsError:
+                return False
+            finally:
+                draft.unlink(missing_ok=True)
+            _sync_folder(target.parent)
+        return True
+
+    def read(self, path: str) -> bytes:
+        """See `Store`."""
+        with _failing(self._name + self.where(path), "read"):
+            return (self._root / path).read_bytes()
+
+    def exists(self, path: str) -> bool:
+        """See `Store`."""
+        with _failing(self._name + self.where(path), "read"):
+            return (self._root / path).exists()
+
+    def names(self, folder: str) -> list[str]:
+        """See `Store`."""
+        try:
+            with _failing(self._name + self.where(folder), "read"):
+                return [path.name for path in (self._root / folder).iterdir() if not path.name.startswith(".")]
+        except FileNotFoundError:
+            return []
+
+    def remove(self, path: str) -> None:
+        """See `Store`."""
+        target = self._root / path
+        with _failing(self._name + self.where(path), "removed"), contextlib.suppress(FileNotFoundError):
+            if target.is_dir():
+                shutil.rmtree(target)
+            else:
+                target.unlink()
+
+    def _folder_of(self, path: str) -> Path:
+        target = self._root / path
+        missing = [folder for folder in target.parents if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            _sync_folder(folder.parent)
+        return target
+
+
+def _write_new(target: Path, data: bytes | pa.Buffer) -> None:
+    with target.open("xb") as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            # A part of it would be taken for the file.
+            target.unlink(missing_ok=True)
+            raise
+
+
+def _sync_folder(folder: Path) -> None:
+    # A file's name is on disk when its folder is.
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(handle)
+
+
+class ObjectStore:
+    """Objects under a prefix of a bucket, reached with the credentials of the environment (``AWS_...`` and so on).
+
+    Args:
+        url: of the prefix.
+        name: what it is, for messages.
+
+    Raises:
+        UnsupportedFeatureError: obstore is not installed.
+        OptionError: the URL, or a setting in the environment, cannot be used.
+    """
+
+    def __init__(self, url: str, name: str = "") -> None:
+        try:
+            import obstore  # noqa: PLC0415 - an extra, wanted for URLs only
+            from obstore.exceptions import AlreadyExistsError, BaseError  # noqa: PLC0415
+            from obstore.store import from_url  # noqa: PLC0415
+        except ImportError as error:
+            msg = f"{name}{url} needs obstore: pip install 'spark-mq-source[s3]' on the driver and every executor"
+            raise UnsupportedFeatureError(msg) from error
+        self._url = url.rstrip("/")
+        self._name = name
+        self._obstore: Any = obstore
+        self._exists_error: type[Exception] = AlreadyExistsError
+        self._errors: tuple[type[Exception], ...] = (OSError, BaseError)
+        try:
+            self._store: Any = from_url(url, retry_config=RETRIES)
+        except (ValueError, BaseError) as error:
+            msg = f"{name}{url} cannot be used: {_first_line(error)}"
+            raise OptionError(msg) from error
+
+    def where(self, path: str) -> str:
+        """See `Store`."""
+        return f"{self._url}/{path}"
+
+    def write(self, path: str, data: bytes | pa.Buffer) -> None:
+        """See `Store`."""
+        with _failing(self._name + self.where(path), "written", self._errors):
+            self._obstore.put(self._store, path, memoryview(data).cast("B"))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """See `Store`. An answer that was lost is asked for again, so an object with our data is ours."""
+        with _failing(self._name + self.where(path), "written", self._errors):
+            for conflict in range(_CONFLICTS):
+                try:
+                    self._obstore.put(self._store, path, data, mode="create")
+                except self._exists_error:
+                    with contextlib.suppress(FileNotFoundError):
+                        return self.read(path) == data
+                else:
+                    return True
+                # S3 answers 409 while another one is made or deleted, and then there may be none.
+                time.sleep(0.1 * 2**conflict)
+        msg = f"{self._name}{self.where(path)} cannot be written: the store reports a conflict again and again"
+        raise StorageError(msg)
+
+    def read(self, path: str) -> bytes:
+        """See `Store`."""
+        with _failing(self._name + self.where(path), "read", self._errors):
+            return bytes(self._obstore.get(self._store, path).bytes())
+
+    def exists(self, path: str) -> bool:
+        """See `Store`."""
+        try:
+            with _failing(self._name + self.where(path), "read", self._errors):
+                self._obstore.head(self._store, path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def names(self, folder: str) -> list[str]:
+        """See `Store`."""
+        with _failing(self._name + self.where(folder), "read", self._errors):
+            found = self._obstore.list_with_delimiter(self._store, folder)
+        paths = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
+        return [path.rstrip("/").rpartition("/")[2] for path in paths]
+
+    def remove(self, path: str) -> None:
+        """See `Store`."""
+        with _failing(self._name + self.where(path), "removed", self._errors):
+            inside = [one["path"] for some in self._obstore.list(self._store, path) for one in some]
+            for one in [*inside, path]:
+                with contextlib.suppress(FileNotFoundError):
+                    self._obstore.delete(self._store, one)
+
+
+@contextlib.contextmanager
+def _failing(where: str, what: str, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+    """The place's own error becomes one sentence with the path; but for one that is read and does not exist."""
+    try:
+        yield
+    except errors as error:
+        if isinstance(error, FileNotFoundError) and what != "written":
+            raise
+        reason = getattr(error, "strerror", None) or _first_line(error)
+        msg = f"{where} cannot be {what} ({reason}); make room, or mend access to it on the driver and every executor"
+        raise StorageError(msg) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].strip()[:500]
+
+
+def open_store(url: str, *, name: str = "", probe: bool = False) -> Store:
+    """The folder at an absolute path or URL.
+
+    Args:
+        url: see the table above.
+        name: what it is, which errors begin with.
+        probe: whether to make sure that files are made exclusively there.
+
+    Raises:
+        UnsupportedFeatureError: they are not, or nothing here can, or obstore is not installed.
+        OptionError: the folder cannot be written to, or is no place that every machine sees alike.
+
+    Example:
+        >>> open_store("file:///data/wal").where("x")
+        '/data/wal/x'
+    """
+    store = _store_of(url, name)
+    if probe:
+        try:
+            is_exclusive = _is_exclusive(store)
+        except (StorageError, FileNotFoundError) as error:
+            msg = f"{name}{url} cannot be written to: {str(error).removeprefix(name)}"
+            raise OptionError(msg) from error
+        if not is_exclusive:
+            msg = (
+                f"{name}{url} cannot make a file exclusively, so that two attempts at one task would not agree: use a "
+                f"folder that all machines have mounted, or an object store with conditional writes"
+            )
+            raise UnsupportedFeatureError(msg)
+    return store
+
+
+def _store_of(url: str, name: str) -> Store:
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", url)
+    scheme = found[1].lower() if found else ""
+    if scheme in OBJECT_STORES:
+        return ObjectStore(url, name)
+    if scheme == "dbfs":
+        msg = f"{name}{url} is no path of a machine: give the one under which all have it, /Volumes/... or /dbfs/..."
+        raise OptionError(msg)
+    if scheme not in ("", "file"):
+        msg = (
+            f"{name}{url}: nothing here makes a file exclusively in {scheme}: use a folder that all machines have "
+            f"mounted, or one of {', '.join(f'{one}://' for one in OBJECT_STORES)}"
+        )
+        raise UnsupportedFeatureError(msg)
+    path = re.sub(r"^file:(//(localhost)?(?=/))?", "", url, flags=re.IGNORECASE)
+    if not path.startswith("/") or path.startswith("//"):
+        msg = f"{name}{url} is not an absolute path: every machine would take it for another folder"
+        raise OptionError(msg)
+    return LocalStore(path, name)
+
+
+def _is_exclusive(store: Store) -> bool:
+    """Whether of several writers at once exactly one makes a file, whose data is there afterwards."""
+    folder = f"probe-{uuid.uuid4().hex}"
+    writers = range(PROBE_WRITERS)
+    try:
+        with ThreadPoolExecutor(PROBE_WRITERS, thread_name_prefix="storage probe") as pool:
+            for number in range(PROBE_ROUNDS):
+                path = f"{folder}/{number}"
+                made = list(pool.map(lambda writer, path=path: store.create(path, b"%d" % writer), writers))
+                if made.count(True) != 1 or store.read(path) != b"%d" % made.index(True):
+                    return False
+    finally:
+        store.remove(folder)
+    return True

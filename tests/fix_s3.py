@@ -1,0 +1,61 @@
+"""An S3 server on this machine: moto's, which keeps objects in memory and obeys `If-None-Match`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+BUCKET = "wal-bucket"
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running server with one empty bucket.
+
+    Attributes:
+        url: of the bucket, for obstore.
+        environment: the variables by which clients find it.
+    """
+
+    url: str
+    environment: dict[str, str]
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """A server of the test's own, that this process's environment names."""
+    pytest.importorskip("obstore")
+    moto_server = pytest.importorskip("moto.server")
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    application: Any = moto_server.DomainDispatcherApplication(moto_server.create_backend_app)
+    # One request after the other: moto looks for the object and makes it in two steps.
+    server = make_server("127.0.0.1", 0, application, threaded=False)
+    thread = threading.Thread(target=server.serve_forever, name="s3 server", daemon=True)
+    thread.start()
+    endpoint = f"http://127.0.0.1:{server.port}"
+    environment = {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    # Its objects belong to the process, not to the server.
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/moto-api/reset", method="POST")).close()  # noqa: S310
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")).close()  # noqa: S310
+    try:
+        yield S3Server(f"s3://{BUCKET}", environment)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,156 @@
+"""Places for files: which URLs are which, what is exclusive there, and what their failures say."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from spark_mq_source.core.errors import MQSourceError, OptionError, StorageError, UnsupportedFeatureError
+from spark_mq_source.net import storage
+from spark_mq_source.net.storage import LocalStore, Store, open_store
+
+WRITERS = 8
+ROUNDS = 40
+
+
+def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+
+
+def race(store: Store) -> None:
+    """Many writers, many files: each has one maker, and its data."""
+    with ThreadPoolExecutor(WRITERS) as pool:
+        for number in range(ROUNDS):
+            path = f"a/{number}"
+            made = list(pool.map(lambda writer, path=path: store.create(path, b"%d" % writer), range(WRITERS)))
+            assert made.count(True) == 1
+            assert store.read(path) == b"%d" % made.index(True)
+    assert sorted(store.names("a"), key=int) == [str(number) for number in range(ROUNDS)]
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_of_many_writers_one_makes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool):
+    if not has_links:
+        without_links(monkeypatch)
+    race(open_store(str(tmp_path / "wal"), probe=True))
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("/data/wal", "/data/wal/x"),
+        ("file:/data/wal", "/data/wal/x"),
+        ("file:///data/wal", "/data/wal/x"),
+        ("FILE://localhost/data/wal", "/data/wal/x"),
+        ("/data/a:b", "/data/a:b/x"),
+    ],
+)
+def test_a_path_is_the_same_however_it_is_written(url: str, path: str):
+    assert open_store(url).where("x") == path
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "text"),
+    [
+        ("wal", OptionError, "wal is not an absolute path: every machine would take it for another folder"),
+        ("file:wal", OptionError, "is not an absolute path"),
+        ("file://host/wal", OptionError, "is not an absolute path"),
+        ("", OptionError, "is not an absolute path"),
+        ("dbfs:/wal", OptionError, "dbfs:/wal is no path of a machine: give .* /Volumes/... or /dbfs/..."),
+        ("hdfs://namenode/wal", UnsupportedFeatureError, "nothing here makes a file exclusively in hdfs: use a folder"),
+        ("nosuch:wal", UnsupportedFeatureError, "nothing here makes a file exclusively in nosuch"),
+    ],
+)
+def test_what_is_no_place_for_files_is_refused_in_a_sentence(url: str, kind: type[MQSourceError], text: str):
+    with pytest.raises(kind, match=f"^nsq: walDir .*{text}"):
+        open_store(url, name="nsq: walDir ")
+
+
+def overwrite(store: LocalStore, path: str, data: bytes) -> bool:
+    target = Path(store.where(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)
+    return True
+
+
+def test_a_place_that_overwrites_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(LocalStore, "create", overwrite)
+    with pytest.raises(UnsupportedFeatureError, match="cannot make a file exclusively"):
+        open_store(str(tmp_path), probe=True)
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_a_place_that_looks_before_it_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One writer after the other would not find that out."""
+    barrier = threading.Barrier(storage.PROBE_WRITERS)
+
+    def look_together(store: LocalStore, path: str, data: bytes) -> bool:
+        is_there = Path(store.where(path)).exists()
+        # All of them look before any writes.
+        barrier.wait(60)
+        return not is_there and overwrite(store, path, data)
+
+    monkeypatch.setattr(LocalStore, "create", look_together)
+    with pytest.raises(UnsupportedFeatureError, match="cannot make a file exclusively"):
+        open_store(str(tmp_path), probe=True)
+
+
+def test_a_folder_under_a_file_cannot_be_written_to(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        OptionError, match=f"walDir {tmp_path}/file/wal cannot be written to: {tmp_path}/file/wal/probe"
+    ):
+        open_store(str(tmp_path / "file" / "wal"), name="walDir ", probe=True)
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+@pytest.mark.parametrize("method", ["write", "create"])
+def test_a_full_disk_names_the_file_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, has_links: bool
+):
+    store = open_store(str(tmp_path), name="x ")
+    (tmp_path / "a").mkdir()
+    if not has_links:
+        without_links(monkeypatch)
+    with monkeypatch.context() as full:
+
+        def fsync(_: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        full.setattr(os, "fsync", fsync)
+        with pytest.raises(StorageError, match=f"^x {tmp_path}/a/b cannot be written .No space left on device.; make"):
+            getattr(store, method)("a/b", b"x")
+    assert list((tmp_path / "a").iterdir()) == []
+    getattr(store, method)("a/b", b"x")
+    assert store.read("a/b") == b"x"
+
+
+def test_folders_that_are_made_are_synced_with_their_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    synced: list[str] = []
+    sync = storage._sync_folder
+
+    def note(folder: Path) -> None:
+        synced.append(str(folder.relative_to(tmp_path.parent)))
+        sync(folder)
+
+    monkeypatch.setattr(storage, "_sync_folder", note)
+    open_store(str(tmp_path / "wal")).write("a/b/c", b"x")
+    name = tmp_path.name
+    assert synced == [name, f"{name}/wal", f"{name}/wal/a", f"{name}/wal/a/b"]
+
+
+def test_what_does_not_exist(tmp_path: Path):
+    store = open_store(str(tmp_path))
+    assert store.names("a") == []
+    assert not store.exists("a")
+    store.remove("a")
+    with pytest.raises(FileNotFoundError):
+        store.read("a")
