@@ -18,6 +18,7 @@ from spark_mq_source.core.compression import CODECS, compress, decompress
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import MQSourceError, UnwritableRowError
 from spark_mq_source.core.implementation import Implementation
+from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.nsq import _messages_python as nsq_python
 from spark_mq_source.nsq import commands as nsq_commands
 from spark_mq_source.nsq import messages as nsq_messages
@@ -26,6 +27,7 @@ from spark_mq_source.nsq.connection import NsqConnection
 from spark_mq_source.nsq.wire import MESSAGE, encode_frame
 from spark_mq_source.pulsar import wire as pulsar_wire
 from spark_mq_source.pulsar._pb import BrokerEntryMetadata, KeyValue, MessageMetadata, SingleMessageMetadata
+from spark_mq_source.pulsar.columns import COLUMNS
 from spark_mq_source.pulsar.commands import decode_command
 from spark_mq_source.pulsar.messages import WHOLE_ENTRY, EntryDecoder, EntryEncoder, hash_keys, open_rows
 from spark_mq_source.tubemq import _messages_python
@@ -60,6 +62,7 @@ PULSAR_COLUMNS = {
     "replicated_from": pa.string(),
     "broker_publish_time": TIME,
     "broker_index": pa.int64(),
+    "encryption_context": arrow_schema_of({"encryption_context": COLUMNS["encryption_context"][0]}).types[0],
 }
 TUBEMQ_COLUMNS = {
     "value": pa.binary(),

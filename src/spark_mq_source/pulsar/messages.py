@@ -383,7 +383,6 @@ class EntryDecoder:
         # By row; of those not yet taken.
         self._encryption_contexts: dict[int, dict[str, object]] = {}
         self._encryption_bytes = 0
-        self._body: bytes | memoryview = b""
         self._is_raw = on_encrypted == "raw"
         self.on_corrupt = on_corrupt
         self._verify_checksum = verify_checksum
@@ -448,7 +447,6 @@ class EntryDecoder:
                 than `max_pending_chunk_bytes`, or a column would pass 2 GiB.
         """
         columns = self._columns
-        self._body = body
         self.entry_messages = 1
         try:
             flags = columns.open_entry(body, self._verify_checksum)
@@ -457,7 +455,7 @@ class EntryDecoder:
                 return columns.append_single(None, ledger_id, entry_id)
             if flags == BATCH and emit:
                 return columns.append_batch(None, ledger_id, entry_id, ack_set, first_index, last_index)
-            return self._decode_special(flags, ledger_id, entry_id, ack_set, first_index, last_index, emit)
+            return self._decode_special(flags, body, ledger_id, entry_id, ack_set, first_index, last_index, emit)
         except EncryptedMessageError as error:
             raise error.within(f"message {ledger_id}:{entry_id}") from error.__cause__
         except CorruptMessageError as error:
@@ -475,6 +473,7 @@ class EntryDecoder:
     def _decode_special(  # noqa: PLR0911 - an entry is one of many things
         self,
         flags: int,
+        body: bytes | memoryview,
         ledger_id: int,
         entry_id: int,
         ack_set: Sequence[int],
@@ -504,7 +503,7 @@ class EntryDecoder:
             # The ciphertext of a batch is one row as well, so it is wanted as one.
             if not first_index <= 0 <= last_index:
                 return 0
-            return self._append_encrypted(ledger_id, entry_id)
+            return self._append_encrypted(body, ledger_id, entry_id)
         payload: bytes | bytearray | memoryview | None = None
         max_bytes = self._max_message_bytes
         if flags & CHUNKED:
@@ -527,10 +526,10 @@ class EntryDecoder:
             return columns.append_batch(payload, ledger_id, entry_id, ack_set, first_index, last_index)
         return columns.append_single(payload, ledger_id, entry_id)
 
-    def _append_encrypted(self, ledger_id: int, entry_id: int) -> int:
+    def _append_encrypted(self, body: bytes | memoryview, ledger_id: int, entry_id: int) -> int:
         if not self._wants_encryption_context:
             return self._columns.append_single(None, ledger_id, entry_id)
-        context, size = encryption_context_of(self._body)
+        context, size = encryption_context_of(body)
         appended = self._columns.append_single(None, ledger_id, entry_id)
         self._encryption_contexts[self._columns.rows - 1] = context
         self._encryption_bytes += size
