@@ -13,6 +13,10 @@ import pyarrow as pa
 from spark_mq_source.core.errors import DataLossError, MQSourceError
 from spark_mq_source.spark.tubemq import TubeMQFormat
 from spark_mq_source.tubemq.offsets import TopicPartition
+from spark_mq_source.tubemq.options import TubeMQOptions
+from spark_mq_source.tubemq.reader import TubeMQRange
+from spark_mq_source.tubemq.stream import TubeMQStream
+from tests.simulation.clockwork import here
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, common_faults
 from tests.simulation.spark import Checkpoint, DriverKilledError, Executors, JobFailedError, Query, read_task, write
 from tests.simulation.spark import _reading as reading_attempt
@@ -396,6 +400,20 @@ def check_replays(log: Checkpoint) -> None:
             raise ViolationError(f"batch {number} had {first[number]} and has {rows} when it is done again")
 
 
+class _BesideASlowSource(TubeMQFormat):
+    """The format in a query with another source, which takes its time between `latest` and `ranges` of this one."""
+
+    def open_stream(self, options: TubeMQOptions) -> TubeMQStream:
+        return _SlowlyPlanned(options)
+
+
+class _SlowlyPlanned(TubeMQStream):
+    def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[TubeMQRange]:
+        world = here()
+        world.sleep(world.dice("spark").choice((0.0, 3.0, 15.0)))
+        return super().ranges(start, end)
+
+
 class GroupRead:
     """Two queries that share a group, whose partitions the master moves between them."""
 
@@ -419,7 +437,14 @@ class GroupRead:
         options = FORMAT.parse_stream_options(reading_options(cluster, dice, **more))
         arrange(world, cluster, plan.faults)
         queries = [
-            Query(FORMAT, options, SCHEMA, Executors(slow=dice.choice((0.0, 0.3))), Checkpoint(), interval=1.0)
+            Query(
+                dice.choice((FORMAT, FORMAT, _BesideASlowSource())),
+                options,
+                SCHEMA,
+                Executors(slow=dice.choice((0.0, 0.3))),
+                Checkpoint(),
+                interval=1.0,
+            )
             for _ in range(2)
         ]
         over_at = world.now + seconds
