@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import random
 import re
@@ -89,8 +90,10 @@ def visible(broker: PulsarUnderTest, topic: str) -> list[int]:
     """What can be seen now, by the numbers that it holds."""
     reader = broker.client().create_reader(topic, official.MessageId.earliest)
     found = []
-    while reader.has_message_available():
-        found.append(int(reader.read_next(20_000).data()))
+    # Broker 2.10.1 counts what cannot be seen among what is there, so nothing may come.
+    with contextlib.suppress(official.Timeout):
+        while reader.has_message_available():
+            found.append(int(reader.read_next(5_000).data()))
     reader.close()
     return found
 
@@ -175,7 +178,7 @@ def test_an_attempt_that_fails_aborts_its_transaction(broker: PulsarUnderTest) -
 
 def test_an_attempt_that_is_killed_hides_what_comes_behind_it_until_its_time_is_up(broker: PulsarUnderTest) -> None:
     topic = broker.topic()
-    killed = PulsarWriter(options(broker, topic, transactionTimeout="3s"), TASK)
+    killed = PulsarWriter(options(broker, topic, transactionTimeout="8s"), TASK)
     killed.write(rows(*range(20)))
     killed._wait_until(lambda: not any(producer.pending for producer in killed._open))
     killed.close()
