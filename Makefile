@@ -75,6 +75,20 @@ mutants: setup ## Break the program in known ways, one at a time; print how many
 fuzz: setup ## Feed hostile bytes to the loops, built with sanitizers, for MINUTES=1; also SEED=n
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
 
+# What Maven has of each line that people run. It has no 2.11 but the first, no 3.0 and none after 4.0.
+PULSAR_VERSIONS ?= 2.10.1 2.11.0 3.3.6 4.0.8
+VERSION_TESTS := tests/behaviours/test_batch_read.py tests/behaviours/cli tests/behaviours/pulsar/test_no_creation.py \
+    tests/behaviours/pulsar/test_stream.py tests/behaviours/pulsar/test_writer.py \
+    tests/behaviours/pulsar/test_exactly_once.py tests/behaviours/pulsar/test_transactions.py
+
+.PHONY: test-versions
+test-versions: setup ## Run the suites of reading, streams and writing against other versions of Pulsar, one after the other
+	@failed=; for version in $(PULSAR_VERSIONS); do \
+	    echo "== Pulsar $$version"; \
+	    $(BIN)/python -m pytest --require-brokers --pulsar-version=$$version -k "not tubemq and not nsq" \
+	        $(VERSION_TESTS) $(PYTEST_FLAGS) || failed="$$failed $$version"; \
+	done; test -z "$$failed" || { echo "failed on Pulsar$$failed"; exit 1; }
+
 .PHONY: check
 check: setup ## ruff, mypy --strict, import-linter, codespell, drift of the README's tables and of generated code
 	$(BIN)/ruff format --check .

@@ -72,6 +72,12 @@ class PulsarUnderTest:
                 client.close()
         self._clients.clear()
 
+    def require_version(self, first: tuple[int, int], why: str) -> None:
+        """Skips, audibly, where the broker's version is older than one known to have what the test is about."""
+        version = self.admin.broker_version()
+        if tuple(map(int, version.split(".")[:2])) < first:
+            pytest.skip(f"Pulsar {version} {why}")
+
     def require_own(self) -> PulsarStandalone:
         """The broker's process, for tests that run its programs; skips where the broker is somebody else's."""
         if self.broker is None:

@@ -23,7 +23,7 @@ from tests.behaviours.pulsar.streams import started
 from tests.fix_brokers import PulsarUnderTest
 
 PARTITIONS = 3
-SECONDS = 10.0
+SECONDS = 20.0
 """More than any of these takes, and less than what is tried again until `operationTimeout` (30 s) has passed."""
 
 
