@@ -74,6 +74,8 @@ _PRODUCER_FENCED = 25
 COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
 """Its partition N is served by the broker that has transaction coordinator N (seen on broker 4.0.8)."""
 
+_PAST_EVERY_LEDGER = 2**62
+
 MAX_ENTRIES_AT_ONCE = 16
 """Entries looked at together: each is as large as a broker accepts, 5 MiB unless configured."""
 
@@ -250,7 +252,25 @@ class PulsarClient:
         Raises:
             MQSourceError: no answer in time, or a refusal.
         """
-        return self._probe(topic_partitions, {})
+        bounds = self._probe(topic_partitions, {})
+        ends = self.fetch_terminated_ends({tp: b.first for tp, b in bounds.items() if b.last == EARLIEST})
+        return bounds | {tp: Bounds(bounds[tp].first, end) for tp, end in ends.items()}
+
+    def fetch_terminated_ends(self, firsts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
+        """The end of those topic-partitions, of which the last message is not known, that have messages nevertheless.
+
+        GET_LAST_MESSAGE_ID has no answer for a topic that was terminated while its newest ledger was empty and then
+        loaded again (seen on 4.0.8). A subscription past every ledger has its cursor at the beginning of that ledger,
+        and an older one is kept only if it has messages.
+
+        Args:
+            firsts: just before the first message that is kept.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        ends = self.fetch_stored(dict.fromkeys(firsts, Position(_PAST_EVERY_LEDGER, 0)))
+        return {tp: end for tp, end in ends.items() if end.entry < 0 and end.ledger > firsts[tp].ledger}
 
     def fetch_positions_at(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, Position]:
         """Just before the first entry published at or after each time (its last position, where there is none).

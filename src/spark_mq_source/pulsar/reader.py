@@ -319,7 +319,7 @@ class _RangeReader:
             # An end that is not delivered is a marker, say, or was left out by compaction; but it was there.
             tp, end = self._task.topic_partition, self._task.end
             stored = self._client.fetch_stored({tp: end})[tp]
-            if stored < end:
+            if stored < end and end.entry >= 0:
                 self._report(past_the_end(tp, end, stored))
             return True
         if patience.expired:

@@ -61,6 +61,8 @@ class PulsarStream:
         self._pinning = PulsarClient(options)
         self._watchers: dict[TopicPartition, Consumer] = {}
         self._pins: dict[TopicPartition, Consumer] = {}
+        # Where those end of which a watcher cannot tell the last message.
+        self._terminated: dict[TopicPartition, Position] = {}
         self._target: Offsets | None = None
         # Where a range begins whose start is the last entry of a ledger that was read and is gone now.
         self._successors: dict[tuple[TopicPartition, Position], Position] = {}
@@ -204,17 +206,24 @@ class PulsarStream:
         def ask() -> dict[TopicPartition, Bounds]:
             for gone in self._watchers.keys() - set(partitions):
                 self._client.close_consumer(self._watchers.pop(gone))
+                self._terminated.pop(gone, None)
             missing = [tp for tp in partitions if tp not in self._watchers]
-            self._watchers |= self._client.open_consumers(dict.fromkeys(missing, EARLIEST))
+            opened = self._client.open_consumers(dict.fromkeys(missing, EARLIEST))
+            self._watchers |= opened
+            empty = {tp: one.opened.first for tp, one in opened.items() if one.opened.last == EARLIEST}
+            self._terminated = {tp: end for tp, end in self._terminated.items() if tp not in opened}
+            self._terminated |= self._client.fetch_terminated_ends(empty)
             asked = {tp: self._watchers[tp].request_bounds() for tp in partitions}
             try:
-                return self._client.wait_for(asked, "the last message")
+                bounds = self._client.wait_for(asked, "the last message")
             except MQSourceError:
                 # Unloaded, or its connection is gone: whoever has no answer is opened again.
                 for tp, answer in asked.items():
                     if not answer.done() or answer.exception() is not None:
                         self._client.close_consumer(self._watchers.pop(tp))
                 raise
+            ends = self._terminated.items()
+            return bounds | {tp: Bounds(bounds[tp].first, end) for tp, end in ends if bounds[tp].last == EARLIEST}
 
         return retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
 

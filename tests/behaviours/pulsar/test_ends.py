@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 
 import pytest
 
 from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.behaviours.pulsar.java_client import JavaClient
+from tests.behaviours.pulsar.streams import Query, rolled
+from tests.fix_brokers import PulsarUnderTest
 
 
 def values_of(mq: PulsarFormat, topic: str, **options) -> list[bytes | None]:
@@ -148,3 +151,20 @@ def test_the_brokers_own_times_and_indexes_are_exact(featured: PulsarFormat, jav
     assert indexes[13] > 13
     times = [row["broker_publish_time"] for row in rows]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("loaded_again", [False, True])
+def test_a_topic_terminated_with_an_empty_ledger_has_its_messages(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], loaded_again: bool
+):
+    topic = pulsar.topic()
+    values = rolled(pulsar, topic, 2, 3)
+    pulsar.client().create_producer(topic).close()
+    pulsar.admin.terminate(topic)
+    if loaded_again:
+        pulsar.admin.unload(topic)
+    assert PulsarFormat(pulsar).read(topic, "value string").column("value").to_pylist() == values
+    q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=2)
+    assert q.drain() == values
+    q.restart()
+    assert q.trigger() == []
