@@ -1,6 +1,7 @@
 """How much of what waits one trigger takes: limits in entries, rows and bytes become the positions where it ends.
 
-A broker delivers entries and positions count entries, so a limit in entries is exact. How many rows and bytes entries
+A broker delivers entries and positions count entries, so a limit in entries is exact (on 2.10, which does not tell
+where a ledger ends, a trigger that comes to the end of one takes fewer). How many rows and bytes entries
 hold no position tells: it is measured, at each trigger that has such a limit, from
 
 - the broker's index of messages, where the broker keeps one and shows it to clients: the rows between two entries;
