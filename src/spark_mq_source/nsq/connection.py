@@ -64,7 +64,16 @@ from spark_mq_source.nsq.compression import MAX_INPUT_BYTES, DeflateStream, Snap
 from spark_mq_source.nsq.error_codes import error_for_code
 from spark_mq_source.nsq.messages import encode_id_commands, scan_messages
 from spark_mq_source.nsq.options import parse_name
-from spark_mq_source.nsq.wire import ERROR, MAGIC, MESSAGE, MESSAGE_HEAD_BYTES, Frame, missing_bytes, take_frame
+from spark_mq_source.nsq.wire import (
+    ERROR,
+    MAGIC,
+    MESSAGE,
+    MESSAGE_HEAD_BYTES,
+    SIZE_BYTES,
+    Frame,
+    missing_bytes,
+    take_frame,
+)
 
 __all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "ConnectionState", "Event", "NsqConnection"]
 
@@ -134,7 +143,10 @@ class NsqConnection:
         self.authorized: Authorized | None = None
         self._identify = identify
         self._auth_secret = auth_secret
-        self._max_frame_bytes = max(max_message_bytes, _MAX_ANSWER_BYTES) + MESSAGE_HEAD_BYTES
+        self._max_message_bytes = max_message_bytes
+        # As `size` counts them, without itself.
+        self._max_message_size = max_message_bytes + MESSAGE_HEAD_BYTES - SIZE_BYTES
+        self._max_frame_size = max(self._max_message_size, _MAX_ANSWER_BYTES)
         self._interval_seconds = identify.heartbeat_interval_ms / 1000
         self._now = now
         self._silent_since = now
@@ -343,11 +355,11 @@ class NsqConnection:
         try:
             while self.state is not ConnectionState.STARTING_TLS and self._stream is stream:
                 if self._subscribed:
-                    count, end = scan_messages(data, offset, self._max_frame_bytes)
+                    count, end = scan_messages(data, offset, self._max_message_size)
                     if count:
                         self._events.append(Messages(data[offset:end], count))
                         offset = end
-                frame = take_frame(data, offset, self._max_frame_bytes)
+                frame = take_frame(data, offset, self._max_frame_size)
                 if frame is None:
                     break
                 offset += frame.size
@@ -363,7 +375,16 @@ class NsqConnection:
     def _take(self, frame: Frame) -> None:
         if frame.kind == MESSAGE:
             # Those that can be were taken before, by `scan_messages`.
-            msg = "a message before SUB" if not self._subscribed else f"a message of {frame.size} bytes"
+            value_bytes = frame.size - MESSAGE_HEAD_BYTES
+            if not self._subscribed:
+                msg = "a message before SUB"
+            elif value_bytes > self._max_message_bytes:
+                msg = (
+                    f"a message of {value_bytes} bytes, and maxMessageBytes is {self._max_message_bytes}: set it to "
+                    f"nsqd's -max-msg-size"
+                )
+            else:
+                msg = f"a message in a frame of {frame.size} bytes, which is too short for one"
             raise RemoteProtocolError(msg)
         if frame.kind == ERROR:
             error = decode_error(frame.data)

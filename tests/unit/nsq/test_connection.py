@@ -274,7 +274,7 @@ def test_what_came_before_a_refusal_counts() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (encode_frame(MESSAGE, bytes(25)), "a message of 33 bytes"),
+        (encode_frame(MESSAGE, bytes(25)), "a frame of 33 bytes, which is too short"),
         (b"\x7f\xff\xff\xff", "2147483647 bytes"),
         (encode_frame(RESPONSE, b"FINE"), "unknown answer"),
         (encode_frame(7, b"x"), "unknown type 7"),
@@ -294,8 +294,19 @@ def test_a_message_larger_than_allowed_is_refused_before_it_is_here() -> None:
     made.send(c.Sub("t", "c"))
     made.receive_data(OK + message(bytes(100_000)))
     assert len(made.events_received()) == 3
-    with pytest.raises(RemoteProtocolError, match="to 100034 are possible"):
-        made.receive_data(message(bytes(100_010))[:4])
+    with pytest.raises(RemoteProtocolError, match="to 100030 are possible"):
+        made.receive_data(message(bytes(100_001))[:4])
+
+
+def test_a_small_limit_of_messages_is_exact() -> None:
+    """Answers may be larger than the largest message."""
+    made = NsqConnection(c.Identify("i", "h", "u"), max_message_bytes=50, now=0.0)
+    made.receive_data(IDENTIFIED)
+    made.send(c.Sub("t", "c"))
+    made.receive_data(OK + message(bytes(50)))
+    assert len(made.events_received()) == 3
+    with pytest.raises(RemoteProtocolError, match="a message of 51 bytes, and maxMessageBytes is 50: set it to nsqd's"):
+        made.receive_data(message(bytes(51)))
 
 
 def test_memory_is_not_taken_for_what_is_only_announced() -> None:
