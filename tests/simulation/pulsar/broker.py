@@ -177,8 +177,8 @@ class Cluster:
         """`pulsar-admin topics unload`: whoever looks it up next may find another broker."""
         topic = self.topics.pop(name, None)
         if topic is not None:
-            self.world.note(f"{name}: unloaded by {self.owners[name].address}")
-            del self.owners[name]
+            owner = self.owners.pop(name, None)
+            self.world.note(f"{name}: unloaded by {owner and owner.address}")
             topic.unload(lambda: None)
 
     # -- who serves what

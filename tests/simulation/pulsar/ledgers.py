@@ -104,7 +104,7 @@ class ManagedLedger:
         entries: by position; those of removed ledgers are gone.
         history: every entry that was ever stored, and where: the truth.
         removed: ledgers that are gone.
-        last: the last entry (`lastConfirmedEntry`); it may be in a ledger that is gone.
+        last: the last entry (`lastConfirmedEntry`), or before the first one of the current ledger.
         cursors: by subscription.
     """
 
@@ -267,8 +267,10 @@ class ManagedLedger:
         """Removes what no durable cursor needs (`internalTrimLedgers`, retention 0); whether there was anything."""
         for cursor in self.cursors.values():
             # maybeUpdateCursorBeforeTrimmingConsumedLedger: who is at the end of a ledger goes on to the next one.
+            if not cursor.durable:
+                continue
             ledger, entry = cursor.mark
-            if entry + 1 >= self.ledgers.get(ledger, 0):
+            if ledger in self.ledgers and entry >= 0 and entry + 1 >= self.ledgers[ledger]:
                 following = next((other for other in self.ledgers if other > ledger), None)
                 if following is not None:
                     cursor.mark_delete((following, -1), now=now)
@@ -287,6 +289,8 @@ class ManagedLedger:
             for entry in range(self.ledgers.pop(ledger)):
                 del self.entries[ledger, entry]
             self.removed.add(ledger)
+        if self.last[0] in gone:
+            self.last = self.current, -1
         return True
 
     def truncate(self, *, now: float) -> None:

@@ -17,8 +17,10 @@ from spark_mq_source.core.errors import (
     ResourceBusyError,
     ServiceNotReadyError,
 )
-from spark_mq_source.pulsar.offsets import EARLIEST
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.stream import offsets_from_json
+from spark_mq_source.pulsar.transactions import Transaction
+from spark_mq_source.pulsar.writer import WriteReport
 from spark_mq_source.spark.pulsar import PulsarFormat
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, common_faults
 from tests.simulation.pulsar import oracle
@@ -51,6 +53,9 @@ SCHEMA = pa.schema(
     ]
 )
 
+
+PENDING_MESSAGE_BYTES = 600
+"""More than what a message under assembly takes besides its own bytes."""
 
 # -- what goes wrong
 
@@ -165,13 +170,65 @@ def check_nothing_leaks(world: World, cluster: Cluster) -> None:
 # -- what is there
 
 
-def fill(cluster: Cluster, names: Sequence[str], dice: Random, entries: int) -> None:
-    """Foreign producers publish: single messages, batches, and entries of transactions and in chunks."""
+def fill(cluster: Cluster, names: Sequence[str], dice: Random, entries: int, *, chunks: bool = False) -> None:
+    """Foreign producers publish single messages and batches, some in transactions, and with `chunks` larger ones."""
+    with_transactions = cluster.coordinators.count > 0 and dice.random() < 0.5
     for name in names:
-        for n in range(entries):
+        n = 0
+        while n < entries:
             prefix = f"{name.rsplit('-', 1)[-1]}-{n}"
+            draw = dice.random()
+            if chunks and draw < 0.5:
+                n += _fill_chunks(cluster, name, dice, prefix, n)
+                continue
+            txn = None
+            if with_transactions and draw > 0.7:
+                txn = cluster.coordinators.begin(0, 3_600_000)
+                cluster.coordinators.add(txn, (name,))
+                ends_at = dice.choice((0.0, 0.0, 0.1, 1.0))
+                commits = dice.random() < 0.5
+                cluster.world.after(ends_at, _ender(cluster, txn, commits=commits))
             count = dice.choice((1, 1, 2, 5))
-            cluster.publish(name, [f"{prefix}.{i}".encode() for i in range(count)], sequence_id=n)
+            values = [f"{prefix}.{i}".encode() for i in range(count)]
+            cluster.publish(name, values, sequence_id=n, txn=txn)
+            n += 1
+
+
+def _ender(cluster: Cluster, txn: tuple[int, int], *, commits: bool) -> Callable[[], None]:
+    return lambda: cluster.coordinators.end(txn, commits, lambda _: None)
+
+
+def _fill_chunks(cluster: Cluster, name: str, dice: Random, prefix: str, n: int) -> int:
+    """A message in chunks; some begin anew in their middle, under the same name and number; how many entries."""
+    parts = dice.randint(2, 4)
+    stored = 0
+    producer = dice.choice(("p", "q"))
+
+    def value(which: str) -> bytes:
+        return f"{prefix}{which}".ljust(40, which).encode()
+
+    def store(which: str, begin: int, end: int) -> None:
+        nonlocal stored
+        made = cluster.publish_chunks(name, value(which), parts, producer=producer, sequence_id=n)
+        for entry in made[begin:end]:
+            if dice.random() < 0.2:
+                cluster.publish(name, [f"{prefix}between{stored}".encode()], sequence_id=n)
+                stored += 1
+            cluster.store(name, entry)
+            stored += 1
+
+    kind = dice.choice(("whole", "whole", "anew", "again", "abandoned"))
+    if kind in {"anew", "abandoned"}:
+        # The producer was started again in the midst of the message, and counts from where it was.
+        store("a", 0, dice.randint(1, parts - 1))
+    if kind == "again":
+        # A receipt was lost: a part of the message is sent again.
+        upto = dice.randint(1, parts)
+        store("b", 0, upto)
+        store("b", dice.randint(0, upto - 1), parts)
+    elif kind != "abandoned":
+        store("b", 0, parts)
+    return stored
 
 
 def options_of(cluster: Cluster, **more: str) -> dict[str, str]:
@@ -179,15 +236,22 @@ def options_of(cluster: Cluster, **more: str) -> dict[str, str]:
     return {"serviceUrl": cluster.url, "topic": TOPIC, **more}
 
 
+def _readable_cluster(world: World, dice: Random) -> Cluster:
+    brokers, ledger_entries = dice.choice((1, 1, 2, 3)), dice.choice((3, 5, 10))
+    return Cluster(world, brokers=brokers, ledger_entries=ledger_entries, coordinators=1)
+
+
 class BatchRead:
     """A batch read while topics move, brokers die and ledgers are removed.
 
     Args:
         removal: whether messages that are not read yet may be removed.
+        chunks: whether there are messages in chunks.
     """
 
-    def __init__(self, *, removal: bool) -> None:
+    def __init__(self, *, removal: bool = False, chunks: bool = False) -> None:
         self._removal = removal
+        self._chunks = chunks
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
@@ -206,9 +270,9 @@ class BatchRead:
     def run(self, world: World, plan: Plan) -> str:
         """See `Scenario`."""
         dice = world.dice("scenario")
-        cluster = Cluster(world, brokers=dice.choice((1, 1, 2, 3)), ledger_entries=dice.choice((3, 5, 10)))
+        cluster = _readable_cluster(world, dice)
         names = cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
-        fill(cluster, names, dice, 6 * plan.size)
+        fill(cluster, names, dice, 6 * plan.size, chunks=self._chunks)
         for name in names:
             cluster.subscribe(name, "keeper")
         fails = dice.random() < 0.8
@@ -219,6 +283,9 @@ class BatchRead:
         }
         if dice.random() < 0.4:
             options["minPartitions"] = str(dice.randint(2, 8))
+        if self._chunks and dice.random() < 0.5:
+            # Enough for two messages: more than that is under way only where some were abandoned.
+            options["maxPendingChunkBytes"] = str(2 * (40 + PENDING_MESSAGE_BYTES))
         parsed = FORMAT.parse_options(options_of(cluster, **options))
         executors = Executors(
             speculation=dice.choice((0.0, 0.3)), zombies=dice.choice((0.0, 1.0)), slow=dice.choice((0.0, 0.05, 0.3))
@@ -232,7 +299,7 @@ class BatchRead:
         self, world: World, plan: Plan, cluster: Cluster, options: Any, executors: Executors, *, fails: bool
     ) -> str:
         names = cluster.names(TOPIC)
-        before = {name: oracle.rows_of(cluster, name) for name in names}
+        before = {name: oracle.deliverable_rows(cluster, name) for name in names}
         try:
             ranges = list(FORMAT.plan(options, ()))
         except MQSourceError as error:
@@ -293,7 +360,7 @@ class StreamRead:
     def run(self, world: World, plan: Plan) -> str:
         """See `Scenario`."""
         dice = world.dice("scenario")
-        cluster = Cluster(world, brokers=dice.choice((1, 1, 2, 3)), ledger_entries=dice.choice((3, 5, 10)))
+        cluster = _readable_cluster(world, dice)
         names = cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
         fill(cluster, names, dice, dice.choice((0, 2, 2 * plan.size)))
         for name in names:
@@ -600,9 +667,123 @@ def _rows_to_write(dice: Random, name: str, tasks: int, rows: int, *, keyed: boo
     return found
 
 
+class Commits:
+    """The end of a job: the driver commits or aborts the transactions of all its tasks, sometimes very many."""
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        found = list(common_faults(dice, streams=3, processes=("nobody",), seconds=0.5))
+        found += cluster_faults(dice, kinds=("unload", "kill_broker"), partitions=3, seconds=0.1)
+        return found
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        dice = world.dice("scenario")
+        cluster = Cluster(world, brokers=dice.choice((1, 2)), ledger_entries=200, coordinators=2)
+        names = cluster.create(TOPIC, dice.choice((0, 2)))
+        parsed = FORMAT.parse_write_options(
+            options_of(cluster, deliveryGuarantee="transaction", transactionTimeout="120s"), ["value"]
+        )
+        # A window of the driver has 500.
+        count = dice.choice((3, 20, 20, 20, 501, 620 + dice.randrange(500)))
+        reports = []
+        written: list[bytes] = []
+        for n in range(count):
+            txn = cluster.coordinators.begin(dice.randrange(2), 120_000)
+            name = names[dice.randrange(len(names))]
+            cluster.coordinators.add(txn, (name,))
+            written.append(f"row-{n}".encode())
+            position = cluster.publish(name, [written[-1]], txn=txn)
+            reports.append(WriteReport(1, Transaction(*txn, TopicPartition.parse(name), Position(*position))))
+        arrange(world, cluster, names, plan.faults)
+        commits = dice.random() < 0.7
+        outcome = "committed" if commits else "aborted"
+        try:
+            (FORMAT.commit if commits else FORMAT.abort)(parsed, reports)
+        except MQSourceError as error:
+            check_allowed_write(plan, Executors(), error)
+            outcome = "not committed"
+        at_once = len(_visible(cluster))
+        world.sleep(200.0)
+        visible = _visible(cluster)
+        if outcome == "committed" and sorted(visible) != sorted(written):
+            raise ViolationError(f"the commit succeeded: {oracle.difference(visible, written)}")
+        if outcome == "aborted" and visible:
+            raise ViolationError(f"aborted, and yet there: {visible[:8]}")
+        if outcome == "aborted" and not plan.faults and any(b.ongoing for b in cluster.buffers.values()):
+            raise ViolationError(f"aborted, and yet open; {at_once}")
+        if len(visible) != len(set(visible)):
+            raise ViolationError("rows are there twice")
+        check_nothing_leaks(world, cluster)
+        return outcome
+
+
+def _visible(cluster: Cluster) -> list[bytes]:
+    return [row[3] for name in cluster.names(TOPIC) for row in oracle.rows_of(cluster, name)]
+
+
+class Rebuilt:
+    """A position of before is used on a cluster that was built anew: it is past the end there."""
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        return list(common_faults(dice, streams=8, processes=("driver-1",), seconds=2.0))
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        dice = world.dice("scenario")
+        cluster = _readable_cluster(world, dice)
+        names = cluster.create(TOPIC, dice.choice((0, 1, 2)))
+        fill(cluster, names, dice, 4 + plan.size)
+        for name in names:
+            cluster.subscribe(name, "keeper")
+        options = options_of(cluster, **({"subscription": "query"} if dice.random() < 0.5 else {}))
+        parsed = FORMAT.parse_stream_options(options | {"startingOffsets": "earliest"})
+        query = Query(FORMAT, parsed, SCHEMA, Executors(), Checkpoint(), limited=dice.random() < 0.5)
+        ends: dict[TopicPartition, Position] = {}
+        for _ in range(20):
+            try:
+                query.run(until=lambda: bool(query.checkpoint.committed) and world.now > 3.0)
+            except DriverKilledError:
+                continue
+            except (JobFailedError, MQSourceError) as failed:
+                check_allowed(plan, failed.cause if isinstance(failed, JobFailedError) else failed)
+                continue
+            ends = offsets_from_json(query.checkpoint.offsets[-1][1])
+            break
+        if not ends:
+            return "not begun"
+        cluster.rebuild()
+        # Old positions are past the end there: fewer entries in ledgers of lower ids. Spark before 4.2 tells nobody the
+        # start, so an empty topic looks there like one that was read and trimmed.
+        for name in names:
+            for n in range(dice.choice((0 if query.limited else 2, 1, 3))):
+                cluster.publish(name, [f"other-{n}".encode()])
+        began = world.now
+        query.interval = 10.0
+        for _ in range(5):
+            try:
+                query.run(until=lambda: world.now > began + 300.0)
+            except DriverKilledError:
+                continue
+            except (JobFailedError, MQSourceError) as failed:
+                error = failed.cause if isinstance(failed, JobFailedError) else failed
+                if isinstance(error, DataLossError):
+                    return "noticed"
+                check_allowed(plan, error)
+                continue
+            break
+        raise ViolationError(
+            f"positions {[f'{at} {p}' for at, p in ends.items()]} are past the end, and nobody says so"
+        )
+
+
 SCENARIOS: Mapping[str, Scenario] = {
     "batch_read": BatchRead(removal=False),
     "batch_read_removal": BatchRead(removal=True),
+    "batch_read_chunks": BatchRead(chunks=True),
+    "commits": Commits(),
+    "rebuilt": Rebuilt(),
     "stream": StreamRead(subscription=False, removal=False),
     "stream_removal": StreamRead(subscription=False, removal=True),
     "stream_subscription": StreamRead(subscription=True, removal=False),
