@@ -163,7 +163,8 @@ class PulsarStream:
         """The tasks of one trigger; the same for the same positions, whenever it is asked.
 
         Raises:
-            DataLossError: the first trigger is done again, its start is not known, and `failOnDataLoss` is true.
+            DataLossError: `start` is past `end`, or the first trigger is done again and its start is not known; and
+                `failOnDataLoss` is true.
             MQSourceError: the cluster cannot be reached in time (only where the first trigger is done again, or where
                 `minPartitions` has something to split).
         """
@@ -171,8 +172,11 @@ class PulsarStream:
         if start == self._unplanned:
             begin = self._repeated(begin, finish)
         starts = {tp: begin.get(tp, EARLIEST) for tp in finish}
-        # An end before the start: `latest` found a topic made anew, of which nothing was read yet.
-        starts = {tp: at if at <= finish[tp] else EARLIEST for tp, at in starts.items()}
+        # An end before the start: `latest` found a topic made anew, of which nothing was read yet. Spark before 4.2
+        # does not tell `latest` the start, so it is noticed here.
+        for tp in [tp for tp, at in starts.items() if at > finish[tp]]:
+            self._report(past_the_end(tp, starts[tp], finish[tp]))
+            starts[tp] = EARLIEST
         # With a position instead of the word, the reader notices where a ledger has gone since.
         starts = {tp: self._firsts.get(tp, at) if at == EARLIEST else at for tp, at in starts.items()}
         # The reader takes a start that is gone for loss; here it is known to have been the last of its ledger.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.errors import DataLossError, OptionError
 from spark_mq_source.core.options import STREAM
 from spark_mq_source.pulsar.limits import share_out
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
@@ -129,3 +129,14 @@ def test_a_reader_goes_to_executors_without_its_connections():
     assert reader._stream is reader.stream
     copy.stop()
     reader.stop()
+
+
+def test_a_trigger_that_ends_before_its_start_is_loss():
+    # What Spark before 4.2 makes of a topic that was restored: it asks `latest` without a start.
+    options = {"serviceUrl": "pulsar://localhost:1", "topic": "t"}
+    at = TopicPartition(TOPIC, -1)
+    start, end = (offsets_to_json({at: position}) for position in (Position(40, 7), Position(35, 2)))
+    with pytest.raises(DataLossError, match=f"{TOPIC}: position 40:7 does not exist"):
+        PulsarStream(PulsarOptions.from_spark(options, STREAM)).ranges(start, end)
+    tolerant = PulsarStream(PulsarOptions.from_spark(options | {"failOnDataLoss": "false"}, STREAM))
+    assert [str(task) for task in tolerant.ranges(start, end)] == [f"{TOPIC} (earliest, 35:2]"]
