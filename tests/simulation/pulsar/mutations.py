@@ -1,0 +1,76 @@
+"""Ways to break the Pulsar side of the package, to prove that the exploration finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.simulation.mutations import Mutation
+
+MUTATIONS: Sequence[Mutation] = (
+    Mutation(
+        "A1",
+        "only the first 500 transactions of a job are ended, and the rest is not reported",
+        (
+            (
+                "pulsar/transactions.py",
+                "for start in range(0, len(asked), MAX_ENDS_IN_FLIGHT):",
+                "for start in range(0, min(1, len(asked))):",
+            ),
+        ),
+    ),
+    Mutation(
+        "A2",
+        "a change to the first entry of another ledger is not taken for a gap",
+        (
+            (
+                "pulsar/reader.py",
+                "                    self._check_gap(consumer, Position(ledger, entry), message)",
+                "                    message.entry_id and self._check_gap(consumer, Position(ledger, entry), message)",
+            ),
+        ),
+    ),
+    Mutation(
+        "A3",
+        "a transaction sends entries of unknown outcome again",
+        (
+            (
+                "pulsar/writer.py",
+                "sends_once = self._options.delivery_guarantee is DeliveryGuarantee.TRANSACTION",
+                "sends_once = False",
+            ),
+        ),
+    ),
+    Mutation(
+        "A4",
+        "exactly-once sends entries behind one that is not stored yet",
+        (
+            (
+                "pulsar/writer.py",
+                "if producer.numbers is not None and producer.pending:",
+                "if producer.numbers is None and producer.pending and False:",
+            ),
+        ),
+    ),
+    Mutation(
+        "A5",
+        "a position past the end of the topic is nothing new",
+        (
+            (
+                "pulsar/stream.py",
+                "far = {tp: at for tp, at in begin.items() if at > max(bounds[tp].first, bounds[tp].last)}",
+                "far: dict[TopicPartition, Position] = {}",
+            ),
+            ("pulsar/stream.py", "for tp in [tp for tp, at in starts.items() if at > finish[tp]]:", "for tp in []:"),
+        ),
+    ),
+    Mutation(
+        "A6",
+        "chunk 0 at another position does not begin a message anew",
+        (("pulsar/messages.py", "if pending is None or pending.start != position:", "if pending is None:"),),
+    ),
+    Mutation(
+        "end-off-by-one",
+        "a range ends before its last entry",
+        (("pulsar/reader.py", "if key > end_key:", "if key >= end_key:"),),
+    ),
+)
