@@ -63,16 +63,6 @@ MUTATIONS: Final[Sequence[Mutation]] = (
         ],
     ),
     Mutation(
-        "known-forgotten",
-        "where a trigger begins is the group's position, whatever the checkpoint has",
-        [("tubemq/stream.py", "max(known.get(tp, 0), self._held[tp].position)", "self._held[tp].position")],
-    ),
-    Mutation(
-        "taken-back-blindly",
-        "a partition that was lost is taken back at the query's position, though another member has read on",
-        [("tubemq/stream.py", "        if position < held.position:\n", "        if position != held.position:\n")],
-    ),
-    Mutation(
         "receipt-assumed",
         "a message whose connection broke counts as stored",
         [

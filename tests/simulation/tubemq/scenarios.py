@@ -36,6 +36,9 @@ EXECUTORS = ("executor-0", "executor-1", "executor-2")
 
 SERVERS = ("kill_broker", "stop_broker", "stall_broker", "kill_master")
 
+PATIENCE_SECONDS = 900.0
+"""How long after the last message a group may take to read everything, whatever has gone wrong."""
+
 MOST_RUNS = 12
 """Lives of a query's driver: each fault ends one at most."""
 
@@ -451,6 +454,8 @@ class GroupRead:
         ended: list[bool] = []
 
         def until() -> bool:
+            if world.now > over_at + PATIENCE_SECONDS:
+                raise ViolationError(f"not read within {PATIENCE_SECONDS} s: a group stands still")
             return bool(ended) or (world.now > over_at and _all_read(cluster, *queries) and not ended.append(True))
 
         def live(query: Query, later: float) -> int:
