@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from array import array
-from collections.abc import Callable, Generator, Iterator, Set
+from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ from spark_mq_source.nsq.commands import Pub
 from spark_mq_source.nsq.messages import MessageDecoder, message_ids
 from spark_mq_source.nsq.options import AckMode, NsqOptions, OnMaxAttempts
 from spark_mq_source.nsq.recent import RecentIds, split_ids
-from spark_mq_source.nsq.wal import TaskLog, open_folder
+from spark_mq_source.nsq.wal import Slot, TaskLog, open_folder
 from spark_mq_source.nsq.wire import MESSAGE_ID_BYTES
 
 if TYPE_CHECKING:
@@ -442,12 +442,25 @@ class _Collector(_Task):
         is_stored = False
         try:
             batch = self._sorted_out(consumer, batch, self._ids_known, self._recent.repeated(ids))
-            is_stored = not batch.num_rows or self._log.append(batch)
+            while not is_stored and not self._log.is_ended:
+                slots_seen = len(self._log.slots)
+                is_stored = not batch.num_rows or self._log.append(batch)
+                if not is_stored:
+                    batch = self._without(batch, self._log.slots[slots_seen:])
         finally:
             keeper.held = b""
             if not is_stored:
                 self._put_back(consumer, ids)
         return ids, is_stored
+
+    def _without(self, batch: pa.RecordBatch, slots: Sequence[Slot]) -> pa.RecordBatch:
+        """What these slots do not have: a message may time out here and be delivered to the attempt that made them."""
+        known: set[str] = set()
+        for slot in slots:
+            if not slot.is_end:
+                known |= self._log.ids(slot)
+        ids = batch.column("message_id").to_pylist()
+        return _only(batch, array("i", (row for row, id_ in enumerate(ids) if id_ not in known)))
 
     def _ids_known(self) -> set[str]:
         for slot in self._log.slots[self._slots_known :]:

@@ -158,7 +158,7 @@ class TaskLog:
     def append(self, batch: pa.RecordBatch) -> bool:
         """Writes rows, and tries to put them into the next slot; whether they are in the log now.
 
-        Where not, the slots that others made are known now, and the same can be tried again unless the log has ended.
+        If not, others have made slots, which are known now: the same messages may be in them, delivered to both.
 
         Raises:
             DataLossError: the batch is no longer wanted, or its folder was deleted.
@@ -171,10 +171,11 @@ class TaskLog:
         name = f"{uuid.uuid4().hex}.arrow"
         self._store.write(f"{self._folder}/{name}", data)
         slot = Slot(self.attempt, name, batch.num_rows, data.size, crc32c(memoryview(data)))
-        while not self.is_ended:
-            if self._claim(slot):
-                return True
-            self.catch_up()
+        if not self.is_ended and self._claim(slot):
+            return True
+        self.catch_up()
+        if slot in self.slots:  # made after all, though the store did not say so
+            return True
         self._store.remove(f"{self._folder}/{name}")
         return False
 
@@ -203,7 +204,8 @@ class TaskLog:
             StorageError: the folder is full, or cannot be written to.
         """
         note = {"refused": list(refused), "last": last}
-        self._store.write(f"{self._folder}/{self.attempt}{_FIN}", _document(note))
+        # Whole or not at all: half of it would look like damage to whoever plans the next batch.
+        self._store.create(f"{self._folder}/{self.attempt}{_FIN}", _document(note))
 
     def read(self, slot: Slot) -> Iterator[pa.RecordBatch]:
         """The rows of a slot, all of them checked before the first is given out.

@@ -35,11 +35,11 @@ class KillingStore(LocalStore):
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
         self._before("rows are written", path.endswith(".arrow"))
-        self._before("it is noted that they are finished", path.endswith(".fin"))
         super().write(path, data)
 
     def create(self, path: str, data: bytes) -> bool:
         self._before("their slot is made", path.rpartition("/")[2].isdecimal())
+        self._before("it is noted that they are finished", path.endswith(".fin"))
         return super().create(path, data)
 
     def exists(self, path: str) -> bool:

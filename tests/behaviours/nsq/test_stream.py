@@ -297,6 +297,28 @@ def test_two_attempts_at_once_agree(nsq: NsqUnderTest, query: Callable[..., Quer
     wait_until(lambda: in_flight(nsq, topic) == 0, "those that lost have put everything back")
 
 
+def test_a_message_that_another_attempt_has_written_down_meanwhile_is_not_written_down_again(
+    nsq: NsqUnderTest, query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+):
+    """It timed out here and was delivered there; both have it when this one comes to its slot."""
+    topic = nsq.topic("c")
+    nsq.publish(topic, *numbered(10))
+    q = query(nsq, topic)
+    end, tasks = q.plan()
+    append, others = TaskLog.append, iter([3])
+
+    def overtaken(log: TaskLog, batch: Any) -> bool:
+        for rows in others:
+            other = TaskLog(open_folder(q.options.wal_dir or ""), tasks[0].folder, tasks[0].task)
+            assert append(other, batch.slice(0, rows))
+        return append(log, batch)
+
+    monkeypatch.setattr(TaskLog, "append", overtaken)
+    assert sorted(values(read_tasks(q.options, tasks))) == numbered(10)
+    q.at = end
+    assert q.trigger() == []
+
+
 def test_a_new_checkpoint_finds_nothing_of_the_old_one(nsq: NsqUnderTest, query: Callable[..., Query]):
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(5, "old"))

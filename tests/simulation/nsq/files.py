@@ -14,7 +14,7 @@ from tests.simulation import clockwork
 
 SCHEME = "sim://"
 
-_open_store = wal.open_store
+_open_folder = wal.open_folder
 
 
 class Store:
@@ -113,17 +113,17 @@ def store() -> Store:
     return found
 
 
-def open_store(wal_dir: str, *, probe: bool = False) -> Any:
-    """`wal.open_store`, for paths of the simulated world too."""
+def open_folder(wal_dir: str, *, probe: bool = False) -> Any:
+    """`wal.open_folder`, for paths of the simulated world too."""
     if not wal_dir.startswith(SCHEME):
-        return _open_store(wal_dir, probe=probe)
+        return _open_folder(wal_dir, probe=probe)
     return store()
 
 
 def install() -> None:
-    """Puts `open_store` into the modules that have imported the real one."""
+    """Puts `open_folder` into the modules that have imported the real one."""
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("spark_mq_source.nsq"):
-            found: Callable[..., Any] | None = vars(module).get("open_store")
-            if found is _open_store:
-                vars(module)["open_store"] = open_store
+            found: Callable[..., Any] | None = vars(module).get("open_folder")
+            if found is _open_folder:
+                vars(module)["open_folder"] = open_folder

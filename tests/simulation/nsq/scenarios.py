@@ -215,7 +215,7 @@ def executors_of(world: World) -> Executors:
     """How Spark runs tasks this time."""
     dice = world.dice("scenario")
     return Executors(
-        speculation=dice.choice((0.0, 0.0, 0.3)),
+        speculation=dice.choice((0.0, 0.3, 1.0)),
         zombies=dice.choice((0.0, 1.0)),
         slow=dice.choice((0.0, 0.05, 1.5)),
         at_once=dice.choice((1, 2, 4)),
@@ -254,13 +254,13 @@ class Stream:
         dice = world.dice("scenario")
         cluster = cluster_of(world)
         given = where(cluster, dice) | {"topic": TOPIC, "channel": CHANNEL, "waldir": f"{files.SCHEME}wal"}
-        given["connectionspernsqd"] = dice.choice(("1", "1", "2"))
+        given["connectionspernsqd"] = "1" if plan.faults else dice.choice(("1", "2"))
         given["maxbatchrows"] = dice.choice(("1", "3", "100"))
         given["heartbeatinterval"] = dice.choice(("1s", "30s"))
         if dice.random() < 0.5:
             given["maxrowspertrigger"] = dice.choice(("2", "7", "50"))
-        if dice.random() < 0.3:
-            given["idletimeout"] = dice.choice(("50ms", "5s"))
+        if dice.random() < 0.5:
+            given["idletimeout"] = dice.choice(("50ms", "5s", "5s"))
         checkpoint = Checkpoint()
         query = Query(FORMAT, FORMAT.parse_stream_options(given), SCHEMA, executors_of(world), checkpoint)
         query.interval = dice.choice((0.1, 1.0))
@@ -325,7 +325,7 @@ class Drain:
         dice = world.dice("scenario")
         cluster = cluster_of(world)
         given = where(cluster, dice) | {"topic": TOPIC, "channel": CHANNEL, "waldir": f"{files.SCHEME}wal"}
-        given["connectionspernsqd"] = dice.choice(("1", "1", "2"))
+        given["connectionspernsqd"] = "1" if plan.faults else dice.choice(("1", "2"))
         given["maxbatchrows"] = dice.choice(("1", "3", "100"))
         given["idletimeout"] = dice.choice(("50ms", "2s"))
         if dice.random() < 0.5:
