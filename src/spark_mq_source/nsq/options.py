@@ -325,7 +325,10 @@ class NsqOptions(Options):
 
     # -- how
     connections_per_nsqd: int = option(
-        "Tasks for each nsqd, with a connection each.", default=1, check=between(1, 1000)
+        "Tasks for each nsqd, with a connection each. **Above 1, a message that nsqd delivers again may be in two "
+        "tasks of one batch:** a task recognises the messages of earlier batches and its own, not those of others.",
+        default=1,
+        check=between(1, 1000),
     )
     max_in_flight: int | None = option(
         "Messages that an nsqd may send ahead of our acknowledgements, on each connection (RDY).",
