@@ -118,6 +118,8 @@ class ManagedLedger:
         self.cursors: dict[str, Cursor] = {}
         self.last: Position = EARLIEST
         self.opened = False
+        self.expired = EARLIEST
+        """The last entry that TTL has taken from the cursors there were."""
 
     # -- life
 
@@ -310,5 +312,6 @@ class ManagedLedger:
                 break
             expired = position
         if expired is not None:
+            self.expired = max(self.expired, expired)
             for cursor in self.cursors.values():
                 cursor.mark_delete(expired, now=now)
