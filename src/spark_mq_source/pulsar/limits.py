@@ -19,7 +19,7 @@ from statistics import fmean
 
 import pyarrow as pa
 
-from spark_mq_source.core.errors import MQSourceError
+from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError
 from spark_mq_source.pulsar import commands
 from spark_mq_source.pulsar.client import Ledger, PulsarClient
 from spark_mq_source.pulsar.messages import EntryDecoder
@@ -27,7 +27,7 @@ from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPart
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.reader import MOST_IN_ENTRY
 
-__all__ = ["Limiter", "share_out"]
+__all__ = ["Limiter", "ProgressGuard", "share_out"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,9 @@ ROUNDS = 4
 
 REMEMBERED_ENTRIES = 16
 """How many entries the average of what was seen follows, about: few enough to keep up with a producer that changes."""
+
+CHECKED_TRIGGERS = 16
+"""Every how many triggers within one closed ledger an end is checked; of the first ones the 2nd, 4th and 8th is."""
 
 _INDEX = pa.schema([("broker_index", pa.int64())])
 
@@ -85,7 +88,7 @@ class _Waiting:
     @property
     def first(self) -> Position:
         """Where the first entry is, or after that; a start within a batch has part of its entry still to be read."""
-        return self.start if self.start.batch >= 0 else Position(self.start.ledger, self.start.entry + 1)
+        return _first_wanted(self.start)
 
     @property
     def inside(self) -> list[_Sample]:
@@ -337,6 +340,108 @@ class Limiter:
                 return -1  # it is gone
             known = self._ledger_ends[tp, ledger] = cursor.entry
         return known
+
+
+class ProgressGuard:
+    """Checks where limited triggers end against what the broker delivers. Used by one thread.
+
+    The limiter computes an end from the lengths of ledgers. A broker whose answer it misreads (2.10.1 was one) sends a
+    query through positions past the end of a closed ledger for ever: offsets grow and no trigger has a row. So of the
+    triggers that begin and end in one closed ledger a few are checked. A check takes one subscription and one entry,
+    about what the limiter itself takes at each trigger.
+
+    Args:
+        client: fetches entries; its owner closes it.
+        options: the query's options.
+    """
+
+    def __init__(self, client: PulsarClient, options: PulsarOptions) -> None:
+        self._client = client
+        self._options = options
+        # The closed ledger that the last triggers began and ended in, and how many they were.
+        self._within: dict[TopicPartition, tuple[int, int]] = {}
+        self._warned: set[TopicPartition] = set()
+
+    def check(
+        self,
+        starts: Mapping[TopicPartition, Position],
+        ends: Mapping[TopicPartition, Position],
+        cuts: Mapping[TopicPartition, Position],
+    ) -> dict[TopicPartition, Position]:
+        """`cuts`, moved to the next entry in topic-partitions that have one but of which the trigger would read none.
+
+        Where no entry comes, a cut past its start is kept: the task that reads the range fails by itself then.
+
+        Args:
+            starts: where the trigger begins.
+            ends: the last messages.
+            cuts: what the limits made of `ends`.
+
+        Raises:
+            RequestTimeoutError: the limits let nothing through, and no entry comes within `operationTimeout`.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        behind = [tp for tp in sorted(cuts) if starts[tp] < ends[tp]]
+        self._count(behind, starts, ends, cuts)
+        # One topic-partition may have no turn, but not all of them.
+        stalled = all(cuts[tp] <= starts[tp] for tp in behind)
+        suspects = behind if stalled else [tp for tp in behind if starts[tp] < cuts[tp] and self._is_due(tp)]
+        if not suspects:
+            return dict(cuts)
+        found = self._client.fetch_first_entries({tp: _first_wanted(starts[tp]) for tp in suspects})
+        if stalled and not found:
+            tp, waited_ms = suspects[0], self._options.operation_timeout_ms
+            msg = (
+                f"pulsar-native: {tp}: no message came within {waited_ms} ms after {starts[tp]}, though the last one "
+                f"is {ends[tp]}, so the query makes no progress: check the broker's log and whether a transaction is "
+                f"left open, then restart the query, or raise operationTimeout"
+            )
+            raise RequestTimeoutError(msg)
+        moved = dict(cuts)
+        for tp, message in found.items():
+            entry = Position(message.ledger_id, message.entry_id)
+            if entry > cuts[tp]:
+                moved[tp] = min(entry, ends[tp])
+                self._warn(tp, starts[tp], cuts[tp], entry)
+        return moved
+
+    def _count(
+        self,
+        behind: Sequence[TopicPartition],
+        starts: Mapping[TopicPartition, Position],
+        ends: Mapping[TopicPartition, Position],
+        cuts: Mapping[TopicPartition, Position],
+    ) -> None:
+        """Counts the triggers in a row that began and ended in one closed ledger."""
+        within = {}
+        for tp in behind:
+            ledger = starts[tp].ledger
+            if cuts[tp].ledger == ledger < ends[tp].ledger:
+                before, count = self._within.get(tp, (ledger, 0))
+                # One without a turn is as it was.
+                within[tp] = ledger, (count if before == ledger else 0) + (cuts[tp] > starts[tp])
+        self._within = within
+
+    def _is_due(self, tp: TopicPartition) -> bool:
+        _, count = self._within.get(tp, (0, 1))
+        return count in {2, 4, 8} or count % CHECKED_TRIGGERS == 0
+
+    def _warn(self, tp: TopicPartition, start: Position, cut: Position, entry: Position) -> None:
+        if tp not in self._warned:
+            self._warned.add(tp)
+            logger.warning(
+                "pulsar-native: %s: the limits end a trigger at %s, but the next message after %s is %s, so it ends "
+                "there: please report this with the broker's version",
+                tp,
+                cut,
+                start,
+                entry,
+            )
+
+
+def _first_wanted(start: Position) -> Position:
+    """The first entry after a position is there, or after that; one within a batch has part of its entry to be read."""
+    return start if start.batch >= 0 or start == EARLIEST else Position(start.ledger, start.entry + 1)
 
 
 def share_out(

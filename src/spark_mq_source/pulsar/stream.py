@@ -14,7 +14,7 @@ from typing import TypeVar
 from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, TopicNotFoundError
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.pulsar.client import PulsarClient
-from spark_mq_source.pulsar.limits import Limiter
+from spark_mq_source.pulsar.limits import Limiter, ProgressGuard
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition, decode_offsets, encode_offsets
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.planner import (
@@ -56,6 +56,7 @@ class PulsarStream:
         self.newest: dict[str, object] | None = None
         self._client = PulsarClient(options)
         self._limiter = Limiter(self._client, options)
+        self._guard = ProgressGuard(self._client, options)
         # The subscription is exclusive: when anything fails, closing the connection is the one sure way to let go of
         # every consumer that was opened.
         self._pinning = PulsarClient(options)
@@ -120,6 +121,7 @@ class PulsarStream:
         Raises:
             DataLossError: a topic-partition has vanished, lost unread messages, or ends before the position that was
                 read last, and `failOnDataLoss` is true.
+            RequestTimeoutError: the limits let nothing through, and no message comes though the broker has more.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         given = {} if start is None else offsets_from_json(start)
@@ -148,7 +150,7 @@ class PulsarStream:
         self._firsts = self._before_first([tp for tp, end in ends.items() if begin.get(tp, EARLIEST) == EARLIEST < end])
         if limited and start is not None:
             starts = {tp: self._firsts.get(tp, begin.get(tp, EARLIEST)) for tp in ends}
-            ends = self._limiter.limit(starts, ends)
+            ends = self._guard.check(starts, ends, self._limiter.limit(starts, ends))
         return offsets_to_json(ends)
 
     def aim_at_now(self) -> None:
