@@ -8,6 +8,7 @@ the protocol's `regressions.py`.
 
 from __future__ import annotations
 
+import gc
 import logging
 import traceback
 from collections import Counter
@@ -188,6 +189,11 @@ def run_seeds(protocol: str, first: int, count: int) -> tuple[Counter[str], list
     """Runs seeds one after the other: how often what became of them, and the failures."""
     # Thousands of warnings say nothing; one seed again (`seed`) has its own.
     logging.disable(logging.CRITICAL)
+    # What is loaded stays loaded: the collections after each world need not look at it.
+    scenarios(protocol)
+    standins.install()
+    gc.collect()
+    gc.freeze()
     outcomes: Counter[str] = Counter()
     failures = []
     for seed in range(first, first + count):

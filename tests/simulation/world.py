@@ -11,9 +11,11 @@ library (threads, clocks, sockets, dice) while a world runs.
 
 from __future__ import annotations
 
+import gc
 import heapq
 import itertools
 import random
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -293,15 +295,29 @@ class World:
 
     @contextmanager
     def running(self) -> Iterator[World]:
-        """While this lasts, the stand-ins of the standard library belong to this world."""
+        """While this lasts, the stand-ins of the standard library belong to this world.
+
+        No garbage is collected meanwhile: a generator of a dead process would be closed in the midst of another one's
+        work, and when that happens depends on what ran before this world.
+        """
         previous, clockwork.world = clockwork.world, self
+        was_collecting = gc.isenabled()
+        gc.disable()
         try:
             yield self
         finally:
+            hook, sys.unraisablehook = sys.unraisablehook, _leave_out_the_dead
             try:
                 self._end()
+                self._fibers.clear()
+                self._ready.clear()
+                # While this world is the one that runs: what is closed now must not touch another one.
+                gc.collect()
             finally:
+                sys.unraisablehook = hook
                 clockwork.world = previous
+                if was_collecting:
+                    gc.enable()
 
     def run(self, main: Callable[[], Any]) -> Any:
         """Runs a function as the first fiber until it has ended, and everybody else meanwhile; returns its result.
@@ -391,3 +407,9 @@ class World:
                 fiber.greenlet.throw(KilledError)
         self.current = None
         self._timers.clear()
+
+
+def _leave_out_the_dead(unraisable: Any) -> None:
+    """Says nothing of what dead processes could not do any more."""
+    if not isinstance(unraisable.exc_value, KilledError):
+        sys.__unraisablehook__(unraisable)
