@@ -65,7 +65,7 @@ class Cluster:
         self.writes = WriteFaults()
         self.deduplicates = deduplicates
         self.ledger_entries = ledger_entries
-        self.coordinators = Coordinators(world, self._loaded_buffer, coordinators)
+        self.coordinators = Coordinators(world, self._loaded_buffer, coordinators, self._stored_by)
         self.coordinators.on_ended.append(self._txn_ended)
         self.created: set[str] = set()
         """Topics that a client has made."""
@@ -207,6 +207,10 @@ class Cluster:
                 faults=self.writes,
             )
         return topic
+
+    def _stored_by(self, name: str) -> float:
+        topic = self.topics.get(name)
+        return self.world.now if topic is None else topic.stored_by
 
     def _loaded_buffer(self, name: str) -> TransactionBuffer:
         return self.load(name).buffer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING
 
 from spark_mq_source.pulsar import commands
@@ -98,6 +99,7 @@ class Producer:
         self.name = name
         self.epoch = command.epoch or 0
         self.is_user_named = command.user_provided_producer_name is not False
+        self.receipts_from = 0.0
 
 
 class _Write:
@@ -187,6 +189,11 @@ class Topic:
         self._receipt(write.producer, write.send, position)
         self._close_finished()
 
+    @property
+    def stored_by(self) -> float:
+        """When all that has been sent until now is stored: entries and markers are stored in order."""
+        return max(self._write_at, self.world.now) if self._writing else self.world.now
+
     def close_when_stored(self, producer: Producer, done: Callable[[], None]) -> None:
         """CLOSE_PRODUCER by the client: what is being stored has its receipt before the answer."""
         self._closing.append((producer, done))
@@ -263,10 +270,10 @@ class Topic:
         receipt = commands.SendReceipt(
             producer.producer_id, send.sequence_id, commands.MessageId(*position), highest % (1 << 64)
         )
-        delay = self._faults.receipt_delay()
-        if delay is None:
-            return
-        producer.connection.reply_after(delay, receipt)
+        # Receipts are in the order of what is stored: one that is late, or never comes, holds the next ones back.
+        producer.receipts_from = max(producer.receipts_from, self.world.now + self._faults.receipt_delay())
+        if producer.receipts_from < inf:
+            producer.connection.reply_after(producer.receipts_from - self.world.now, receipt)
 
     @staticmethod
     def _send_error(producer: Producer, sequence_id: int, code: int, text: str) -> None:
@@ -332,7 +339,8 @@ class WriteFaults:
         self._sent += 1
         return self.sends.get(self._sent - 1)
 
-    def receipt_delay(self) -> float | None:
-        """How late the next receipt is; None for never."""
+    def receipt_delay(self) -> float:
+        """How late the next receipt is; infinite for never."""
         self._received += 1
-        return self.receipts.get(self._received - 1, 0.0)
+        late = self.receipts.get(self._received - 1, 0.0)
+        return inf if late is None else late

@@ -91,13 +91,20 @@ class Coordinators:
         ended: all that were decided, by how.
     """
 
-    def __init__(self, world: World, buffer_of: Callable[[str], TransactionBuffer], count: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        buffer_of: Callable[[str], TransactionBuffer],
+        count: int,
+        stored_by: Callable[[str], float],
+    ) -> None:
         self.count = count
         self.open: dict[TxnId, Transaction] = {}
         self.ended: dict[TxnId, bool] = {}
         self.on_ended: list[Callable[[str], None]] = []
         self._world = world
         self._buffer_of = buffer_of
+        self._stored_by = stored_by
         self._next = [0] * count
         self._dice = world.dice("coordinators")
 
@@ -133,6 +140,11 @@ class Coordinators:
         self._world.after(self._dice.random() * 0.01, lambda: self._finish(txn, found, done))
 
     def _finish(self, txn: TxnId, transaction: Transaction, done: Callable[[int | None], None]) -> None:
+        # A marker is appended as entries are: behind those that are being stored.
+        stored_by = max(map(self._stored_by, sorted(transaction.partitions)), default=self._world.now)
+        if stored_by > self._world.now:
+            self._world.at(stored_by, lambda: self._finish(txn, transaction, done))
+            return
         if self.open.get(txn) is transaction:
             del self.open[txn]
             mine = [least for most, least in self.open if most == txn[0]]
