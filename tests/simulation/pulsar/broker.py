@@ -39,6 +39,7 @@ class Cluster:
         ledger_entries: entries of a ledger.
         deduplicates: whether deduplication is on.
         coordinators: of transactions; 0 where they are off.
+        places_cursors: False for the cursors of 2.10.1, and its name; all else is as 4.0.8 has it.
 
     Attributes:
         url: for `serviceUrl`.
@@ -55,8 +56,10 @@ class Cluster:
         ledger_entries: int = 10,
         deduplicates: bool = False,
         coordinators: int = 0,
+        places_cursors: bool = True,
     ) -> None:
         self.world = world
+        self.places_cursors = places_cursors
         self.partitions: dict[str, int] = {}
         self.storage: dict[str, ManagedLedger] = {}
         self.buffers: dict[str, TransactionBuffer] = {}
@@ -99,7 +102,9 @@ class Cluster:
                 self._make(name)
 
     def _make(self, name: str) -> None:
-        ledger = ManagedLedger(self._next_ledger, ledger_entries=self.ledger_entries)
+        ledger = ManagedLedger(
+            self._next_ledger, ledger_entries=self.ledger_entries, places_cursors=self.places_cursors
+        )
         self.storage[name] = ledger
         self.buffers[name] = TransactionBuffer(ledger)
 
@@ -446,7 +451,8 @@ class Connection:
             supports_get_partitioned_metadata_without_auto_creation=True,
         )
         version = min(command.protocol_version, 21)
-        self.reply(commands.Connected("Pulsar Server4.0.8", version, DEFAULT_MAX_MESSAGE_BYTES, flags))
+        name = "Pulsar Server4.0.8" if self.cluster.places_cursors else "Pulsar Server2.10.1"
+        self.reply(commands.Connected(name, version, DEFAULT_MAX_MESSAGE_BYTES, flags))
 
     def _partitioned_metadata(self, command: commands.PartitionedMetadata) -> None:
         cluster, topic = self.cluster, command.topic

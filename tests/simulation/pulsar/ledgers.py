@@ -106,11 +106,13 @@ class ManagedLedger:
         removed: ledgers that are gone.
         last: the last entry (`lastConfirmedEntry`), or before the first one of the current ledger.
         cursors: by subscription.
+        places_cursors: whether a cursor of a non-durable subscription is moved to an entry that is there.
     """
 
-    def __init__(self, next_id: Callable[[], int], *, ledger_entries: int) -> None:
+    def __init__(self, next_id: Callable[[], int], *, ledger_entries: int, places_cursors: bool = True) -> None:
         self._next_id = next_id
         self.ledger_entries = ledger_entries
+        self.places_cursors = places_cursors
         self.ledgers: dict[int, int] = {}
         self.entries: dict[Position, Entry] = {}
         self.history: dict[Position, Entry] = {}
@@ -250,7 +252,8 @@ class ManagedLedger:
             if start[0] < 0:
                 start = self.first
             read = self.next_valid(start)
-            mark = self.previous(read)
+            # 2.10.1 leaves it where it was asked for: past the end of a closed ledger, or in one that is gone.
+            mark = self.previous(read) if self.places_cursors else start
         cursor = self.cursors[name] = Cursor(self, name, durable=False, mark=mark, read=read)
         return cursor
 
@@ -283,6 +286,9 @@ class ManagedLedger:
         if not gone:
             return False
         highest = gone[-1], self.ledgers[gone[-1]] - 1
+        if not self.places_cursors:
+            # 2.10.1 moves them to the first ledger that is kept.
+            highest = next(ledger for ledger in self.ledgers if ledger > gone[-1]), -1
         for cursor in self.cursors.values():
             # advanceCursorsIfNecessary
             if cursor.mark < highest <= self.last:

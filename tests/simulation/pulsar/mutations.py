@@ -69,6 +69,18 @@ MUTATIONS: Sequence[Mutation] = (
         (("pulsar/messages.py", "if pending is None or pending.start != position:", "if pending is None:"),),
     ),
     Mutation(
+        "2.10-ledger-end",
+        "limits pass the end of a closed ledger on 2.10 for ever, and no guard notices",
+        (
+            ("pulsar/limits.py", "if cursor.entry == END_OF_LEDGER - 1:", "if False:"),
+            (
+                "pulsar/stream.py",
+                "ends = self._guard.check(starts, ends, self._limiter.limit(starts, ends))",
+                "ends = self._limiter.limit(starts, ends)",
+            ),
+        ),
+    ),
+    Mutation(
         "end-off-by-one",
         "a range ends before its last entry",
         (("pulsar/reader.py", "if key > end_key:", "if key >= end_key:"),),

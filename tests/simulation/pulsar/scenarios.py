@@ -57,6 +57,9 @@ SCHEMA = pa.schema(
 PENDING_MESSAGE_BYTES = 600
 """More than what a message under assembly takes besides its own bytes."""
 
+MOST_EMPTY_BATCHES = 100
+"""More batches in a row without a row than there can be: a topic has fewer entries."""
+
 # -- what goes wrong
 
 
@@ -236,9 +239,14 @@ def options_of(cluster: Cluster, **more: str) -> dict[str, str]:
     return {"serviceUrl": cluster.url, "topic": TOPIC, **more}
 
 
-def _readable_cluster(world: World, dice: Random) -> Cluster:
-    brokers, ledger_entries = dice.choice((1, 1, 2, 3)), dice.choice((3, 5, 10))
-    return Cluster(world, brokers=brokers, ledger_entries=ledger_entries, coordinators=1)
+def _readable_cluster(world: World, dice: Random, *, places_cursors: bool = True) -> Cluster:
+    return Cluster(
+        world,
+        brokers=dice.choice((1, 1, 2, 3)),
+        ledger_entries=dice.choice((3, 5, 10)),
+        coordinators=1,
+        places_cursors=places_cursors,
+    )
 
 
 class BatchRead:
@@ -343,11 +351,13 @@ class StreamRead:
     Args:
         subscription: whether it has one of its own, which keeps what is not read; then nothing can be lost.
         removal: whether messages that are not read yet may be removed.
+        places_cursors: False on a cluster with the cursors of 2.10.1; then every trigger has a limit.
     """
 
-    def __init__(self, *, subscription: bool, removal: bool) -> None:
+    def __init__(self, *, subscription: bool, removal: bool, places_cursors: bool = True) -> None:
         self._subscription = subscription
         self._removal = removal
+        self._places_cursors = places_cursors
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
@@ -366,7 +376,7 @@ class StreamRead:
     def run(self, world: World, plan: Plan) -> str:
         """See `Scenario`."""
         dice = world.dice("scenario")
-        cluster = _readable_cluster(world, dice)
+        cluster = _readable_cluster(world, dice, places_cursors=self._places_cursors)
         names = cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
         fill(cluster, names, dice, dice.choice((0, 2, 2 * plan.size)))
         for name in names:
@@ -380,7 +390,7 @@ class StreamRead:
         }
         if dice.random() < 0.4:
             options["minPartitions"] = str(dice.randint(2, 8))
-        if dice.random() < 0.5:
+        if dice.random() < 0.5 or not self._places_cursors:
             options[dice.choice(("maxEntriesPerTrigger", "maxRowsPerTrigger"))] = str(dice.choice((1, 3, 10)))
         if self._subscription:
             options["subscription"] = "query"
@@ -393,7 +403,7 @@ class StreamRead:
                 speculation=dice.choice((0.0, 0.3)), zombies=dice.choice((0.0, 1.0)), slow=dice.choice((0.0, 0.0, 0.1))
             ),
             Checkpoint(),
-            limited=dice.random() < 0.8,
+            limited=dice.random() < 0.8 or not self._places_cursors,
         )
         self._begins_at_latest = options["startingOffsets"] == "latest"
         self._publish(world, cluster, plan, dice)
@@ -423,6 +433,7 @@ class StreamRead:
         def has_all() -> bool:
             if world.now >= give_up:
                 return True
+            self._check_progress(query)
             if self._subscription and query.checkpoint.committed:
                 for ledger in cluster.storage.values():
                     ledger.cursors.pop("keeper", None)
@@ -450,6 +461,13 @@ class StreamRead:
         if world.now >= give_up:
             raise ViolationError(f"the query makes no progress; offsets {query.checkpoint.offsets[-1:]}")
         return "read"
+
+    @staticmethod
+    def _check_progress(query: Query) -> None:
+        sink = query.checkpoint.sink
+        last = range(len(sink) - MOST_EMPTY_BATCHES, len(sink))
+        if last[0] >= 0 and not any(sink.get(number) for number in last):
+            raise ViolationError(f"{len(last)} batches without a row; offsets {query.checkpoint.offsets[-1:]}")
 
     def _check_loss(self, cluster: Cluster, error: DataLossError, *, fails: bool) -> None:
         if not fails:
@@ -791,6 +809,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "commits": Commits(),
     "rebuilt": Rebuilt(),
     "stream": StreamRead(subscription=False, removal=False),
+    "stream_2_10": StreamRead(subscription=False, removal=False, places_cursors=False),
     "stream_removal": StreamRead(subscription=False, removal=True),
     "stream_subscription": StreamRead(subscription=True, removal=False),
     "write_at_least_once": Write("at-least-once"),
