@@ -85,4 +85,60 @@ MUTATIONS: Sequence[Mutation] = (
         "a range ends before its last entry",
         (("pulsar/reader.py", "if key > end_key:", "if key >= end_key:"),),
     ),
+    Mutation(
+        "resume-from-start",
+        "after a lost connection a range begins again where it began",
+        (("pulsar/reader.py", "self._done = Position(ledger, entry)", "self._done = self._done"),),
+    ),
+    Mutation(
+        "start-included",
+        "the entry at which a range starts belongs to it",
+        (("pulsar/reader.py", "emit = key == start_key and not whole", "emit = key == start_key"),),
+    ),
+    Mutation(
+        "cursor-trusted",
+        "a cursor that the broker has moved past what was received means nothing",
+        (("pulsar/reader.py", "        if cursor <= received:\n", "        if cursor:\n"),),
+    ),
+    Mutation(
+        "ambiguous-commit",
+        "a transaction whose END got no answer, and is not there any more, counts as committed",
+        (("pulsar/transactions.py", "error.is_ambiguous and _is_visible(client, one)", "error.is_ambiguous"),),
+    ),
+    Mutation(
+        "receipt-assumed",
+        "entries whose connection broke count as stored",
+        (
+            (
+                "pulsar/writer.py",
+                "        for entry in unsent:\n            self._send_entry(producer, entry)\n",
+                "        producer.pending.clear()\n        producer.pending_bytes = 0\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "let-go-early",
+        "the durable subscription lets go of entries that were not read yet",
+        (
+            (
+                "pulsar/stream.py",
+                "Position(at.ledger, max(at.entry - 1, -1))",
+                "Position(at.ledger + 1, 5)",
+            ),
+        ),
+    ),
+    Mutation(
+        "unfenced-abort",
+        "an attempt aborts its transaction while its producers are open",
+        (
+            (
+                "pulsar/writer.py",
+                "                if producer.session is not None and producer.pending:\n"
+                "                    # Behind what a broker does not take yet, CLOSE_PRODUCER may come too late.\n"
+                "                    producer.session.close()\n"
+                "            for producer in self._open:\n",
+                "                transaction.abort()\n",
+            ),
+        ),
+    ),
 )
