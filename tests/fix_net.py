@@ -573,8 +573,9 @@ class FaultProxy:
                     self._change.wait_for(lambda r=resumed: self._resumed > r)  # type: ignore[misc]
             else:
                 self._count(link, direction, data[:offset], target)
-                link.end(abort=fault.kind == "abort")
+                # Before: who sees the connection end may look at once.
                 self._happens(fault)
+                link.end(abort=fault.kind == "abort")
                 return False
         self._count(link, direction, data, target)
         return True
