@@ -7,11 +7,16 @@ import shutil
 from importlib.metadata import version
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from dev.nsq_broker import nsqd_on_path
 from dev.pulsar_broker import VERSION as PULSAR_VERSION
 
 pytest_plugins = ["tests.fix_brokers", "tests.fix_tubemq", "tests.fix_net", "tests.fix_s3", "tests.fix_spark"]
+
+# How long an example takes says more of the machine than of the code: a busy one must not fail a test.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 BROKER_FIXTURES = {"pulsar", "pulsar_featured", "pulsar_private", "tubemq", "tubemq_secure"}
 SPARK_FIXTURES = {"spark", "spark_connect", "spark_cluster"}
