@@ -1,8 +1,8 @@
 """nsqd and nsqlookupd in the simulated world: the embedded broker's own parts, without its sockets and its event loop.
 
-Queues, connections and HTTP interfaces are those of `spark_mq_source.testing`, which tests/unit/testing/test_broker.py
-and tests/behaviours/nsq/test_conformance.py hold to a real nsqd, its kill included. Only what is around them is here:
-streams of the simulated network in place of sockets, the world's clock in place of an event loop's.
+Queues, connections and HTTP interfaces are those of `spark_mq_source.testing`; test_likeness.py holds both to a real
+nsqd, its kill included. Only what is around them is here: streams of the simulated network in place of sockets, the
+world's clock in place of an event loop's.
 """
 
 from __future__ import annotations

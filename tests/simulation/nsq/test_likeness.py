@@ -1,0 +1,832 @@
+"""The model of nsqd is like nsqd: each fact is a scripted trace, with what it must observe beside it.
+
+Every trace runs on the model in a simulated world, on the embedded broker over sockets, and on nsqd 1.3.0 where that is
+on PATH. Message ids differ from run to run, so they are numbered in the order in which a trace meets them: `#0`, `#1`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pytest
+
+from spark_mq_source.core.errors import TransportError
+from tests.behaviours.nsq.conftest import RawClient
+from tests.fix_brokers import NsqUnderTest
+from tests.simulation.network import SimulatedTransport, network
+from tests.simulation.nsq.broker import Cluster
+from tests.simulation.world import World
+
+PATIENCE_S = 60.0
+QUIET_S = 0.3
+"""How long nothing has to come before nothing is taken to come."""
+
+UNKNOWN = b"0123456789abcdef"
+END = "(closed)"
+
+
+class Wire(Protocol):
+    """A connection, byte by byte."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def receive(self, seconds: float) -> bytes | None:
+        """What has come; empty at the end of the connection, None where nothing comes in time."""
+
+    def close(self) -> None: ...
+
+
+class Lab(ABC):
+    """One nsqd for a trace.
+
+    Attributes:
+        ids: the message ids that were met, numbered.
+    """
+
+    def __init__(self) -> None:
+        self.ids: dict[bytes, int] = {}
+
+    @abstractmethod
+    def connect(self) -> Wire:
+        """A connection to its TCP interface."""
+
+    @abstractmethod
+    def topic(self, *channels: str) -> str:
+        """A topic of the trace's own."""
+
+    @abstractmethod
+    def http(self, method: str, path: str, **parameters: str) -> tuple[int, Any]:
+        """An answer of its HTTP interface."""
+
+    @abstractmethod
+    def pause(self, seconds: float) -> None:
+        """Time passes."""
+
+    @property
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds since some time."""
+
+    @abstractmethod
+    def restart(self, *, crash: bool) -> None:
+        """Ends it in order, or kills it, and starts it again."""
+
+    def client(self, topic: str, channel: str = "c", *, ready: int = 0, **fields: Any) -> Client:
+        """A subscriber."""
+        client = Client(self, **fields)
+        assert client.ask(f"SUB {topic} {channel}") == "OK"
+        client.tell(f"RDY {ready}")
+        return client
+
+    def publish(self, topic: str, *bodies: bytes) -> None:
+        """Publishes with one MPUB."""
+        client = Client(self)
+        assert client.ask(f"MPUB {topic}", packed(*bodies)) == "OK"
+        client.close()
+
+    def post(self, path: str, topic: str, channel: str = "c") -> int:
+        """The status of a request that changes something."""
+        return self.http("POST", path, topic=topic, channel=channel)[0]
+
+    def stats(self, topic: str, *names: str, channel: str = "c") -> dict[str, Any]:
+        """What the HTTP interface tells of a channel."""
+        topics = self.http("GET", "/stats", format="json", topic=topic, channel=channel)[1]["topics"]
+        found = topics[0]["channels"][0] if topics else {}
+        return {name: found.get(name) for name in names}
+
+    def topic_stats(self, topic: str, *names: str) -> dict[str, Any]:
+        """What the HTTP interface tells of a topic."""
+        found = (self.http("GET", "/stats", format="json", topic=topic)[1]["topics"] or [{}])[0]
+        return {name: found.get(name) for name in names}
+
+    def until(self, topic: str, *, channel: str = "c", **wanted: Any) -> None:
+        """Waits until the HTTP interface tells this of a channel."""
+        deadline = self.now + PATIENCE_S
+        while (found := self.stats(topic, *wanted, channel=channel)) != wanted:
+            assert self.now < deadline, f"{topic}/{channel}: {found} and not {wanted}"
+            self.pause(0.02)
+
+
+class Client:
+    """Speaks the protocol, command by command; answers heartbeats while it listens, unless it is deaf."""
+
+    def __init__(self, lab: Lab, *, deaf: bool = False, **fields: Any) -> None:
+        self._lab, self._deaf = lab, deaf
+        self._wire = lab.connect()
+        self._unread = b""
+        self._wire.send(b"  V2")
+        if fields:
+            found = self.ask("IDENTIFY", json.dumps({"feature_negotiation": True, **fields}).encode())
+            assert found is not None
+            assert {name: json.loads(found).get(name, value) for name, value in fields.items()} == fields
+
+    def tell(self, line: str, body: bytes | None = None) -> None:
+        """A command; `#n` stands for the id of message n."""
+        for ident, number in self._lab.ids.items():
+            line = line.replace(f"#{number} ", f"{ident.decode()} ") if f"#{number} " in line else line
+            if line.endswith(f"#{number}"):
+                line = line.removesuffix(f"#{number}") + ident.decode()
+        self._wire.send(line.encode() + b"\n" + (b"" if body is None else struct.pack(">i", len(body)) + body))
+
+    def send(self, data: bytes) -> None:
+        """Bytes as they are."""
+        self._wire.send(data)
+
+    def ask(self, line: str, body: bytes | None = None) -> str | None:
+        """The answer to a command."""
+        self.tell(line, body)
+        return self.reply()
+
+    def reply(self, seconds: float = PATIENCE_S) -> str | None:
+        """The next answer, with numbers in place of ids; END at the end, None where nothing comes."""
+        frame = self._frame(seconds)
+        if not isinstance(frame, tuple):
+            return frame
+        kind, body = frame
+        assert kind != 2, f"a message and no answer: {body!r}"
+        text = body.decode()
+        for ident, number in self._lab.ids.items():
+            text = text.replace(ident.decode(), f"#{number}")
+        return text
+
+    def message(self, seconds: float = PATIENCE_S) -> Any:
+        """The number, the attempts and the body of the next message; None where none comes."""
+        frame = self._frame(seconds)
+        if not isinstance(frame, tuple):
+            return frame
+        kind, body = frame
+        assert kind == 2, body
+        number = self._lab.ids.setdefault(bytes(body[10:26]), len(self._lab.ids))
+        return number, int.from_bytes(body[8:10], "big"), body[26:].decode()
+
+    def messages(self, count: int) -> list[Any]:
+        """So many messages, and that no more come."""
+        return [*(self.message() for _ in range(count)), *filter(None, [self.message(QUIET_S)])]
+
+    def finish(self, messages: Sequence[tuple[int, int, str]]) -> None:
+        """FIN."""
+        for number, _, _ in messages:
+            self.tell(f"FIN #{number}")
+
+    def close(self) -> None:
+        """Closes the connection without a word."""
+        self._wire.close()
+
+    def _frame(self, seconds: float) -> tuple[int, bytes] | str | None:
+        deadline = self._lab.now + seconds
+        while True:
+            if len(self._unread) >= 4 and len(self._unread) >= (end := 4 + int.from_bytes(self._unread[:4], "big")):
+                frame, self._unread = self._unread[4:end], self._unread[end:]
+                kind, body = int.from_bytes(frame[:4], "big"), frame[4:]
+                if self._deaf or body != b"_heartbeat_":
+                    return kind, body
+                self._wire.send(b"NOP\n")
+                continue
+            came = self._wire.receive(max(0.001, deadline - self._lab.now))
+            if not came:
+                return END if came is not None else None
+            self._unread += came
+
+
+def packed(*bodies: bytes, count: int | None = None) -> bytes:
+    """The body of an MPUB."""
+    parts = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+    return (len(bodies) if count is None else count).to_bytes(4, "big") + parts
+
+
+def numbered(start: int, end: int) -> list[bytes]:
+    """Bodies."""
+    return [b"%04d" % number for number in range(start, end)]
+
+
+# -- traces
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A fact.
+
+    Attributes:
+        run: what is done; returns what is observed.
+        expected: what must be observed.
+        settings: of an nsqd of its own, which it may restart; None for any nsqd with default settings.
+    """
+
+    run: Callable[[Lab], Any]
+    expected: Any
+    settings: Mapping[str, Any] | None
+
+
+TRACES: dict[str, Trace] = {}
+
+
+def trace(expected: Any, settings: Mapping[str, Any] | None = None) -> Callable[[Callable[[Lab], Any]], None]:
+    """Notes a trace, see `Trace`."""
+
+    def note(run: Callable[[Lab], Any]) -> None:
+        TRACES[run.__name__] = Trace(run, expected, settings)
+
+    return note
+
+
+GONE = {"depth": 0, "in_flight_count": 0, "deferred_count": 0}
+COUNTS = tuple(GONE)
+
+
+@trace([{"depth": 0, "in_flight_count": 2}, [(0, 2, "a"), (1, 2, "b")], "not before the timeout"])
+def closing_gives_nothing_back_until_the_timeout(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    lab.publish(topic, b"a", b"b")
+    first = lab.client(topic, ready=5, msg_timeout=3000)
+    first.messages(2)
+    since = lab.now
+    first.close()
+    lab.until(topic, client_count=0)
+    second = lab.client(topic, ready=5)
+    waiting = lab.stats(topic, "depth", "in_flight_count")
+    # nsqd brings them back in the order in which it looks at its heap.
+    again = sorted(second.message() for _ in range(2))
+    # They were delivered before `since`, by QUIET_S and what the machine adds.
+    return [waiting, again, "not before the timeout" if lab.now - since > 3.0 - 2 * QUIET_S else lab.now - since]
+
+
+@trace(
+    [
+        "E_FIN_FAILED FIN #0 failed client does not own message",
+        "E_REQ_FAILED REQ #0 failed client does not own message",
+        "E_TOUCH_FAILED TOUCH #0 failed client does not own message",
+        "E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight",
+        "OK",
+        {"depth": 0, "in_flight_count": 1, "deferred_count": 0},
+        [None, GONE],
+    ]
+)
+def only_the_connection_that_got_a_message_may_answer_it(lab: Lab) -> Any:
+    topic, elsewhere = lab.topic("c"), lab.topic("c")
+    lab.publish(topic, b"a")
+    owner = lab.client(topic, ready=1)
+    owner.messages(1)
+    other = lab.client(topic)
+    # None of these ends the connection.
+    found: list[Any] = [other.ask(line) for line in ("FIN #0", "REQ #0 0", "TOUCH #0", f"FIN {UNKNOWN.decode()}")]
+    found += [other.ask(f"PUB {elsewhere}", b"x"), lab.stats(topic, *COUNTS)]
+    owner.tell("FIN #0")
+    return [*found, [owner.reply(QUIET_S), lab.stats(topic, *COUNTS)]]
+
+
+@trace(
+    [
+        None,
+        ["E_FIN_FAILED FIN #0 failed ID not in flight", "E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight"],
+        "CLOSE_WAIT",
+        None,
+        {"depth": 2, "in_flight_count": 0, "deferred_count": 0},
+    ]
+)
+def a_fin_has_no_answer_and_cls_is_a_barrier(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    lab.publish(topic, b"a", b"b", b"c", b"d")
+    client = lab.client(topic, ready=3)
+    client.messages(3)
+    client.tell("RDY 0")
+    client.tell("FIN #0")
+    found: list[Any] = [client.reply(QUIET_S)]
+    for line in ("FIN #1", "FIN #0", f"FIN {UNKNOWN.decode()}", "CLS"):
+        client.tell(line)
+    found += [[client.reply(), client.reply()], client.reply()]
+    # What is in flight may still be answered, and nothing more is delivered.
+    client.tell("REQ #2 0")
+    client.tell("RDY 5")
+    return [*found, client.reply(QUIET_S), lab.stats(topic, *COUNTS)]
+
+
+@trace([[(0, 1, "lost"), (1, 1, "touched")], (0, 2, "lost"), {"timeout_count": 1, "in_flight_count": 2}])
+def touch_holds_a_message_and_only_that(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    client = lab.client(topic, ready=2, msg_timeout=2000)
+    lab.publish(topic, b"lost", b"touched")
+    got = [client.message(), client.message()]
+    again = touch_until_a_message_comes(lab, client, 1)
+    return [got, again, lab.stats(topic, "timeout_count", "in_flight_count")]
+
+
+def touch_until_a_message_comes(lab: Lab, client: Client, number: int) -> Any:
+    """Touches more often than the timeout; nsqd may take seconds to see that another message has timed out."""
+    deadline = lab.now + PATIENCE_S
+    while lab.now < deadline:
+        client.tell(f"TOUCH #{number}")
+        if (came := client.message(0.2)) is not None:
+            return came
+    return None
+
+
+@trace([(0, 1, "a"), (0, 2, "a"), "not before"], {"max_msg_timeout_ms": 1500})
+def touch_holds_no_longer_than_the_longest_timeout(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    client = lab.client(topic, ready=2, msg_timeout=1000)
+    since = lab.now
+    lab.publish(topic, b"a")
+    found = [client.message(), touch_until_a_message_comes(lab, client, 0)]
+    return [*found, "not before" if lab.now - since >= 1.4 else lab.now - since]
+
+
+@trace(
+    [
+        [(0, 1, "a"), (0, 2, "a")],
+        {"depth": 0, "in_flight_count": 0, "deferred_count": 1},
+        (0, 3, "a"),
+        "not before the delay",
+        (0, 4, "a"),
+        {"requeue_count": 3},
+    ],
+    {"max_req_timeout_ms": 1000},
+)
+def a_message_is_given_back_at_once_or_with_a_delay(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    lab.publish(topic, b"a")
+    client = lab.client(topic, ready=1)
+    found: list[Any] = [client.message()]
+    client.tell("REQ #0 0")
+    found = [[*found, client.message()]]
+    since = lab.now
+    client.tell("REQ #0 1000")
+    lab.until(topic, requeue_count=2)
+    found += [lab.stats(topic, *COUNTS), client.message()]
+    found += ["not before the delay" if lab.now - since >= 1.0 else lab.now - since]
+    client.tell("REQ #0 99999999")  # taken for the longest delay
+    return [*found, client.message(), lab.stats(topic, "requeue_count")]
+
+
+@trace([[(0, 1, "a")], [(0, 2, "a")], [(0, 1, "a")]])
+def channels_count_attempts_of_the_same_message_each_for_itself(lab: Lab) -> Any:
+    topic = lab.topic("c", "d")
+    lab.publish(topic, b"a")
+    one = lab.client(topic, "c", ready=1)
+    first = [one.message()]
+    one.tell("REQ #0 0")
+    return [first, [one.message()], lab.client(topic, "d", ready=1).messages(1)]
+
+
+@trace(
+    [
+        {"depth": 2, "message_count": 2},
+        {"depth": 3, "message_count": 3},
+        {"depth": 1, "message_count": 1},
+        ["early", "early too", "late"],
+        ["late"],
+    ]
+)
+def only_the_first_channel_gets_what_was_published_before(lab: Lab) -> Any:
+    topic = lab.topic()
+    lab.publish(topic, b"early", b"early too")
+    found: list[Any] = [lab.topic_stats(topic, "depth", "message_count")]
+    lab.post("/channel/create", topic, "first")
+    lab.until(topic, channel="first", depth=2)
+    lab.post("/channel/create", topic, "second")
+    lab.publish(topic, b"late")
+    lab.until(topic, channel="first", depth=3)
+    lab.until(topic, channel="second", depth=1)
+    found += [lab.stats(topic, "depth", "message_count", channel=name) for name in ("first", "second")]
+    for name, count in (("first", 3), ("second", 1)):
+        found.append([body for _, _, body in lab.client(topic, name, ready=9).messages(count)])
+    return found
+
+
+@trace(
+    [
+        [0, 1, 2],
+        [3],
+        [4, 5],
+        [],
+        {"depth": 4, "in_flight_count": 0, "deferred_count": 0},
+        ["E_INVALID RDY count 2501 out of range 0-2500", END],
+    ]
+)
+def no_more_is_in_flight_than_the_client_is_ready_for(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    lab.publish(topic, *numbered(0, 10))
+    client = lab.client(topic, ready=3)
+    found: list[Any] = [[number for number, _, _ in client.messages(3)]]
+    client.tell("FIN #0")
+    found.append([number for number, _, _ in client.messages(1)])
+    client.tell("RDY 5")
+    found.append([number for number, _, _ in client.messages(2)])
+    client.tell("RDY 0")
+    for number in range(1, 6):
+        client.tell(f"FIN #{number}")
+    found += [client.messages(0), lab.stats(topic, *COUNTS)]
+    return [*found, [client.ask("RDY 2501"), client.reply()]]
+
+
+@trace([2, 3, {"depth": 5, "in_flight_count": 5, "deferred_count": 0}])
+def each_consumer_of_a_channel_is_filled(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    one, other = lab.client(topic, ready=2), lab.client(topic, ready=3)
+    lab.until(topic, client_count=2)
+    lab.publish(topic, *numbered(0, 10))
+    return [len(one.messages(2)), len(other.messages(3)), lab.stats(topic, *COUNTS)]
+
+
+@trace(
+    [
+        [(0, 1, "a")],
+        (0, 2, "a"),
+        "E_FIN_FAILED FIN #0 failed client does not own message",
+        {"timeout_count": 1, "in_flight_count": 1, "depth": 0},
+        [None, GONE],
+    ]
+)
+def what_is_not_answered_in_time_is_delivered_to_another(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    lab.publish(topic, b"a")
+    slow = lab.client(topic, ready=1, msg_timeout=1000)
+    found: list[Any] = [slow.messages(1)]
+    slow.tell("RDY 0")
+    other = lab.client(topic, ready=1)
+    found += [other.message(), slow.ask("FIN #0"), lab.stats(topic, "timeout_count", "in_flight_count", "depth")]
+    other.tell("FIN #0")
+    return [*found, [other.reply(QUIET_S), lab.stats(topic, *COUNTS)]]
+
+
+@trace(
+    [
+        {"depth": 1, "in_flight_count": 2, "deferred_count": 2, "message_count": 5, "requeue_count": 1},
+        {"depth": 3, "message_count": 3},
+        (200, None),
+    ]
+)  # fmt: skip
+def what_http_tells(lab: Lab) -> Any:
+    topic, alone = lab.topic("c"), lab.topic()
+    lab.publish(topic, b"a", b"b", b"c")
+    client = lab.client(topic, ready=2)
+    client.messages(2)
+    client.tell("RDY 1")
+    client.tell("REQ #0 60000")
+    client.tell("RDY 2")
+    client.messages(1)
+    lab.publish(topic, b"d")
+    publisher = Client(lab)
+    publisher.ask(f"DPUB {topic} 60000", b"later")
+    lab.until(topic, deferred_count=2)
+    names = (*COUNTS, "message_count", "requeue_count")
+    lab.publish(alone, b"1", b"2", b"3")
+    missing = lab.http("GET", "/stats", format="json", topic="no-such-topic")
+    return [
+        lab.stats(topic, *names),
+        lab.topic_stats(alone, "depth", "message_count"),
+        (missing[0], missing[1]["topics"]),
+    ]
+
+
+@trace([{"depth": 1, "paused": True}, [], [(0, 1, "a")], [200, 404], {"depth": 1, "paused": True}, [(1, 1, "b")]])
+def a_paused_channel_delivers_nothing_and_a_paused_topic_passes_nothing_on(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    client = lab.client(topic, ready=10)
+    lab.post("/channel/pause", topic)
+    lab.publish(topic, b"a")
+    lab.until(topic, depth=1)
+    found: list[Any] = [lab.stats(topic, "depth", "paused"), client.messages(0)]
+    lab.post("/channel/unpause", topic)
+    found.append(client.messages(1))
+    found.append([lab.post("/topic/pause", topic), lab.post("/channel/pause", topic, "none")])
+    lab.publish(topic, b"b")
+    assert client.messages(0) == []
+    found.append(lab.topic_stats(topic, "depth", "paused"))
+    lab.post("/topic/unpause", topic)
+    return [*found, client.messages(1)]
+
+
+@trace(
+    [
+        ["E_BAD_MESSAGE MPUB invalid message(1) body size 0", END],
+        ["E_BAD_BODY MPUB invalid message count 2000000", END],
+        {"depth": 0, "message_count": 0},
+        ["OK"],
+        {"depth": 3, "message_count": 3},
+        "ids rise",
+    ]
+)
+def mpub_takes_all_messages_or_none(lab: Lab) -> Any:
+    topic = lab.topic()
+    found: list[Any] = []
+    for body in (packed(b"a", b"", b"c"), packed(b"a", count=2_000_000)):
+        client = Client(lab)
+        found.append([client.ask(f"MPUB {topic}", body), client.reply()])
+    # The connection ends in the middle of one.
+    client = Client(lab)
+    assert client.ask(f"PUB {lab.topic()}", b"x") == "OK"
+    whole = packed(b"a", b"b", b"c")
+    client.send(f"MPUB {topic}\n".encode() + struct.pack(">i", len(whole)) + whole[:-1])
+    client.close()
+    lab.pause(QUIET_S)
+    found.append(lab.topic_stats(topic, "depth", "message_count"))
+    client = Client(lab)
+    found += [[client.ask(f"MPUB {topic}", whole)], lab.topic_stats(topic, "depth", "message_count")]
+    lab.client(topic, ready=9).messages(3)
+    ids = list(lab.ids)
+    return [*found, "ids rise" if ids == sorted(ids) else ids]
+
+
+@trace([["_heartbeat_", END], None])
+def who_answers_no_heartbeat_is_closed_after_two_intervals(lab: Lab) -> Any:
+    deaf = Client(lab, deaf=True, heartbeat_interval=1000)
+    found = [deaf.reply(), deaf.reply()]
+    # The second heartbeat and the end come at the same moment: nsqd sends either first.
+    if found[-1] == "_heartbeat_":
+        found[-1] = deaf.reply()
+    return [found, Client(lab, heartbeat_interval=1000).reply(4.5)]
+
+
+# -- traces of kills: go-diskqueue saves where it has read to after so many steps, or so long
+
+HOUR_MS = 3_600_000
+
+
+def by_number(**settings: Any) -> dict[str, Any]:
+    """Settings with which the number of messages alone decides when a disk queue is synced."""
+    return {"sync_timeout_ms": HOUR_MS, **settings}
+
+
+def after_a_kill(lab: Lab, topic: str, most: int) -> list[tuple[int, str]]:
+    """The attempts and bodies of all that comes, no more than so many, one after the other."""
+    lab.restart(crash=True)
+    # Of two copies in flight at once nsqd takes one FIN.
+    client = lab.client(topic, ready=1)
+    found: list[tuple[int, str]] = []
+    for _ in range(most):
+        number, attempts, body = client.message()
+        found.append((attempts, body))
+        client.tell(f"FIN #{number}")
+    assert client.message(QUIET_S) is None
+    return sorted(found)
+
+
+@trace(
+    [{"depth": 2, "in_flight_count": 1}, [], {"depth": 0, "client_count": 1, "message_count": 0}],
+    {},
+)
+def a_kill_loses_memory_and_keeps_topics_and_channels(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    lab.publish(topic, b"a", b"b", b"c")
+    client = lab.client(topic, ready=1)
+    client.messages(1)
+    before = lab.stats(topic, "depth", "in_flight_count")
+    return [before, after_a_kill(lab, topic, 0), lab.stats(topic, "depth", "client_count", "message_count")]
+
+
+@trace([(1, f"{n:04d}") for n in range(15, 30)], by_number(mem_queue_size=0, sync_every=1))
+def a_kill_keeps_the_disk_and_loses_what_is_in_flight(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    lab.publish(topic, *numbered(0, 30))
+    client = lab.client(topic, ready=15)
+    taken = client.messages(15)
+    client.tell("RDY 0")
+    client.finish(taken[:5])
+    lab.until(topic, depth=15, in_flight_count=10)
+    return after_a_kill(lab, topic, 15)
+
+
+@trace(["the same ids", [(1, f"{n:04d}") for n in range(100)]], by_number(mem_queue_size=0, sync_every=100))
+def a_kill_delivers_again_what_was_finished_since_the_last_sync(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    # One write and one read each in the topic, one write in the channel: both are synced with the last.
+    lab.publish(topic, *numbered(0, 100))
+    lab.until(topic, depth=100)
+    client = lab.client(topic, ready=1)
+    for _ in range(40):
+        client.finish([client.message()])
+    client.message()
+    lab.until(topic, depth=59, in_flight_count=1)
+    met = list(lab.ids)
+    found = after_a_kill(lab, topic, 100)
+    return ["the same ids" if list(lab.ids)[:41] == met and len(lab.ids) == 100 else len(lab.ids), found]
+
+
+@trace(sorted([(1, f"{n:04d}") for n in (*range(200), *range(150, 200))]), by_number(mem_queue_size=0, sync_every=150))
+def a_kill_passes_on_again_what_the_topic_passed_on_since_its_last_sync(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    lab.publish(topic, *numbered(0, 100))
+    lab.until(topic, depth=100)
+    lab.publish(topic, *numbered(100, 150))
+    # Synced: the topic at 150 and 300 writes and reads, the channel at 150 writes.
+    lab.until(topic, depth=150)
+    lab.publish(topic, *numbered(150, 200))
+    lab.until(topic, depth=200)
+    return after_a_kill(lab, topic, 250)
+
+
+@trace([], by_number(mem_queue_size=0, sync_every=1000))
+def a_kill_loses_a_disk_queue_that_was_never_synced(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    lab.publish(topic, *numbered(0, 30))
+    lab.until(topic, depth=30)
+    return after_a_kill(lab, topic, 0)
+
+
+@trace([(1, f"{n:04d}") for n in range(10, 30)], by_number(mem_queue_size=10, sync_every=1))
+def a_kill_keeps_of_a_topic_without_channels_what_was_on_disk(lab: Lab) -> Any:
+    topic = lab.topic()
+    lab.publish(topic, *numbered(0, 30))
+    return after_a_kill(lab, topic, 20)
+
+
+@trace([], {"mem_queue_size": 0, "sync_every": 1_000_000, "sync_timeout_ms": 100})
+def a_disk_queue_is_synced_in_time(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    lab.publish(topic, *numbered(0, 30))
+    client = lab.client(topic, ready=30)
+    client.finish([client.message() for _ in range(30)])
+    lab.until(topic, **GONE)
+    lab.pause(0.3)
+    return after_a_kill(lab, topic, 0)
+
+
+@trace(
+    [
+        {"depth": 3, "in_flight_count": 0, "deferred_count": 0},
+        [(1, "deferred"), (1, "queued"), (2, "flying")],
+        [(1, "kept")],
+    ],
+    {},
+)
+def an_orderly_end_keeps_every_message(lab: Lab) -> Any:
+    topic = lab.topic("c")
+    lab.publish(topic, b"flying", b"queued")
+    lab.client(topic, ready=1).messages(1)
+    assert Client(lab).ask(f"DPUB {topic} 60000", b"deferred") == "OK"
+    lab.until(topic, depth=1, in_flight_count=1, deferred_count=1)
+    lab.restart(crash=False)
+    found: list[Any] = [lab.stats(topic, *COUNTS)]
+    client = lab.client(topic, ready=9)
+    came = client.messages(3)
+    client.finish(came)
+    lab.until(topic, **GONE)
+    found.append(sorted((attempts, body) for _, attempts, body in came))
+    # What an orderly end has kept, a kill keeps as well.
+    lab.publish(topic, b"kept")
+    lab.until(topic, depth=0, in_flight_count=1)
+    client.close()
+    lab.restart(crash=False)
+    lab.publish(topic, b"in memory")
+    lab.until(topic, depth=2)
+    return [*found, [(attempts - 1, body) for attempts, body in after_a_kill(lab, topic, 1)]]
+
+
+# -- the labs
+
+
+class SimulatedWire:
+    """A stream of the simulated network."""
+
+    def __init__(self, world: World, transport: SimulatedTransport) -> None:
+        self._world, self._transport = world, transport
+
+    def send(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._transport.send(view) :]
+
+    def receive(self, seconds: float) -> bytes | None:
+        until, buffer = self._world.now + seconds, bytearray(65536)
+        while True:
+            try:
+                n = self._transport.recv_into(memoryview(buffer))
+            except TransportError:
+                return b""
+            if n is not None or self._world.now >= until:
+                return None if n is None else bytes(buffer[:n])
+            self._world.sleep(0.001)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class SimulatedLab(Lab):
+    """The model."""
+
+    def __init__(self, world: World, **settings: Any) -> None:
+        super().__init__()
+        self._world = world
+        self._cluster = Cluster(world, 1, **settings)
+        (self._nsqd,) = self._cluster.nsqds
+
+    def connect(self) -> Wire:
+        return SimulatedWire(self._world, network().connect(self._nsqd.address, 5.0))
+
+    def topic(self, *channels: str) -> str:
+        topic = f"t{self._world.count('topics')}"
+        assert self.post("/topic/create", topic) == 200
+        for channel in channels:
+            assert self.post("/channel/create", topic, channel) == 200
+        return topic
+
+    def http(self, method: str, path: str, **parameters: str) -> tuple[int, Any]:
+        answer: tuple[int, Any] = network().https[self._nsqd.http_address](method, path, parameters)
+        return answer
+
+    def pause(self, seconds: float) -> None:
+        self._world.sleep(seconds)
+
+    @property
+    def now(self) -> float:
+        return self._world.now
+
+    def restart(self, *, crash: bool) -> None:
+        self._nsqd.stop(crash=crash)
+        self._nsqd.start()
+
+
+class SocketWire:
+    """A connection to a broker that runs."""
+
+    def __init__(self, address: str) -> None:
+        self._client = RawClient(address)
+
+    def send(self, data: bytes) -> None:
+        self._client.send(data)
+
+    def receive(self, seconds: float) -> bytes | None:
+        self._client.sock.settimeout(seconds)
+        try:
+            return self._client.sock.recv(1 << 16)
+        except TimeoutError:
+            return None
+        except ConnectionError:
+            return b""
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class RunningLab(Lab):
+    """The embedded broker, or nsqd."""
+
+    def __init__(self, nsq: NsqUnderTest) -> None:
+        super().__init__()
+        self._nsq = nsq
+        self._wires: list[SocketWire] = []
+
+    def connect(self) -> Wire:
+        self._wires.append(SocketWire(self._nsq.tcp_address))
+        return self._wires[-1]
+
+    def topic(self, *channels: str) -> str:
+        return self._nsq.topic(*channels)
+
+    def http(self, method: str, path: str, **parameters: str) -> tuple[int, Any]:
+        return self._nsq.ask(method, self._nsq.http_address, path, **parameters)
+
+    def pause(self, seconds: float) -> None:
+        threading.Event().wait(seconds)  # nsqd offers no event for what is waited for
+
+    @property
+    def now(self) -> float:
+        return time.monotonic()
+
+    def restart(self, *, crash: bool) -> None:
+        self._nsq.broker.restart(crash=crash)
+
+    def close(self) -> None:
+        for wire in self._wires:
+            wire.close()
+
+
+@contextmanager
+def running_lab(nsq: NsqUnderTest) -> Iterator[Lab]:
+    lab = RunningLab(nsq)
+    try:
+        yield lab
+    finally:
+        lab.close()
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_the_model_does(name: str) -> None:
+    fact = TRACES[name]
+    world = World(1)
+    with world.running():
+        found = world.run(lambda: fact.run(SimulatedLab(world, **(fact.settings or {}))))
+    assert found == fact.expected
+
+
+@pytest.mark.parametrize("name", [name for name, fact in TRACES.items() if fact.settings is None])
+def test_a_broker_does(name: str, nsq: NsqUnderTest) -> None:
+    with running_lab(nsq) as lab:
+        found = TRACES[name].run(lab)
+    assert found == TRACES[name].expected
+
+
+@pytest.mark.parametrize("name", [name for name, fact in TRACES.items() if fact.settings is not None])
+def test_a_broker_of_its_own_does(name: str, nsq_private: Callable[..., NsqUnderTest]) -> None:
+    fact = TRACES[name]
+    with running_lab(nsq_private(**(fact.settings or {}))) as lab:
+        found = fact.run(lab)
+    assert found == fact.expected
