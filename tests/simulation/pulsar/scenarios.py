@@ -486,8 +486,11 @@ class StreamRead:
             return False
         ends = {str(tp): position for tp, position in offsets_from_json(log.offsets[-1][1]).items()}
         for name in cluster.names(TOPIC):
-            rows = oracle.rows_of(cluster, name)
-            if rows and oracle.row_position(rows[-1]) > ends.get(name, EARLIEST):
+            rows, end = oracle.rows_of(cluster, name), ends.get(name, EARLIEST)
+            if end == EARLIEST:
+                # Of this partition nothing was read yet; what was removed before is not asked for.
+                rows = [row for row in rows if row[0] not in cluster.storage[name].removed]
+            if rows and oracle.row_position(rows[-1]) > end:
                 return False
         return True
 
