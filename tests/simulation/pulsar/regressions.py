@@ -22,4 +22,17 @@ REGRESSIONS: Mapping[str, Plan] = {
             Fault("truncate", at=0.336, args=(1, 0.77)),
         ),
     ),
+    # With failOnDataLoss=false nobody waits for what was removed.
+    "truncated_under_a_query_that_may_lose": Plan(
+        "stream_removal",
+        seed=2000190,
+        size=3,
+        faults=(
+            Fault("cut_sent", args=(6, 1157)),
+            Fault("cut_received", args=(0, 119)),
+            Fault("stop", at=0.396332975140078, args=("driver-1", 12.0)),
+            Fault("wall_clock", at=1.4078336928128754, args=(-3600.0,)),
+            Fault("truncate", at=1.327, args=(0, 0.49)),
+        ),
+    ),
 }
