@@ -230,6 +230,8 @@ class Query:
         checkpoint: outlives it.
         interval: seconds between triggers.
         limited: whether Spark hands the start to `latest` (from 4.2).
+        sink: is handed each batch's number and the rows of its tasks.
+        aimed: called when a life with `available_now` knows where it ends.
     """
 
     format: Any
@@ -240,6 +242,7 @@ class Query:
     interval: float = 0.1
     limited: bool = True
     sink: Callable[[int, list[list[dict[str, Any]]]], None] | None = None
+    aimed: Callable[[], None] | None = None
 
     def run(self, *, until: Callable[[], bool], available_now: bool = False) -> None:
         """Runs in a process of its own until `until()` or, with `available_now`, until there is nothing new.
@@ -264,6 +267,8 @@ class Query:
         try:
             if available_now:
                 stream.aim_at_now()
+                if self.aimed is not None:
+                    self.aimed()
             if log.offsets and len(log.offsets) - 1 not in log.committed:
                 self._run_batch(stream, len(log.offsets) - 1)
             start = _copy(log.offsets[-1][1]) if log.offsets else None

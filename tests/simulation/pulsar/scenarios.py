@@ -490,7 +490,7 @@ class StreamRead:
             return self._begins_at_latest  # it began behind everything
         if not log.offsets or len(log.offsets) - 1 not in log.committed:
             return False
-        ends = {str(tp): position for tp, position in offsets_from_json(log.offsets[-1][1]).items()}
+        ends = _logged_ends(query)
         for name in cluster.names(TOPIC):
             rows, end = oracle.rows_of(cluster, name), ends.get(name, EARLIEST)
             if end == EARLIEST or not fails:
@@ -515,6 +515,77 @@ class StreamRead:
                     oracle.check_range(cluster, at, begin, end[at], oracle.found_rows(mine), may_lose=not fails)
                 except ViolationError as error:
                     raise ViolationError(f"batch {number}: {error}") from error
+
+
+class AvailableNow(StreamRead):
+    """A query started again and again with `Trigger.AvailableNow`, while messages come and partitions are added."""
+
+    def _live(self, world: World, plan: Plan, cluster: Cluster, query: Query, *, fails: bool) -> str:
+        # Before 4.2 it is one batch within the limits, and nothing that is asked for here is promised.
+        query.limited = True
+        give_up = world.now + 900.0
+        failures = 0
+        aim: dict[str, Position] = {}
+
+        def note_aim() -> None:
+            aim.update({name: Position(*cluster.storage[name].last) for name in cluster.names(TOPIC)})
+
+        query.aimed = note_aim
+        while not (world.now > self._publishes_until and self._is_complete(cluster, query)):
+            due = {name: oracle.deliverable_rows(cluster, name) for name in cluster.names(TOPIC)}
+            aim.clear()
+            aim.update(_logged_ends(query))
+            try:
+                query.run(until=lambda: world.now >= give_up, available_now=True)
+            except DriverKilledError:
+                world.note("the driver was killed")
+                failures += 1
+            except (JobFailedError, MQSourceError) as failed:
+                error = failed.cause if isinstance(failed, JobFailedError) else failed
+                if isinstance(error, DataLossError):
+                    self._check_loss(cluster, error, fails=fails)
+                    self._check_batches(cluster, query, fails=fails)
+                    return "data loss"
+                check_allowed(plan, error)
+                failures += 1
+            else:
+                if world.now >= give_up:
+                    raise ViolationError(f"it does not end; offsets {query.checkpoint.offsets[-1:]}")
+                self._check_reached(query, due, aim)
+            if failures > 20:
+                raise ViolationError("the query fails again and again")
+            world.sleep(world.dice("scenario").choice((0.2, 1.0, 5.0)))
+        self._check_batches(cluster, query, fails=fails)
+        return "read"
+
+    def _check_reached(
+        self, query: Query, due: Mapping[str, Sequence[oracle.Row]], aim: Mapping[str, Position]
+    ) -> None:
+        """A life that ended by itself has read what was there when it began, and nothing that came after it began.
+
+        Raises:
+            ViolationError: it has not.
+        """
+        log = query.checkpoint
+        if log.offsets and len(log.offsets) - 1 not in log.committed:
+            raise ViolationError("it has ended before its last batch was committed")
+        ends = _logged_ends(query)
+        for name, rows in due.items():
+            if (
+                rows
+                and (ends or not self._begins_at_latest)
+                and ends.get(name, EARLIEST) < oracle.row_position(rows[-1])
+            ):
+                raise ViolationError(f"{name}: it has ended at {ends.get(name)}, and {rows[-1]} was there before")
+        for name, end in ends.items():
+            if end > aim.get(name, EARLIEST):
+                raise ViolationError(f"{name}: it has ended at {end}, and {aim.get(name)} was last when it began")
+
+
+def _logged_ends(query: Query) -> dict[str, Position]:
+    if not query.checkpoint.offsets:
+        return {}
+    return {str(tp): position for tp, position in offsets_from_json(query.checkpoint.offsets[-1][1]).items()}
 
 
 class Write:
@@ -811,6 +882,8 @@ class Rebuilt:
 
 
 SCENARIOS: Mapping[str, Scenario] = {
+    "available_now": AvailableNow(subscription=False, removal=False),
+    "available_now_subscription": AvailableNow(subscription=True, removal=False),
     "batch_read": BatchRead(removal=False),
     "batch_read_removal": BatchRead(removal=True),
     "batch_read_chunks": BatchRead(chunks=True),
