@@ -120,8 +120,8 @@ class ManagedLedger:
         self.cursors: dict[str, Cursor] = {}
         self.last: Position = EARLIEST
         self.opened = False
-        self.expired = EARLIEST
-        """The last entry that TTL has taken from the cursors there were."""
+        self.taken = EARLIEST
+        """The last entry that TTL or truncation has taken from the cursors there were; it may be stored still."""
 
     # -- life
 
@@ -303,6 +303,7 @@ class ManagedLedger:
 
     def truncate(self, *, now: float) -> None:
         """`asyncTruncate`: all cursors to the end, and all ledgers but the current one are removed."""
+        self.taken = max(self.taken, self.last)
         for cursor in self.cursors.values():
             cursor.mark_delete(self.last, now=now)
         self.trim(now=now, truncate=True)
@@ -318,6 +319,6 @@ class ManagedLedger:
                 break
             expired = position
         if expired is not None:
-            self.expired = max(self.expired, expired)
+            self.taken = max(self.taken, expired)
             for cursor in self.cursors.values():
                 cursor.mark_delete(expired, now=now)

@@ -35,4 +35,19 @@ REGRESSIONS: Mapping[str, Plan] = {
             Fault("truncate", at=1.327, args=(0, 0.49)),
         ),
     ),
+    # Truncation takes what is in the current ledger from the consumer that looks for the first message, and leaves it.
+    "truncated_while_the_first_message_is_looked_for": Plan(
+        "stream_removal",
+        seed=2001916,
+        size=4,
+        faults=(
+            Fault("cut_received", args=(6, 74)),
+            Fault("mute", args=(2, 1226)),
+            Fault("mute", args=(4, 9865)),
+            Fault("mute", args=(4, 3390)),
+            Fault("kill_broker", at=1.658, args=(1, 8.0)),
+            Fault("roll_over", at=0.176, args=(1,)),
+            Fault("truncate", at=0.599, args=(1, 0.16)),
+        ),
+    ),
 }

@@ -317,11 +317,11 @@ class BatchRead:
         for name in names:
             mine = [r for r in ranges if str(r.topic_partition) == name]
             for row in before[name]:
-                # From "earliest" on, what TTL has taken while the read was planned may count as gone.
-                expired = row[:2] <= cluster.storage[name].expired
+                # From "earliest" on, what TTL or truncation has taken while the read was planned may count as gone.
+                taken = row[:2] <= cluster.storage[name].taken
                 if (
                     row[0] in kept[name]
-                    and not expired
+                    and not taken
                     and not any(r.start < oracle.row_position(row) <= r.end for r in mine)
                 ):
                     raise ViolationError(f"{name}: {row} is in no range of {[str(r) for r in mine]}")
