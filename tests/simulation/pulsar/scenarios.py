@@ -531,7 +531,7 @@ class AvailableNow(StreamRead):
             aim.update({name: Position(*cluster.storage[name].last) for name in cluster.names(TOPIC)})
 
         query.aimed = note_aim
-        while not (world.now > self._publishes_until and self._is_complete(cluster, query)):
+        while not (world.now > self._publishes_until and self._is_complete(cluster, query, fails=fails)):
             due = {name: oracle.deliverable_rows(cluster, name) for name in cluster.names(TOPIC)}
             aim.clear()
             aim.update(_logged_ends(query))
