@@ -94,6 +94,7 @@ class EntryNumbers:
         batch_id: the micro-batch's; None outside of a stream.
 
     Attributes:
+        admitted: the last id of the last entry that was let through; before the first, that of `last_id`.
         last_id: the last id of the last entry; before the first, one that is below it and of this micro-batch.
         stored: the highest id that the broker has stored of this micro-batch; -1 for none.
 
@@ -118,7 +119,7 @@ class EntryNumbers:
         self._batch = (batch_id or 0) % (1 << BATCH_BITS)
         self._rows = 0
         self._crc = 0
-        self._admitted = -1
+        self.admitted = self._id_of(-1)
         self._is_matched = True
         self.last_id = self._id_of(-1)
         self.stored = -1
@@ -171,7 +172,7 @@ class EntryNumbers:
                 f"the checkpoint put back, or is the name used by another query? Give it a producerName of its own"
             )
             raise ReplayError(msg)
-        if last_sequence_id <= self._admitted and last_sequence_id != self.stored:
+        if last_sequence_id <= self.admitted and last_sequence_id != self.stored:
             msg = f"another attempt writes at the same time, and what it writes differs {self._remedy}"
             raise ReplayError(msg)
         if last_sequence_id != self.stored:
@@ -193,7 +194,7 @@ class EntryNumbers:
             raise ReplayError(msg)
         if last == self.stored:
             self._is_matched = True
-        self._admitted = last
+        self.admitted = last
         return last <= self.stored
 
     def finish(self) -> None:

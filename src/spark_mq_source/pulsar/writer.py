@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
+    BrokerError,
     LocalProtocolError,
     MQSourceError,
     RemoteProtocolError,
@@ -126,13 +127,15 @@ class _Pending:
         may_be_stored: whether an earlier attempt may have stored it.
         times_sent: over whatever connections.
         times_in_doubt: how many of these sends may have stored it.
+        is_alone: whether the chunks before it were left out, because the broker has stored the whole message.
     """
 
-    __slots__ = ("may_be_stored", "send", "times_in_doubt", "times_sent")
+    __slots__ = ("is_alone", "may_be_stored", "send", "times_in_doubt", "times_sent")
 
-    def __init__(self, send: commands.Send, *, may_be_stored: bool) -> None:
+    def __init__(self, send: commands.Send, *, may_be_stored: bool, is_alone: bool = False) -> None:
         self.send = send
         self.may_be_stored = may_be_stored
+        self.is_alone = is_alone
         self.times_sent = 0
         self.times_in_doubt = 0
 
@@ -257,7 +260,10 @@ class _Producer:
                 # failed, which may have a copy.
                 if refusal.error == CHECKSUM_ERROR or not self.sends_once:
                     entry.times_in_doubt -= 1
-                if refusal.error == CHECKSUM_ERROR and entry.times_sent == 1:
+                # A chunk would come behind later ones of its message, which are stored already, and nobody could put
+                # them together; unless each entry waits for the one before.
+                is_in_turn = self.numbers is not None or not entry.send.is_chunk
+                if refusal.error == CHECKSUM_ERROR and entry.times_sent == 1 and is_in_turn:
                     error = ServiceNotReadyError(str(error))
         self._fail(error)
 
@@ -618,10 +624,15 @@ class PulsarWriter:
         if producer.encoder is None:
             return False
         sends = producer.encoder.take()
-        for send in sends:
+        is_alone = False
+        for number, send in enumerate(sends):
             size = len(send.body)
             self._wait_until(partial(self._has_room, producer, size))
-            entry = _Pending(send, may_be_stored=self._admit(producer, send))
+            if _is_first_part_of_stored(producer, sends, number):
+                is_alone = True
+                continue
+            entry = _Pending(send, may_be_stored=self._admit(producer, send), is_alone=is_alone)
+            is_alone = False
             with self._arrived:
                 if not producer.pending:
                     producer.last_progress = time.monotonic()
@@ -755,12 +766,19 @@ class PulsarWriter:
             raise self._in_context(producer, error) from error
         with self._arrived:
             unsent = list(producer.pending)
-        in_doubt = sum(entry.times_in_doubt > 0 for entry in unsent)
-        if reason is not None and in_doubt and producer.sends_once and not producer.is_deduplicated:
+        doubtful = [entry.send for entry in unsent if entry.times_in_doubt > 0]
+        # The first chunks of a message are stored again though the broker deduplicates, and once it has loaded the
+        # topic behind them, it takes what follows for new (seen on broker 4.0.8).
+        has_chunks = any(send.is_chunk for send in doubtful)
+        if reason is not None and doubtful and producer.sends_once and (has_chunks or not producer.is_deduplicated):
+            if has_chunks:
+                why, how = "where messages are sent in chunks", ""
+            else:
+                why = "without the broker's deduplication"
+                how = f" (with {_how_to_deduplicate(producer)} an attempt goes on)"
             context = (
-                f"it is unknown whether {in_doubt} entries that were under way are stored, and without the broker's "
-                f"deduplication a transaction must not send them again; this attempt is aborted, and Spark may run the "
-                f"task again (with {_how_to_deduplicate(producer)} an attempt goes on)"
+                f"it is unknown whether {len(doubtful)} entries that were under way are stored, and {why} a "
+                f"transaction must not send them again; this attempt is aborted, and Spark may run the task again{how}"
             )
             raise self._in_context(producer, reason.within(context)) from reason
         for entry in unsent:
@@ -792,7 +810,15 @@ class PulsarWriter:
             producer.is_proven = producer.is_proven or producer.is_deduplicated
             with self._arrived:
                 own = {producer.confirmed, *(_last_id(entry.send) for entry in producer.pending)}
+                lacking = [e for e in producer.pending if e.is_alone and e.send.sequence_id > opened.last_sequence_id]
             producer.numbers.found(opened.last_sequence_id, own)
+            if lacking:
+                # It counts what it has sent to its storage, which may fail.
+                msg = (
+                    f"the broker lacks the message of sequence id {lacking[0].send.sequence_id}, which it had stored "
+                    f"when it was asked before; the next attempt at the task sends all of its chunks"
+                )
+                raise BrokerError(f"{session.address}: {msg}")
         if producer.encoder is None:
             producer.name = opened.producer_name
             producer.encoder = self._encoder(producer, session, opened)
@@ -831,6 +857,21 @@ def _how_to_deduplicate(producer: _Producer) -> str:
         f"`pulsar-admin namespaces set-deduplication --enable {namespace}`, or brokerDeduplicationEnabled=true in the "
         f"broker's configuration"
     )
+
+
+def _is_first_part_of_stored(producer: _Producer, sends: Sequence[commands.Send], number: int) -> bool:
+    """Whether an entry is a chunk, and not the last one, of a message that an earlier attempt has stored.
+
+    It must not be sent again: a broker never drops such a chunk, and when it loads the topic it takes the id of the
+    last entry, which would be this one's, for the highest (seen on broker 4.0.8). All that is stored behind the
+    message would be stored once more.
+    """
+    numbers, send = producer.numbers, sends[number]
+    if numbers is None or not send.is_chunk or send.sequence_id > numbers.admitted:
+        return False
+    # All chunks of a message are handed out at once, and only the last one has a higher id than the entry before.
+    following = (other.sequence_id for other in itertools.islice(sends, number, None))
+    return next(last for last in following if last > send.sequence_id) <= numbers.stored
 
 
 def _last_id(send: commands.Send) -> int:

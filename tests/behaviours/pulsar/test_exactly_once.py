@@ -156,6 +156,31 @@ def test_a_message_of_which_one_chunk_is_stored_is_there_once_after_an_unload(
     assert found == [*batch["value"].to_pylist(), b"000000"]
 
 
+def test_a_message_in_chunks_is_there_once_when_its_topic_is_unloaded_while_it_is_written_again(
+    pulsar: PulsarUnderTest, topic: str
+) -> None:
+    """Its first chunks, which a broker never takes for duplicates, would put their low id behind what follows."""
+    pulsar.require_version((3, 3), "cannot deduplicate chunks")
+    batch = pa.record_batch({"value": [b"before", random.Random(1).randbytes(11 << 20), b"behind"]})
+    write(pulsar, topic, batch, chunking=True)
+    with PulsarWriter(options(pulsar, topic, chunking=True), replace(TASK, attempt=1)) as writer:
+        send, sent = writer._send_entry, []
+
+        def unload_before_the_third(producer: Any, entry: Any) -> None:
+            sent.append(entry)
+            if len(sent) == 3:
+                pulsar.admin.unload(topic)
+            send(producer, entry)
+
+        writer._send_entry = unload_before_the_third  # type: ignore[method-assign]
+        writer.write(batch)
+        writer.finish()
+    assert len(sent) >= 3
+    write(pulsar, topic, rows(0), replace(TASK, partition=0))
+    reader = pulsar.client().create_reader(topic, official.MessageId.earliest)
+    assert [reader.read_next(20_000).data() for _ in range(4)] == [*batch["value"].to_pylist(), b"000000"]
+
+
 @pytest.mark.parametrize(
     ("again", "sentence"),
     [

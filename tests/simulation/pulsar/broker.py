@@ -40,6 +40,7 @@ class Cluster:
         deduplicates: whether deduplication is on.
         coordinators: of transactions; 0 where they are off.
         places_cursors: False for the cursors of 2.10.1, and its name; all else is as 4.0.8 has it.
+        max_message_bytes: how large an entry may be (`maxMessageSize`).
 
     Attributes:
         url: for `serviceUrl`.
@@ -57,9 +58,11 @@ class Cluster:
         deduplicates: bool = False,
         coordinators: int = 0,
         places_cursors: bool = True,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self.world = world
         self.places_cursors = places_cursors
+        self.max_message_bytes = max_message_bytes
         self.partitions: dict[str, int] = {}
         self.storage: dict[str, ManagedLedger] = {}
         self.buffers: dict[str, TransactionBuffer] = {}
@@ -452,7 +455,7 @@ class Connection:
         )
         version = min(command.protocol_version, 21)
         name = "Pulsar Server4.0.8" if self.cluster.places_cursors else "Pulsar Server2.10.1"
-        self.reply(commands.Connected(name, version, DEFAULT_MAX_MESSAGE_BYTES, flags))
+        self.reply(commands.Connected(name, version, self.cluster.max_message_bytes, flags))
 
     def _partitioned_metadata(self, command: commands.PartitionedMetadata) -> None:
         cluster, topic = self.cluster, command.topic
@@ -665,6 +668,7 @@ class Connection:
         self._error(command.request_id, PRODUCER_BUSY, text)
 
     def _send(self, command: commands.Send) -> None:
+        assert len(command.body) <= self.cluster.max_message_bytes, f"an entry of {len(command.body)} bytes"
         producer = self.producers.get(command.producer_id)
         if producer is not None:
             self._topics[command.producer_id].publish(producer, command)

@@ -50,4 +50,22 @@ REGRESSIONS: Mapping[str, Plan] = {
             Fault("truncate", at=0.599, args=(1, 0.16)),
         ),
     ),
+    # The first chunks of a message that was stored were sent again; when the topic was loaded, their low id counted.
+    "chunks_written_again_before_an_unload": Plan(
+        "write_chunks_exactly_once", seed=2, size=2, faults=(Fault("unload", at=0.224, args=(0,)),)
+    ),
+    # A damaged chunk was sent again behind those that follow it, and nobody could put the message together.
+    "damaged_chunk": Plan(
+        "write_chunks_transaction",
+        seed=1222,
+        size=5,
+        faults=(
+            Fault("cut_received", args=(1, 119)),
+            Fault("wall_clock", at=0.4253581475268827, args=(-3600.0,)),
+            Fault("kill_broker", at=0.381, args=(0, 8.0)),
+            Fault("send_fail_stored", args=(26,)),
+            Fault("send_checksum", args=(31,)),
+            Fault("receipt", args=(46, 0.5)),
+        ),
+    ),
 }

@@ -588,17 +588,23 @@ def _logged_ends(query: Query) -> dict[str, Position]:
     return {str(tp): position for tp, position in offsets_from_json(query.checkpoint.offsets[-1][1]).items()}
 
 
+CHUNK_BYTES = 300
+"""`maxMessageSize` where messages are sent in chunks: room for what stands before a chunk and for something of it."""
+
+
 class Write:
     """A write while producers are closed, receipts are lost, and attempts are killed, doubled and done over.
 
     Args:
         guarantee: `at-least-once`, `exactly-once` or `transaction`.
         streams: whether it is the micro-batches of a query, which are done over; otherwise one `save`.
+        chunks: whether some messages are larger than the brokers take, and are sent in chunks.
     """
 
-    def __init__(self, guarantee: str, *, streams: bool = False) -> None:
+    def __init__(self, guarantee: str, *, streams: bool = False, chunks: bool = False) -> None:
         self._guarantee = guarantee
         self._streams = streams
+        self._chunks = chunks
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
@@ -606,12 +612,13 @@ class Write:
         processes = ("executor-0", "executor-1", "executor-2")
         found = list(common_faults(dice, streams=6, processes=processes, seconds=seconds))
         found += cluster_faults(dice, kinds=("unload", "unload", "kill_broker"), partitions=3, seconds=seconds)
+        most = (4 * size + 4) * (3 if self._chunks else 1)
         for _ in range(dice.choice((0, 0, 1, 2))):
             kind = dice.choice(("send_checksum", "send_fail", "send_fail_stored", "send_slow"))
-            found.append(Fault(kind, args=(dice.randrange(4 * size + 4),)))
+            found.append(Fault(kind, args=(dice.randrange(most),)))
         for _ in range(dice.choice((0, 0, 1))):
             late = dice.choice((None, 0.5, 20.0))
-            found.append(Fault("receipt", args=(dice.randrange(4 * size + 4), late)))
+            found.append(Fault("receipt", args=(dice.randrange(most), late)))
         return found
 
     def run(self, world: World, plan: Plan) -> str:
@@ -623,6 +630,7 @@ class Write:
             ledger_entries=dice.choice((3, 5, 10)),
             deduplicates=self._guarantee == "exactly-once" or dice.random() < 0.3,
             coordinators=2 if self._guarantee == "transaction" else 0,
+            **({"max_message_bytes": CHUNK_BYTES} if self._chunks else {}),
         )
         names = cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
         for name in names:
@@ -641,6 +649,8 @@ class Write:
             options["transactionTimeout"] = "120s"
         if dice.random() < 0.3:
             options["maxPendingBytes"] = "300"
+        if self._chunks:
+            options["chunking"] = "true"
         keyed = dice.random() < 0.5
         parsed = FORMAT.parse_write_options(options_of(cluster, **options), ["value", "key"] if keyed else ["value"])
         executors = Executors(
@@ -650,7 +660,9 @@ class Write:
         written: list[bytes] = []
         outcome = "written"
         for batch in range(batches):
-            tasks = _rows_to_write(dice, f"b{batch}", dice.randint(1, 3), 6 * plan.size, keyed=keyed)
+            tasks = _rows_to_write(
+                dice, f"b{batch}", dice.randint(1, 3), 6 * plan.size, keyed=keyed, large=self._chunks
+            )
             values = [value for task in tasks for rows in task for value in rows.column("value").to_pylist()]
             succeeded = self._write(world, plan, parsed, tasks, executors, batch if self._streams else None, dice)
             written += values
@@ -752,7 +764,9 @@ def check_allowed_write(plan: Plan, executors: Executors, error: BaseException, 
     check_allowed(plan, error)
 
 
-def _rows_to_write(dice: Random, name: str, tasks: int, rows: int, *, keyed: bool) -> list[list[pa.RecordBatch]]:
+def _rows_to_write(
+    dice: Random, name: str, tasks: int, rows: int, *, keyed: bool, large: bool
+) -> list[list[pa.RecordBatch]]:
     found = []
     for task in range(tasks):
         batches = []
@@ -760,7 +774,11 @@ def _rows_to_write(dice: Random, name: str, tasks: int, rows: int, *, keyed: boo
         n = 0
         while left > 0:
             count = dice.randint(1, left)
-            values = [f"{name}-{task}-{n + i}".encode() + b"." * dice.randint(0, 20) for i in range(count)]
+            values = [
+                f"{name}-{task}-{n + i}".encode()
+                + b"." * (dice.randrange(2 * CHUNK_BYTES) if large and dice.random() < 0.4 else dice.randint(0, 20))
+                for i in range(count)
+            ]
             columns = {"value": pa.array(values, pa.binary())}
             if keyed:
                 columns["key"] = pa.array([f"k{dice.randrange(4)}".encode() for _ in range(count)], pa.binary())
@@ -894,6 +912,9 @@ SCENARIOS: Mapping[str, Scenario] = {
     "stream_removal": StreamRead(subscription=False, removal=True),
     "stream_subscription": StreamRead(subscription=True, removal=False),
     "write_at_least_once": Write("at-least-once"),
+    "write_chunks_at_least_once": Write("at-least-once", chunks=True),
+    "write_chunks_exactly_once": Write("exactly-once", streams=True, chunks=True),
+    "write_chunks_transaction": Write("transaction", chunks=True),
     "write_exactly_once": Write("exactly-once"),
     "write_stream_exactly_once": Write("exactly-once", streams=True),
     "write_transaction": Write("transaction"),

@@ -178,6 +178,15 @@ def test_an_entry_that_was_damaged_is_sent_again_once(broker, writer) -> None:
         made.flush()
 
 
+def test_a_damaged_chunk_is_not_sent_again_behind_those_that_follow_it(broker, writer) -> None:
+    at = broker({c.Send: in_turn(stored, refused(CHECKSUM_ERROR), stored)})
+    made = writer(at, chunking="true")
+    with pytest.raises(BrokerError, match=r"sequence id 1: .*ChecksumError"):  # noqa: PT012 - whichever notices first
+        made.write(rows(b"x" * (11 << 20)))
+        made.flush()
+    assert sent(at).count(1) == 1
+
+
 def test_a_batch_that_was_damaged_is_named_by_its_last_message(broker, writer) -> None:
     def damaged(_: Link, send: Any) -> object:
         return c.SendError(send.producer_id, send.highest_sequence_id, CHECKSUM_ERROR, "no")
@@ -393,6 +402,15 @@ def test_a_transaction_sends_again_what_the_broker_has_certainly_not_stored(brok
     assert sent(at) == [0, 0]
 
 
+def test_a_transaction_sends_no_chunk_twice_though_the_broker_deduplicates(broker, writer) -> None:
+    transactions = Transactions()
+    at = broker(transactions.answers | {c.Producer: opened_with(5), c.Send: in_turn(stored, close_producer, stored)})
+    with pytest.raises(MQSourceError, match="where messages are sent in chunks a transaction must not send them again"):
+        write_and_finish(writer(at, chunking="true", **TRANSACTION), rows(b"x" * (11 << 20)))
+    assert sent(at).count(7) == 1
+    assert transactions.ended == [c.TxnAction.ABORT]
+
+
 def test_a_transaction_that_ends_soon_does_not_wait_for_receipts(broker, writer) -> None:
     transactions = Transactions()
     at = broker(transactions.answers | {c.Send: nothing})
@@ -409,6 +427,29 @@ def test_a_transaction_that_ends_soon_does_not_wait_for_receipts(broker, writer)
 
 
 EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once", "producerName": "flights"}
+
+
+def test_of_a_message_that_is_stored_only_the_last_chunk_is_sent_again(broker, writer) -> None:
+    value = b"x" * (11 << 20)
+    first = broker({c.Producer: opened_with(0), c.Send: stored})
+    write_and_finish(writer(first, chunking="true", **EXACTLY_ONCE), rows(b"a", value, b"b"))
+    assert len(sent(first)) == 5
+    before, *_, message, behind = sent(first)
+    again = broker({c.Producer: opened_with(behind), c.Send: duplicate})
+    write_and_finish(writer(again, chunking="true", **EXACTLY_ONCE), rows(b"a", value, b"b"))
+    assert sent(again) == [before, message, behind]
+
+
+def test_a_chunk_is_not_sent_alone_where_its_message_was_not_stored_after_all(broker, writer) -> None:
+    """A broker tells the ids of what it has sent to its storage, which may fail."""
+    value = b"x" * (11 << 20)
+    first = broker({c.Producer: opened_with(0), c.Send: stored})
+    write_and_finish(writer(first, chunking="true", **EXACTLY_ONCE), rows(value))
+    message = sent(first)[-1]
+    again = broker({c.Producer: in_turn(opened_with(message), opened_with(0)), c.Send: in_turn(close_producer, stored)})
+    with pytest.raises(BrokerError, match=rf"lacks the message of sequence id {message}, which it had stored"):
+        write_and_finish(writer(again, chunking="true", **EXACTLY_ONCE), rows(value))
+    assert sent(again) == [message]
 
 
 class Deduplicating:
