@@ -49,6 +49,21 @@ def test_starts_at_latest_unless_told_otherwise(pulsar: PulsarUnderTest, query: 
     assert q.trigger() == []
 
 
+def test_a_pin_right_before_a_ledger_is_where_it_was_brought_to(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
+):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(2, "old"))
+    pulsar.admin.unload(topic)
+    publish(pulsar, topic, ["last"])
+    with caplog.at_level(logging.WARNING, "spark_mq_source"):
+        q = query(topic, startingOffsets="latest", subscription=PIN)
+        assert q.trigger() == []
+    assert "stays at" not in caplog.text
+    publish(pulsar, topic, ["new"])
+    assert q.trigger() == ["new"]
+
+
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_starts_in_an_empty_topic_that_is_unloaded_before_the_first_message(
     pulsar: PulsarUnderTest, query: Callable[..., Query], start: str

@@ -425,6 +425,20 @@ def seek_by_id_and_time(c: Client) -> Any:
     return by_id, c.bounds(c.subscribe((-1, -1)))[0]
 
 
+def seeking_to_the_first_entry_of_a_ledger(c: Client) -> Any:
+    ids = c.publish(1, 1)
+    c.roll_over()
+    ids += c.publish(1, 1)
+    c.meet(*ids)
+    pin = c.subscribe(name="pin", initial=InitialPosition.Earliest)
+    c.ask(lambda n: commands.Seek(pin, n, message_id=MessageId(*ids[2])))
+    pin = c.subscribe(name="pin")
+    seen = [c.bounds(pin)[0]]
+    c.acknowledge(pin, (ids[2][0], -1))
+    seen.append(c.bounds(pin)[0])
+    return seen, c.read(pin, 100)
+
+
 def unloading_closes_consumers_and_producers(c: Client) -> Any:
     c.publish(1)
     c.subscribe((-1, -1))
@@ -483,6 +497,7 @@ TRACES: dict[str, tuple[Callable[[Client], Any], Any]] = {
         (truncating_spares_the_current_ledger, ([(0, 2), (0, 0), (0, 2)], [(0, 1), (0, 2)])),
         (truncating_closed_ledgers_leaves_nothing, ([(0, 2), (1, -1), (-1, -1)], [])),
         (seek_by_id_and_time, ((0, 1), (0, 2))),
+        (seeking_to_the_first_entry_of_a_ledger, ([(0, 1), (1, -1)], [(1, 0), (1, 1)])),
         (unloading_closes_consumers_and_producers, [-1, -1]),
         (a_name_in_use_is_busy, 16),
         (statistics_of_an_unknown_consumer_drop_the_connection, None),
