@@ -65,7 +65,7 @@ class PulsarStream:
         # Where those end of which a watcher cannot tell the last message.
         self._terminated: dict[TopicPartition, Position] = {}
         self._target: Offsets | None = None
-        # Where a range begins whose start is the last entry of a ledger that was read and is gone now.
+        # Where a range begins whose start is in a ledger that is gone now: it was read, or its loss was told.
         self._successors: dict[tuple[TopicPartition, Position], Position] = {}
         # Where the current trigger begins in topic-partitions of which nothing was read yet.
         self._firsts: dict[TopicPartition, Position] = {}
@@ -181,7 +181,7 @@ class PulsarStream:
             starts[tp] = EARLIEST
         # With a position instead of the word, the reader notices where a ledger has gone since.
         starts = {tp: self._firsts.get(tp, at) if at == EARLIEST else at for tp, at in starts.items()}
-        # The reader takes a start that is gone for loss; here it is known to have been the last of its ledger.
+        # The reader takes a start that is gone for loss; here it is known to be none, or was told already.
         starts = {tp: min(self._successors.get((tp, at), at), finish[tp]) for tp, at in starts.items()}
         ranges = [PulsarRange(tp, starts[tp], finish[tp]) for tp in sorted(finish)]
         return split_ranges(self._client, self._options, [r for r in ranges if r.start < r.end])
@@ -418,10 +418,12 @@ class PulsarStream:
         # Deletion moves every cursor to the last entry deleted, a watcher's too (broker 4.0.8): one that was there
         # before and is not past the position has seen nothing deleted but what was read.
         watched = self._watch(list(self._watchers))[tp].first
-        if watched <= position or (following is not None and first < following):
-            self._successors[tp, position] = first
-            return
-        self._report_gone(f"{tp}: messages after {position} up to {first} are gone, or cannot be told from gone ones")
+        if watched > position and (following is None or first >= following):
+            self._report_gone(
+                f"{tp}: messages after {position} up to {first} are gone, or cannot be told from gone ones"
+            )
+        # Whether it was told as loss or is none: the range begins here, and no later trigger tells it again.
+        self._successors[tp, position] = first
 
     def _report_gone(self, what: str) -> None:
         self._report(

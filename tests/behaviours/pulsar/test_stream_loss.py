@@ -136,6 +136,26 @@ def test_evicted_is_loss(hasty: PulsarUnderTest, hasty_query: Callable[..., Quer
     assert_lost(hasty_query, q, topic, values[-left:], caplog)
 
 
+def test_a_loss_that_may_be_is_told_once(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
+):
+    topic = pulsar.topic()
+    publish(pulsar, topic, ["0"])
+    q = query(topic, startingOffsets="earliest", failOnDataLoss=False)
+    assert q.trigger() == ["0"]
+    publish(pulsar, topic, ["1"])
+    pulsar.admin.unload(topic)
+    first = pulsar.admin.ledgers(topic)[0][0]
+    pulsar.admin.request("DELETE", f"{topic.replace('://', '/')}/truncate")
+    wait_until(lambda: pulsar.admin.ledgers(topic)[0][0] > first, "the ledger is gone")
+    with caplog.at_level(logging.WARNING, "spark_mq_source"):
+        for _ in range(3):
+            assert q.trigger() == []
+        publish(pulsar, topic, ["2"])
+        assert q.trigger() == ["2"]
+    assert caplog.text.count("are gone") == 1
+
+
 def test_deleted_before_the_first_task_of_a_new_partition_is_loss(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic(1, namespace=pulsar.new_namespace(keep_data=False))
     q = query(topic)
