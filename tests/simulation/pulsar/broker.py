@@ -128,6 +128,19 @@ class Cluster:
         for name in list(self.storage):
             self._make(name)
 
+    def restore(self, entries: Callable[[int], int]) -> None:
+        """All topics, and the ids of ledgers, as they were before: from a copy of the disks.
+
+        Args:
+            entries: how many entries a topic-partition had then, of so many that it has.
+        """
+        for name in list(self.topics):
+            self.unload(name)
+        for name, ledger in self.storage.items():
+            ledger.restore(entries(len(ledger.entries)))
+            self.buffers[name].restore()
+        self._last_ledger = max((p[0] for ledger in self.storage.values() for p in ledger.entries), default=0)
+
     # -- what foreign clients do
 
     def publish(self, name: str, values: Sequence[bytes], *, at_ms: int | None = None, **more: Any) -> Position:

@@ -146,6 +146,17 @@ class ManagedLedger:
             else:
                 cursor.persist(now=now)
 
+    def restore(self, entries: int) -> None:
+        """The disks are as they were when there were this many entries, of those that are kept; while it is closed."""
+        kept = list(self.entries)[:entries]
+        for position in list(self.entries)[entries:]:
+            del self.entries[position], self.history[position]
+        self.ledgers = {ledger: sum(p[0] == ledger for p in kept) for ledger in sorted({p[0] for p in kept})}
+        self.last = kept[-1] if kept else EARLIEST
+        for cursor in self.cursors.values():
+            cursor.mark = cursor.persisted = min(cursor.mark, self.last)
+            cursor.acked.clear()
+
     def _begin_ledger(self) -> None:
         self.ledgers[self._next_id()] = 0
 

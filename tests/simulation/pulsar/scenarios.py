@@ -844,7 +844,14 @@ def _visible(cluster: Cluster) -> list[bytes]:
 
 
 class Rebuilt:
-    """A position of before is used on a cluster that was built anew: it is past the end there."""
+    """A position of before is used on a cluster that was built anew, or from an older copy: it is past the end there.
+
+    Args:
+        restored: whether the cluster has a part of what it had.
+    """
+
+    def __init__(self, *, restored: bool = False) -> None:
+        self._restored = restored
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
@@ -874,12 +881,17 @@ class Rebuilt:
             break
         if not ends:
             return "not begun"
-        cluster.rebuild()
+        if self._restored:
+            cluster.restore(lambda entries: dice.randint(0, entries // 2))
+        else:
+            cluster.rebuild()
         # Old positions are past the end there: fewer entries in ledgers of lower ids. Spark before 4.2 tells nobody the
         # start, so an empty topic looks there like one that was read and trimmed.
         for name in names:
             for n in range(dice.choice((0 if query.limited else 2, 1, 3))):
                 cluster.publish(name, [f"other-{n}".encode()])
+        if not any(at > Position(*cluster.storage[str(tp)].last) for tp, at in ends.items()):
+            return "not past the end"
         began = world.now
         query.interval = 10.0
         for _ in range(5):
@@ -907,6 +919,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "batch_read_chunks": BatchRead(chunks=True),
     "commits": Commits(),
     "rebuilt": Rebuilt(),
+    "restored": Rebuilt(restored=True),
     "stream": StreamRead(subscription=False, removal=False),
     "stream_2_10": StreamRead(subscription=False, removal=False, places_cursors=False),
     "stream_removal": StreamRead(subscription=False, removal=True),

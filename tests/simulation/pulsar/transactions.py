@@ -32,6 +32,20 @@ class TransactionBuffer:
         self.ongoing: dict[TxnId, Position] = {}
         self.aborted: set[TxnId] = set()
 
+    def restore(self) -> None:
+        """The disks are as they were before; what is known is what they tell."""
+        self.ongoing.clear()
+        self.aborted.clear()
+        for position, entry in self._ledger.entries.items():
+            if entry.txn is None:
+                continue
+            if entry.marker is None:
+                self.ongoing.setdefault(entry.txn, position)
+            else:
+                self.ongoing.pop(entry.txn, None)
+                if entry.marker == ABORT_MARKER:
+                    self.aborted.add(entry.txn)
+
     @property
     def max_read(self) -> Position:
         """The last position that is delivered: all of it, or before the first open transaction."""
