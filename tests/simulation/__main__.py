@@ -53,7 +53,7 @@ def _explored(
         def more() -> None:
             start = next(starts, None)
             if start is not None:
-                running.add(pool.submit(run_seeds, protocol, start, min(CHUNK, first + seeds - start)))
+                running.add(pool.submit(run_seeds, protocol, start, min(CHUNK, first + seeds - start), stop=stop))
 
         for _ in range(2 * jobs):
             more()

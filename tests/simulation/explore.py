@@ -185,8 +185,8 @@ def attempt(protocol: str, plan: Plan) -> tuple[str, Failure | None]:
         return "failed", Failure(plan, type(error).__name__, "".join(traceback.format_exception(error)))
 
 
-def run_seeds(protocol: str, first: int, count: int) -> tuple[Counter[str], list[Failure]]:
-    """Runs seeds one after the other: how often what became of them, and the failures."""
+def run_seeds(protocol: str, first: int, count: int, *, stop: bool = False) -> tuple[Counter[str], list[Failure]]:
+    """Runs seeds one after the other, with `stop` to the first failure: how often what became of them, and failures."""
     # Thousands of warnings say nothing; one seed again (`seed`) has its own.
     logging.disable(logging.CRITICAL)
     # What is loaded stays loaded: the collections after each world need not look at it.
@@ -202,6 +202,8 @@ def run_seeds(protocol: str, first: int, count: int) -> tuple[Counter[str], list
         outcomes[f"{plan.scenario}: {outcome}"] += 1
         if failure is not None:
             failures.append(failure)
+            if stop:
+                break
     return outcomes, failures
 
 
