@@ -196,6 +196,24 @@ def read_batch(format_: Any, options: Any, schema: pa.Schema, executors: Executo
     return executors.run([read_task(format_, options, task, schema, executors) for task in ranges], _reading)
 
 
+def in_driver(work: Callable[[], Any]) -> Any:
+    """Runs in the process of a driver of its own, which a fault may name; what it returned.
+
+    Raises:
+        DriverKilledError: the process was killed.
+        BaseException: what the work has raised.
+    """
+    world = here()
+    process = world.process(f"driver-{world.count('drivers')}")
+    fiber = world.spawn(work, "driver", process)
+    process.on_killed.append(lambda: [world.wake(joiner) for joiner in fiber.joiners])
+    if not world.join(fiber):
+        raise DriverKilledError
+    if fiber.error is not None and not isinstance(fiber.error, KilledError):
+        raise fiber.error
+    return fiber.result
+
+
 @dataclass
 class Checkpoint:
     """The logs of a streaming query: what outlives its driver.
@@ -252,14 +270,7 @@ class Query:
             JobFailedError: a task has failed for the last time.
             MQSourceError: what the driver's side has raised.
         """
-        world = here()
-        process = world.process(f"driver-{world.count('drivers')}")
-        fiber = world.spawn(lambda: self._live(until, available_now), "driver", process)
-        process.on_killed.append(lambda: [world.wake(joiner) for joiner in fiber.joiners])
-        if not world.join(fiber):
-            raise DriverKilledError
-        if fiber.error is not None and not isinstance(fiber.error, KilledError):
-            raise fiber.error
+        in_driver(lambda: self._live(until, available_now))
 
     def _live(self, until: Callable[[], bool], available_now: bool) -> None:
         log, world = self.checkpoint, here()

@@ -58,6 +58,10 @@ def nsq_faults(dice: Random, *, seconds: float, folder: bool) -> Iterator[Fault]
     for _ in range(dice.choice((0, 0, 1, 1, 2, 3))):
         kind = dice.choice(("kill_nsqd", "kill_nsqd", "stop_nsqd", "hide_http"))
         yield Fault(kind, at=round(dice.random() * seconds, 3), args=(dice.randrange(3), dice.choice((0.3, 5.0, 40.0))))
+    for _ in range(dice.choice((0, 0, 1, 3, 6))):
+        yield Fault(
+            "stall", at=round(dice.random() * seconds, 3), args=(dice.randrange(4), dice.choice((2.5, 4.0, 8.0)))
+        )
     if folder:
         for _ in range(dice.choice((0, 0, 0, 1))):
             yield Fault("fill_disk", at=round(dice.random() * seconds, 3), args=(dice.choice((0.05, 3.0)),))
@@ -70,6 +74,7 @@ def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
     """Has the faults happen at their times from now on.
 
     - `kill_nsqd`, `stop_nsqd`: number of the nsqd, seconds until it runs again.
+    - `stall`: one of the last executors, for how many seconds it stands still: longer than a message may take.
     - `hide_http`: number of the nsqd, seconds for which its HTTP interface is out of reach.
     - `fill_disk`: seconds for which nothing can be written to walDir.
     - `tear`: which file (a part of 1), and whether a bit changes or the end is missing.
@@ -84,6 +89,14 @@ def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
                 world.after(seconds, nsqd.start)
 
             world.after(fault.at, end)
+        elif fault.kind == "stall":
+
+            def stall(back: int = fault.args[0], seconds: float = fault.args[1]) -> None:
+                executors = [p for p in world.processes if p.alive and p.name.startswith("executor-")]
+                if executors:
+                    world.stop(executors[-1 - back % len(executors)], seconds)
+
+            world.after(fault.at, stall)
         elif fault.kind == "hide_http":
             nsqd = cluster.nsqds[fault.args[0] % len(cluster.nsqds)]
             world.after(fault.at, lambda nsqd=nsqd, seconds=fault.args[1]: nsqd.hide_http(seconds))
@@ -212,7 +225,7 @@ def cluster_of(world: World) -> Cluster:
         dice.choice((1, 1, 2, 3)),
         mem_queue_size=dice.choice((0, 3, 10_000)),
         sync_every=dice.choice((1, 4, 9, 2500)),
-        msg_timeout_ms=dice.choice((2_000, 60_000)),
+        msg_timeout_ms=dice.choice((2_000, 2_000, 60_000)),
         max_rdy_count=dice.choice((3, 10, 2500)),
     )
     cluster.create(TOPIC, CHANNEL)
@@ -329,13 +342,16 @@ class Stream:
 
 
 class Drain:
-    """Batch reads with `runId`, each repeated until it succeeds and once more, until everything is read."""
+    """Batch reads with `runId`, each repeated until it succeeds and once more, until everything is read.
+
+    Each is a driver's life of its own, which a fault may end: the next one goes on with the same `runId`.
+    """
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
         seconds = 3.0 * size
         return [
-            *common_faults(dice, streams=6, processes=PROCESSES[:4], seconds=seconds),
+            *common_faults(dice, streams=6, processes=PROCESSES, seconds=seconds),
             *nsq_faults(dice, seconds=seconds, folder=True),
         ]
 
@@ -347,7 +363,7 @@ class Drain:
         given = where(cluster, dice) | {"topic": TOPIC, "channel": CHANNEL, "waldir": f"{files.SCHEME}wal"}
         given["connectionspernsqd"] = "1" if plan.faults else dice.choice(("1", "2"))
         given["maxbatchrows"] = dice.choice(("1", "3", "100"))
-        given["idletimeout"] = dice.choice(("50ms", "2s"))
+        given["idletimeout"] = dice.choice(("50ms", "2s", "2s"))
         if dice.random() < 0.5:
             given["maxrows"] = dice.choice(("2", "7", "50"))
         parsed = FORMAT.parse_options(given | {"runid": "run"})
@@ -384,11 +400,17 @@ class Drain:
     def _read(world: World, plan: Plan, options: Any, executors: Executors) -> list[list[dict[str, Any]]]:
         for _ in range(1000):
             try:
-                return spark.read_batch(FORMAT, options, SCHEMA, executors)
+                found: list[list[dict[str, Any]]] = spark.in_driver(
+                    lambda: spark.read_batch(FORMAT, options, SCHEMA, executors)
+                )
+            except DriverKilledError:
+                world.sleep(1.0)
             except (JobFailedError, MQSourceError) as failed:
                 if check_allowed(plan, getattr(failed, "cause", failed)) == "torn":
                     raise _TornError from failed
                 world.sleep(1.0)
+            else:
+                return found
         raise ViolationError("a read failed a thousand times")
 
 
