@@ -619,6 +619,9 @@ class Write:
         for _ in range(dice.choice((0, 0, 1))):
             late = dice.choice((None, 0.5, 20.0))
             found.append(Fault("receipt", args=(dice.randrange(most), late)))
+        if self._guarantee == "transaction" and dice.random() < 0.1:
+            # Longer than transactionTimeout.
+            found.append(Fault("stop", at=dice.random() * seconds, args=(dice.choice(processes), 150.0)))
         return found
 
     def run(self, world: World, plan: Plan) -> str:
