@@ -85,8 +85,8 @@ def past_the_end(topic_partition: TopicPartition, position: Position, stored: Po
 
     Example:
         >>> from spark_mq_source.pulsar.offsets import Position
-        >>> past_the_end(TopicPartition("t", -1), Position(40, 7), Position(3, 5))[:58]
-        't: position 40:7 does not exist: the last entry before it i'
+        >>> past_the_end(TopicPartition("t", -1), Position(40, 7), Position(3, 5)).partition(";")[0]
+        't: position 40:7 does not exist: the last entry before it is 3:5'
     """
     return (
         f"{topic_partition}: position {position} does not exist: the last entry before it is {stored}; the topic was "
