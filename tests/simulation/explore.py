@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
+from spark_mq_source.core.errors import MQSourceError
 from tests.simulation import network, standins
 from tests.simulation.world import World
 
@@ -164,6 +165,19 @@ def apply_common(world: World, fault: Fault) -> None:
             world.wall_offset += by
 
         world.after(fault.at, move)
+
+
+def check_allowed(plan: Plan, error: BaseException) -> None:
+    """An error of the network or a broker may end a run in which something went wrong.
+
+    Raises:
+        ViolationError: nothing did, or it is another error.
+    """
+    if isinstance(error, MQSourceError) and error.retryable and plan.faults:
+        return
+    if isinstance(error, ConnectionError) and any(fault.kind in {"kill", "stop"} for fault in plan.faults):
+        return  # a worker was killed for the last time
+    raise ViolationError(f"an error that is not allowed here: {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from spark_mq_source.pulsar.stream import offsets_from_json
 from spark_mq_source.pulsar.transactions import Transaction
 from spark_mq_source.pulsar.writer import WriteReport
 from spark_mq_source.spark.pulsar import PulsarFormat
-from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, common_faults
+from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, common_faults
 from tests.simulation.pulsar import oracle
 from tests.simulation.pulsar.broker import Cluster
 from tests.simulation.spark import (
@@ -135,19 +135,6 @@ def _cluster_fault(cluster: Cluster, names: Sequence[str], fault: Fault) -> Call
 
 REMOVING = frozenset({"trim", "expire", "truncate", "acknowledge", "unload", "roll_over"})
 """Faults after which messages can be gone."""
-
-
-def check_allowed(plan: Plan, error: BaseException) -> None:
-    """An error of the network or a broker may end a run in which something went wrong.
-
-    Raises:
-        ViolationError: nothing did, or it is another error.
-    """
-    if isinstance(error, MQSourceError) and error.retryable and plan.faults:
-        return
-    if isinstance(error, ConnectionError) and any(fault.kind in {"kill", "stop"} for fault in plan.faults):
-        return  # a worker was killed for the last time
-    raise ViolationError(f"an error that is not allowed here: {type(error).__name__}: {error}") from error
 
 
 def check_nothing_leaks(world: World, cluster: Cluster) -> None:

@@ -17,7 +17,7 @@ from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.reader import TubeMQRange
 from spark_mq_source.tubemq.stream import TubeMQStream
 from tests.simulation.clockwork import here
-from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, common_faults
+from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, common_faults
 from tests.simulation.spark import Checkpoint, DriverKilledError, Executors, JobFailedError, Query, read_task, write
 from tests.simulation.spark import _reading as reading_attempt
 from tests.simulation.tubemq.cluster import Cluster, Topic
@@ -90,19 +90,6 @@ def _cluster_fault(cluster: Cluster, fault: Fault) -> Callable[[], None] | None:
             cluster.world.after(amount, broker.start)
 
     return happen
-
-
-def check_allowed(plan: Plan, error: BaseException) -> None:
-    """An error of the network or a server may end a run in which something went wrong.
-
-    Raises:
-        ViolationError: nothing did, or it is another error.
-    """
-    if isinstance(error, MQSourceError) and error.retryable and plan.faults:
-        return
-    if isinstance(error, ConnectionError) and any(fault.kind in {"kill", "stop"} for fault in plan.faults):
-        return  # a worker was killed for the last time
-    raise ViolationError(f"an error that is not allowed here: {type(error).__name__}: {error}") from error
 
 
 def check_nothing_leaks(world: World, cluster: Cluster) -> None:
