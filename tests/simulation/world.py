@@ -153,6 +153,7 @@ class World:
         self._fibers: list[Fiber] = []
         self._dice: dict[str, random.Random] = {}
         self._over = False
+        self._stopped_until = 0.0
         self.current: Fiber | None = None
         self.preempts = self.dice("preempt").choice((0.0, 0.02, 0.2))
         self._schedule = self.dice("schedule")
@@ -229,6 +230,7 @@ class World:
     def stop(self, process: Process, seconds: float) -> None:
         """No fiber of a process runs for a while, as by SIGSTOP or a long pause; its sockets stay open."""
         process.stopped_until = max(process.stopped_until, self.now + seconds)
+        self._stopped_until = max(self._stopped_until, process.stopped_until)
         self.at(process.stopped_until, lambda: None)
 
     # -- scheduling
@@ -343,7 +345,7 @@ class World:
 
     def _step(self) -> None:
         runnable = self._ready
-        if any(f.process.stopped_until > self.now for f in runnable):
+        if self._stopped_until > self.now and any(f.process.stopped_until > self.now for f in runnable):
             runnable = [f for f in runnable if f.process.stopped_until <= self.now]
         if not runnable:
             if not self._timers:

@@ -24,7 +24,7 @@ import enum
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self, TypeVar, overload
 
@@ -302,13 +302,21 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
 _DOING: Final = {READ: "reading a batch", STREAM: "reading a stream", WRITE: "writing"}
 
 
-def _known_options(cls: type[Options]) -> Iterator[_Known]:
-    hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        declared: _Declared = field.metadata[_Declared]
-        first, *rest = field.name.split("_")
-        name = declared.name or first + "".join(part.capitalize() for part in rest)
-        yield _Known(field, declared, name, declared.parse or _parser_of(hints[field.name], field.name))
+_KNOWN: Final[dict[type[Options], tuple[_Known, ...]]] = {}
+
+
+def _known_options(cls: type[Options]) -> tuple[_Known, ...]:
+    """The options of a class: looked at once, as Spark parses them anew for every step of a query."""
+    if cls not in _KNOWN:
+        hints = typing.get_type_hints(cls)
+        known = []
+        for field in dataclasses.fields(cls):
+            declared: _Declared = field.metadata[_Declared]
+            first, *rest = field.name.split("_")
+            name = declared.name or first + "".join(part.capitalize() for part in rest)
+            known.append(_Known(field, declared, name, declared.parse or _parser_of(hints[field.name], field.name)))
+        _KNOWN[cls] = tuple(known)
+    return _KNOWN[cls]
 
 
 def _parser_of(hint: Any, field_name: str) -> Callable[[str], Any]:  # noqa: ANN401 - a type hint has no better type

@@ -72,6 +72,9 @@ MOST_GROUPS: Final = 100
 LONGEST_LIMIT_MS: Final = 10_000
 """How long flow control is obeyed before it is asked again."""
 
+MOST_UNPROVEN: Final = 16
+"""Fetches that move on without saying where they began, before the broker is asked whether it still has all of that."""
+
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 0.5
 """Between fetches where the broker has nothing to read before the end of the range."""
 
@@ -189,13 +192,20 @@ class _Pair(NamedTuple):
 class _Cursor:
     """Fetches of one registered partition, in order, several under way.
 
+    A fetch that finds a message, or says that it has found none with a 200, says where it began. One that is answered
+    404 does not, though it has moved on: where messages were removed meanwhile, a broker moves the cursor to its first
+    message without a word (seen on 2.4.0's `getOffset`). So behind such fetches the broker is asked whether it still
+    has what was there when they began.
+
     Attributes:
         position: where the fetch that was taken last ended.
+        began: where it began.
     """
 
     def __init__(self, client: TubeMQClient, options: TubeMQOptions, consumer: PartitionConsumer, start: int) -> None:
-        self.position = start
+        self.position = self.began = start
         self._client = client
+        self._options = options
         self._consumer = consumer
         self._most = options.fetches_in_flight
         self._timeout_ms = options.operation_timeout_ms
@@ -207,14 +217,18 @@ class _Cursor:
     def next_fetch(self, end: int) -> GetMessageResponse:
         """The next fetch that moved on, which may have no message; the position is then where it ended.
 
+        Fetches that do not say where they began are passed over, up to `MOST_UNPROVEN` and the end: what comes back is
+        known to have left nothing out.
+
         Args:
             end: no fetch is asked for ahead that would likely begin past this offset.
 
         Raises:
             RequestTimeoutError: the broker had nothing for `operationTimeout`.
-            MQSourceError: the connection broke, the partition was lost, or the broker refuses.
+            MQSourceError: the connection broke, the partition was lost, messages were removed, or the broker refuses.
         """
         patience = Deadline.after_ms(self._timeout_ms)
+        unproven: list[int] = []
         while True:
             self._ask_ahead(end)
             pair = self._pairs.popleft()
@@ -228,7 +242,14 @@ class _Cursor:
                 self._advance = max(ended - self.position, 1)
                 self._pause = FIRST_PAUSE_SECONDS
                 self._is_held_back = False
-                self.position = ended
+                self.began, self.position = self.position, ended
+                if got.err_code != SUCCESS:
+                    unproven.append(self.began)
+                    patience = Deadline.after_ms(self._timeout_ms)
+                    if self.position < end and len(unproven) < MOST_UNPROVEN:
+                        continue
+                if unproven:
+                    self._prove_kept(unproven[0])
                 return got
             seconds = self._pause
             if got.err_code == SERVER_CONSUME_SPEED_LIMIT:
@@ -246,6 +267,24 @@ class _Cursor:
                 )
                 raise RequestTimeoutError(msg)
             self._rest(seconds)
+
+    def _prove_kept(self, position: int) -> None:
+        """Asks for the message at a position: the broker has removed nothing from there on.
+
+        Raises:
+            ServiceNotReadyError: it has, and opening again tells what.
+        """
+        consumer, response = register_anywhere(
+            self._client, self._options, self._consumer.partition, position, priority=WITH_MEMORY
+        )
+        with contextlib.suppress(BrokerError):
+            self._client.wait(consumer.unregister(commit=False), f"unregister of {self._consumer.partition}")
+        if response.curr_offset > position:
+            msg = (
+                f"{self._consumer.address}: its first message is at {response.curr_offset} now, behind {position}, "
+                f"from where on fetches found none"
+            )
+            raise ServiceNotReadyError(msg)
 
     def _wait(self, pair: _Pair) -> tuple[GetMessageResponse, int]:
         what = f"fetch at {self.position}"
@@ -382,7 +421,7 @@ class _RangeReader:
             self._counters.entry_bytes += len(got.body)
             # A message that failed once is now read again: whatever it is, it is what the broker has.
             decoder.on_corrupt = options.on_corrupt if self._distrusted == self._done else OnCorrupt.FAIL
-            decoder.decode(got.body, self._done, stop_at)
+            decoder.decode(got.body, cursor.began, stop_at)
             self._done = min(cursor.position, self._end)
             yield from self._taken(at_least_rows=options.max_batch_rows, at_least_bytes=options.max_batch_bytes)
 

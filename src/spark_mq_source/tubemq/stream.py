@@ -496,6 +496,9 @@ class Membership:
                 logger.warning("tubemq: group %s: %s cannot be taken: %s", self._group, tp, error)
                 continue
             with self._changed:
+                # A master that has forgotten the group gives again what is held: the query is where it was.
+                if tp in self._held:
+                    held.position = max(held.position, self._held[tp].position)
                 self._held[tp] = held
             taken.append(partition)
             logger.info("tubemq: group %s: %s is ours from %d on", self._group, tp, held.position)

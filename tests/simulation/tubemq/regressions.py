@@ -5,6 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tests.simulation.explore import Plan
+from tests.simulation.explore import Fault, Plan
 
-REGRESSIONS: Final[Mapping[str, Plan]] = {}
+REGRESSIONS: Final[Mapping[str, Plan]] = {
+    # A fetch that finds no message does not say where it began, and what was removed before it was passed over.
+    "removed_under_fetches_that_find_nothing": Plan(
+        "batch_read_removal",
+        seed=774533044132,
+        size=2,
+        faults=(Fault("kill_master", at=0.114, args=(0, 5.0)), Fault("remove", at=0.021, args=(1, 16))),
+    ),
+    # What a trigger had read already was forgotten with the partition's entry, and left at the group's old position.
+    "given_again_by_a_master_that_has_forgotten_the_group": Plan(
+        "group_read",
+        seed=774533044378,
+        size=1,
+        faults=(Fault("stop_broker", at=2.09, args=(1, 5.0)), Fault("kill_master", at=6.306, args=(0, 0.5))),
+    ),
+}
