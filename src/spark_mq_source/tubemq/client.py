@@ -536,6 +536,8 @@ class GroupMember(_Member):
         self._on_connect = on_connect
         self._on_disconnect = on_disconnect
         self._assignment: frozenset[BrokerPartition] = frozenset()
+        self._gave_up = 0
+        """How many were given up that the master has not heard of."""
         self._todo: deque[commands.Event] = deque()
         self._done: deque[commands.Event] = deque()
         self._arrived = threading.Condition()
@@ -545,6 +547,13 @@ class GroupMember(_Member):
     def assignment(self) -> frozenset[BrokerPartition]:
         """The partitions it has, as far as events have been answered."""
         return self._assignment
+
+    def give_up(self, partition: BrokerPartition) -> None:
+        """Says to the master that another client has a partition, which is then shared out anew."""
+        with self._arrived:
+            self._assignment -= {partition}
+            self._gave_up += 1
+        self._wake.set()
 
     def start(self) -> None:
         """Registers, and begins to answer events.
@@ -599,13 +608,14 @@ class GroupMember(_Member):
             MQSourceError: no answer, or a refusal.
         """
         done = self._done[0] if self._done else None
+        gave_up = self._gave_up
         response = expect(
             self._client.ask_master(
                 commands.ConsumerHeartbeat(
                     self.client_id,
                     self._group,
-                    report_subscribe_info=done is not None,
-                    subscribe_info=self._subscribed() if done is not None else (),
+                    report_subscribe_info=done is not None or gave_up > 0,
+                    subscribe_info=self._subscribed() if done is not None or gave_up > 0 else (),
                     event=done,
                     def_flow_check_id=-2,
                     group_flow_check_id=-2,
@@ -620,6 +630,8 @@ class GroupMember(_Member):
             return
         if response.err_code != SUCCESS:
             raise error_for_code(response.err_code, response.err_msg, f"heartbeat of group {self._group}")
+        with self._arrived:
+            self._gave_up -= gave_up
         if done is not None:
             self._done.popleft()
             self.assigned.set()
@@ -652,10 +664,12 @@ class GroupMember(_Member):
             partitions = [BrokerPartition.parse(text) for text in event.subscribe_info]
             if event.op_type in {EventType.CONNECT, EventType.ONLY_CONNECT}:
                 changed = frozenset(self._on_connect(partitions))
-                self._assignment |= changed
+                with self._arrived:
+                    self._assignment |= changed
             elif event.op_type in {EventType.DISCONNECT, EventType.ONLY_DISCONNECT}:
                 changed = frozenset(self._on_disconnect(partitions))
-                self._assignment -= changed
+                with self._arrived:
+                    self._assignment -= changed
             else:
                 changed = frozenset()
             # What is reported next is what it has: otherwise nobody would read the rest until the group changes again.

@@ -28,6 +28,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client import ClientBalancedMember, GroupMember, TubeMQClient, unique_client_id
 from spark_mq_source.tubemq.commands import BrokerPartition, ReadStatus, RegisterPartitionResponse
+from spark_mq_source.tubemq.error_codes import PARTITION_OCCUPIED
 from spark_mq_source.tubemq.offsets import (
     EARLIEST,
     INDEX_BYTES,
@@ -358,6 +359,8 @@ class Membership:
         self._client_id = unique_client_id(self._group)
         self._changed = threading.Condition()
         self._held: dict[TopicPartition, _Held] = {}
+        self._given_up: dict[TopicPartition, int] = {}
+        """Where the query was in partitions that another member has."""
         self._pending: frozenset[TopicPartition] = frozenset()
         self._known: frozenset[TopicPartition] = frozenset()
         self._closing = False
@@ -496,7 +499,9 @@ class Membership:
                 logger.warning("tubemq: group %s: %s cannot be taken: %s", self._group, tp, error)
                 continue
             with self._changed:
-                # A master that has forgotten the group gives again what is held: the query is where it was.
+                # Given again, by a master that has forgotten the group or after another member had it: the query is
+                # where it was, if not further.
+                held.position = max(held.position, self._given_up.pop(tp, 0))
                 if tp in self._held:
                     held.position = max(held.position, self._held[tp].position)
                 self._held[tp] = held
@@ -579,17 +584,43 @@ class Membership:
             position = self._register(consumer, held.position)
         return consumer, position
 
+    def _take_back_if_free(self, held: _Held) -> tuple[PartitionConsumer, int] | None:
+        try:
+            return self._take_back(held)
+        except BrokerError as error:
+            if error.code != PARTITION_OCCUPIED:
+                raise
+            logger.warning("tubemq: group %s: %s is not ours any more: %s", self._group, held.partition, error)
+            return None
+
+    def _give_up(self, tp: TopicPartition, held: _Held) -> None:
+        with self._changed:
+            if self._held.get(tp) is not held or tp in self._pending:
+                return
+            del self._held[tp]
+            self._given_up[tp] = held.position
+        if self._member is not None:
+            self._member.give_up(held.partition)
+
     def _hold_again(self) -> None:
-        """After a broken connection or a broker's restart: the master knows nothing of that."""
+        """After a broken connection or a broker's restart: the master knows nothing of that.
+
+        Where another member has it meanwhile, which a master that has forgotten the group may have brought about, it
+        is that one's: the master is told so, and shares out anew.
+        """
         with self._changed:
             lost = [(tp, held) for tp, held in self._held.items() if held.consumer.lost is not None]
         deadline = Deadline.after_ms(self._options.operation_timeout_ms)
         for tp, held in lost:
             try:
-                consumer, position = retrying(lambda held=held: self._take_back(held), deadline=deadline)  # type: ignore[misc]
+                taken = retrying(lambda held=held: self._take_back_if_free(held), deadline=deadline)  # type: ignore[misc]
             except BrokerError as error:
                 logger.warning("tubemq: group %s: %s cannot be held: %s", self._group, tp, error)
                 continue
+            if taken is None:
+                self._give_up(tp, held)
+                continue
+            consumer, position = taken
             with self._changed:
                 is_held = self._held.get(tp) is held
                 if is_held:

@@ -301,6 +301,31 @@ def how_a_group_is_shared_out(lab: Lab) -> list[Any]:
     return log
 
 
+@script
+def what_a_member_gives_up_is_shared_out_again(lab: Lab) -> list[Any]:
+    topic, group = lab.topic(2), lab.group()
+    given: list[list[int]] = []
+
+    def take(places: Any) -> Any:
+        given.append(sorted(place.partition_id for place in places))
+        return places
+
+    member = lab.client.join(group, [topic], on_connect=take, on_disconnect=lambda places: places)
+
+    def wait_for(events: int) -> None:
+        for _ in range(int(PATIENCE_S / 0.05)):
+            if len(given) == events and len(member.assignment) == 2:
+                return
+            lab.pause()
+        raise AssertionError(given)
+
+    wait_for(1)
+    member.give_up(max(member.assignment, key=lambda place: place.partition_id))
+    wait_for(2)
+    member.close()
+    return given
+
+
 # -- the two labs
 
 
