@@ -70,7 +70,8 @@ class FieldPairs:
         """The dataclass of this kind that a message holds.
 
         Raises:
-            ValueError: a text is not UTF-8, or a number is not one of an enum's.
+            ValueError: a text is not UTF-8, a number is not one of an enum's, or a field is not there that the
+                dataclass has no default for.
         """
         values: dict[str, object] = {}
         for item in self._fields_of(kind, message):
@@ -94,7 +95,11 @@ class FieldPairs:
             elif item.text:
                 value = _text_of(value)
             values[item.name] = value
-        return kind(**values)
+        try:
+            return kind(**values)
+        except TypeError as error:
+            msg = f"a field is missing: {error}"
+            raise ValueError(msg) from error
 
     def _fields_of(self, kind: type, message: Message) -> tuple[_Field, ...]:
         known = self._fields.get(kind)

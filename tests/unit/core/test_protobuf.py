@@ -102,3 +102,8 @@ def test_a_number_that_is_none_of_an_enum() -> None:
     message = _pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, compression=9)
     with pytest.raises(ValueError, match="9 is not a valid Kind"):
         FieldPairs().value_of(message, Metadata)
+
+
+def test_a_field_that_has_no_default_has_to_be_there() -> None:
+    with pytest.raises(ValueError, match="entry_id"):
+        FieldPairs().value_of(_pb.MessageIdData(ledger_id=1), Id)
