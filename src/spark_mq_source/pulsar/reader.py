@@ -241,17 +241,27 @@ class _RangeReader:
             start = min(start, Position(*pending))
         if self._look_back is not None:
             start = min(start, self._look_back)
-        consumer = self._client.open_consumer(self._task.topic_partition, start)
-        cursor = consumer.opened.first
-        if start != EARLIEST and not consumer.session.places_cursors:
-            # Asked after it was opened: what is there now was there then.
-            cursor = max(cursor, self._client.fetch_bounds([consumer.topic_partition])[consumer.topic_partition].first)
+        consumer, cursor = self._open_at(start)
+        if start != EARLIEST and cursor > start:
+            # TTL and truncation move every cursor, also one that was placed a moment before it is asked for, and may
+            # leave what they have passed: a subscription made since then is placed at what is really there.
+            self._client.close_consumer(consumer)
+            consumer, cursor = self._open_at(start)
         if start != EARLIEST and cursor > start:
             self._report_loss(start, cursor)
         elif start.entry > 0 and cursor < Position(start.ledger, start.entry - 1):
             # One past the last entry of a ledger may be where a user wants to begin; farther is no place.
             self._report(past_the_end(self._task.topic_partition, start, cursor))
         return consumer
+
+    def _open_at(self, start: Position) -> tuple[Consumer, Position]:
+        """A consumer that begins with the entry of `start`, or with what is left behind it; and just before what."""
+        consumer = self._client.open_consumer(self._task.topic_partition, start)
+        cursor = consumer.opened.first
+        if start != EARLIEST and not consumer.session.places_cursors:
+            # Asked after it was opened: what is there now was there then.
+            cursor = max(cursor, self._client.fetch_bounds([consumer.topic_partition])[consumer.topic_partition].first)
+        return consumer, cursor
 
     def _drain(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
         """Everything one consumer brings, until the range is finished or the consumer ends (an error)."""

@@ -410,10 +410,12 @@ class PulsarStream:
         return {tp: starts.get(tp, EARLIEST) for tp in cursors if tp in starts or tp not in after}
 
     def _check_trimmed(self, tp: TopicPartition, position: Position) -> None:
-        # The watcher's cursor is moved by TTL too, which deletes nothing; a new consumer sees what is really there.
-        first = self._client.fetch_bounds([tp])[tp].first
-        if position >= first:
-            return
+        # The watcher's cursor is moved by TTL too, which deletes nothing; a new consumer sees what is really there. Or
+        # a second one does, where the first was moved as well before it could be asked.
+        for _ in range(2):
+            first = self._client.fetch_bounds([tp])[tp].first
+            if position >= first:
+                return
         following = self._limiter.following(tp, position)
         # Deletion moves every cursor to the last entry deleted, a watcher's too (broker 4.0.8): one that was there
         # before and is not past the position has seen nothing deleted but what was read.

@@ -50,6 +50,27 @@ REGRESSIONS: Mapping[str, Plan] = {
             Fault("truncate", at=0.599, args=(1, 0.16)),
         ),
     ),
+    # Truncation moved the cursor of a reader between its SUBSCRIBE and the question where it is. That was told as loss,
+    # and with failOnDataLoss=false the range was passed over, though its ledger was there.
+    "truncated_while_a_range_is_opened": Plan(
+        "stream_removal",
+        seed=3000000893,
+        size=3,
+        faults=(
+            Fault("mute", args=(4, 1320)),
+            Fault("unload", at=0.814, args=(2,)),
+            Fault("roll_over", at=0.996, args=(0,)),
+            Fault("truncate", at=0.429, args=(0, 0.24)),
+        ),
+    ),
+    # The same of the consumer that the driver opens to see what is really left: what was in the current ledger counted
+    # as gone with what was in the ledgers before.
+    "truncated_while_the_driver_looks_what_is_left": Plan(
+        "stream_removal",
+        seed=3000002030,
+        size=3,
+        faults=(Fault("expire", at=0.117, args=(2, 0.12)), Fault("truncate", at=0.431, args=(2, 0.72))),
+    ),
     # The first chunks of a message that was stored were sent again; when the topic was loaded, their low id counted.
     "chunks_written_again_before_an_unload": Plan(
         "write_chunks_exactly_once", seed=2, size=2, faults=(Fault("unload", at=0.224, args=(0,)),)

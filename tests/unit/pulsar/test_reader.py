@@ -58,13 +58,27 @@ def test_a_broker_that_leaves_cursors_in_deleted_ledgers_is_asked_for_the_first_
             read(broker, (5, 3), (9, 5))
 
 
-def test_a_broker_that_places_cursors_is_asked_once():
+def test_a_broker_that_places_cursors_is_asked_with_the_start_alone():
     broker = Cursors("Pulsar Server4.0.8", lambda *_: (8, -1), last=(9, 5), first_kept=(8, -1))
     with contextlib.closing(contextlib.ExitStack()) as stack:
         stack.callback(broker.stop)
         with pytest.raises(DataLossError, match=r"the ledger of 5:3, and whatever followed it up to 8:-1, is gone"):
             read(broker, (5, 3), (9, 5))
-        assert len(broker.of(c.Subscribe)) == 1
+        starts = [(x.start_message_id.ledger_id, x.start_message_id.entry_id) for x in broker.of(c.Subscribe)]
+        assert starts == [(5, 3), (5, 3)]  # the second one tells whether the first was moved before it was asked for
+
+
+def test_a_cursor_that_was_moved_before_it_was_asked_for_is_no_loss():
+    """As truncation and TTL move it, which leave the current ledger."""
+    marks = iter([(5, 9)])
+    broker = Cursors(
+        "Pulsar Server4.0.8", lambda ledger, entry: next(marks, (ledger, entry - 1)), last=(5, 9), first_kept=(5, -1)
+    )
+    empty = memoryview(bytes.fromhex("00000006") + b"\x0a\x00\x10\x00\x18\x00")
+    broker.answers[c.Flow] = lambda _, x: [c.Message(x.consumer_id, 5, n, 0, (), empty) for n in range(3, 10)]
+    with contextlib.closing(contextlib.ExitStack()) as stack:
+        stack.callback(broker.stop)
+        assert len(read(broker, (5, 3), (5, 9))) == 6
 
 
 def test_a_cursor_that_moves_for_ever_ends_the_task():
