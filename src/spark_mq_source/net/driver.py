@@ -83,15 +83,16 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         """Sends commands, in order, or queues what the socket does not take yet.
 
         Raises:
-            ConnectionLostError: the connection has ended; the error that ended it.
+            ConnectionLostError: the connection was closed, or has ended; the error that ended it.
             LocalProtocolError: the protocol forbids a command now.
         """
         with self._lock:
             if self._error is not None:
                 raise self._again(self._error)
             if self._closing:
+                # As when the thread has ended: a command may belong to an answer that came while it was closed.
                 msg = f"{self.address}: this connection was closed here"
-                raise LocalProtocolError(msg)
+                raise ConnectionLostError(msg)
             for command in commands:
                 self._connection.send(command)
             flushed = False

@@ -89,4 +89,17 @@ REGRESSIONS: Mapping[str, Plan] = {
             Fault("receipt", args=(46, 0.5)),
         ),
     ),
+    # While a connection was closed that had not answered in time, an answer came, and what is asked after it was a
+    # mistake of the sender's, which is not tried again, instead of a lost connection, which is.
+    "answered_while_the_connection_is_closed": Plan(
+        "available_now_subscription",
+        seed=3000004067,
+        size=4,
+        faults=(
+            Fault("cut_received", args=(2, 196)),
+            Fault("mute", args=(3, 9971)),
+            Fault("kill", args=("executor-1", 23)),
+            Fault("stop", at=0.9581476697869333, args=("driver-0", 70.0)),
+        ),
+    ),
 }

@@ -455,7 +455,7 @@ def test_a_driver_that_was_never_started_is_closed_all_the_same():
         driver.close()
         assert len(list(Path("/proc/self/fd").iterdir())) == before - 4  # the socket, the wake-up pair, the selector
         assert theirs.recv(1) == b""
-        with pytest.raises(LocalProtocolError, match="was closed here"):
+        with pytest.raises(ConnectionLostError, match="was closed here"):
             driver.send("x")
 
 
