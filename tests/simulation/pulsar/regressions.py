@@ -102,4 +102,21 @@ REGRESSIONS: Mapping[str, Plan] = {
             Fault("stop", at=0.9581476697869333, args=("driver-0", 70.0)),
         ),
     ),
+    # An attempt that was no longer wanted stood still for 150 s and began its transaction then; it was not given the
+    # time to run out.
+    "transaction_of_an_attempt_that_stood_still": Plan(
+        "write_transaction",
+        seed=3000008704,
+        size=1,
+        faults=(
+            Fault("cut_received", args=(1, 8542)),
+            Fault("kill", args=("executor-2", 3)),
+            Fault("kill", args=("executor-0", 3)),
+            Fault("stop", at=0.03507205825075901, args=("executor-2", 12.0)),
+            Fault("unload", at=0.088, args=(1,)),
+            Fault("send_checksum", args=(5,)),
+            Fault("send_checksum", args=(6,)),
+            Fault("stop", at=0.0009372907884044324, args=("executor-1", 150.0)),
+        ),
+    ),
 }

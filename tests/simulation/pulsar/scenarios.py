@@ -700,7 +700,8 @@ class Write:
 
     @staticmethod
     def _settle(world: World) -> None:
-        world.sleep(200.0)  # until the last transaction has timed out
+        # Until the last transaction has timed out: one of 120 s, begun by an attempt that stood still for 150 s.
+        world.sleep(300.0)
 
     def _check(
         self, cluster: Cluster, before: Sequence[bytes], values: Sequence[bytes], *, complete: bool, outcome: str
