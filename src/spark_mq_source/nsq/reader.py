@@ -244,13 +244,22 @@ class _Task:
         most, patience = self._most_in_flight(consumer), _patience_seconds(consumer)
         # While Spark took the last rows, or walDir did, nobody listened: that was no silence.
         limits.heard()
+        looked = time.monotonic()
         while not received.is_due(wanted, most, patience):
             left = limits.seconds_left()
             if not (wanted and left):
                 break
             if received.receive(consumer, left):
                 limits.heard()
+            if time.monotonic() - looked >= LONGEST_WAIT_SECONDS:
+                if self._is_over():
+                    return False
+                looked = time.monotonic()
         return received.rows > 0
+
+    def _is_over(self) -> bool:
+        """Whether nobody wants more of this attempt."""
+        return False
 
     @staticmethod
     def _put_back(consumer: Consumer, ids: bytes) -> None:
@@ -434,6 +443,11 @@ class _Collector(_Task):
         finally:
             # An error, or another attempt has ended the log: nsqd need not wait for the timeout.
             self._put_back(consumer, received.ids)
+
+    def _is_over(self) -> bool:
+        # With speculation, Spark may let the attempt that was second go on for as long as it likes. What such attempts
+        # hold would go round among them, counted as one more attempt each time, and past those that want it.
+        return self._log.look_for_end()
 
     def _write_down(self, consumer: Consumer, received: _Received, keeper: _Keeper) -> tuple[bytes, bool]:
         """Puts what was received into the log, or back where the log has ended; its ids, and whether it is there."""

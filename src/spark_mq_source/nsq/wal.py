@@ -14,7 +14,8 @@ Spark gets its rows from here and never from the broker, the first time and at e
 The slots of a task are a log. A slot is made once and never again, whoever tries (`Store.create` is exclusive), and a
 task has as many slots as there are up to the one that says END. So several attempts at one task, one after the other or
 two at once, agree on the same rows: an attempt that finds its next slot taken reads what is there and tries the one
-after it. What it holds itself is finished only when it has a slot.
+after it. What it holds itself is finished only when it has a slot. While an attempt waits for messages it looks from
+time to time whether the log has ended without it.
 
 Every file is checked before it is used. A slot has the size, the CRC32C and the number of rows of its file; every other
 file begins with the CRC32C of the rest. A missing slot is found by what was made after it: a later slot, the note of an
@@ -154,6 +155,17 @@ class TaskLog:
             self.slots.append(slot)
             if slot.is_end and not has_ended:
                 self._mark_end(slot)
+
+    def look_for_end(self) -> bool:
+        """Whether the log has ended, by now.
+
+        Raises:
+            DataLossError: see `catch_up`.
+            StorageError: the folder cannot be read.
+        """
+        if not self.is_ended and self._store.exists(self._end):
+            self.catch_up()
+        return self.is_ended
 
     def append(self, batch: pa.RecordBatch) -> bool:
         """Writes rows, and tries to put them into the next slot; whether they are in the log now.

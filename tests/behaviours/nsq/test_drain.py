@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
@@ -20,6 +21,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.nsq.commands import Touch, encode
 from spark_mq_source.nsq.planner import plan_batch
 from spark_mq_source.nsq.reader import read_range
+from spark_mq_source.nsq.wal import TaskLog, open_folder
 from tests.behaviours.formats import schema_of
 from tests.behaviours.nsq.clients import put_back
 from tests.behaviours.nsq.reads import numbered, read, read_options, read_tasks, values
@@ -304,3 +306,16 @@ def test_a_run_whose_connection_is_cut_fails_and_is_done_by_the_next_attempt(nsq
         found = values(read_tasks(options, tasks))
         assert sorted(found) == numbered(3000)
         assert values(read_tasks(options, tasks)) == found
+
+
+def test_an_attempt_whose_log_another_one_has_ended_gives_back_what_it_holds(nsq: NsqUnderTest, tmp_path: Path):
+    """With speculation the slower attempt may live on; what it holds is wanted by the next read."""
+    topic = filled(nsq, 5)
+    options = read_options(nsq, topic, walDir=tmp_path, runId="r", idleTimeout="60s")
+    tasks = plan_batch(options)
+    with ThreadPoolExecutor(1) as pool:
+        slower = pool.submit(read_tasks, options, tasks)
+        wait_until(lambda: waiting(nsq, topic) == (0, 5), "they were delivered")
+        TaskLog(open_folder(options.wal_dir or ""), tasks[0].folder, tasks[0].task).end()
+        assert values(slower.result(timeout=15)) == []
+    assert waiting(nsq, topic) == (5, 0)
