@@ -174,13 +174,17 @@ def plan_document(
     tasks: Sequence[tuple[Nsqd, int | None]],
     duplicates: Mapping[str, Mapping[str, float]] | None = None,
     recent: Mapping[str, str] | None = None,
+    *,
+    now: float = 0.0,
 ) -> dict[str, object]:
     """The JSON document of a batch that is planned.
 
     Args:
         tasks: whom each asks, and for how many messages at most.
-        duplicates: ids of messages that may come again, by the nsqd's name, each with when that was noticed.
+        duplicates: ids of messages that may come again, by the nsqd's name, each with for how many seconds that is
+            known.
         recent: ids of the messages that were finished last, one after the other, by the nsqd's name.
+        now: when it is planned, in seconds since 1970.
     """
     nsqds = list(dict.fromkeys(nsqd for nsqd, _ in tasks))
     return {
@@ -190,6 +194,7 @@ def plan_document(
         "tasks": [{"nsqd": nsqds.index(nsqd), "max_rows": rows} for nsqd, rows in tasks],
         "duplicates": duplicates or {},
         "recent": recent or {},
+        "planned": now,
     }
 
 

@@ -44,6 +44,10 @@ logger = logging.getLogger(__name__)
 REMEMBERED_SECONDS: Final = 24 * 3600.0
 """How long a message that may come again is looked for. It waits for its timeout, and then behind all that waits."""
 
+LONGEST_STEP_SECONDS: Final = 3600.0
+"""How much of the time between two batches counts for that: a query that did not run for longer has read nothing
+meanwhile, and a clock that was moved says nothing."""
+
 EPHEMERAL: Final = "#ephemeral"
 """What a channel's name ends in that nsqd deletes with its last consumer (V2 specification, Notes)."""
 
@@ -125,7 +129,8 @@ class NsqStream:
             return at.to_json()
         budget = self._options.max_rows_per_trigger if limited else None
         tasks = trigger_tasks(self._options, waiting, budget, turn=following.batch)
-        write_plan(self._store, following.folder, plan_document(tasks, *self._remembered(at)))
+        plan = plan_document(tasks, *self._remembered(at), now=time.time())
+        write_plan(self._store, following.folder, plan)
         self._planned_now = following.batch
         return following.to_json()
 
@@ -233,14 +238,15 @@ class NsqStream:
         """What may come again after this batch, by nsqd.
 
         Returns:
-            Ids whose FIN may not be through, each with when that was noticed, and the ids that were finished last.
+            Ids whose FIN may not be through, each with for how many seconds that is known, and the ids that were
+            finished last.
         """
         if not at.batch:
             return {}, {}
         plan = read_plan(self._store, at.folder)
-        now = time.time()
+        passed = min(max(0.0, time.time() - plan["planned"]), LONGEST_STEP_SECONDS)
         found: dict[str, dict[str, float]] = {
-            name: {id_: since for id_, since in ids.items() if now - since < REMEMBERED_SECONDS}
+            name: {id_: age + passed for id_, age in ids.items() if age + passed < REMEMBERED_SECONDS}
             for name, ids in plan["duplicates"].items()
         }
         recent: dict[str, str] = dict(plan["recent"])
@@ -255,7 +261,7 @@ class NsqStream:
                     len(unfinished),
                     at.batch,
                 )
-                found.setdefault(task.nsqd.name, {}).update(dict.fromkeys(unfinished, now))
+                found.setdefault(task.nsqd.name, {}).update(dict.fromkeys(unfinished, 0.0))
         return {name: ids for name, ids in found.items() if ids}, {name: ids for name, ids in recent.items() if ids}
 
 

@@ -617,15 +617,18 @@ def test_messages_that_time_out_while_they_are_written_are_left_out_when_they_co
     assert nsq.channel_stats(topic, "c")["depth"] == 0
 
 
-def test_what_may_come_again_is_looked_for_a_day_long(nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path):
+@pytest.mark.parametrize("hours", [-1, 1, 50], ids=["the clock was moved back", "it ran", "it did not run"])
+def test_what_may_come_again_is_looked_for_a_day_long_while_the_query_runs(
+    nsq: NsqUnderTest, query: Callable[..., Query], tmp_path: Path, hours: int
+):
     topic = nsq.topic("c")
     nsq.publish(topic, b"1")
     q = query(nsq, topic)
     q.trigger()
     store, batch = open_folder(str(tmp_path / "wal")), f"{q.at['wal']}/1"
     plan = dict(read_plan(store, batch))
-    now = time.time()
-    plan["duplicates"] = {nsq.tcp_address: {"a" * 16: now - 25 * 3600, "b" * 16: now - 23 * 3600}}
+    plan["planned"] = time.time() - hours * 3600
+    plan["duplicates"] = {nsq.tcp_address: {"a" * 16: 24.5 * 3600, "b" * 16: 22.5 * 3600}}
     store.remove(f"{batch}/plan")
     assert write_plan(store, batch, plan)
     nsq.publish(topic, b"2")

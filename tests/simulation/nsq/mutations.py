@@ -35,7 +35,7 @@ MUTATIONS: Final[Sequence[Mutation]] = (
     Mutation(
         "unfinished-forgotten",
         "messages whose FIN may not be through are not named in the next plan",
-        [("nsq/stream.py", "found.setdefault(task.nsqd.name, {}).update(dict.fromkeys(unfinished, now))", "pass")],
+        [("nsq/stream.py", "found.setdefault(task.nsqd.name, {}).update(dict.fromkeys(unfinished, 0.0))", "pass")],
     ),
     Mutation(
         "slot-as-it-was",
