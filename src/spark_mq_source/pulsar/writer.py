@@ -4,12 +4,15 @@ A producer belongs to one topic-partition. Its entries are sent in order, and ea
 When the broker closes the producer (the topic was unloaded) or the connection is lost, the topic is looked up again, a
 producer of the same name is opened, and what has no receipt is sent again, in the same order and the same bytes, under
 the same sequence ids. So nothing is lost and nothing is out of order; without deduplication on the broker an entry
-whose receipt was lost is there twice: at least once. The other two guarantees differ in this:
+whose receipt was lost is there twice: at least once. With it an entry can be taken for a duplicate that is not stored:
+the broker refuses one whose bytes were damaged, and stores those behind it, which have higher ids. So where it has done
+that, or its refusal may have been lost with a connection, they are sent again under another name, and some may be there
+twice all the same. The other two guarantees differ in this:
 
 - `exactly-once` (`deduplication`): an entry is sent when the one before it is stored, so that the broker never stores
   an entry behind one that it has refused, and the highest sequence id stands for all below it.
-- `transaction` (`transactions`): an entry that may be stored is sent again only if the broker deduplicates. Otherwise
-  both copies would become visible, so the attempt fails, and with it its transaction.
+- `transaction` (`transactions`): an entry that may be stored is sent again only if the broker deduplicates, and not
+  under another name. Otherwise both copies would become visible, so the attempt fails, and with it its transaction.
 
 The broker's receipts arrive in another thread. What it and the task's thread share is `_Producer`, under one lock.
 """
@@ -127,10 +130,11 @@ class _Pending:
         may_be_stored: whether an earlier attempt may have stored it.
         times_sent: over whatever connections.
         times_in_doubt: how many of these sends may have stored it.
+        may_be_refused: whether the broker has refused it, or may have said so on a connection that was lost.
         is_alone: whether the chunks before it were left out, because the broker has stored the whole message.
     """
 
-    __slots__ = ("is_alone", "may_be_stored", "send", "times_in_doubt", "times_sent")
+    __slots__ = ("is_alone", "may_be_refused", "may_be_stored", "send", "times_in_doubt", "times_sent")
 
     def __init__(self, send: commands.Send, *, may_be_stored: bool, is_alone: bool = False) -> None:
         self.send = send
@@ -138,6 +142,7 @@ class _Pending:
         self.is_alone = is_alone
         self.times_sent = 0
         self.times_in_doubt = 0
+        self.may_be_refused = False
 
 
 class _Producer:
@@ -154,6 +159,8 @@ class _Producer:
         numbers: of its entries, where the broker's deduplication keeps each row once.
         is_proven: whether the broker has shown that it deduplicates, where it must.
         is_deduplicated: whether it did when the producer was opened last.
+        may_lack_refused: whether the broker had stored something, when it was opened last, behind an entry that it may
+            have refused.
         sends_once: whether an entry that may be stored must not be sent again without that.
     """
 
@@ -173,6 +180,7 @@ class _Producer:
         self.numbers = numbers
         self.is_proven = numbers is None
         self.is_deduplicated = False
+        self.may_lack_refused = False
         self.sends_once = sends_once
         self.epoch = 0
         self.topic_epoch: int | None = None
@@ -255,6 +263,7 @@ class _Producer:
         for entry in self.pending:
             # Of a batch it names the last message, where a receipt names the first (seen on broker 4.0.8).
             if refusal.sequence_id in {entry.send.sequence_id, entry.send.highest_sequence_id}:
+                entry.may_be_refused = True
                 # Earlier sends stay in doubt: a broker that deduplicates also refuses an entry while it cannot tell
                 # whether it is a duplicate (seen on broker 4.0.8). So does this send if the broker's storage has
                 # failed, which may have a copy.
@@ -563,13 +572,16 @@ class PulsarWriter:
         return topic
 
     def _producer(self, topic_partition: TopicPartition) -> _Producer:
-        base = self._options.producer_name
         if self._options.delivery_guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
-            unique = None if base is None else f"{base}-{self._attempt.partition}-{uuid.uuid4().hex}"
             sends_once = self._options.delivery_guarantee is DeliveryGuarantee.TRANSACTION
-            return _Producer(topic_partition, self._arrived, name=unique, sends_once=sends_once)
-        name = producer_name(base, self._attempt)
+            return _Producer(topic_partition, self._arrived, name=self._unique_name(), sends_once=sends_once)
+        name = producer_name(self._options.producer_name, self._attempt)
         return _Producer(topic_partition, self._arrived, name=name, numbers=EntryNumbers(self._attempt.batch_id))
+
+    def _unique_name(self) -> str | None:
+        """A name that nobody has; None for one that the broker makes up."""
+        base = self._options.producer_name
+        return None if base is None else f"{base}-{self._attempt.partition}-{uuid.uuid4().hex}"
 
     @staticmethod
     def _explicit(topic: _Topic, column: pa.Array | None, order: array[int] | None) -> pa.Array | None:
@@ -761,33 +773,52 @@ class PulsarWriter:
             self._counters.reconnects += 1
         try:
             with waiting(self._counters):
-                retrying(lambda: self._open_once(producer), deadline=Deadline.after_ms(self._options.send_timeout_ms))
+                self._open_in_time(producer)
+                if producer.may_lack_refused and not producer.sends_once:
+                    # Nothing under this name is a duplicate.
+                    producer.name = self._unique_name()
+                    self._open_in_time(producer)
         except MQSourceError as error:
             raise self._in_context(producer, error) from error
         with self._arrived:
             unsent = list(producer.pending)
+        why = self._why_not_again(producer, unsent) if reason is not None and producer.sends_once else None
+        if reason is not None and why is not None:
+            raise self._in_context(producer, reason.within(why)) from reason
+        for entry in unsent:
+            self._send_entry(producer, entry)
+
+    @staticmethod
+    def _why_not_again(producer: _Producer, unsent: Sequence[_Pending]) -> str | None:
+        """Why a transaction must not send again what has no receipt; None where it may."""
+        end = "this attempt is aborted, and Spark may run the task again"
+        if producer.may_lack_refused:
+            return (
+                f"the broker may have refused an entry, and would take it for a duplicate, because it has stored "
+                f"others behind it; {end}"
+            )
         doubtful = [entry.send for entry in unsent if entry.times_in_doubt > 0]
         # The first chunks of a message are stored again though the broker deduplicates, and once it has loaded the
         # topic behind them, it takes what follows for new (seen on broker 4.0.8).
         has_chunks = any(send.is_chunk for send in doubtful)
-        if reason is not None and doubtful and producer.sends_once and (has_chunks or not producer.is_deduplicated):
-            if has_chunks:
-                why, how = "where messages are sent in chunks", ""
-            else:
-                why = "without the broker's deduplication"
-                how = f" (with {_how_to_deduplicate(producer)} an attempt goes on)"
-            context = (
-                f"it is unknown whether {len(doubtful)} entries that were under way are stored, and {why} a "
-                f"transaction must not send them again; this attempt is aborted, and Spark may run the task again{how}"
-            )
-            raise self._in_context(producer, reason.within(context)) from reason
-        for entry in unsent:
-            self._send_entry(producer, entry)
+        if not doubtful or (producer.is_deduplicated and not has_chunks):
+            return None
+        where = "where messages are sent in chunks" if has_chunks else "without the broker's deduplication"
+        how = "" if has_chunks else f" (with {_how_to_deduplicate(producer)} an attempt goes on)"
+        return (
+            f"it is unknown whether {len(doubtful)} entries that were under way are stored, and {where} a transaction "
+            f"must not send them again; {end}{how}"
+        )
+
+    def _open_in_time(self, producer: _Producer) -> None:
+        retrying(lambda: self._open_once(producer), deadline=Deadline.after_ms(self._options.send_timeout_ms))
 
     def _open_once(self, producer: _Producer) -> None:
         if producer.session is not None:
             # Unless the broker has closed it: what it has stored by then is said before the answer.
             self._client.close_producer(producer.session, producer.producer_id)
+        # Otherwise what it has refused was said before the answer, or before it closed the producer.
+        is_unheard = producer.session is not None and producer.session.closed
         session, opened = self._client.open_producer(
             producer.topic_partition,
             producer.producer_id,
@@ -806,6 +837,9 @@ class PulsarWriter:
             producer.last_progress = time.monotonic()
             # Without deduplication a broker knows nobody's sequence ids, whatever it has stored (seen on 4.0.8).
             producer.is_deduplicated = opened.last_sequence_id >= 0
+            producer.may_lack_refused = producer.numbers is None and _may_lack_refused(
+                producer.pending, opened.last_sequence_id, is_unheard=is_unheard
+            )
         if producer.numbers is not None:
             producer.is_proven = producer.is_proven or producer.is_deduplicated
             with self._arrived:
@@ -819,8 +853,9 @@ class PulsarWriter:
                     f"when it was asked before; the next attempt at the task sends all of its chunks"
                 )
                 raise BrokerError(f"{session.address}: {msg}")
-        if producer.encoder is None:
+        if producer.name is None:
             producer.name = opened.producer_name
+        if producer.encoder is None:
             producer.encoder = self._encoder(producer, session, opened)
             self._open.append(producer)
 
@@ -872,6 +907,24 @@ def _is_first_part_of_stored(producer: _Producer, sends: Sequence[commands.Send]
     # All chunks of a message are handed out at once, and only the last one has a higher id than the entry before.
     following = (other.sequence_id for other in itertools.islice(sends, number, None))
     return next(last for last in following if last > send.sequence_id) <= numbers.stored
+
+
+def _may_lack_refused(pending: Sequence[_Pending], last_sequence_id: int, *, is_unheard: bool) -> bool:
+    """Whether a broker that deduplicates may lack an entry without a receipt that it would take for a duplicate.
+
+    Args:
+        pending: without a receipt, in order.
+        last_sequence_id: the highest that the broker has stored: it says nothing of those below.
+        is_unheard: whether the broker may have refused them on a connection that was lost.
+    """
+    # Nothing behind an entry with a higher id is stored: whether it was refused does not matter any more.
+    for entry in pending:
+        entry.may_be_refused = _last_id(entry.send) <= last_sequence_id and (is_unheard or entry.may_be_refused)
+    taken = [entry for entry in pending if _last_id(entry.send) <= last_sequence_id]
+    # The last one has this id because it is stored, unless one that has its receipt was behind it.
+    return any(
+        entry.may_be_refused and (entry is not taken[-1] or _last_id(entry.send) < last_sequence_id) for entry in taken
+    )
 
 
 def _last_id(send: commands.Send) -> int:

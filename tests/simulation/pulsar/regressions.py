@@ -119,4 +119,35 @@ REGRESSIONS: Mapping[str, Plan] = {
             Fault("stop", at=0.0009372907884044324, args=("executor-1", 150.0)),
         ),
     ),
+    # A broker that deduplicates had refused an entry and stored those behind it; the connection was lost before that
+    # was known, and when the entry was sent again it was taken for a duplicate.
+    "refusal_lost_with_the_connection": Plan(
+        "write_at_least_once",
+        seed=3000011079,
+        size=4,
+        faults=(
+            Fault("cut_received", args=(1, 335)),
+            Fault("cut_sent", args=(4, 1608)),
+            Fault("cut_sent", args=(2, 39)),
+            Fault("mute", args=(3, 4934)),
+            Fault("kill_broker", at=0.38, args=(0, 0.5)),
+            Fault("kill_broker", at=0.189, args=(0, 0.5)),
+            Fault("kill_broker", at=0.309, args=(0, 0.5)),
+            Fault("send_checksum", args=(10,)),
+        ),
+    ),
+    # The same of a refusal that was known: the entry was sent again, under way when the connection was lost, and then a
+    # duplicate that was expected.
+    "refused_and_then_a_duplicate": Plan(
+        "write_at_least_once",
+        seed=331,
+        size=2,
+        faults=(Fault("send_checksum", args=(3,)), Fault("cut_sent", args=(1, 1539))),
+    ),
+    "refused_and_then_a_duplicate_in_a_transaction": Plan(
+        "write_transaction",
+        seed=787,
+        size=4,
+        faults=(Fault("send_checksum", args=(6,)), Fault("cut_sent", args=(0, 1752))),
+    ),
 }

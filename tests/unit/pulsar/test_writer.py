@@ -266,6 +266,57 @@ def test_an_entry_whose_receipt_was_lost_is_a_duplicate_when_it_is_sent_again(br
     made.flush()
 
 
+def names_asked_for(broker: Broker) -> list[str | None]:
+    return [command.producer_name for command in broker.of(c.Producer)]
+
+
+def test_what_may_have_been_refused_unheard_is_not_sent_again_as_a_duplicate(broker, writer) -> None:
+    # The broker has the second one; of the first it does not say whether it refused it.
+    at = broker({c.Producer: in_turn(opened, opened_with(1), opened_with(-1)), c.Send: in_turn(nothing, cut, stored)})
+    made = writer(at)
+    made.write(rows(b"a", b"b"))
+    made.flush()
+    assert sent(at) == [0, 1, 0, 1]
+    assert names_asked_for(at) == [None, "made-up-1", None]
+
+
+def test_what_was_refused_is_not_sent_again_as_a_duplicate(broker, writer) -> None:
+    def stored_the_second(link: Link, send: Any) -> object:
+        return [c.SendError(send.producer_id, 0, CHECKSUM_ERROR, "no"), stored(link, send)]
+
+    at = broker(
+        {
+            c.Producer: in_turn(opened, opened_with(1), opened_with(-1)),
+            c.Send: in_turn(nothing, stored_the_second, stored),
+        }
+    )
+    made = writer(at)
+    made.write(rows(b"a", b"b"))
+    made.flush()
+    assert sent(at) == [0, 1, 0]
+    assert names_asked_for(at) == [None, "made-up-1", None]
+
+
+@pytest.mark.parametrize("last", [-1, 0])
+def test_what_nothing_is_stored_behind_is_sent_again_under_the_same_name(broker, writer, last) -> None:
+    at = broker({c.Producer: in_turn(opened, opened_with(last)), c.Send: in_turn(nothing, cut, stored)})
+    made = writer(at)
+    made.write(rows(b"a", b"b"))
+    made.flush()
+    assert sent(at) == [0, 1, 0, 1]
+    assert names_asked_for(at) == [None, "made-up-1"]
+
+
+def test_what_was_said_before_the_broker_closed_the_producer_was_heard(broker, writer) -> None:
+    at = broker(
+        {c.Producer: in_turn(opened, opened_with(1)), c.Send: in_turn(nothing, close_producer, duplicate, duplicate)}
+    )
+    made = writer(at)
+    made.write(rows(b"a", b"b"))
+    made.flush()
+    assert names_asked_for(at) == [None, "made-up-1"]
+
+
 def test_a_producer_that_gets_no_answer_is_asked_for_again_on_another_connection(broker, writer) -> None:
     at = broker({c.Producer: in_turn(nothing, opened)})
     made = writer(at, operationTimeout="500ms")
@@ -393,6 +444,18 @@ def test_a_transaction_goes_on_where_the_broker_deduplicates(broker, writer, los
     # Where the first one is: that of a duplicate is not told.
     assert transaction.position == Position(7, 1 if again is stored else 0)
     assert transactions.ended == []
+
+
+def test_a_transaction_fails_where_something_may_have_been_refused_unheard(broker, writer) -> None:
+    transactions = Transactions()
+    at = broker(
+        transactions.answers
+        | {c.Producer: in_turn(opened_with(-1), opened_with(1)), c.Send: in_turn(nothing, cut, stored)}
+    )
+    with pytest.raises(MQSourceError, match="may have refused an entry, and would take it for a duplicate"):
+        write_and_finish(writer(at, **TRANSACTION), rows(b"a", b"b"))
+    assert sent(at) == [0, 1]
+    assert transactions.ended == [c.TxnAction.ABORT]
 
 
 def test_a_transaction_sends_again_what_the_broker_has_certainly_not_stored(broker, writer) -> None:
