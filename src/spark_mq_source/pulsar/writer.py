@@ -199,7 +199,8 @@ class _Producer:
     def opened(self) -> None:
         """It is open, for the first time or again."""
         with self._arrived:
-            self.error = None
+            if self.error is not None and self.error.retryable:
+                self.error = None
 
     def deliver(self, event: commands.SendReceipt | commands.SendError) -> None:
         """The broker has stored an entry, or has not."""
@@ -217,7 +218,8 @@ class _Producer:
             self._arrived.notify_all()
 
     def _fail(self, error: MQSourceError) -> None:
-        if self.error is None:
+        # What cannot be mended by opening the producer again is not hidden by what can.
+        if self.error is None or (self.error.retryable and not error.retryable):
             self.error = error
 
     def _stored(self, receipt: commands.SendReceipt) -> None:

@@ -150,4 +150,19 @@ REGRESSIONS: Mapping[str, Plan] = {
         size=4,
         faults=(Fault("send_checksum", args=(6,)), Fault("cut_sent", args=(0, 1752))),
     ),
+    # A batch was damaged and so was a chunk behind it; what was said of the batch, which is sent again, hid what was
+    # said of the chunk, which must not be.
+    "damaged_chunk_behind_a_damaged_batch": Plan(
+        "write_chunks_at_least_once",
+        seed=3000020914,
+        size=3,
+        faults=(
+            Fault("cut_received", args=(2, 110)),
+            Fault("cut_sent", args=(4, 869)),
+            Fault("kill", args=("executor-2", 52)),
+            Fault("unload", at=0.159, args=(2,)),
+            Fault("send_checksum", args=(40,)),
+            Fault("send_checksum", args=(42,)),
+        ),
+    ),
 }

@@ -317,6 +317,19 @@ def test_what_was_said_before_the_broker_closed_the_producer_was_heard(broker, w
     assert names_asked_for(at) == [None, "made-up-1"]
 
 
+def test_a_refusal_that_is_final_is_not_hidden_by_one_that_is_not(broker, writer) -> None:
+    """As where a batch and a chunk behind it were both damaged."""
+
+    def both(link: Link, send: Any) -> object:
+        first = c.SendError(send.producer_id, 0, CHECKSUM_ERROR, "no")
+        return [first, c.SendError(send.producer_id, send.sequence_id, CHECKSUM_ERROR, "no")]
+
+    at = broker({c.Send: in_turn(nothing, both, stored)})
+    with pytest.raises(MQSourceError, match="Checksum"):
+        write_and_finish(writer(at, chunking="true"), rows(b"a", b"x" * (11 << 20)))
+    assert sent(at).count(0) == 1
+
+
 def test_a_producer_that_gets_no_answer_is_asked_for_again_on_another_connection(broker, writer) -> None:
     at = broker({c.Producer: in_turn(nothing, opened)})
     made = writer(at, operationTimeout="500ms")
