@@ -50,6 +50,9 @@ class Broker:
         stores: what it keeps, by topic and store.
         starts: how often its process has been started.
         acked_over: how many messages it has acknowledged over each connection.
+        taken_over: partitions that a group's reader took while another of its readers had not left them: the group,
+            the topic, the partition. A broker that was restarted knows no reader, and the master gives a partition to
+            another one where it was restarted too: nobody can have told the first one.
     """
 
     def __init__(self, cluster: Cluster, number: int) -> None:
@@ -62,7 +65,9 @@ class Broker:
         self.starts = 0
         self.stores: dict[tuple[str, int], Store] = {}
         self.links: list[Link] = []
+        self.taken_over: set[tuple[str, str, int]] = set()
         self._holders: dict[tuple[str, str, int], Holder] = {}
+        self._never_left: dict[tuple[str, str, int], str] = {}
         self._positions: dict[tuple[str, str, int], int] = {}
         self._saved: dict[tuple[str, str, int], int] = {}
         self._fetched: dict[tuple[str, str, int], int] = {}
@@ -191,6 +196,9 @@ class Broker:
             return c.RegisterPartitionResponse(False, 410, words, -1)
         priority = 300 if request.qry_priority_id is None else request.qry_priority_id
         self._holders[key] = Holder(request.client_id, priority, frozenset(request.filter_cond_str), now)
+        if self._never_left.setdefault(key, request.client_id) != request.client_id:
+            self.taken_over.add(key)
+            self._never_left[key] = request.client_id
         if request.partition_id not in topic.partition_ids:
             return c.RegisterPartitionResponse(False, 500, "Register broker failure!", -1)
         store = self.store(request.topic_name, request.partition_id)
@@ -215,6 +223,7 @@ class Broker:
             return c.RegisterPartitionResponse(False, 412, f"has been consumed by {holder.client_id}", -1)
         self._commit_fetched(key, consumed=request.read_status == c.ReadStatus.STORED_OR_MIN)
         del self._holders[key]
+        self._never_left.pop(key, None)
         return c.RegisterPartitionResponse(True, 200, OK, -1)
 
     def _heartbeat(self, request: c.BrokerHeartbeat) -> c.BrokerHeartbeatResponse:

@@ -474,7 +474,13 @@ def _check_group(cluster: Cluster, plan: Plan, queries: Sequence[Query], filters
     if missing := there - found:
         raise ViolationError(f"never read: {sorted(missing)}")
     twice = found - there
-    may_repeat = {"kill", "stop", "kill_broker"} & {fault.kind for fault in plan.faults}
+    taken_over = {
+        value
+        for tp in partitions(cluster)
+        if ("g", tp.topic, tp.partition) in cluster.brokers[tp.broker_id - 1].taken_over
+        for value in truth(cluster, tp, 0, cluster.store(tp.topic, tp.broker_id, tp.partition).file_end)
+    }
+    may_repeat = {"kill", "stop", "kill_broker"} & {fault.kind for fault in plan.faults} or taken_over.issuperset(twice)
     if twice and not may_repeat:
         raise ViolationError(f"read twice: {sorted(twice)}")
     return len(twice)
