@@ -166,14 +166,15 @@ class PulsarStream:
 
         Raises:
             DataLossError: `start` is past `end`, or the first trigger is done again and its start is not known; and
-                `failOnDataLoss` is true.
-            MQSourceError: the cluster cannot be reached in time (only where the first trigger is done again, or where
-                `minPartitions` has something to split).
+                `failOnDataLoss` is true. Or a topic-partition that has no end has vanished, or ends before its start.
+            MQSourceError: the cluster cannot be reached in time (only where the first trigger is done again, where a
+                topic-partition has no end, or where `minPartitions` has something to split).
         """
         begin, finish = offsets_from_json(start), offsets_from_json(end)
         if start == self._unplanned:
             begin = self._repeated(begin, finish)
         starts = {tp: begin.get(tp, EARLIEST) for tp in finish}
+        self._check_dropped({tp: at for tp, at in begin.items() if tp not in finish and at > EARLIEST})
         # An end before the start: `latest` found a topic made anew, of which nothing was read yet. Spark before 4.2
         # does not tell `latest` the start, so it is noticed here.
         for tp in [tp for tp, at in starts.items() if at > finish[tp]]:
@@ -358,7 +359,7 @@ class PulsarStream:
         """`start` without what has vanished, after a word about what is lost."""
         vanished = sorted(str(tp) for tp in start if tp not in bounds)
         if vanished:
-            self._report_gone(f"{', '.join(vanished)}: no longer there, with whatever was not read of it")
+            self._report_vanished(vanished)
         for tp, position in start.items():
             if tp not in bounds or position == EARLIEST or (tp, position) in self._successors:
                 continue
@@ -373,6 +374,23 @@ class PulsarStream:
                 self._report(past_the_end(tp, far[tp], stored))
                 begin[tp] = EARLIEST
         return begin
+
+    def _check_dropped(self, dropped: Offsets) -> None:
+        """Says what is lost of topic-partitions that have a start and no end.
+
+        `latest` leaves out what has no message that can be delivered, if Spark does not tell it the start (before 4.2):
+        what was read and removed since, which is no loss, or begins with an open transaction, maybe one that was ended
+        once, before the broker's data was restored.
+        """
+        if not dropped:
+            return
+        present = set(self._present()[0])
+        vanished = sorted(str(tp) for tp in dropped if tp not in present)
+        if vanished:
+            self._report_vanished(vanished)
+        for tp, stored in self._client.fetch_stored({tp: at for tp, at in dropped.items() if tp in present}).items():
+            if stored < dropped[tp]:
+                self._report(past_the_end(tp, dropped[tp], stored))
 
     def _repeated(self, begin: Offsets, finish: Offsets) -> Offsets:
         """Where the first trigger began that a query was interrupted in: only its end is in the checkpoint.
@@ -426,6 +444,9 @@ class PulsarStream:
             )
         # Whether it was told as loss or is none: the range begins here, and no later trigger tells it again.
         self._successors[tp, position] = first
+
+    def _report_vanished(self, vanished: Sequence[str]) -> None:
+        self._report_gone(f"{', '.join(vanished)}: no longer there, with whatever was not read of it")
 
     def _report_gone(self, what: str) -> None:
         self._report(
