@@ -173,4 +173,11 @@ REGRESSIONS: Mapping[str, Plan] = {
         size=3,
         faults=(Fault("kill", args=("driver-1", 2)), Fault("kill", args=("driver-1", 285))),
     ),
+    # A partition was added between the aim of a new query and its start, which is past that aim and reads nothing.
+    "partition_added_behind_the_aim": Plan(
+        "available_now",
+        seed=3000030476,
+        size=5,
+        faults=(Fault("add_partition", at=0.289, args=(0,)), Fault("unload", at=0.479, args=(1,))),
+    ),
 }
