@@ -64,6 +64,7 @@ class Process:
         on_killed: called when it is killed: what the kernel does with its sockets.
         switches: how often one of its fibers was given the processor.
         kill_at: the number of switches at which it is killed, as by SIGKILL.
+        stopped_until: when it goes on, where it stands still.
     """
 
     def __init__(self, name: str, pid: int) -> None:
@@ -145,6 +146,8 @@ class World:
         """Processes that are killed, by name: at which of their switches."""
         self.counts: dict[str, int] = {}
         """What the models number, by purpose."""
+        self.stopped_until = 0.0
+        """When the last of the processes that stand still, or stood, goes on."""
         self._limit = FIRST_NOW + limit_seconds
         self._pids = itertools.count(100)
         self._order = itertools.count()
@@ -153,7 +156,6 @@ class World:
         self._fibers: list[Fiber] = []
         self._dice: dict[str, random.Random] = {}
         self._over = False
-        self._stopped_until = 0.0
         self.current: Fiber | None = None
         self.preempts = self.dice("preempt").choice((0.0, 0.02, 0.2))
         self._schedule = self.dice("schedule")
@@ -230,7 +232,7 @@ class World:
     def stop(self, process: Process, seconds: float) -> None:
         """No fiber of a process runs for a while, as by SIGSTOP or a long pause; its sockets stay open."""
         process.stopped_until = max(process.stopped_until, self.now + seconds)
-        self._stopped_until = max(self._stopped_until, process.stopped_until)
+        self.stopped_until = max(self.stopped_until, process.stopped_until)
         self.at(process.stopped_until, lambda: None)
 
     # -- scheduling
@@ -345,7 +347,7 @@ class World:
 
     def _step(self) -> None:
         runnable = self._ready
-        if self._stopped_until > self.now and any(f.process.stopped_until > self.now for f in runnable):
+        if self.stopped_until > self.now and any(f.process.stopped_until > self.now for f in runnable):
             runnable = [f for f in runnable if f.process.stopped_until <= self.now]
         if not runnable:
             if not self._timers:

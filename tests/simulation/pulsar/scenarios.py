@@ -143,7 +143,9 @@ def check_nothing_leaks(world: World, cluster: Cluster) -> None:
     Raises:
         ViolationError: they do.
     """
-    world.sleep(80.0)  # a half-open connection takes a minute to be found out by its broker
+    world.sleep(
+        max(0.0, world.stopped_until - world.now) + 80.0
+    )  # a half-open connection takes a minute to be found out by its broker
     for broker in cluster.brokers:
         for connection in broker.connections:
             if not connection.stream.process.alive or connection.stream.muted:
