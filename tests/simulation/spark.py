@@ -19,6 +19,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import pyarrow as pa
@@ -57,6 +58,8 @@ class Executors:
     Attributes:
         speculation: the chance that a second attempt is made while the first runs.
         zombies: the chance that an attempt that is not wanted any more goes on, in place of being killed.
+        copies: how many attempts at a task run at once at most, other than zombies; Spark speculates where one runs
+            (`TaskSetManager`: `copiesRunning(index) == 1`), which makes 2.
         slow: how long, in seconds, a consumer may take for each of a task's batches; drawn from 0 to this.
         name: what their processes are called; a fault may name one of them.
     """
@@ -66,6 +69,7 @@ class Executors:
     slow: float = 0.0
     at_once: int = 2
     name: str = "executor"
+    copies: float = inf
 
     def run(
         self, work: Sequence[Callable[[TaskAttempt], Any]], attempt_of: Callable[[int, int, int], TaskAttempt]
@@ -156,7 +160,8 @@ class _Job:
         if self._dice.random() < self._executors.speculation:
 
             def speculate() -> None:
-                if not over and task not in self._results and self._failed is None and task not in self._waiting:
+                is_wanted = task not in self._results and self._failed is None and task not in self._waiting
+                if not over and is_wanted and len(self._running[task]) < self._executors.copies:
                     self._begin(task)
 
             world.after(self._dice.random() * 0.5, speculate)

@@ -23,7 +23,7 @@ from spark_mq_source.testing.queues import HEAD_SIZE, Broker, Channel, Queue
 from spark_mq_source.testing.settings import NsqSettings
 from tests.simulation import clockwork, http
 from tests.simulation.network import Stream, network
-from tests.simulation.world import World
+from tests.simulation.world import Process, World
 
 LOOKUPD = "nsqlookupd:4161"
 
@@ -166,6 +166,15 @@ class Cluster:
         """Makes a topic and a channel on every nsqd."""
         for nsqd in self.nsqds:
             nsqd.broker.topic(topic, self.world.now).channel(channel, self.world.now)
+
+    def holders(self) -> set[Process]:
+        """The processes that have messages in flight."""
+        return {
+            connection.stream.process  # type: ignore[attr-defined] - set by `_Peer`
+            for nsqd in self.nsqds
+            for connection in nsqd.connections
+            if len(connection.in_flight)
+        }
 
     @property
     def tcp_addresses(self) -> str:

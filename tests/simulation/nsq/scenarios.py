@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from random import Random
@@ -28,6 +28,9 @@ SCHEMA = pa.schema([("value", pa.binary()), ("nsqd", pa.string()), ("message_id"
 PROCESSES = ("executor-0", "executor-1", "executor-2", "executor-3", "driver-0", "driver-1")
 PATIENCE_SECONDS = 900.0
 """How long, by the world's clock, nothing at all may be read while something is left, whatever has gone wrong."""
+
+HOLDER_SECONDS = 10.0
+"""How long an executor that has messages in flight is looked for."""
 
 Message = tuple[str, bytes]
 """The nsqd that took it, and its body; bodies are published once."""
@@ -59,9 +62,8 @@ def nsq_faults(dice: Random, *, seconds: float, folder: bool) -> Iterator[Fault]
         kind = dice.choice(("kill_nsqd", "kill_nsqd", "stop_nsqd", "hide_http"))
         yield Fault(kind, at=round(dice.random() * seconds, 3), args=(dice.randrange(3), dice.choice((0.3, 5.0, 40.0))))
     for _ in range(dice.choice((0, 0, 1, 3, 6))):
-        yield Fault(
-            "stall", at=round(dice.random() * seconds, 3), args=(dice.randrange(4), dice.choice((2.5, 4.0, 8.0)))
-        )
+        kind = dice.choice(("stall", "stall_holder"))
+        yield Fault(kind, at=round(dice.random() * seconds, 3), args=(dice.randrange(4), dice.choice((2.5, 4.0, 8.0))))
     if folder:
         for _ in range(dice.choice((0, 0, 0, 1))):
             yield Fault("fill_disk", at=round(dice.random() * seconds, 3), args=(dice.choice((0.05, 3.0)),))
@@ -70,11 +72,21 @@ def nsq_faults(dice: Random, *, seconds: float, folder: bool) -> Iterator[Fault]
             yield Fault("tear", at=at, args=(round(dice.random(), 4), dice.random() < 0.5))
 
 
+def read_faults(dice: Random, size: int, *, streams: int) -> Sequence[Fault]:
+    """What goes wrong while this much work is read, over about so many connections."""
+    seconds = 3.0 * size
+    return [
+        *common_faults(dice, streams=streams, processes=PROCESSES, seconds=seconds),
+        *nsq_faults(dice, seconds=seconds, folder=True),
+    ]
+
+
 def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
     """Has the faults happen at their times from now on.
 
     - `kill_nsqd`, `stop_nsqd`: number of the nsqd, seconds until it runs again.
     - `stall`: one of the last executors, for how many seconds it stands still: longer than a message may take.
+    - `stall_holder`: the same for an executor that has messages in flight, the first from then on.
     - `hide_http`: number of the nsqd, seconds for which its HTTP interface is out of reach.
     - `fill_disk`: seconds for which nothing can be written to walDir.
     - `tear`: which file (a part of 1), and whether a bit changes or the end is missing.
@@ -89,12 +101,22 @@ def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
                 world.after(seconds, nsqd.start)
 
             world.after(fault.at, end)
-        elif fault.kind == "stall":
+        elif fault.kind in {"stall", "stall_holder"}:
 
-            def stall(back: int = fault.args[0], seconds: float = fault.args[1]) -> None:
+            def stall(
+                back: int = fault.args[0],
+                seconds: float = fault.args[1],
+                is_holder: bool = fault.kind == "stall_holder",
+                until: float = world.now + fault.at + HOLDER_SECONDS,
+            ) -> None:
                 executors = [p for p in world.processes if p.alive and p.name.startswith("executor-")]
+                if is_holder:
+                    holders = cluster.holders()
+                    executors = [p for p in executors if p in holders]
                 if executors:
                     world.stop(executors[-1 - back % len(executors)], seconds)
+                elif is_holder and world.now < until:
+                    world.after(0.02, stall)
 
             world.after(fault.at, stall)
         elif fault.kind == "hide_http":
@@ -256,6 +278,7 @@ def executors_of(world: World) -> Executors:
         zombies=dice.choice((0.0, 1.0)),
         slow=dice.choice((0.0, 0.05, 1.5)),
         at_once=dice.choice((1, 2, 4)),
+        copies=2,
     )
 
 
@@ -265,6 +288,29 @@ def where(cluster: Cluster, dice: Random) -> dict[str, str]:
         return {"nsqlookupdhttpaddresses": LOOKUPD}
     found = {"nsqdtcpaddresses": cluster.tcp_addresses, "createchannel": "true"}
     return found | ({"nsqdhttpaddresses": cluster.http_addresses} if dice.random() < 0.7 else {})
+
+
+def read_options(cluster: Cluster, dice: Random, plan: Plan) -> dict[str, str]:
+    """The options that all reads have."""
+    given = where(cluster, dice) | {"topic": TOPIC, "channel": CHANNEL, "waldir": f"{files.SCHEME}wal"}
+    given["connectionspernsqd"] = "1" if plan.faults else dice.choice(("1", "2"))
+    given["maxbatchrows"] = dice.choice(("1", "3", "100"))
+    return given
+
+
+def life(plan: Plan, work: Callable[[], Any]) -> str:
+    """One life of a driver: in a word how it ended, and nothing where it ended well.
+
+    Raises:
+        ViolationError: in a way that is not allowed.
+    """
+    try:
+        work()
+    except DriverKilledError:
+        return "restarted"
+    except (JobFailedError, MQSourceError) as failed:
+        return check_allowed(plan, getattr(failed, "cause", failed))
+    return ""
 
 
 class Stream:
@@ -279,20 +325,14 @@ class Stream:
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
-        seconds = 3.0 * size
-        return [
-            *common_faults(dice, streams=8, processes=PROCESSES, seconds=seconds),
-            *nsq_faults(dice, seconds=seconds, folder=True),
-        ]
+        return read_faults(dice, size, streams=8)
 
     def run(self, world: World, plan: Plan) -> str:
         """See `Scenario`."""
         install()
         dice = world.dice("scenario")
         cluster = cluster_of(world)
-        given = where(cluster, dice) | {"topic": TOPIC, "channel": CHANNEL, "waldir": f"{files.SCHEME}wal"}
-        given["connectionspernsqd"] = "1" if plan.faults else dice.choice(("1", "2"))
-        given["maxbatchrows"] = dice.choice(("1", "3", "100"))
+        given = read_options(cluster, dice, plan)
         given["heartbeatinterval"] = dice.choice(("1s", "30s"))
         if dice.random() < 0.5:
             given["maxrowspertrigger"] = dice.choice(("2", "7", "50"))
@@ -322,14 +362,10 @@ class Stream:
             return not left and sum(cluster.published.values()) == 12 * plan.size
 
         while not is_done():
-            try:
-                query.run(until=is_done, available_now=self._available_now)
-            except DriverKilledError:
-                outcome = "restarted"
-            except (JobFailedError, MQSourceError) as failed:
-                outcome = check_allowed(plan, getattr(failed, "cause", failed))
-                if outcome == "torn":
-                    return outcome
+            ended = life(plan, lambda: query.run(until=is_done, available_now=self._available_now))
+            outcome = ended or outcome
+            if ended == "torn":
+                break
             world.sleep(1.0)
         return outcome
 
@@ -349,21 +385,16 @@ class Drain:
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
-        seconds = 3.0 * size
-        return [
-            *common_faults(dice, streams=6, processes=PROCESSES, seconds=seconds),
-            *nsq_faults(dice, seconds=seconds, folder=True),
-        ]
+        return read_faults(dice, size, streams=6)
 
     def run(self, world: World, plan: Plan) -> str:
         """See `Scenario`."""
         install()
         dice = world.dice("scenario")
         cluster = cluster_of(world)
-        given = where(cluster, dice) | {"topic": TOPIC, "channel": CHANNEL, "waldir": f"{files.SCHEME}wal"}
-        given["connectionspernsqd"] = "1" if plan.faults else dice.choice(("1", "2"))
-        given["maxbatchrows"] = dice.choice(("1", "3", "100"))
-        given["idletimeout"] = dice.choice(("50ms", "2s", "2s"))
+        given = read_options(cluster, dice, plan)
+        # 5 s are longer than a message may take: what another attempt at the task holds comes here in time.
+        given["idletimeout"] = dice.choice(("50ms", "2s", "5s"))
         if dice.random() < 0.5:
             given["maxrows"] = dice.choice(("2", "7", "50"))
         parsed = FORMAT.parse_options(given | {"runid": "run"})
@@ -398,19 +429,18 @@ class Drain:
 
     @staticmethod
     def _read(world: World, plan: Plan, options: Any, executors: Executors) -> list[list[dict[str, Any]]]:
+        found: list[list[dict[str, Any]]] = []
+
+        def read() -> None:
+            found.extend(spark.in_driver(lambda: spark.read_batch(FORMAT, options, SCHEMA, executors)))
+
         for _ in range(1000):
-            try:
-                found: list[list[dict[str, Any]]] = spark.in_driver(
-                    lambda: spark.read_batch(FORMAT, options, SCHEMA, executors)
-                )
-            except DriverKilledError:
-                world.sleep(1.0)
-            except (JobFailedError, MQSourceError) as failed:
-                if check_allowed(plan, getattr(failed, "cause", failed)) == "torn":
-                    raise _TornError from failed
-                world.sleep(1.0)
-            else:
+            ended = life(plan, read)
+            if not ended:
                 return found
+            if ended == "torn":
+                raise _TornError
+            world.sleep(1.0)
         raise ViolationError("a read failed a thousand times")
 
 
@@ -448,12 +478,9 @@ class Write:
             tasks.append([pa.record_batch({"value": pa.array(part, pa.binary())}) for part in parts])
         rows = [value for task in tasks for batch in task for value in batch.column("value").to_pylist()]
         arrange(world, cluster, plan.faults)
-        try:
-            spark.write(FORMAT, options, tasks, executors_of(world), job_id="job")
-        except (JobFailedError, MQSourceError) as failed:
-            outcome = check_allowed(plan, getattr(failed, "cause", failed))
-        else:
-            outcome = "written"
+        executors = executors_of(world)
+        outcome = life(plan, lambda: spark.write(FORMAT, options, tasks, executors, job_id="job")) or "written"
+        if outcome == "written":
             there = Counter(body for nsqd in cluster.nsqds for body in nsqd.held().elements())
             lost = {body for _, body in cluster.lost}
             gone = [row for row in rows if not there[row] and row not in lost]
