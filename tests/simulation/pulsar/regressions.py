@@ -180,8 +180,8 @@ REGRESSIONS: Mapping[str, Plan] = {
         size=5,
         faults=(Fault("add_partition", at=0.289, args=(0,)), Fault("unload", at=0.479, args=(1,))),
     ),
-    # The cluster was restored before the last foreign transaction had ended, whose marker was then stored just where the
-    # query was: its position was on an entry, and nobody can tell that it is another one.
+    # The cluster was restored before the last foreign transaction had ended, whose marker was then stored just where
+    # the query was: its position was on an entry, and nobody can tell that it is another one.
     "restored_and_stored_to_where_the_query_was": Plan(
         "restored",
         seed=3000035750,
