@@ -38,7 +38,8 @@ class RecentIds:
     """Tells messages that were read before from new ones.
 
     nsqd numbers messages in the order of their publishing, so that almost always a message has a larger id than all
-    before it, and cannot be one of them: 0.05 us a message. Otherwise sets are needed: 0.4 us.
+    before it, and cannot be one of them: less than 0.1 us a message, with `remember`. Otherwise sets are needed: about
+    five times as long.
 
     Args:
         recent: the ids that were finished last, oldest first, 16 bytes each.
