@@ -335,7 +335,9 @@ class MessageColumns:
         if self.wants_value and (self.value == cython.NULL or self.value_used + more_bytes > self.value_capacity):
             if self.value_used + more_bytes > cython.cast(cython.Py_ssize_t, MAX_COLUMN_BYTES):
                 raise column_overflow("value")
+            # Never beyond the bound, which is not looked at again while there is room.
             capacity = max(self.value_used + more_bytes, 2 * self.value_capacity, self.value_hint, 256)
+            capacity = min(capacity, cython.cast(cython.Py_ssize_t, MAX_COLUMN_BYTES))
             self.value = cython.cast(cython.p_uchar, _resize(self.value, capacity))
             self.value_capacity = capacity
         if self.rows + more <= self.capacity:
@@ -343,6 +345,8 @@ class MessageColumns:
         if self.wants_id and (self.rows + more) * _ID > cython.cast(cython.Py_ssize_t, MAX_COLUMN_BYTES):
             raise column_overflow("message_id")
         capacity = max(self.rows + more, 2 * self.capacity, self.row_hint, 64)
+        if self.wants_id:
+            capacity = min(capacity, cython.cast(cython.Py_ssize_t, MAX_COLUMN_BYTES) // _ID)
         if self.wants_value:
             self.value_offsets = cython.cast(cython.p_int, _resize(self.value_offsets, (capacity + 1) * 4))
             self.value_offsets[0] = 0

@@ -806,7 +806,9 @@ class MessageColumns:
         # Even nothing is only ever copied to somewhere: memcpy to NULL is undefined.
         if not column.wanted or (column.data and column.used + more <= column.capacity):
             return
-        capacity = max(column.used + more, 2 * column.capacity, column.hint, 256)
+        # What is reserved ahead is never beyond the bound: `append` lets nobody come so far.
+        capacity = min(max(2 * column.capacity, column.hint, 256), cython.cast(cython.Py_ssize_t, MAX_COLUMN_BYTES))
+        capacity = max(column.used + more, capacity)
         column.data = cython.cast(cython.p_uchar, _resize(column.data, capacity))
         column.capacity = capacity
 

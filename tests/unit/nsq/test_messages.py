@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_mq_source.core.errors import CorruptMessageError, OptionError
+from spark_mq_source.core.errors import CorruptMessageError, OptionError, UnsupportedFeatureError
 from spark_mq_source.nsq import _messages_python
 from spark_mq_source.nsq.columns import COLUMNS, DEFAULT_COLUMNS
 from spark_mq_source.nsq.commands import Messages
@@ -188,6 +188,22 @@ def test_what_the_batch_counts_is_about_what_it_holds(impl: str) -> None:
 # -- text
 
 TEXT = pa.schema([("value", pa.string()), ("message_id", pa.string())])
+
+
+@pytest.mark.parametrize(("column", "body"), [("value", bytes(300)), ("message_id", b"")])
+def test_a_column_never_passes_what_offsets_can_count(
+    impl: str, monkeypatch: pytest.MonkeyPatch, column: str, body: bytes
+) -> None:
+    # Growing doubles the room, which once let the bound pass unnoticed.
+    made = decoder(impl, pa.schema([ALL.field(column)]))
+    most = 3 * (len(body) or 64 * len(ID))
+    monkeypatch.setattr(sys.modules[type(made._columns).__module__], "MAX_COLUMN_BYTES", most + 8)
+    count = 1 if body else 64
+    for _ in range(3):
+        made.append(run(*[frame(body)] * count))
+    with pytest.raises(UnsupportedFeatureError, match=f"column {column} would pass the 2 GiB"):
+        made.append(run(*[frame(body)] * count))
+    assert made.take_batch().num_rows == 3 * count
 
 
 def test_text_is_text(impl: str) -> None:
