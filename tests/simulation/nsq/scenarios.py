@@ -470,7 +470,8 @@ class Write:
         given["maxpendingbytes"] = dice.choice(("1", "100", "16m"))
         given["heartbeatinterval"] = dice.choice(("1s", "30s"))
         if dice.random() < 0.3:
-            given["sendtimeout"] = dice.choice(("2s", "10s"))
+            # Without any fault a packet may take a second, and so may the OK: 2 s are no time to be sure of then.
+            given["sendtimeout"] = dice.choice(("2s", "10s")) if plan.faults else "10s"
         options = FORMAT.parse_write_options(given, ("value",))
         tasks, numbers = [], iter(range(10_000))
         for _ in range(dice.choice((1, 2, 3))):
