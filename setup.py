@@ -6,12 +6,12 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 HOT_MODULES = (
-    "spark_mq_source.pulsar._messages_native",
-    "spark_mq_source.pulsar._encode_native",
-    "spark_mq_source.tubemq._messages_native",
-    "spark_mq_source.tubemq._encode_native",
-    "spark_mq_source.nsq._messages_native",
-    "spark_mq_source.nsq._encode_native",
+    "spark_mq_source.pulsar.payload._messages_native",
+    "spark_mq_source.pulsar.payload._encode_native",
+    "spark_mq_source.tubemq.payload._messages_native",
+    "spark_mq_source.tubemq.payload._encode_native",
+    "spark_mq_source.nsq.payload._messages_native",
+    "spark_mq_source.nsq.payload._encode_native",
 )
 
 # For `make fuzz`, by SPARK_MQ_SOURCE_SANITIZE=1: what they find ends the process.

@@ -18,7 +18,7 @@ from functools import partial
 import pyarrow as pa
 
 from spark_mq_source.core.crc import crc32c
-from spark_mq_source.pulsar.messages import EntryDecoder
+from spark_mq_source.pulsar.payload.messages import EntryDecoder
 
 MESSAGE_ID = pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())])
 TIMESTAMP = pa.timestamp("us", "UTC")

@@ -18,7 +18,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from spark_mq_source.pulsar.messages import EntryEncoder, open_rows
+from spark_mq_source.pulsar.payload.messages import EntryEncoder, open_rows
 
 ROWS = 10_000
 TIMESTAMP = pa.timestamp("us", "UTC")

@@ -15,8 +15,8 @@ from bench.readers import spark_schema
 from bench.sources import PeakMemory
 from spark_mq_source.core.options import READ
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.planner import plan_batch
-from spark_mq_source.pulsar.reader import read_range
+from spark_mq_source.pulsar.read.planner import plan_batch
+from spark_mq_source.pulsar.read.reader import read_range
 from spark_mq_source.spark._compat import arrow_schema
 
 if TYPE_CHECKING:

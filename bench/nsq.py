@@ -42,9 +42,9 @@ from dev.processes import ManagedProcess, free_ports
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.planner import plan_batch
-from spark_mq_source.nsq.reader import read_range
-from spark_mq_source.nsq.writer import write_rows
+from spark_mq_source.nsq.read.planner import plan_batch
+from spark_mq_source.nsq.read.reader import read_range
+from spark_mq_source.nsq.write.writer import write_rows
 from spark_mq_source.spark.nsq import NsqDataSource
 
 if TYPE_CHECKING:

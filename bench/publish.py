@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from dev.pulsar_admin import CONFLICT, AdminError, PulsarAdmin
 from dev.raw_connection import RawConnection
-from spark_mq_source.pulsar import commands
-from spark_mq_source.pulsar.messages import EntryEncoder, open_rows
+from spark_mq_source.pulsar.payload.messages import EntryEncoder, open_rows
+from spark_mq_source.pulsar.protocol import commands
 
 __all__ = [
     "NAMESPACE",

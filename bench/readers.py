@@ -24,8 +24,8 @@ from bench.sources import MeasuredSource, NullSource
 from dev.pulsar_broker import distribution, program_environment
 from spark_mq_source.core.options import READ
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.planner import plan_batch
-from spark_mq_source.pulsar.reader import read_range
+from spark_mq_source.pulsar.read.planner import plan_batch
+from spark_mq_source.pulsar.read.reader import read_range
 from spark_mq_source.spark._compat import arrow_schema
 from spark_mq_source.spark.pulsar import PulsarNativeDataSource
 

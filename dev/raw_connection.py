@@ -8,8 +8,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TypeVar
 
-from spark_mq_source.pulsar.commands import Command, Connected, Lookup, LookupResponse, Producer, ProducerSuccess
-from spark_mq_source.pulsar.connection import PulsarConnection
+from spark_mq_source.pulsar.protocol.commands import (
+    Command,
+    Connected,
+    Lookup,
+    LookupResponse,
+    Producer,
+    ProducerSuccess,
+)
+from spark_mq_source.pulsar.protocol.connection import PulsarConnection
 
 __all__ = ["RawConnection"]
 

@@ -24,8 +24,8 @@ from typing import Any
 
 from dev.tubemq_admin import Topic
 from dev.tubemq_servers import HOST, VERSION, TubeCluster
-from spark_mq_source.tubemq import commands
-from spark_mq_source.tubemq.wire import Frame, take_frame
+from spark_mq_source.tubemq.protocol import commands
+from spark_mq_source.tubemq.protocol.wire import Frame, take_frame
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.fix_net import Direction, FaultProxy, _Link
 from tests.vectors import FOLDER

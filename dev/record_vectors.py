@@ -31,8 +31,8 @@ from google.protobuf import text_format
 from dev.processes import ManagedProcess, free_ports, log_tail
 from dev.pulsar_admin import AdminError, PulsarAdmin
 from dev.pulsar_broker import Ports, PulsarStandalone, distribution, program_environment
-from spark_mq_source.pulsar import _pb
-from spark_mq_source.pulsar.wire import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
+from spark_mq_source.pulsar.protocol import _pb
+from spark_mq_source.pulsar.protocol.wire import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import FaultProxy, RecordingProxy

@@ -651,7 +651,7 @@ def describe_frame(frame: bytes) -> tuple[str, str]:
     """The type of a Pulsar frame's command (`UNKNOWN_n` where we have no name for it), and the command as text."""
     from google.protobuf import text_format
 
-    from spark_mq_source.pulsar import _pb
+    from spark_mq_source.pulsar.protocol import _pb
 
     size = int.from_bytes(frame[4:8], "big")
     command = _pb.BaseCommand()

@@ -27,23 +27,23 @@ from pyspark.sql.types import (
 
 from spark_mq_source.core.options import READ, STREAM, Scope
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.planner import plan_batch as plan_nsq
-from spark_mq_source.nsq.reader import NsqRange
-from spark_mq_source.nsq.reader import read_range as read_nsq
-from spark_mq_source.nsq.stream import NsqStream
+from spark_mq_source.nsq.read.planner import plan_batch as plan_nsq
+from spark_mq_source.nsq.read.reader import NsqRange
+from spark_mq_source.nsq.read.reader import read_range as read_nsq
+from spark_mq_source.nsq.read.stream import NsqStream
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.planner import plan_batch
-from spark_mq_source.pulsar.reader import PulsarRange, read_range
+from spark_mq_source.pulsar.read.planner import plan_batch
+from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
 from spark_mq_source.spark._compat import arrow_schema
-from spark_mq_source.tubemq import session as tubemq_session
-from spark_mq_source.tubemq.client import TubeMQClient
-from spark_mq_source.tubemq.commands import SendMessage
+from spark_mq_source.tubemq.client import session as tubemq_session
+from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY, TubeMQOptions
-from spark_mq_source.tubemq.planner import fetch_bounds, partitions_of
-from spark_mq_source.tubemq.planner import plan_batch as plan_tubemq
-from spark_mq_source.tubemq.reader import TubeMQRange
-from spark_mq_source.tubemq.reader import read_range as read_tubemq
+from spark_mq_source.tubemq.protocol.commands import SendMessage
+from spark_mq_source.tubemq.read.planner import fetch_bounds, partitions_of
+from spark_mq_source.tubemq.read.planner import plan_batch as plan_tubemq
+from spark_mq_source.tubemq.read.reader import TubeMQRange
+from spark_mq_source.tubemq.read.reader import read_range as read_tubemq
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
 from tests.fix_net import HOST, FaultProxy

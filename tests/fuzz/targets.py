@@ -19,22 +19,22 @@ from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import MQSourceError, UnwritableRowError
 from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.core.sql_types import arrow_schema_of
-from spark_mq_source.nsq import _messages_python as nsq_python
-from spark_mq_source.nsq import commands as nsq_commands
-from spark_mq_source.nsq import messages as nsq_messages
-from spark_mq_source.nsq.compression import DeflateStream, SnappyStream
-from spark_mq_source.nsq.connection import NsqConnection
-from spark_mq_source.nsq.wire import MESSAGE, encode_frame
-from spark_mq_source.pulsar import wire as pulsar_wire
-from spark_mq_source.pulsar._pb import BrokerEntryMetadata, KeyValue, MessageMetadata, SingleMessageMetadata
-from spark_mq_source.pulsar.columns import COLUMNS
-from spark_mq_source.pulsar.commands import decode_command
-from spark_mq_source.pulsar.messages import WHOLE_ENTRY, EntryDecoder, EntryEncoder, hash_keys, open_rows
-from spark_mq_source.tubemq import _messages_python
-from spark_mq_source.tubemq import wire as tubemq_wire
-from spark_mq_source.tubemq._pb import GetMessageResponseB2C, TransferedMessage, TransferedMessages
-from spark_mq_source.tubemq.commands import decode_response, take_stored
-from spark_mq_source.tubemq.messages import MessageDecoder, first_message
+from spark_mq_source.nsq.payload import _messages_python as nsq_python
+from spark_mq_source.nsq.payload import messages as nsq_messages
+from spark_mq_source.nsq.protocol import commands as nsq_commands
+from spark_mq_source.nsq.protocol.compression import DeflateStream, SnappyStream
+from spark_mq_source.nsq.protocol.connection import NsqConnection
+from spark_mq_source.nsq.protocol.wire import MESSAGE, encode_frame
+from spark_mq_source.pulsar.payload.columns import COLUMNS
+from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder, EntryEncoder, hash_keys, open_rows
+from spark_mq_source.pulsar.protocol import wire as pulsar_wire
+from spark_mq_source.pulsar.protocol._pb import BrokerEntryMetadata, KeyValue, MessageMetadata, SingleMessageMetadata
+from spark_mq_source.pulsar.protocol.commands import decode_command
+from spark_mq_source.tubemq.payload import _messages_python
+from spark_mq_source.tubemq.payload.messages import MessageDecoder, first_message
+from spark_mq_source.tubemq.protocol import wire as tubemq_wire
+from spark_mq_source.tubemq.protocol._pb import GetMessageResponseB2C, TransferedMessage, TransferedMessages
+from spark_mq_source.tubemq.protocol.commands import decode_response, take_stored
 from tests.unit.nsq.vectors import FROM_NSQD
 from tests.vectors import pulsar_frames, tubemq_calls
 

@@ -5,7 +5,7 @@ import pytest
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.worker import CORPUS, check_group, inputs_of
 
-pytest.importorskip("spark_mq_source.pulsar._messages_native", exc_type=ImportError)
+pytest.importorskip("spark_mq_source.pulsar.payload._messages_native", exc_type=ImportError)
 
 
 @pytest.mark.parametrize("name", TARGETS)

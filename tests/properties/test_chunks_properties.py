@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import UnsupportedFeatureError
-from spark_mq_source.pulsar._pb import MessageMetadata
-from spark_mq_source.pulsar.messages import WHOLE_ENTRY, EntryDecoder
+from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
+from spark_mq_source.pulsar.protocol._pb import MessageMetadata
 
-pytest.importorskip("spark_mq_source.pulsar._messages_native", exc_type=ImportError)
+pytest.importorskip("spark_mq_source.pulsar.payload._messages_native", exc_type=ImportError)
 
 CHUNK_BYTES = 100
 OVERHEAD_BYTES = 512 + 1

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from spark_mq_source.core.compression import CODECS
 from spark_mq_source.core.errors import UnwritableRowError
-from spark_mq_source.pulsar import _encode_python, _pb
-from spark_mq_source.pulsar.commands import Send
-from spark_mq_source.pulsar.messages import EntryDecoder, EntryEncoder, group_rows, hash_keys, open_rows
+from spark_mq_source.pulsar.payload import _encode_python
+from spark_mq_source.pulsar.payload.messages import EntryDecoder, EntryEncoder, group_rows, hash_keys, open_rows
+from spark_mq_source.pulsar.protocol import _pb
+from spark_mq_source.pulsar.protocol.commands import Send
 
-pytest.importorskip("spark_mq_source.pulsar._encode_native", exc_type=ImportError)
+pytest.importorskip("spark_mq_source.pulsar.payload._encode_native", exc_type=ImportError)
 
 TIME = pa.timestamp("us", "UTC")
 MAP = pa.map_(pa.string(), pa.string())

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import CorruptMessageError, MQSourceError
-from spark_mq_source.pulsar._pb import BrokerEntryMetadata, KeyValue, MessageMetadata, SingleMessageMetadata
-from spark_mq_source.pulsar.messages import WHOLE_ENTRY, EntryDecoder
-from spark_mq_source.pulsar.wire import take_frame
+from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
+from spark_mq_source.pulsar.protocol._pb import BrokerEntryMetadata, KeyValue, MessageMetadata, SingleMessageMetadata
+from spark_mq_source.pulsar.protocol.wire import take_frame
 from tests.vectors import pulsar_frames
 
-pytest.importorskip("spark_mq_source.pulsar._messages_native", exc_type=ImportError)
+pytest.importorskip("spark_mq_source.pulsar.payload._messages_native", exc_type=ImportError)
 
 MAX_MESSAGE_BYTES = 1 << 20
 TIME = pa.timestamp("us", "UTC")

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import MQSourceError
-from spark_mq_source.nsq import _encode_python, _messages_python
-from spark_mq_source.nsq.commands import Messages
-from spark_mq_source.nsq.messages import MessageDecoder, build_body, find_unwritable, open_rows
-from spark_mq_source.nsq.wire import MESSAGE, encode_frame
+from spark_mq_source.nsq.payload import _encode_python, _messages_python
+from spark_mq_source.nsq.payload.messages import MessageDecoder, build_body, find_unwritable, open_rows
+from spark_mq_source.nsq.protocol.commands import Messages
+from spark_mq_source.nsq.protocol.wire import MESSAGE, encode_frame
 
-_messages_native = pytest.importorskip("spark_mq_source.nsq._messages_native", exc_type=ImportError)
-pytest.importorskip("spark_mq_source.nsq._encode_native", exc_type=ImportError)
+_messages_native = pytest.importorskip("spark_mq_source.nsq.payload._messages_native", exc_type=ImportError)
+pytest.importorskip("spark_mq_source.nsq.payload._encode_native", exc_type=ImportError)
 
 FIELDS = {
     "value": st.sampled_from([pa.binary(), pa.string()]),

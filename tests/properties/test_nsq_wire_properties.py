@@ -7,10 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import MQSourceError
-from spark_mq_source.nsq import commands as c
-from spark_mq_source.nsq.compression import MAX_INPUT_BYTES, DeflateStream, SnappyStream
-from spark_mq_source.nsq.connection import Event, NsqConnection
-from spark_mq_source.nsq.wire import ERROR, MESSAGE, RESPONSE, encode_frame, take_frame
+from spark_mq_source.nsq.protocol import commands as c
+from spark_mq_source.nsq.protocol.compression import MAX_INPUT_BYTES, DeflateStream, SnappyStream
+from spark_mq_source.nsq.protocol.connection import Event, NsqConnection
+from spark_mq_source.nsq.protocol.wire import ERROR, MESSAGE, RESPONSE, encode_frame, take_frame
 from tests.unit.nsq.vectors import FROM_NSQD, received
 
 ids = st.binary(min_size=16, max_size=16)

@@ -10,11 +10,17 @@ from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError
 from spark_mq_source.core.implementation import Implementation
-from spark_mq_source.tubemq import _encode_python
-from spark_mq_source.tubemq import commands as c
-from spark_mq_source.tubemq.commands import decode_request, decode_response, encode_request, encode_response, is_stored
-from spark_mq_source.tubemq.connection import Call, TubeMQConnection
-from spark_mq_source.tubemq.wire import BEGIN_TOKEN, Frame, SeenBlocks, encode_frame, take_frame
+from spark_mq_source.tubemq.payload import _encode_python
+from spark_mq_source.tubemq.protocol import commands as c
+from spark_mq_source.tubemq.protocol.commands import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    is_stored,
+)
+from spark_mq_source.tubemq.protocol.connection import Call, TubeMQConnection
+from spark_mq_source.tubemq.protocol.wire import BEGIN_TOKEN, Frame, SeenBlocks, encode_frame, take_frame
 from tests.vectors import tubemq_calls
 
 MAX_PAYLOAD_BYTES = 1 << 20
@@ -194,7 +200,7 @@ def test_stored_messages_are_told_from_the_first_answers_on(
     implementation: str, frames: list[bytes], missing: int, changes: list[tuple[int, int]]
 ) -> None:
     if implementation == "native":
-        pytest.importorskip("spark_mq_source.tubemq._encode_native", exc_type=ImportError)
+        pytest.importorskip("spark_mq_source.tubemq.payload._encode_native", exc_type=ImportError)
     data = bytearray(b"x" + b"".join(frames))
     data = data[: max(1, len(data) - missing)]
     for at, byte in changes:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from spark_mq_source.core.buffer import ReceiveBuffer
 from spark_mq_source.core.errors import BrokerError, MQSourceError, RemoteProtocolError
-from spark_mq_source.pulsar import commands as c
-from spark_mq_source.pulsar.authentication import TokenAuthentication
-from spark_mq_source.pulsar.commands import decode_command, encode_command
-from spark_mq_source.pulsar.connection import PulsarConnection
-from spark_mq_source.pulsar.wire import Frame, encode_frame, take_frame
+from spark_mq_source.pulsar.client.authentication import TokenAuthentication
+from spark_mq_source.pulsar.protocol import commands as c
+from spark_mq_source.pulsar.protocol.commands import decode_command, encode_command
+from spark_mq_source.pulsar.protocol.connection import PulsarConnection
+from spark_mq_source.pulsar.protocol.wire import Frame, encode_frame, take_frame
 from tests.vectors import pulsar_frames
 
 MAX_FRAME_BYTES = 1 << 20

@@ -17,7 +17,7 @@ import pytest
 from dev.processes import ManagedProcess, log_tail
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.transactions import Transaction, abort_transactions
+from spark_mq_source.pulsar.write.transactions import Transaction, abort_transactions
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_spark import SparkCluster, spark_environment
 from tests.spark.formats import PulsarFeed, numbers, wait_until

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from spark_mq_source.core.ports import TaskAttempt
     from spark_mq_source.pulsar.options import PulsarOptions
-    from spark_mq_source.pulsar.writer import WriteReport
+    from spark_mq_source.pulsar.write.writer import WriteReport
 
 ROWS_BEFORE_A_KILL = 50
 TIMEOUT_S = 60.0

@@ -68,7 +68,7 @@ def name_of_all(*implementations: Implementation) -> str:
     """``native`` if all of them are the compiled ones; ``python`` if one is a twin.
 
     Example:
-        >>> from spark_mq_source.nsq import _encode_python, _messages_python
+        >>> from spark_mq_source.nsq.payload import _encode_python, _messages_python
         >>> name_of_all(Implementation(_messages_python), Implementation(_encode_python, "python"))
         'python'
     """

@@ -41,7 +41,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         on_closed: called once, in the driver's thread, with the error that ended the connection.
 
     Example:
-        See `spark_mq_source.pulsar.client`, which wires it to a `PulsarConnection`.
+        See `spark_mq_source.pulsar.client.client`, which wires it to a `PulsarConnection`.
     """
 
     def __init__(

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.nsq.client import NsqClient, Nsqd
+from spark_mq_source.nsq.client.client import NsqClient, Nsqd
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.planner import find_nsqds, nobody_has_it
+from spark_mq_source.nsq.read.planner import find_nsqds, nobody_has_it
 
 __all__ = ["NsqInspector"]
 

@@ -8,11 +8,11 @@ from functools import partial
 from spark_mq_source.core.errors import OptionError, ResourceBusyError, TopicNotFoundError
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import connect
-from spark_mq_source.pulsar.client import PulsarClient
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.session import tls_settings
 from spark_mq_source.pulsar.offsets import EARLIEST, TopicPartition, decode_offsets
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.planner import topics_of
-from spark_mq_source.pulsar.session import tls_settings
+from spark_mq_source.pulsar.read.planner import topics_of
 
 __all__ = ["PulsarInspector"]
 

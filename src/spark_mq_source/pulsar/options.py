@@ -39,7 +39,7 @@ from spark_mq_source.pulsar.offsets import (
     parse_topic,
     split_partition,
 )
-from spark_mq_source.pulsar.schema import BYTES, JSON, ValueSchema, parse_schema
+from spark_mq_source.pulsar.payload.schema import BYTES, JSON, ValueSchema, parse_schema
 
 __all__ = [
     "DeliveryGuarantee",

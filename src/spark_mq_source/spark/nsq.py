@@ -9,13 +9,13 @@ from pyspark import TaskContext
 
 from spark_mq_source.core.errors import DataLossError, OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE
-from spark_mq_source.nsq.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
 from spark_mq_source.nsq.inspector import NsqInspector
 from spark_mq_source.nsq.options import AckMode, NsqOptions
-from spark_mq_source.nsq.planner import plan_batch
-from spark_mq_source.nsq.reader import NsqRange, read_range
-from spark_mq_source.nsq.stream import NsqStream
-from spark_mq_source.nsq.writer import write_rows
+from spark_mq_source.nsq.payload.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
+from spark_mq_source.nsq.read.planner import plan_batch
+from spark_mq_source.nsq.read.reader import NsqRange, read_range
+from spark_mq_source.nsq.read.stream import NsqStream
+from spark_mq_source.nsq.write.writer import write_rows
 from spark_mq_source.spark.base import MQDataSource
 
 if TYPE_CHECKING:

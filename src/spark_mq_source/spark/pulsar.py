@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE
-from spark_mq_source.pulsar.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
 from spark_mq_source.pulsar.inspector import PulsarInspector
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.planner import plan_batch
-from spark_mq_source.pulsar.reader import PulsarRange, read_range
-from spark_mq_source.pulsar.stream import PulsarStream
-from spark_mq_source.pulsar.transactions import abort_transactions, commit_transactions
-from spark_mq_source.pulsar.values import check_values, with_schema
-from spark_mq_source.pulsar.writer import WriteReport, write_rows
+from spark_mq_source.pulsar.payload.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
+from spark_mq_source.pulsar.read.planner import plan_batch
+from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
+from spark_mq_source.pulsar.read.stream import PulsarStream
+from spark_mq_source.pulsar.write.transactions import abort_transactions, commit_transactions
+from spark_mq_source.pulsar.write.values import check_values, with_schema
+from spark_mq_source.pulsar.write.writer import WriteReport, write_rows
 from spark_mq_source.spark._compat import arrow_schema
 from spark_mq_source.spark.base import MQDataSource
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE
 from spark_mq_source.spark.base import MQDataSource
-from spark_mq_source.tubemq.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
 from spark_mq_source.tubemq.inspector import TubeMQInspector
 from spark_mq_source.tubemq.options import TubeMQOptions
-from spark_mq_source.tubemq.planner import plan_batch
-from spark_mq_source.tubemq.reader import TubeMQRange, read_range
-from spark_mq_source.tubemq.stream import TubeMQStream
-from spark_mq_source.tubemq.writer import write_rows
+from spark_mq_source.tubemq.payload.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
+from spark_mq_source.tubemq.read.planner import plan_batch
+from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
+from spark_mq_source.tubemq.read.stream import TubeMQStream
+from spark_mq_source.tubemq.write.writer import write_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

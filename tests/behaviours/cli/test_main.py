@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from spark_mq_source.cli.main import app
 from spark_mq_source.core.options import READ
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
-from spark_mq_source.pulsar.stream import offsets_to_json
+from spark_mq_source.pulsar.read.stream import offsets_to_json
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
 from tests.behaviours.formats import PulsarFormat, send_to_partition, tubemq_options, wait_until_flushed
 from tests.fix_brokers import NsqUnderTest, PulsarUnderTest

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from spark_mq_source.core.options import READ, WRITE
-from spark_mq_source.nsq.commands import Messages
-from spark_mq_source.nsq.messages import MessageDecoder, message_ids
+from spark_mq_source.nsq.client.session import Consumer, Session
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.session import Consumer, Session
+from spark_mq_source.nsq.payload.messages import MessageDecoder, message_ids
+from spark_mq_source.nsq.protocol.commands import Messages
 from tests.behaviours.nsq.conftest import PATIENCE_S
 
 COLUMNS = pa.schema([("value", pa.binary()), ("message_id", pa.string()), ("attempts", pa.int32())])

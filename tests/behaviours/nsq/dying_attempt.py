@@ -18,7 +18,7 @@ import pyarrow as pa
 from spark_mq_source.net import storage
 from spark_mq_source.net.storage import LocalStore
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.reader import NsqRange, read_range
+from spark_mq_source.nsq.read.reader import NsqRange, read_range
 
 ROOT = Path(__file__).resolve().parents[3]
 ATTEMPT_TIMEOUT_S = 120

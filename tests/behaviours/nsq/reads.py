@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from spark_mq_source.core.options import READ, STREAM
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.planner import plan_batch
-from spark_mq_source.nsq.reader import NsqRange, read_range
-from spark_mq_source.nsq.stream import NsqStream
+from spark_mq_source.nsq.read.planner import plan_batch
+from spark_mq_source.nsq.read.reader import NsqRange, read_range
+from spark_mq_source.nsq.read.stream import NsqStream
 from tests.behaviours.formats import schema_of
 from tests.fix_brokers import NsqUnderTest, wait_until
 

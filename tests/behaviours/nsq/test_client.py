@@ -9,8 +9,8 @@ import pytest
 
 from spark_mq_source.core.errors import AuthenticationError, MQSourceError, RemoteProtocolError, TransportError
 from spark_mq_source.core.options import READ
-from spark_mq_source.nsq import client as module
-from spark_mq_source.nsq.client import ChannelStats, Limits, NsqClient, Nsqd
+from spark_mq_source.nsq.client import client as module
+from spark_mq_source.nsq.client.client import ChannelStats, Limits, NsqClient, Nsqd
 from spark_mq_source.nsq.options import NsqOptions
 from tests.behaviours.nsq.clients import open_session
 from tests.behaviours.nsq.conftest import PATIENCE_S

@@ -18,10 +18,10 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
-from spark_mq_source.nsq.commands import Touch, encode
-from spark_mq_source.nsq.planner import plan_batch
-from spark_mq_source.nsq.reader import read_range
-from spark_mq_source.nsq.wal import TaskLog, open_folder
+from spark_mq_source.nsq.protocol.commands import Touch, encode
+from spark_mq_source.nsq.read.planner import plan_batch
+from spark_mq_source.nsq.read.reader import read_range
+from spark_mq_source.nsq.read.wal import TaskLog, open_folder
 from tests.behaviours.formats import schema_of
 from tests.behaviours.nsq.clients import put_back
 from tests.behaviours.nsq.reads import numbered, read, read_options, read_tasks, values

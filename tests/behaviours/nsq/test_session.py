@@ -17,7 +17,7 @@ from spark_mq_source.core.errors import (
     RequestTimeoutError,
     TransportError,
 )
-from spark_mq_source.nsq.commands import Dpub, Mpub, Pub
+from spark_mq_source.nsq.protocol.commands import Dpub, Mpub, Pub
 from tests.behaviours.nsq.clients import ids_of, open_session, receive, rows_of, take
 from tests.behaviours.nsq.conftest import PATIENCE_S
 from tests.fix_brokers import NsqUnderTest, wait_until

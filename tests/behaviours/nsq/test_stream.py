@@ -28,10 +28,10 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.net import storage
 from spark_mq_source.net.storage import LocalStore
-from spark_mq_source.nsq.commands import Rdy, Sub, Touch, encode
-from spark_mq_source.nsq.reader import _Collector
-from spark_mq_source.nsq.session import identify_of
-from spark_mq_source.nsq.wal import TaskLog, open_folder, read_plan, write_plan
+from spark_mq_source.nsq.client.session import identify_of
+from spark_mq_source.nsq.protocol.commands import Rdy, Sub, Touch, encode
+from spark_mq_source.nsq.read.reader import _Collector
+from spark_mq_source.nsq.read.wal import TaskLog, open_folder, read_plan, write_plan
 from tests.behaviours.nsq.clients import ids_of, open_session, put_back, receive, take
 from tests.behaviours.nsq.dying_attempt import STEPS, die_before, start_attempt
 from tests.behaviours.nsq.reads import Query, numbered, read_tasks, values

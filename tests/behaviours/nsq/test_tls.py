@@ -17,8 +17,8 @@ from spark_mq_source.core.errors import (
     TransportError,
     UnsupportedFeatureError,
 )
-from spark_mq_source.nsq.commands import Mpub, Pub
-from spark_mq_source.nsq.session import Session
+from spark_mq_source.nsq.client.session import Session
+from spark_mq_source.nsq.protocol.commands import Mpub, Pub
 from spark_mq_source.testing import Authorization, AuthorizedClient, AuthRequest
 from tests.behaviours.nsq.clients import ids_of, open_session, rows_of, take
 from tests.behaviours.nsq.conftest import PATIENCE_S

@@ -23,7 +23,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.writer import NsqWriter, write_rows
+from spark_mq_source.nsq.write.writer import NsqWriter, write_rows
 from spark_mq_source.testing import Authorization, AuthorizedClient
 from tests.behaviours.nsq.clients import ids_of, open_session, rows_of, take, write_options
 from tests.behaviours.nsq.conftest import PATIENCE_S

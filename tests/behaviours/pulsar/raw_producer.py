@@ -15,7 +15,7 @@ from typing import Self
 import crc32c
 
 from dev.raw_connection import RawConnection
-from spark_mq_source.pulsar.commands import Send, SendReceipt
+from spark_mq_source.pulsar.protocol.commands import Send, SendReceipt
 
 
 class RawProducer:

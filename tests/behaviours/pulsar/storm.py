@@ -26,8 +26,8 @@ from spark_mq_source.core.errors import MQSourceError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.transactions import Transaction, commit_transactions
-from spark_mq_source.pulsar.writer import PulsarWriter
+from spark_mq_source.pulsar.write.transactions import Transaction, commit_transactions
+from spark_mq_source.pulsar.write.writer import PulsarWriter
 
 TASKS = 3
 PARTITIONS = 2

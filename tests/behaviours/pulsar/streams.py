@@ -11,7 +11,7 @@ from typing import Any
 from spark_mq_source.core.options import STREAM
 from spark_mq_source.pulsar.offsets import Position
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.stream import PulsarStream
+from spark_mq_source.pulsar.read.stream import PulsarStream
 from tests.behaviours.formats import MESSAGE_ID, read_tasks
 from tests.fix_brokers import PulsarUnderTest
 

@@ -12,7 +12,7 @@ import pytest
 
 from spark_mq_source.core.errors import BrokerError, RequestTimeoutError, ResourceBusyError
 from spark_mq_source.core.ports import TaskAttempt
-from spark_mq_source.pulsar.writer import PulsarWriter
+from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.formats import PulsarFormat
 from tests.behaviours.pulsar.test_renewed_credentials import Frames
 from tests.behaviours.pulsar.test_stream import wait_until

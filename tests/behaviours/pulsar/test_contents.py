@@ -8,7 +8,7 @@ import random
 import pulsar as official
 import pytest
 
-from spark_mq_source.pulsar.columns import DEFAULT_COLUMNS
+from spark_mq_source.pulsar.payload.columns import DEFAULT_COLUMNS
 from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch, chunk, metadata

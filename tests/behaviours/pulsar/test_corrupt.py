@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from spark_mq_source.core.compression import decompress
 from spark_mq_source.core.errors import CorruptMessageError, EncryptedMessageError, UnsupportedFeatureError
 from spark_mq_source.core.sql_types import arrow_schema_of
-from spark_mq_source.pulsar.columns import COLUMNS
-from spark_mq_source.pulsar.planner import plan_batch
-from spark_mq_source.pulsar.reader import read_range
+from spark_mq_source.pulsar.payload.columns import COLUMNS
+from spark_mq_source.pulsar.read.planner import plan_batch
+from spark_mq_source.pulsar.read.reader import read_range
 from tests.behaviours.formats import MESSAGE_ID, PulsarFormat
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch, chunk, metadata, number, text
 

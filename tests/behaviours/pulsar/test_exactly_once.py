@@ -16,7 +16,7 @@ from spark_mq_source.core.errors import BrokerError, MQSourceError, ReplayError,
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.writer import PulsarWriter, write_rows
+from spark_mq_source.pulsar.write.writer import PulsarWriter, write_rows
 from tests.behaviours.pulsar.test_writer import read_official
 from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.fix_net import Fault, FaultProxy

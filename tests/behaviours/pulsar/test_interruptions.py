@@ -12,8 +12,8 @@ import time
 import pytest
 
 from spark_mq_source.core.errors import CorruptMessageError, MQSourceError
-from spark_mq_source.pulsar.planner import plan_batch
-from spark_mq_source.pulsar.reader import read_range
+from spark_mq_source.pulsar.read.planner import plan_batch
+from spark_mq_source.pulsar.read.reader import read_range
 from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once, schema_of
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch, metadata

@@ -20,8 +20,8 @@ import hashlib, sys
 from pathlib import Path
 sys.path.insert(0, ".")
 from tests.behaviours.formats import pulsar_options, schema_of
-from spark_mq_source.pulsar.planner import plan_batch
-from spark_mq_source.pulsar.reader import read_range
+from spark_mq_source.pulsar.read.planner import plan_batch
+from spark_mq_source.pulsar.read.reader import read_range
 
 def most_bytes():
     status = Path("/proc/self/status").read_text()

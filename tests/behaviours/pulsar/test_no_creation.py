@@ -17,7 +17,7 @@ from spark_mq_source.core.errors import TopicNotFoundError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.writer import PulsarWriter
+from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.formats import PulsarFormat
 from tests.behaviours.pulsar.streams import started
 from tests.fix_brokers import PulsarUnderTest

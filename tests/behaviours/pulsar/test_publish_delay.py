@@ -12,7 +12,7 @@ import pytest
 
 from spark_mq_source.core.errors import MQSourceError
 from spark_mq_source.core.ports import TaskAttempt
-from spark_mq_source.pulsar.writer import write_rows
+from spark_mq_source.pulsar.write.writer import write_rows
 from tests.behaviours.formats import MESSAGE_ID, PulsarFormat
 from tests.behaviours.pulsar.test_stream import wait_until
 from tests.behaviours.pulsar.test_writer import options

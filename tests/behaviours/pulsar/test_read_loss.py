@@ -11,8 +11,8 @@ import pytest
 
 from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.pulsar.offsets import Position
-from spark_mq_source.pulsar.planner import plan_batch
-from spark_mq_source.pulsar.reader import read_range
+from spark_mq_source.pulsar.read.planner import plan_batch
+from spark_mq_source.pulsar.read.reader import read_range
 from tests.behaviours.formats import PulsarFormat, schema_of
 from tests.behaviours.pulsar.streams import Query, numbered, publish, through_json, trim_all, wait_until
 

@@ -18,8 +18,8 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
-from spark_mq_source.pulsar.planner import plan_batch
-from spark_mq_source.pulsar.reader import read_range
+from spark_mq_source.pulsar.read.planner import plan_batch
+from spark_mq_source.pulsar.read.reader import read_range
 from tests.behaviours.formats import PulsarFormat, pulsar_options, schema_of
 from tests.fix_net import free_port
 

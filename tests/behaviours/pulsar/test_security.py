@@ -17,8 +17,8 @@ import pytest
 from dev.credentials import BASIC_PASSWORD, BASIC_USER, Credentials
 from spark_mq_source.core.errors import AuthenticationError, AuthorizationError, MQSourceError
 from spark_mq_source.core.ports import TaskAttempt
-from spark_mq_source.pulsar import oauth2
-from spark_mq_source.pulsar.writer import PulsarWriter
+from spark_mq_source.pulsar.client import oauth2
+from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.behaviours.pulsar.test_renewed_credentials import MESSAGES, SMALL, Frames, proxied
 from tests.behaviours.pulsar.test_stream import wait_until

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_mq_source.core.options import STREAM
-from spark_mq_source.pulsar.client import PulsarClient
+from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from tests.behaviours.formats import PulsarFormat

@@ -324,7 +324,7 @@ HOLDER = """
 import sys
 from spark_mq_source.core.options import STREAM
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.stream import PulsarStream
+from spark_mq_source.pulsar.read.stream import PulsarStream
 
 given = {"serviceurl": sys.argv[1], "topic": sys.argv[2], "subscription": sys.argv[3], "startingoffsets": "earliest"}
 stream = PulsarStream(PulsarOptions.from_spark(given, STREAM))

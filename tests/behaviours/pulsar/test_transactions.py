@@ -19,19 +19,19 @@ import pytest
 from spark_mq_source.core.errors import BrokerError, MQSourceError, RequestTimeoutError, UnsupportedFeatureError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
-from spark_mq_source.pulsar.client import PulsarClient
-from spark_mq_source.pulsar.commands import SendReceipt
-from spark_mq_source.pulsar.messages import EntryEncoder, open_rows
+from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.transactions import (
+from spark_mq_source.pulsar.payload.messages import EntryEncoder, open_rows
+from spark_mq_source.pulsar.protocol.commands import SendReceipt
+from spark_mq_source.pulsar.write.transactions import (
     MAX_ENDS_IN_FLIGHT,
     TaskTransaction,
     Transaction,
     abort_transactions,
     commit_transactions,
 )
-from spark_mq_source.pulsar.writer import PulsarWriter, write_rows
+from spark_mq_source.pulsar.write.writer import PulsarWriter, write_rows
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import Fault, FaultProxy
 

@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 
 from spark_mq_source.core.errors import LocalProtocolError, MQSourceError
-from spark_mq_source.pulsar import commands
-from spark_mq_source.pulsar.client import PulsarClient
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.session import Consumer
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
-from spark_mq_source.pulsar.session import Consumer
+from spark_mq_source.pulsar.protocol import commands
 from tests.behaviours.formats import PulsarFormat
 
 VALUES = [str(n).encode() for n in range(20)]

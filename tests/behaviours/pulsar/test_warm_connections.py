@@ -13,12 +13,13 @@ import pytest
 
 from spark_mq_source.core.errors import AuthenticationError, AuthorizationError
 from spark_mq_source.core.options import READ
-from spark_mq_source.pulsar import commands, warm
+from spark_mq_source.pulsar.client import warm
+from spark_mq_source.pulsar.client.session import Session
+from spark_mq_source.pulsar.client.warm import SessionKey, WarmSessions, warm_sessions
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.reader import PulsarRange, read_range
-from spark_mq_source.pulsar.session import Session
-from spark_mq_source.pulsar.warm import SessionKey, WarmSessions, warm_sessions
+from spark_mq_source.pulsar.protocol import commands
+from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
 from tests.behaviours.formats import PulsarFormat, read_tasks, schema_of
 from tests.behaviours.pulsar.streams import wait_until
 from tests.fix_net import FaultProxy

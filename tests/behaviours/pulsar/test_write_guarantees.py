@@ -16,8 +16,8 @@ from dev.pulsar_broker import PulsarStandalone
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import DeliveryGuarantee, PulsarOptions
-from spark_mq_source.pulsar.transactions import commit_transactions
-from spark_mq_source.pulsar.writer import PulsarWriter
+from spark_mq_source.pulsar.write.transactions import commit_transactions
+from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.pulsar.test_transactions import visible
 from tests.fix_brokers import PulsarUnderTest, _start, _under_test
 

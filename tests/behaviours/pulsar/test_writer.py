@@ -16,7 +16,7 @@ from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, Topi
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.writer import PulsarWriter
+from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.formats import MESSAGE_ID, PulsarFormat
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.fix_brokers import PulsarUnderTest

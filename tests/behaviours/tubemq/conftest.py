@@ -11,7 +11,7 @@ import pytest
 
 from dev.tubemq_servers import AUTH_PASSWORD, AUTH_USER
 from spark_mq_source.core.options import WRITE
-from spark_mq_source.tubemq.client import TubeMQClient
+from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.options import TubeMQOptions
 from tests.fix_tubemq import TubeUnderTest
 

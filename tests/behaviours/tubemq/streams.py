@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from spark_mq_source.core.options import STREAM
 from spark_mq_source.tubemq.options import TubeMQOptions
-from spark_mq_source.tubemq.reader import TubeMQRange, read_range
-from spark_mq_source.tubemq.stream import TubeMQStream
+from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
+from spark_mq_source.tubemq.read.stream import TubeMQStream
 from tests.behaviours.formats import schema_of, tubemq_options
 
 ROW = "topic string, broker_id int, partition int, message_id bigint, value string"

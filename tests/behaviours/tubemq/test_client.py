@@ -18,11 +18,12 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
-from spark_mq_source.tubemq import _pb, session
-from spark_mq_source.tubemq import commands as c
-from spark_mq_source.tubemq.client import GroupMember, TubeMQClient, unique_client_id
-from spark_mq_source.tubemq.commands import BrokerPartition
-from spark_mq_source.tubemq.session import PartitionConsumer
+from spark_mq_source.tubemq.client import session
+from spark_mq_source.tubemq.client.client import GroupMember, TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.client.session import PartitionConsumer
+from spark_mq_source.tubemq.protocol import _pb
+from spark_mq_source.tubemq.protocol import commands as c
+from spark_mq_source.tubemq.protocol.commands import BrokerPartition
 from tests.behaviours.tubemq.conftest import options_for
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.fix_brokers import wait_until

@@ -27,13 +27,13 @@ from dev.tubemq_servers import TubeCluster
 from spark_mq_source.core.errors import BrokerError, ConnectionLostError, DataLossError
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.net.retry import Deadline, retrying
-from spark_mq_source.tubemq.client import TubeMQClient
-from spark_mq_source.tubemq.error_codes import SERVER_RECEIVE_OVERFLOW
+from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
 from spark_mq_source.tubemq.options import TubeMQOptions
-from spark_mq_source.tubemq.planner import plan_batch
-from spark_mq_source.tubemq.reader import TubeMQRange, read_range
-from spark_mq_source.tubemq.writer import TubeMQWriter
+from spark_mq_source.tubemq.protocol.error_codes import SERVER_RECEIVE_OVERFLOW
+from spark_mq_source.tubemq.read.planner import plan_batch
+from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
+from spark_mq_source.tubemq.write.writer import TubeMQWriter
 from tests.behaviours.formats import schema_of, tubemq_options, wait_until_flushed
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.behaviours.tubemq.streams import Offset, Query, encoded, numbered

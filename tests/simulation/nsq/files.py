@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_mq_source.core.errors import StorageError
-from spark_mq_source.nsq import wal
+from spark_mq_source.nsq.read import wal
 from tests.simulation import clockwork
 
 SCHEME = "sim://"

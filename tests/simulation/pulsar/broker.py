@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spark_mq_source.pulsar import commands
-from spark_mq_source.pulsar.wire import DEFAULT_MAX_MESSAGE_BYTES, take_frame
+from spark_mq_source.pulsar.protocol import commands
+from spark_mq_source.pulsar.protocol.wire import DEFAULT_MAX_MESSAGE_BYTES, take_frame
 from tests.simulation.network import Stream, network
 from tests.simulation.pulsar.entries import Entry, make_chunks, make_entry
 from tests.simulation.pulsar.ledgers import EARLIEST, ManagedLedger, Position

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from crc32c import crc32c
 
-from spark_mq_source.pulsar import _pb
-from spark_mq_source.pulsar.wire import CHECKSUM_MAGIC
+from spark_mq_source.pulsar.protocol import _pb
+from spark_mq_source.pulsar.protocol.wire import CHECKSUM_MAGIC
 
 COMMIT_MARKER, ABORT_MARKER = 21, 22
 """`MarkerType.TXN_COMMIT`, `TXN_ABORT`."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_mq_source.pulsar.limits import END_OF_LEDGER, Limiter, ProgressGuard
+from spark_mq_source.pulsar.read.limits import END_OF_LEDGER, Limiter, ProgressGuard
 from tests.simulation import standins
 from tests.simulation.explore import Plan, ViolationError, run_plan
 from tests.simulation.pulsar.entries import make_entry

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from spark_mq_source.pulsar import commands
-from spark_mq_source.pulsar.commands import InitialPosition, MessageId
-from spark_mq_source.pulsar.wire import DEFAULT_MAX_MESSAGE_BYTES, take_frame
+from spark_mq_source.pulsar.protocol import commands
+from spark_mq_source.pulsar.protocol.commands import InitialPosition, MessageId
+from spark_mq_source.pulsar.protocol.wire import DEFAULT_MAX_MESSAGE_BYTES, take_frame
 from tests.simulation import network, standins
 from tests.simulation.pulsar.broker import Cluster
 from tests.simulation.pulsar.entries import make_entry

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING
 
-from spark_mq_source.pulsar import commands
+from spark_mq_source.pulsar.protocol import commands
 from tests.simulation.pulsar.deduplication import Deduplication, Status
 from tests.simulation.pulsar.entries import Entry, has_good_checksum, read_entry
 from tests.simulation.pulsar.ledgers import Cursor, ManagedLedger, Position

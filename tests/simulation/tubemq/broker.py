@@ -9,8 +9,8 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_mq_source.tubemq import commands as c
-from spark_mq_source.tubemq._pb import GetMessageResponseB2C, TransferedMessage, TransferedMessages
+from spark_mq_source.tubemq.protocol import commands as c
+from spark_mq_source.tubemq.protocol._pb import GetMessageResponseB2C, TransferedMessage, TransferedMessages
 from tests.simulation.network import Stream, network
 from tests.simulation.tubemq.link import Link
 from tests.simulation.tubemq.store import ENTRY_BYTES, Message, Store

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from spark_mq_source.tubemq import commands as c
+from spark_mq_source.tubemq.protocol import commands as c
 from tests.simulation.network import Stream, network
 from tests.simulation.tubemq.link import Link
 

@@ -11,14 +11,14 @@ MUTATIONS: Final[Sequence[Mutation]] = (
     Mutation(
         "end-passed",
         "a fetch that goes past the end of a range is not cut there",
-        [("tubemq/reader.py", "if cursor.position > self._end:", "if cursor.position > self._end + 1000:")],
+        [("tubemq/read/reader.py", "if cursor.position > self._end:", "if cursor.position > self._end + 1000:")],
     ),
     Mutation(
         "one-client-id",
         "all attempts at all tasks have the same client id: a second register moves the cursor of the first",
         [
             (
-                "tubemq/reader.py",
+                "tubemq/read/reader.py",
                 "consumer = client.consumer(partition, client_id=unique_client_id(group), group=group)",
                 'consumer = client.consumer(partition, client_id=f"{group}_client", group=group)',
             )
@@ -27,14 +27,20 @@ MUTATIONS: Final[Sequence[Mutation]] = (
     Mutation(
         "resume-from-start",
         "after a lost connection a range begins again where it began",
-        [("tubemq/reader.py", "self._partition, self._done, priority", "self._partition, self._task.start, priority")],
+        [
+            (
+                "tubemq/read/reader.py",
+                "self._partition, self._done, priority",
+                "self._partition, self._task.start, priority",
+            )
+        ],
     ),
     Mutation(
         "done-never",
         "the end of a rebalance event is never said to the master",
         [
             (
-                "tubemq/client.py",
+                "tubemq/client/client.py",
                 "            self._done.append(self._answer(event))\n",
                 "            self._answer(event)\n",
             )
@@ -45,7 +51,7 @@ MUTATIONS: Final[Sequence[Mutation]] = (
         "a partition is left where the last trigger began, though its tasks read it to the end",
         [
             (
-                "tubemq/stream.py",
+                "tubemq/read/stream.py",
                 "self._held[tp].position = max(self._held[tp].position, end)",
                 "self._held[tp].position = max(self._held[tp].position, 0)",
             )
@@ -56,7 +62,7 @@ MUTATIONS: Final[Sequence[Mutation]] = (
         "a partition may be left between `latest` and `ranges`, at the trigger's begin",
         [
             (
-                "tubemq/stream.py",
+                "tubemq/read/stream.py",
                 "            self._pending = frozenset(ends)\n",
                 "            self._pending = frozenset()\n",
             )
@@ -67,7 +73,7 @@ MUTATIONS: Final[Sequence[Mutation]] = (
         "a message whose connection broke counts as stored",
         [
             (
-                "tubemq/writer.py",
+                "tubemq/write/writer.py",
                 "            if type(answer) is not commands.SendMessageResponse or answer.err_code != SUCCESS:",
                 "            if type(answer) is commands.SendMessageResponse and answer.err_code != SUCCESS:",
             )
@@ -76,6 +82,6 @@ MUTATIONS: Final[Sequence[Mutation]] = (
     Mutation(
         "disk-of-another",
         "with waitForDisk, what a killed broker has lost counts as on the disk when others reach its offsets",
-        [("tubemq/writer.py", "            if link.session.closed:\n", "            if False:\n")],
+        [("tubemq/write/writer.py", "            if link.session.closed:\n", "            if False:\n")],
     ),
 )

@@ -14,8 +14,8 @@ from spark_mq_source.core.errors import DataLossError, MQSourceError
 from spark_mq_source.spark.tubemq import TubeMQFormat
 from spark_mq_source.tubemq.offsets import TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions
-from spark_mq_source.tubemq.reader import TubeMQRange
-from spark_mq_source.tubemq.stream import TubeMQStream
+from spark_mq_source.tubemq.read.reader import TubeMQRange
+from spark_mq_source.tubemq.read.stream import TubeMQStream
 from tests.simulation.clockwork import here
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, common_faults
 from tests.simulation.spark import Checkpoint, DriverKilledError, Executors, JobFailedError, Query, read_task, write

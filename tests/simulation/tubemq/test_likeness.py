@@ -13,10 +13,10 @@ import pytest
 from dev.tubemq_admin import Topic as RealTopic
 from dev.tubemq_servers import TubeCluster
 from spark_mq_source.core.options import WRITE
-from spark_mq_source.tubemq import commands as c
-from spark_mq_source.tubemq._pb import TransferedMessages
-from spark_mq_source.tubemq.client import TubeMQClient
+from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY, TubeMQOptions
+from spark_mq_source.tubemq.protocol import commands as c
+from spark_mq_source.tubemq.protocol._pb import TransferedMessages
 from tests.fix_tubemq import Shape, TubeUnderTest, start_or_skip
 from tests.simulation import standins
 from tests.simulation.tubemq.cluster import Cluster, Topic

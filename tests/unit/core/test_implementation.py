@@ -7,7 +7,7 @@ import pytest
 
 from spark_mq_source.core import implementation as module
 from spark_mq_source.core.implementation import Implementation
-from spark_mq_source.nsq import _messages_python
+from spark_mq_source.nsq.payload import _messages_python
 
 
 def hide_native(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +24,7 @@ def test_the_twin_can_be_asked_for() -> None:
 
 
 def test_the_compiled_one_is_taken_where_there_is_one() -> None:
-    native = pytest.importorskip("spark_mq_source.nsq._messages_native", exc_type=ImportError)
+    native = pytest.importorskip("spark_mq_source.nsq.payload._messages_native", exc_type=ImportError)
     for asked in ("", "native"):
         chosen = Implementation(_messages_python, asked)
         assert (chosen.name, chosen.module) == ("native", native)

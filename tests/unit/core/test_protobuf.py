@@ -6,7 +6,7 @@ from enum import IntEnum
 import pytest
 
 from spark_mq_source.core.protobuf import FieldPairs
-from spark_mq_source.pulsar import _pb
+from spark_mq_source.pulsar.protocol import _pb
 
 
 class Kind(IntEnum):

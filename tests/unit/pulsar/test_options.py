@@ -11,6 +11,7 @@ import pytest
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE, _known_options
+from spark_mq_source.pulsar.client.session import authentication_of, tls_settings
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position
 from spark_mq_source.pulsar.options import (
     OnCorrupt,
@@ -19,7 +20,6 @@ from spark_mq_source.pulsar.options import (
     parse_service_url,
     parse_topics_pattern,
 )
-from spark_mq_source.pulsar.session import authentication_of, tls_settings
 
 T = "persistent://public/default/t"
 URL = {"serviceUrl": "pulsar://h"}

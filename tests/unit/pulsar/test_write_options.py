@@ -6,10 +6,10 @@ import pytest
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, WRITE
-from spark_mq_source.pulsar import commands
-from spark_mq_source.pulsar._encode_python import JAVA_STRING_HASH, MURMUR3_32_HASH
 from spark_mq_source.pulsar.options import PulsarOptions, ValueFormat
-from spark_mq_source.pulsar.schema import ValueSchema
+from spark_mq_source.pulsar.payload._encode_python import JAVA_STRING_HASH, MURMUR3_32_HASH
+from spark_mq_source.pulsar.payload.schema import ValueSchema
+from spark_mq_source.pulsar.protocol import commands
 
 
 def parse(**options: str) -> PulsarOptions:

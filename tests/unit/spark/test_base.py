@@ -33,9 +33,9 @@ import spark_mq_source
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.core.ports import Predicate, TaskAttempt
-from spark_mq_source.pulsar.columns import COLUMNS
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
-from spark_mq_source.pulsar.reader import PulsarRange
+from spark_mq_source.pulsar.payload.columns import COLUMNS
+from spark_mq_source.pulsar.read.reader import PulsarRange
 from spark_mq_source.spark import base
 from spark_mq_source.spark._compat import FILTER_OPERATORS, arrow_schema
 from spark_mq_source.spark.base import (

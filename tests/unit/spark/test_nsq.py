@@ -9,9 +9,9 @@ from pyspark import TaskContext
 
 from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.core.options import READ
-from spark_mq_source.nsq.client import Nsqd
+from spark_mq_source.nsq.client.client import Nsqd
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.reader import NsqRange
+from spark_mq_source.nsq.read.reader import NsqRange
 from spark_mq_source.spark.nsq import check_attempt
 
 NSQD = Nsqd("h:4150", "h", 4150, None)

@@ -25,7 +25,7 @@ import logging
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.spark.task_log import log_write
 log_write("pulsar-native", 3, Counters(rows=5, entries=1, entry_bytes=10))
-logging.getLogger("spark_mq_source.pulsar.reader").warning("messages are gone")
+logging.getLogger("spark_mq_source.pulsar.read.reader").warning("messages are gone")
 """
 
 
@@ -63,7 +63,7 @@ def test_the_environment_shows_the_counters_on_stderr() -> None:
         " INFO spark_mq_source.spark.task_log: pulsar-native: wrote task 3: 5 rows in 1 entries of 10 B, "
         "0 reconnects, waited 0.000 s, worked 0.000 s"
     )
-    assert warning.endswith(" WARNING spark_mq_source.pulsar.reader: messages are gone")
+    assert warning.endswith(" WARNING spark_mq_source.pulsar.read.reader: messages are gone")
 
 
 def test_a_level_that_is_none_is_told() -> None:

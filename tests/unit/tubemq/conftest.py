@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_mq_source.core.options import WRITE
-from spark_mq_source.tubemq.client import TubeMQClient
+from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.options import TubeMQOptions
 from tests.unit.tubemq.scripted import Server
 

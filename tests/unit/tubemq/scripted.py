@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from spark_mq_source.tubemq import commands as c
-from spark_mq_source.tubemq.commands import decode_request, encode_response
-from spark_mq_source.tubemq.wire import take_frame
+from spark_mq_source.tubemq.protocol import commands as c
+from spark_mq_source.tubemq.protocol.commands import decode_request, encode_response
+from spark_mq_source.tubemq.protocol.wire import take_frame
 from tests.fix_net import HOST, Peer, ScriptedServer
 
 PATIENCE_S = 30.0

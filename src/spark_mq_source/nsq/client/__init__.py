@@ -1,0 +1,1 @@
+"""Connections to NSQ: sessions, who serves what, and who we are."""

@@ -1,0 +1,369 @@
+"""Which nsqd there are, what waits on them, and what they take: nsqlookupd's and nsqd's HTTP interfaces.
+
+nsqlookupd is asked for what is read and written; several are asked at once and what any of them knows counts, because
+they know nothing of each other. nsqd's own HTTP interface makes plans better where it can be reached, and nothing needs
+it. Source of the answers: recorded from nsqd and nsqlookupd 1.3.0.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlencode
+
+from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, TopicNotFoundError, TransportError
+from spark_mq_source.net.http import fetch_json
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.nsq.client.session import Session, tls_settings
+from spark_mq_source.nsq.options import NsqOptions, parse_address
+
+__all__ = ["ChannelStats", "Limits", "NsqClient", "Nsqd", "Topology"]
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_MESSAGE_BYTES: Final = 1 << 20
+DEFAULT_MAX_BODY_BYTES: Final = 5 << 20
+DEFAULT_MAX_DEFER_MS: Final = 3_600_000
+"""nsqd's defaults of `-max-msg-size`, `-max-body-size` and `-max-req-timeout` (nsqd 1.3.0)."""
+
+_OPTIONAL_SECONDS: Final = 1.0
+"""How long an answer is waited for that nothing needs."""
+_UNREACHABLE_SECONDS: Final = 60.0
+"""How long an HTTP interface that did not answer is not asked again for such."""
+_NANOSECONDS_A_MS: Final = 1_000_000
+
+_NO_SUCH_TOPIC: Final = "TOPIC_NOT_FOUND"
+"""In the body of nsqlookupd's 404 to a lookup (nsqlookupd 1.3.0)."""
+
+_unreachable_until: dict[str, float] = {}
+"""By URL, in monotonic seconds; of this process, because each task asks anew."""
+_unreachable_reasons: dict[str, str] = {}
+"""By URL; why it did not answer the last time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nsqd:
+    """One nsqd.
+
+    Attributes:
+        name: ``host:port`` as it announces itself, or as the user named it: what identifies it, whatever `hostMap` is.
+        host: where it is reached.
+        port: at which TCP port.
+        http_url: where its HTTP interface should be; None where nobody knows.
+    """
+
+    name: str
+    host: str
+    port: int
+    http_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Who has a topic.
+
+    Attributes:
+        nsqds: those that have it, in an order that does not change; of `nsqdTcpAddresses` all.
+        channels: the topic's channels as far as nsqlookupd knows.
+        is_known: whether an nsqlookupd knows the topic. It may do so without any nsqd: those that have it are down.
+    """
+
+    nsqds: tuple[Nsqd, ...]
+    channels: frozenset[str]
+    is_known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStats:
+    """What an nsqd says of a channel: an estimate, a moment old.
+
+    Attributes:
+        exists: whether it has the channel; the numbers are the topic's where not.
+        depth: messages that wait.
+        in_flight: messages that somebody has and did not finish yet.
+        deferred: messages that wait for their time.
+        is_paused: whether the channel or the topic delivers nothing.
+    """
+
+    exists: bool
+    depth: int = 0
+    in_flight: int = 0
+    deferred: int = 0
+    is_paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an nsqd takes.
+
+    Attributes:
+        max_message_bytes: `-max-msg-size`.
+        max_body_bytes: `-max-body-size`: of an MPUB.
+    """
+
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+
+
+class NsqClient:
+    """Finds nsqd and opens connections to them, as the options say.
+
+    Example:
+        ::
+
+            client = NsqClient(options)
+            for nsqd in client.fetch_topology("flights").nsqds:
+                with client.open_session(nsqd) as session:
+                    ...
+    """
+
+    def __init__(self, options: NsqOptions) -> None:
+        self._options = options
+        self._mapped = dict(options.host_map)
+
+    def open_session(self, nsqd: Nsqd, *, deadline: Deadline | None = None) -> Session:
+        """A connection to an nsqd, negotiated and authorized; tries again until `deadline` where that can help.
+
+        Args:
+            nsqd: which one.
+            deadline: None tries once.
+
+        Raises:
+            MQSourceError: see `Session`.
+        """
+
+        def open_() -> Session:
+            return Session(self._options, nsqd.host, nsqd.port)
+
+        try:
+            return open_() if deadline is None else retrying(open_, deadline=deadline)
+        except MQSourceError as error:
+            hint = "" if nsqd.name == _address(nsqd.host, nsqd.port) else f" (which announces {nsqd.name}; see hostMap)"
+            raise error.within(f"nsq{hint}") from error
+
+    def fetch_topology(self, topic: str) -> Topology:
+        """The nsqd that have a topic, and its channels.
+
+        Raises:
+            MQSourceError: no nsqlookupd answered, or one with what it should not.
+        """
+        found = dict(self._given())
+        channels: set[str] = set()
+        answers = self._ask_lookupds(f"/lookup?{urlencode({'topic': topic})}")
+        for url, answer in answers:
+            for producer in _objects(answer, "producers", url):
+                nsqd = self._nsqd_of(producer, url)
+                found.setdefault(nsqd.name, nsqd)
+            names = answer.get("channels")
+            channels.update(name for name in names if isinstance(name, str)) if isinstance(names, list) else None
+        return Topology(tuple(found[name] for name in sorted(found)), frozenset(channels), bool(answers))
+
+    def fetch_writable(self, topic: str | None) -> tuple[Nsqd, ...]:
+        """The nsqd to write to: all there are, whether they have the topic or not, but no tombstoned ones.
+
+        Raises:
+            MQSourceError: no nsqlookupd answered, or one with what it should not.
+        """
+        found = dict(self._given())
+        for url, answer in self._ask_lookupds("/nodes"):
+            for producer in _objects(answer, "producers", url):
+                if _is_tombstoned(producer, topic):
+                    continue
+                nsqd = self._nsqd_of(producer, url)
+                found.setdefault(nsqd.name, nsqd)
+        return tuple(found[name] for name in sorted(found))
+
+    def fetch_stats(self, nsqd: Nsqd, topic: str, channel: str) -> ChannelStats | None:
+        """What waits in a channel; None where the HTTP interface does not answer."""
+        # All channels: nsqd 1.3.0 leaves out the topic itself where it has not the one asked for.
+        wanted = {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
+        answer = self._ask_nsqd(nsqd, f"/stats?{urlencode(wanted)}")
+        if not isinstance(answer, dict):
+            return None
+        # Under "data" in nsqd before 1.0.
+        topics = answer.get("data", answer).get("topics") or ()
+        of_topic = next((one for one in topics if one.get("topic_name") == topic), None)
+        if of_topic is None:
+            return ChannelStats(exists=False)
+        channels = of_topic.get("channels") or ()
+        found = next((one for one in channels if one.get("channel_name") == channel), None)
+        is_paused = bool(of_topic.get("paused")) or bool(found and found.get("paused"))
+        counted = of_topic if found is None else found
+        return ChannelStats(
+            exists=found is not None,
+            # What is in the topic goes to every channel, as soon as it is not paused.
+            depth=_number(counted.get("depth")) + (_number(of_topic.get("depth")) if found is not None else 0),
+            in_flight=_number(counted.get("in_flight_count")),
+            deferred=_number(counted.get("deferred_count")),
+            is_paused=is_paused,
+        )
+
+    def why_no_stats(self, nsqd: Nsqd) -> str:
+        """Why `fetch_stats` gave None; empty if it is not known."""
+        return _unreachable_reasons.get(nsqd.http_url or "", "")
+
+    def fetch_limits(self, nsqd: Nsqd) -> Limits:
+        """What an nsqd takes: what the options say, else what it says itself, else nsqd's defaults."""
+        options = self._options
+        message_bytes, body_bytes = options.max_message_bytes, options.max_body_bytes
+        if message_bytes is None:
+            message_bytes = _number(self._ask_nsqd(nsqd, "/config/max_msg_size"), DEFAULT_MAX_MESSAGE_BYTES)
+        if body_bytes is None:
+            body_bytes = _number(self._ask_nsqd(nsqd, "/config/max_body_size"), DEFAULT_MAX_BODY_BYTES)
+        return Limits(message_bytes, body_bytes)
+
+    def fetch_max_defer_ms(self, nsqd: Nsqd) -> int:
+        """For how long a message can be deferred: what an nsqd says itself, else nsqd's default."""
+        nanoseconds = _number(self._ask_nsqd(nsqd, "/config/max_req_timeout"), DEFAULT_MAX_DEFER_MS * _NANOSECONDS_A_MS)
+        return nanoseconds // _NANOSECONDS_A_MS
+
+    # -- which nsqd
+
+    def _given(self) -> Iterable[tuple[str, Nsqd]]:
+        https = self._options.nsqd_http_addresses
+        for index, (host, port) in enumerate(self._options.nsqd_tcp_addresses):
+            name = _address(host, port)
+            reached = self._reached(host, port)
+            if https:
+                yield name, Nsqd(name, *reached, https[index])
+            else:
+                # The port beside it, as nsqd's own defaults are (4150 and 4151); `_ask_nsqd` makes sure.
+                yield name, Nsqd(name, *reached, f"http://{_address(reached[0], reached[1] + 1)}")
+
+    def _nsqd_of(self, producer: Mapping[str, object], url: str) -> Nsqd:
+        host, port, http_port = (producer.get(name) for name in ("broadcast_address", "tcp_port", "http_port"))
+        if not isinstance(host, str) or not isinstance(port, int) or not isinstance(http_port, int):
+            msg = f"{url}: an nsqd without an address; is this the HTTP address of an nsqlookupd?"
+            raise RemoteProtocolError(msg)
+        http = _address(*self._reached(host, http_port))
+        return Nsqd(_address(host, port), *self._reached(host, port), f"http://{http}")
+
+    def _reached(self, host: str, port: int) -> tuple[str, int]:
+        whole = self._mapped.get(_address(host, port))
+        return parse_address(whole or self._mapped.get(host, _bare(host)), port)
+
+    # -- asking
+
+    def _ask_lookupds(self, path: str) -> Sequence[tuple[str, Mapping[str, object]]]:
+        """The answers of all nsqlookupd that gave one; none says that there is no such topic."""
+        urls = self._options.nsqlookupd_http_addresses
+        if not urls:
+            return ()
+        now = time.monotonic()
+        # One that is down is not waited for each time, unless there is no other.
+        fresh = [url for url in urls if _unreachable_until.get(url, 0.0) <= now]
+        deadline = Deadline.after_ms(self._options.operation_timeout_ms)
+        # Nor is one that is new longer than so, unless it is the only one.
+        seconds = deadline.remaining_seconds() if len(urls) == 1 else min(deadline.remaining_seconds(), 2.0)
+        answered, failures = self._ask_all(fresh, path, seconds)
+        if not answered and (failures or not fresh) and not deadline.expired:
+            answered, failures = self._ask_all(urls, path, deadline.remaining_seconds())
+        if not answered and failures:
+            url, error = failures[0]
+            raise error.within(f"nsq: asking nsqlookupd {url}") from error
+        for url, error in failures:
+            logger.warning("nsqlookupd %s did not answer, the others did: %s", url, error)
+        return [(url, answer) for url, answer in answered if answer is not None]
+
+    def _ask_all(
+        self, urls: Sequence[str], path: str, timeout_seconds: float
+    ) -> tuple[list[tuple[str, Mapping[str, object] | None]], list[tuple[str, MQSourceError]]]:
+        if not urls:
+            return [], []
+        options = self._options
+        # As clients in Go do (go-nsq 1.1.0), which NSQ's own lookup daemon does not look at.
+        headers = {"Authorization": f"Bearer {options.auth_secret}"} if options.lookupd_authorization else {}
+
+        def ask(url: str) -> Mapping[str, object] | MQSourceError | None:
+            try:
+                answer = self._fetch(url + path, timeout_seconds, headers)
+            except TopicNotFoundError as error:
+                # Any other 404 is another program's, such as that of an nsqd (nsqlookupd 1.3.0: {"message": ...}).
+                if _NO_SUCH_TOPIC in (error.broker_message or ""):
+                    return None
+                msg = (
+                    f"{url}{path}: HTTP status 404 without {_NO_SUCH_TOPIC}; is this the HTTP address of an nsqlookupd?"
+                )
+                return RemoteProtocolError(msg)
+            except MQSourceError as error:
+                return error
+            if isinstance(answer, dict):
+                # Under "data" in nsqlookupd before 1.0.
+                inner = answer.get("data", answer)
+                if isinstance(inner, dict):
+                    return inner
+            return RemoteProtocolError(f"{url}: not an answer of nsqlookupd")
+
+        with ThreadPoolExecutor(len(urls), thread_name_prefix="nsqlookupd") as pool:
+            answers = list(zip(urls, pool.map(ask, urls), strict=True))
+        failures = [(url, answer) for url, answer in answers if isinstance(answer, MQSourceError)]
+        for url, answer in answers:
+            if isinstance(answer, TransportError):
+                _unreachable_until[url] = time.monotonic() + _UNREACHABLE_SECONDS
+            else:
+                _unreachable_until.pop(url, None)
+        return [(url, answer) for url, answer in answers if not isinstance(answer, MQSourceError)], failures
+
+    def _ask_nsqd(self, nsqd: Nsqd, path: str) -> object:
+        """An answer of nsqd's HTTP interface; None where there is none to be had."""
+        url = nsqd.http_url
+        if url is None or _unreachable_until.get(url, 0.0) > time.monotonic():
+            return None
+        try:
+            is_guess = not self._options.nsqd_http_addresses and nsqd.name in dict(self._given())
+            if is_guess and not self._is_of(url, nsqd):
+                _unreachable_reasons[url] = f"{url} is not the HTTP interface of {nsqd.name}; set nsqdHttpAddresses"
+                return None
+            return self._fetch(url + path, _OPTIONAL_SECONDS, {}, retries=False)
+        except MQSourceError as error:
+            logger.info("%s: no HTTP interface at %s, going on without: %s", nsqd.name, url, error)
+            _unreachable_reasons[url] = str(error)
+            _unreachable_until[url] = time.monotonic() + _UNREACHABLE_SECONDS
+            return None
+
+    def _is_of(self, url: str, nsqd: Nsqd) -> bool:
+        """Whether an HTTP interface that was guessed is this nsqd's."""
+        info = self._fetch(url + "/info", _OPTIONAL_SECONDS, {}, retries=False)
+        announced = parse_address(nsqd.name, 0)[1]
+        return isinstance(info, dict) and info.get("data", info).get("tcp_port") in {announced, nsqd.port}
+
+    def _fetch(self, url: str, timeout_seconds: float, headers: Mapping[str, str], *, retries: bool = True) -> object:
+        return fetch_json(
+            url,
+            headers=headers,
+            tls=tls_settings(self._options),
+            timeout_seconds=timeout_seconds,
+            address="nsqd's or nsqlookupd's HTTP address",
+            retries=retries,
+        )
+
+
+def _address(host: str, port: int) -> str:
+    return f"{_bare(host)}:{port}"
+
+
+def _bare(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _objects(answer: Mapping[str, object], name: str, url: str) -> Iterable[Mapping[str, object]]:
+    found = answer.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        msg = f"{url}: {name} is no list; is this the HTTP address of an nsqlookupd?"
+        raise RemoteProtocolError(msg)
+    return found
+
+
+def _is_tombstoned(producer: Mapping[str, object], topic: str | None) -> bool:
+    topics, tombstones = producer.get("topics"), producer.get("tombstones")
+    if not isinstance(topics, list) or not isinstance(tombstones, list):
+        return False
+    return (topic, True) in zip(topics, tombstones, strict=False)
+
+
+def _number(value: object, otherwise: int = 0) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else otherwise

@@ -1,0 +1,443 @@
+"""One live connection to an nsqd: answers go to the futures that wait, messages to the consumer's queue.
+
+How it is used, to read::
+
+    session = Session(options, host, port)              # connected, negotiated, authorized
+    session.identified                                  # max_rdy_count, msg_timeout_ms, max_msg_timeout_ms, version
+    consumer = session.subscribe(topic, channel)        # waits for OK; one a session
+    consumer.ready(2500)                                # RDY: the ceiling of what is in flight; again at any time
+    runs = consumer.receive(max_bytes=..., timeout_seconds=...)   # list[commands.Messages]: raw frames; [] when idle
+    consumer.touch(ids); consumer.requeue(ids, delay_ms=0); consumer.fin(ids)     # ids: 16 bytes each, in one bytes
+    unfinished = consumer.close(timeout_seconds)        # CLS barrier: RDY 0, CLS, what slips in is put back by REQ 0
+    session.close()
+
+`unfinished` is the ids whose FIN nsqd refused: they will be delivered again, or are already. It is complete, because
+nsqd does what a connection sends in order: what it has to say about the FINs comes before CLOSE_WAIT. Where the
+connection breaks before the barrier, `close` raises, and the outcome of every FIN sent is unknown.
+
+The ids of a run, and its columns, come from `messages`: `MessageDecoder.append(run)` returns the ids of the run it has
+decoded; `message_ids(run)` gives them without decoding.
+
+Heartbeats are answered by the driver's thread whatever the caller does. What is received and not yet taken is bounded
+by `receive_queue_bytes`: above it the driver's thread sends RDY 0, and the count that was asked for again when half is
+taken. (Not reading from the socket, which is what Pulsar's consumer does, would make nsqd give the connection up.)
+
+And to write::
+
+    session.publish(commands.Mpub(topic, body)).result()   # a Future; the OKs come in order, many may be under way
+
+An error that nsqd closes the connection for ends every future that waits; the first of them has nsqd's own words.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from spark_mq_source.core.errors import (
+    BrokerError,
+    ConnectionLostError,
+    ConnectTimeoutError,
+    MQSourceError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    TransportError,
+)
+from spark_mq_source.net.driver import ConnectionDriver, exchange
+from spark_mq_source.net.retry import Deadline
+from spark_mq_source.net.transport import TlsSettings, connect
+from spark_mq_source.nsq.options import Compression, NsqOptions
+from spark_mq_source.nsq.payload.messages import message_ids
+from spark_mq_source.nsq.protocol import commands
+from spark_mq_source.nsq.protocol.connection import DEFAULT_MAX_MESSAGE_BYTES, ConnectionState, Event, NsqConnection
+
+__all__ = ["Consumer", "Session", "identify_of", "tls_settings"]
+
+logger = logging.getLogger(__name__)
+
+
+class Consumer:
+    """The subscription of a session, and the queue of what it was sent.
+
+    The driver's thread fills the queue; one other thread takes from it.
+
+    Attributes:
+        session: the connection it is on.
+        topic: what it reads.
+        channel: as which channel.
+    """
+
+    def __init__(self, session: Session, topic: str, channel: str, queue_bytes: int) -> None:
+        self.session = session
+        self.topic = topic
+        self.channel = channel
+        self._queue_bytes = queue_bytes
+        self._runs: deque[commands.Messages] = deque()
+        self._bytes = 0
+        self._count = 0
+        self._held = False
+        self._closing = False
+        self._unfinished: list[bytes] = []
+        self._error: MQSourceError | None = None
+        self._arrived = threading.Condition()
+
+    def ready(self, count: int) -> None:
+        """Lets nsqd have up to `count` messages in flight to us (RDY), or as many as it allows at most.
+
+        Raises:
+            ConnectionLostError: the connection has ended.
+        """
+        with self._arrived:
+            self._count = min(count, self.session.identified.max_rdy_count)
+            if not self._held:
+                self.session.send(commands.Rdy(self._count))
+
+    def receive(self, *, max_bytes: int, timeout_seconds: float) -> list[commands.Messages]:
+        """Runs of messages as they came, at least one and about `max_bytes` at most; none after `timeout_seconds`.
+
+        Raises:
+            MQSourceError: the connection has ended, once everything that came before is taken.
+        """
+        taken: list[commands.Messages] = []
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._runs or self._error is not None, timeout_seconds)
+            if not self._runs and self._error is not None:
+                raise self._error.within(f"nsq topic {self.topic}, channel {self.channel}") from self._error
+            budget = max_bytes
+            while self._runs and budget > 0:
+                run = self._runs.popleft()
+                budget -= len(run.data)
+                taken.append(run)
+            self._bytes -= max_bytes - budget
+            if self._held and self._bytes <= self._queue_bytes // 2:
+                self._held = False
+                if self._error is None:
+                    self.session.send(commands.Rdy(self._count))
+        return taken
+
+    def queued_ids(self) -> bytes:
+        """The ids of the messages that were received and not taken yet, 16 bytes each."""
+        with self._arrived:
+            runs = tuple(self._runs)
+        return b"".join(map(message_ids, runs))
+
+    def fin(self, ids: commands.ByteString) -> None:
+        """Finishes messages, 16 bytes of id each. What nsqd has to say against it, `close` returns.
+
+        Raises:
+            ConnectionLostError: the connection has ended.
+        """
+        if ids:
+            self.session.send(commands.Fin(ids))
+
+    def requeue(self, ids: commands.ByteString, *, delay_ms: int = 0) -> None:
+        """Puts messages back into the channel, to be delivered after `delay_ms`.
+
+        Raises:
+            ConnectionLostError: the connection has ended.
+        """
+        if ids:
+            self.session.send(commands.Req(ids, delay_ms))
+
+    def touch(self, ids: commands.ByteString) -> None:
+        """Begins the messages' timeout anew; nsqd 1.3.0 allows it up to `max_msg_timeout_ms` after the delivery.
+
+        Raises:
+            ConnectionLostError: the connection has ended.
+        """
+        if ids:
+            self.session.send(commands.Touch(ids))
+
+    def close(self, *, timeout_seconds: float) -> bytes:
+        """The barrier: returns when nsqd has done everything that was sent before, and sends no more messages.
+
+        What was received and not taken, and what slips in until the end, is put back (REQ 0).
+
+        Returns:
+            The ids of the messages whose FIN nsqd refused, 16 bytes each: they are delivered again.
+
+        Raises:
+            RequestTimeoutError: no answer in time; the session is closed then.
+            ConnectionLostError: the connection has ended: what became of the FINs is unknown.
+        """
+        with self._arrived:
+            self._closing = True
+            left = b"".join(message_ids(run) for run in self._runs)
+            self._runs.clear()
+            self._bytes = 0
+        self.session.send(commands.Rdy(0))
+        self.requeue(left)
+        answer = self.session.request(commands.Cls())
+        try:
+            answer.result(timeout_seconds)
+        except FutureTimeoutError:
+            self.session.close()
+            msg = (
+                f"nsq topic {self.topic}, channel {self.channel}: {self.session.address}: no CLOSE_WAIT within "
+                f"{timeout_seconds:.0f} s"
+            )
+            raise RequestTimeoutError(msg) from None
+        with self._arrived:
+            return b"".join(self._unfinished)
+
+    # What the session tells, in the driver's thread.
+
+    def deliver(self, run: commands.Messages) -> None:
+        """Queues what arrived."""
+        with self._arrived:
+            closing = self._closing
+            if not closing:
+                self._runs.append(run)
+                self._bytes += len(run.data)
+                self._arrived.notify()
+                hold = self._bytes > self._queue_bytes and not self._held
+                self._held = self._held or hold
+                if hold:
+                    self._tell(commands.Rdy(0))
+        if closing:
+            self._tell(commands.Req(message_ids(run)))
+
+    def refused(self, failed: commands.Failed) -> None:
+        """Notes a FIN that nsqd refused."""
+        logger.debug("%s: %s", self.session.address, failed)
+        if failed.command == "FIN":
+            with self._arrived:
+                self._unfinished.append(failed.message_id)
+
+    def fail(self, error: MQSourceError) -> None:
+        """Ends the queue with an error; what is queued can still be taken."""
+        with self._arrived:
+            if self._error is None:
+                self._error = error
+            self._arrived.notify()
+
+    def _tell(self, command: commands.Command) -> None:
+        try:
+            self.session.send(command)
+        except MQSourceError as error:
+            # The driver says the same to everybody in a moment.
+            logger.debug("%s: %s not sent: %s", self.session.address, type(command).__name__, error)
+
+
+class Session:
+    """One connection to an nsqd, negotiated and authorized. Any thread may publish; one consumes.
+
+    Args:
+        options: of the query.
+        host: where to connect.
+        port: and to which TCP port.
+
+    Attributes:
+        address: ``host:port``.
+
+    Raises:
+        ConnectTimeoutError: not connected within `connectTimeout`.
+        TransportError: nsqd cannot be reached.
+        AuthenticationError: it does not accept who we are.
+        BrokerError: it refuses what was asked of the connection.
+        UnsupportedFeatureError: it has no TLS, and we want it.
+        OptionError: certificate files that cannot be used.
+    """
+
+    def __init__(self, options: NsqOptions, host: str, port: int) -> None:
+        self._options = options
+        self._waiting: deque[Future[None]] = deque()
+        self._sending = threading.Lock()
+        self._connected: Future[None] = Future()
+        self._consumer: Consumer | None = None
+        deadline = Deadline.after_ms(options.connect_timeout_ms)
+        self._connection = NsqConnection(
+            identify_of(options),
+            auth_secret=options.auth_secret,
+            max_message_bytes=options.max_message_bytes or DEFAULT_MAX_MESSAGE_BYTES,
+            now=time.monotonic(),
+        )
+        transport = connect(host, port, tls=None, deadline=deadline)
+        self.address = transport.address
+        try:
+            if options.tls:
+                exchange(
+                    self._connection,
+                    transport,
+                    until=lambda: self._connection.state is not ConnectionState.IDENTIFYING,
+                    deadline=deadline,
+                )
+                transport.start_tls(tls_settings(options), host, deadline=deadline)
+                self._connection.tls_started()
+            self._driver = ConnectionDriver(
+                self._connection, transport, on_events=self._on_events, on_closed=self._on_closed
+            )
+        except BaseException:
+            transport.close()
+            raise
+        self._driver.start()
+        try:
+            self._connected.result(deadline.remaining_seconds())
+        except FutureTimeoutError:
+            self.close()
+            msg = f"{self.address}: no answer to IDENTIFY in time; is this the TCP port of an nsqd?"
+            raise ConnectTimeoutError(msg) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def identified(self) -> commands.Identified:
+        """What was agreed on."""
+        return self._connection.identified
+
+    @property
+    def authorized(self) -> commands.Authorized | None:
+        """Who nsqd says we are; None where it did not ask."""
+        return self._connection.authorized
+
+    @property
+    def closed(self) -> bool:
+        """True once nothing more can be sent or will arrive."""
+        return self._driver.closed
+
+    def close(self) -> None:
+        """Closes the connection; what waits on it fails. Messages in flight wait for their timeout, see `Consumer`."""
+        self._driver.close()
+
+    def send(self, *messages: commands.Command) -> None:
+        """Sends commands that have no answer.
+
+        Raises:
+            ConnectionLostError: the connection has ended.
+        """
+        self._driver.send(*messages)
+
+    def subscribe(self, topic: str, channel: str) -> Consumer:
+        """SUB. nsqd creates the topic and the channel where they do not exist. Nothing comes before `Consumer.ready`.
+
+        Raises:
+            RequestTimeoutError: no answer within `operationTimeout`.
+            AuthorizationError: nsqd does not let us.
+            MQSourceError: the connection has ended, or nsqd refused.
+        """
+        consumer = Consumer(self, topic, channel, self._options.receive_queue_bytes)
+        self._consumer = consumer
+        try:
+            self.request(commands.Sub(topic, channel)).result(self._options.operation_timeout_ms / 1000)
+        except FutureTimeoutError:
+            self.close()
+            msg = f"nsq topic {topic}, channel {channel}: {self.address}: no answer to SUB within operationTimeout"
+            raise RequestTimeoutError(msg) from None
+        except MQSourceError as error:
+            raise error.within(f"nsq topic {topic}, channel {channel}") from error
+        return consumer
+
+    def publish(self, command: commands.Pub | commands.Mpub | commands.Dpub) -> Future[None]:
+        """Publishes; the future is done when nsqd has taken the messages, or holds the error.
+
+        Whether messages whose future has a retryable error were taken is unknown.
+        """
+        return self.request(command)
+
+    def request(self, command: commands.Command) -> Future[None]:
+        """Sends a command that has an answer; answers come in the order of the commands."""
+        answer: Future[None] = Future()
+        with self._sending:
+            self._waiting.append(answer)
+            try:
+                self._driver.send(command)
+            except MQSourceError as error:
+                # A socket that has just broken may still hold nsqd's reason: the driver's thread reads it, and says so.
+                if self._driver.closed or not isinstance(error, TransportError):
+                    self._waiting.remove(answer)
+                    answer.set_exception(self._of_an_earlier_one(error))
+        return answer
+
+    def _of_an_earlier_one(self, error: MQSourceError) -> MQSourceError:
+        """The error for a command behind the one that nsqd refused: of this one nothing is known."""
+        if not isinstance(error, BrokerError):
+            return error
+        return ConnectionLostError(f"{self.address}: the connection ended with an earlier command ({error})")
+
+    def _on_events(self, events: Sequence[Event]) -> None:
+        for event in events:
+            match event:
+                case commands.Messages():
+                    if self._consumer is not None:
+                        self._consumer.deliver(event)
+                case commands.Ok() | commands.CloseWait():
+                    self._answer(event)
+                case commands.Failed():
+                    if self._consumer is not None:
+                        self._consumer.refused(event)
+                case commands.Identified():
+                    self._connected.set_result(None)
+
+    def _answer(self, event: commands.Ok | commands.CloseWait) -> None:
+        with self._sending:
+            waiting = self._waiting.popleft() if self._waiting else None
+        if waiting is None:
+            msg = f"{self.address}: nsqd answered {type(event).__name__}, and nothing was asked"
+            raise RemoteProtocolError(msg)
+        waiting.set_result(None)
+
+    def _on_closed(self, error: MQSourceError) -> None:
+        if not self._connected.done():
+            self._connected.set_exception(error)
+        if self._consumer is not None:
+            self._consumer.fail(error)
+        with self._sending:
+            waiting, self._waiting = self._waiting, deque()
+        # What nsqd refused is the command that waited longest.
+        for answer in waiting:
+            answer.set_exception(error)
+            error = self._of_an_earlier_one(error)
+
+
+def identify_of(options: NsqOptions) -> commands.Identify:
+    """What we ask of a connection, as the options say it."""
+    hostname = socket.gethostname()
+    return commands.Identify(
+        client_id=options.client_id or hostname.partition(".")[0],
+        hostname=hostname,
+        user_agent=_user_agent(),
+        heartbeat_interval_ms=options.heartbeat_interval_ms,
+        output_buffer_bytes=options.output_buffer_bytes,
+        output_buffer_timeout_ms=options.output_buffer_timeout_ms,
+        msg_timeout_ms=options.msg_timeout_ms,
+        tls_v1=options.tls,
+        snappy=options.compression is Compression.SNAPPY,
+        deflate=options.compression is Compression.DEFLATE,
+        deflate_level=options.deflate_level if options.compression is Compression.DEFLATE else None,
+        sample_rate=options.sample_rate,
+        topology_region=options.topology_region,
+        topology_zone=options.topology_zone,
+    )
+
+
+@cache
+def _user_agent() -> str:
+    try:
+        return f"spark-mq-source/{version('spark-mq-source')}"
+    except PackageNotFoundError:
+        return "spark-mq-source"
+
+
+def tls_settings(options: NsqOptions) -> TlsSettings:
+    """The TLS part of the options."""
+    return TlsSettings(
+        trust_certs=options.trust_certs,
+        client_cert=options.client_cert,
+        client_key=options.client_key,
+        verify_hostname=options.tls_verify_hostname,
+    )

@@ -1,0 +1,164 @@
+"""NSQ messages to Arrow RecordBatches, and rows to the bodies of MPUB.
+
+The loops over bytes and rows are in two implementations: compiled (``_messages_native``, ``_encode_native``) and, where
+no compiled one is installed, written for the interpreter (``_messages_python`` and ``_encode_python``, which also state
+the rules). Both give the same rows, bytes and errors.
+
+``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` in the environment asks for one; `implementation` tells which one runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from typing import Final
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import record_batch
+from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
+from spark_mq_source.core.implementation import Implementation, name_of_all
+from spark_mq_source.nsq.payload import _encode_python, _messages_python
+from spark_mq_source.nsq.protocol.commands import ByteString, Messages
+
+__all__ = [
+    "MessageDecoder",
+    "build_body",
+    "encode_id_commands",
+    "find_unwritable",
+    "implementation",
+    "message_ids",
+    "open_rows",
+    "scan_messages",
+]
+
+_decoding: Final = Implementation(_messages_python)
+_encoding: Final = Implementation(_encode_python)
+
+
+def implementation() -> str:
+    """Which loops run in this process: ``native``, the compiled ones, or ``python`` if a twin of one does.
+
+    Example:
+        >>> implementation() in ("native", "python")
+        True
+    """
+    return name_of_all(_decoding, _encoding)
+
+
+def scan_messages(data: memoryview, offset: int, max_frame_bytes: int) -> tuple[int, int]:
+    """See `_messages_python.scan_messages`."""
+    found: tuple[int, int] = _decoding.module.scan_messages(data, offset, max_frame_bytes)
+    return found
+
+
+def message_ids(run: Messages) -> bytes:
+    """The ids of a run's messages, 16 bytes each, as `commands.Fin` takes them."""
+    ids: bytes = _decoding.module.message_ids(run.data)
+    return ids
+
+
+def encode_id_commands(name: bytes, ids: ByteString, tail: bytes = b"") -> bytes:
+    """See `_messages_python.encode_id_commands`.
+
+    Raises:
+        ValueError: `ids` are not whole.
+    """
+    commands: bytes = _decoding.module.encode_id_commands(name, ids, tail)
+    return commands
+
+
+class MessageDecoder:
+    r"""Collects messages as columns, until they are taken as a batch.
+
+    Args:
+        schema: the columns to build, as Spark gave them.
+        topic: of every row.
+        channel: of every row.
+        nsqd: of every row: the address that it came from.
+        implementation: ``native`` or ``python``; None for what runs in this process.
+
+    Raises:
+        OptionError: columns or types that cannot be built.
+
+    Example:
+        >>> from spark_mq_source.nsq.protocol.wire import MESSAGE, encode_frame
+        >>> decoder = MessageDecoder(
+        ...     pa.schema([("value", pa.string()), ("attempts", pa.int32())]), topic="t", channel="c", nsqd="h:4150"
+        ... )
+        >>> frame = encode_frame(MESSAGE, bytes(8) + b"\0\1" + b"0123456789abcdef" + b"hello")
+        >>> decoder.append(Messages(memoryview(frame), 1))
+        b'0123456789abcdef'
+        >>> decoder.take_batch().to_pylist()
+        [{'value': 'hello', 'attempts': 1}]
+    """
+
+    def __init__(
+        self, schema: pa.Schema, *, topic: str, channel: str, nsqd: str, implementation: str | None = None
+    ) -> None:
+        chosen = _decoding if implementation is None else Implementation(_messages_python, implementation)
+        chosen.warn_of_fallback()
+        self._module = chosen.module
+        self._schema = schema
+        self._where = f"nsq topic {topic}, channel {channel}, nsqd {nsqd}"
+        self._columns = chosen.module.MessageColumns(schema, topic=topic, channel=channel, nsqd=nsqd)
+
+    @property
+    def rows(self) -> int:
+        """How many messages wait to be taken."""
+        return int(self._columns.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """What they hold, about, in bytes."""
+        return int(self._columns.nbytes)
+
+    def append(self, run: Messages) -> bytes:
+        """Decodes a run, all of it or, on an error, nothing, and returns its ids (see `message_ids`).
+
+        Raises:
+            CorruptMessageError: text that is not UTF-8, with the message's id.
+            UnsupportedFeatureError: the values would pass what one Arrow batch can hold.
+        """
+        try:
+            self._columns.append(run.data)
+        except (CorruptMessageError, UnsupportedFeatureError) as error:
+            raise error.within(self._where) from error
+        ids: bytes = self._module.message_ids(run.data)
+        return ids
+
+    def take_batch(self) -> pa.RecordBatch:
+        """Every row decoded so far; starts over. Nothing is copied where the loops are the compiled ones."""
+        rows = self.rows
+        return record_batch(self._schema, self._columns.take_arrays(), rows)
+
+
+def open_rows(batch: pa.RecordBatch, implementation: str | None = None) -> _encode_python.RowSource:
+    """The rows of a batch, to be encoded.
+
+    Args:
+        batch: of ``value``, and ``topic`` and ``defer`` where they are there.
+        implementation: ``native`` or ``python``; None for what runs in this process.
+
+    Raises:
+        OptionError: a column is unknown or of a type that cannot be written, or there is no ``value``.
+    """
+    chosen = _encoding if implementation is None else Implementation(_encode_python, implementation)
+    chosen.warn_of_fallback()
+    source: _encode_python.RowSource = chosen.module.RowSource(batch)
+    return source
+
+
+def find_unwritable(source: _encode_python.RowSource, max_message_bytes: int) -> int:
+    """See `_encode_python.find_unwritable`."""
+    row: int = sys.modules[type(source).__module__].find_unwritable(source, max_message_bytes)
+    return row
+
+
+def build_body(
+    source: _encode_python.RowSource, order: array[int] | None, at: int, end: int, *, max_bytes: int, max_rows: int
+) -> tuple[bytes, int]:
+    """See `_encode_python.build_body`."""
+    module = sys.modules[type(source).__module__]
+    built: tuple[bytes, int] = module.build_body(source, order, at, end, max_bytes=max_bytes, max_rows=max_rows)
+    return built

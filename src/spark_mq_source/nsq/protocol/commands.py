@@ -1,0 +1,421 @@
+"""Commands and answers of NSQ's V2 protocol as frozen dataclasses: to bytes, and from frames.
+
+Source: TCP protocol specification V2, Commands; the answers as recorded from nsqd 1.3.0.
+
+Where nsqd takes a command for one message, ours are for many: `Fin`, `Req` and `Touch` hold message ids one after the
+other, 16 bytes each, and become that many commands in one piece (`messages.encode_id_commands`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from spark_mq_source.core.errors import RemoteProtocolError
+from spark_mq_source.nsq.protocol.wire import MESSAGE_ID_BYTES, encode_command
+
+__all__ = [
+    "Auth",
+    "Authorized",
+    "CloseWait",
+    "Cls",
+    "Command",
+    "Dpub",
+    "Failed",
+    "Fin",
+    "Heartbeat",
+    "Identified",
+    "Identify",
+    "Messages",
+    "Mpub",
+    "Nop",
+    "Ok",
+    "Pub",
+    "Rdy",
+    "Refused",
+    "Req",
+    "Response",
+    "Sub",
+    "Touch",
+    "decode_authorized",
+    "decode_error",
+    "decode_identified",
+    "decode_response",
+    "encode",
+]
+
+ByteString = bytes | bytearray | memoryview
+
+DEFAULT_MAX_RDY_COUNT: Final = 2500
+"""nsqd's `-max-rdy-count` where it does not say its own: an nsqd without feature negotiation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identify:
+    """IDENTIFY: who we are and what we would like. None leaves a setting to nsqd.
+
+    Attributes:
+        client_id: shown in statistics.
+        hostname: shown in statistics.
+        user_agent: shown in statistics.
+        heartbeat_interval_ms: 1000 up to nsqd's limit; without heartbeats nsqd 1.3.0 refuses SUB.
+        output_buffer_bytes: what nsqd collects before it sends; 64 up to its limit.
+        output_buffer_timeout_ms: and for how long; 1 up to its limit.
+        msg_timeout_ms: after which a message that was not finished is delivered again.
+        tls_v1: whether to upgrade to TLS.
+        snappy: whether to compress by snappy.
+        deflate: whether to compress by deflate; not both.
+        deflate_level: 1 up to nsqd's limit, to which it lowers what is more.
+        sample_rate: percentage of messages delivered; the others are gone for the channel; 0 means all.
+        topology_region: where we are; in nsqd 1.3.0, not in the specification.
+        topology_zone: the same, closer.
+    """
+
+    client_id: str
+    hostname: str
+    user_agent: str
+    heartbeat_interval_ms: int = 30_000
+    output_buffer_bytes: int | None = None
+    output_buffer_timeout_ms: int | None = None
+    msg_timeout_ms: int | None = None
+    tls_v1: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: int | None = None
+    sample_rate: int = 0
+    topology_region: str | None = None
+    topology_zone: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """AUTH: the secret; before SUB and the publishing commands where `Identified.auth_required`."""
+
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Sub:
+    """SUB: once a connection; answered by `Ok`."""
+
+    topic: str
+    channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rdy:
+    """RDY: how many messages may be in flight at once; it is a ceiling, not a credit (seen on nsqd 1.3.0)."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fin:
+    """FIN of each message; only the connection that it was delivered on may, and only failure is answered."""
+
+    message_ids: ByteString
+
+
+@dataclass(frozen=True, slots=True)
+class Req:
+    """REQ of each message: back into the queue, after `delay_ms` (nsqd 1.3.0 cuts it to its `-max-req-timeout`)."""
+
+    message_ids: ByteString
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """TOUCH of each message: its timeout begins anew."""
+
+    message_ids: ByteString
+
+
+@dataclass(frozen=True, slots=True)
+class Cls:
+    """CLS: no more messages; answered by `CloseWait` once everything sent before it was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nop:
+    """NOP: a sign of life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pub:
+    """PUB: one message; answered by `Ok`."""
+
+    topic: str
+    body: ByteString = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Mpub:
+    """MPUB: many messages, all or none; answered by `Ok`.
+
+    Attributes:
+        topic: the topic.
+        body: the number of messages and each with its size, see `wire`.
+    """
+
+    topic: str
+    body: ByteString = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Dpub:
+    """DPUB: one message, delivered `defer_ms` from now (0 up to nsqd's `-max-req-timeout`); answered by `Ok`."""
+
+    topic: str
+    defer_ms: int
+    body: ByteString = field(repr=False)
+
+
+Command: TypeAlias = Identify | Auth | Sub | Rdy | Fin | Req | Touch | Cls | Nop | Pub | Mpub | Dpub
+
+
+@dataclass(frozen=True, slots=True)
+class Ok:
+    """OK."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A question for a sign of life; two without an answer end the connection (V2 specification)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseWait:
+    """CLOSE_WAIT, the answer to CLS: what was sent before it has been done, and its failures have been told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """The answer to IDENTIFY: what the connection has.
+
+    Attributes: the names are nsqd's own, with units.
+    """
+
+    max_rdy_count: int = DEFAULT_MAX_RDY_COUNT
+    version: str = ""
+    max_msg_timeout_ms: int = 900_000
+    msg_timeout_ms: int = 60_000
+    tls_v1: bool = False
+    deflate: bool = False
+    deflate_level: int = 0
+    max_deflate_level: int = 0
+    snappy: bool = False
+    sample_rate: int = 0
+    auth_required: bool = False
+    output_buffer_bytes: int = 0
+    output_buffer_timeout_ms: int = 0
+    topology_region: str = ""
+    topology_zone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Authorized:
+    """The answer to AUTH: who the authorization server says we are."""
+
+    identity: str
+    identity_url: str
+    permission_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """E_FIN_FAILED, E_REQ_FAILED or E_TOUCH_FAILED: the message was not ours any more; the connection goes on.
+
+    Attributes:
+        command: ``FIN``, ``REQ`` or ``TOUCH``.
+        message_id: whose; empty where nsqd's words do not have it.
+        words: nsqd's own.
+    """
+
+    command: str
+    message_id: bytes
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Any other error: nsqd closes the connection after it.
+
+    Attributes:
+        code: such as ``E_BAD_TOPIC``.
+        words: what nsqd says besides.
+    """
+
+    code: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages as they came, whole frames one after the other.
+
+    Attributes:
+        data: the frames; a view of the receive buffer that keeps it alive.
+        count: how many.
+    """
+
+    data: memoryview = field(repr=False)
+    count: int
+
+
+Response: TypeAlias = Ok | Heartbeat | CloseWait
+
+_RESPONSES: Final[dict[bytes, Response]] = {b"OK": Ok(), b"_heartbeat_": Heartbeat(), b"CLOSE_WAIT": CloseWait()}
+_NOT_FATAL: Final = {"E_FIN_FAILED": "FIN", "E_REQ_FAILED": "REQ", "E_TOUCH_FAILED": "TOUCH"}
+_ID: Final = re.compile(rf"\A(?:FIN|REQ|TOUCH) ([0-9a-zA-Z]{{{MESSAGE_ID_BYTES}}}) ")
+
+
+def encode(command: Identify | Auth | Sub | Rdy | Cls | Nop | Pub | Mpub | Dpub) -> bytes:
+    r"""The bytes of a command.
+
+    Example:
+        >>> encode(Sub("flights", "spark")), encode(Dpub("flights", 1500, b"late"))
+        (b'SUB flights spark\n', b'DPUB flights 1500\n\x00\x00\x00\x04late')
+    """
+    words: tuple[bytes, ...] = ()
+    body: ByteString | None = None
+    match command:
+        case Pub() | Mpub():
+            words, body = (command.topic.encode(),), command.body
+        case Dpub():
+            words, body = (command.topic.encode(), b"%d" % command.defer_ms), command.body
+        case Rdy():
+            words = (b"%d" % command.count,)
+        case Sub():
+            words = (command.topic.encode(), command.channel.encode())
+        case Auth():
+            body = command.secret.encode()
+        case Identify():
+            body = _identify_body(command)
+    return encode_command(type(command).__name__.upper().encode(), *words, body=body)
+
+
+def _identify_body(command: Identify) -> bytes:
+    wanted: dict[str, object] = {
+        "client_id": command.client_id,
+        "hostname": command.hostname,
+        "user_agent": command.user_agent,
+        "feature_negotiation": True,
+        "heartbeat_interval": command.heartbeat_interval_ms,
+        "output_buffer_size": command.output_buffer_bytes,
+        "output_buffer_timeout": command.output_buffer_timeout_ms,
+        "msg_timeout": command.msg_timeout_ms,
+        "tls_v1": command.tls_v1,
+        "snappy": command.snappy,
+        "deflate": command.deflate,
+        "deflate_level": command.deflate_level,
+        "sample_rate": command.sample_rate,
+        "topology_region": command.topology_region,
+        "topology_zone": command.topology_zone,
+    }
+    return json.dumps({name: value for name, value in wanted.items() if value is not None}).encode()
+
+
+def decode_response(data: memoryview) -> Response:
+    """The answer in a response frame.
+
+    Raises:
+        RemoteProtocolError: none that is known.
+
+    Example:
+        >>> decode_response(memoryview(b"OK"))
+        Ok()
+    """
+    response = _RESPONSES.get(bytes(data[:64]))
+    if response is None:
+        msg = f"an unknown answer: {bytes(data[:64])!r}"
+        raise RemoteProtocolError(msg)
+    return response
+
+
+def decode_identified(data: memoryview) -> Identified:
+    """The answer to IDENTIFY; a plain OK is that of an nsqd without feature negotiation.
+
+    Raises:
+        RemoteProtocolError: neither.
+
+    Example:
+        >>> decode_identified(memoryview(b'{"max_rdy_count": 2500, "version": "1.3.0"}')).version
+        '1.3.0'
+    """
+    if bytes(data) == b"OK":
+        return Identified()
+    answer = _json_object(data, "IDENTIFY")
+    default = Identified()
+
+    def number(name: str, otherwise: int) -> int:
+        value = answer.get(name, otherwise)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+            msg = f"the answer to IDENTIFY has {name}={value!r}"
+            raise RemoteProtocolError(msg)
+        return value
+
+    return Identified(
+        max_rdy_count=number("max_rdy_count", default.max_rdy_count),
+        version=str(answer.get("version", "")),
+        max_msg_timeout_ms=number("max_msg_timeout", default.max_msg_timeout_ms),
+        msg_timeout_ms=number("msg_timeout", default.msg_timeout_ms),
+        tls_v1=answer.get("tls_v1") is True,
+        deflate=answer.get("deflate") is True,
+        deflate_level=number("deflate_level", 0),
+        max_deflate_level=number("max_deflate_level", 0),
+        snappy=answer.get("snappy") is True,
+        sample_rate=number("sample_rate", 0),
+        auth_required=answer.get("auth_required") is True,
+        output_buffer_bytes=number("output_buffer_size", 0),
+        output_buffer_timeout_ms=number("output_buffer_timeout", 0),
+        topology_region=str(answer.get("topology_region", "")),
+        topology_zone=str(answer.get("topology_zone", "")),
+    )
+
+
+def decode_authorized(data: memoryview) -> Authorized:
+    """The answer to AUTH.
+
+    Raises:
+        RemoteProtocolError: it is another.
+
+    Example:
+        >>> decode_authorized(memoryview(b'{"identity":"vec","identity_url":"","permission_count":1}'))
+        Authorized(identity='vec', identity_url='', permission_count=1)
+    """
+    answer = _json_object(data, "AUTH")
+    count = answer.get("permission_count", 0)
+    return Authorized(
+        str(answer.get("identity", "")), str(answer.get("identity_url", "")), count if isinstance(count, int) else 0
+    )
+
+
+def decode_error(data: memoryview) -> Failed | Refused:
+    """What an error frame says.
+
+    Example:
+        >>> decode_error(memoryview(b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight")).message_id
+        b'0123456789abcdef'
+        >>> decode_error(memoryview(b"E_BAD_TOPIC PUB topic name is not valid"))
+        Refused(code='E_BAD_TOPIC', words='PUB topic name is not valid')
+    """
+    code, _, words = bytes(data).decode("utf-8", "replace").partition(" ")
+    command = _NOT_FATAL.get(code)
+    if command is None:
+        return Refused(code, words)
+    found = _ID.match(words)
+    return Failed(command, found[1].encode() if found else b"", words)
+
+
+def _json_object(data: memoryview, command: str) -> dict[str, object]:
+    try:
+        answer = json.loads(bytes(data))
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        msg = f"the answer to {command} is no JSON object: {bytes(data[:64])!r}"
+        raise RemoteProtocolError(msg)
+    return answer

@@ -1,0 +1,503 @@
+"""The state machine of one connection to an nsqd: bytes and times in, events and bytes out.
+
+Everything that is true of the connection as a whole is decided here: what is negotiated and in which order the stream
+is upgraded, heartbeats, which commands fit the state, and what must not be sent because nsqd would drop the connection
+for it. Who waits for an answer is not.
+
+::
+
+    IDENTIFYING --answer--> [STARTING_TLS --tls_started()--> UPGRADING --OK-->]
+                            [UPGRADING (snappy or deflate) --OK-->] [AUTHENTICATING --answer-->] CONNECTED
+    any --EOF, silence, an error that is not about one message, close()--> CLOSED
+
+Each upgrade has an OK of its own, inside the upgraded stream; AUTH comes after all of them (V2 specification, IDENTIFY
+and AUTH; recorded from nsqd 1.3.0). TLS itself is the shell's: it upgrades the stream while the state is STARTING_TLS.
+
+An error that is raised by `received`, `receive_data`, `receive_eof` or `handle_timer` has closed the connection; what
+arrived before it can still be taken from `events_received`. Not safe to use from several threads at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum
+from typing import Final, NoReturn, TypeAlias
+
+from spark_mq_source.core.buffer import ReceiveBuffer
+from spark_mq_source.core.errors import (
+    AuthenticationError,
+    ConnectionLostError,
+    LocalProtocolError,
+    MQSourceError,
+    RemoteProtocolError,
+    UnsupportedFeatureError,
+)
+from spark_mq_source.nsq.options import parse_name
+from spark_mq_source.nsq.payload.messages import encode_id_commands, scan_messages
+from spark_mq_source.nsq.protocol.commands import (
+    Auth,
+    Authorized,
+    CloseWait,
+    Cls,
+    Command,
+    Dpub,
+    Failed,
+    Fin,
+    Heartbeat,
+    Identified,
+    Identify,
+    Messages,
+    Mpub,
+    Nop,
+    Ok,
+    Pub,
+    Rdy,
+    Refused,
+    Req,
+    Sub,
+    Touch,
+    decode_authorized,
+    decode_error,
+    decode_identified,
+    decode_response,
+    encode,
+)
+from spark_mq_source.nsq.protocol.compression import MAX_INPUT_BYTES, DeflateStream, SnappyStream, Stream
+from spark_mq_source.nsq.protocol.error_codes import error_for_code
+from spark_mq_source.nsq.protocol.wire import (
+    ERROR,
+    MAGIC,
+    MESSAGE,
+    MESSAGE_HEAD_BYTES,
+    SIZE_BYTES,
+    Frame,
+    missing_bytes,
+    take_frame,
+)
+
+__all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "ConnectionState", "Event", "NsqConnection"]
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_MESSAGE_BYTES: Final = 128 << 20
+"""The largest message taken where the user names no limit: a bound of memory; nsqd's own default is 1 MiB."""
+
+_MAX_ANSWER_BYTES: Final = 64 << 10
+"""Answers and errors are taken up to this size, however small messages may be."""
+
+_SILENT_INTERVALS: Final = 3
+"""So many heartbeats may fail to come before nsqd is given up; it gives a client up after two."""
+
+Event: TypeAlias = Identified | Messages | Ok | CloseWait | Failed
+"""What `NsqConnection.events_received` gives; `Identified` once, when the connection can be used."""
+
+
+class ConnectionState(Enum):
+    """Where a connection is in its life."""
+
+    IDENTIFYING = "identifying"
+    STARTING_TLS = "starting TLS"
+    UPGRADING = "upgrading"
+    AUTHENTICATING = "authenticating"
+    CONNECTED = "connected"
+    CLOSED = "closed"
+
+
+class NsqConnection:
+    r"""One connection; the magic and IDENTIFY are queued at once.
+
+    Args:
+        identify: who we are and what we would like.
+        auth_secret: for AUTH, where nsqd asks for it.
+        max_message_bytes: the largest message taken.
+        now: monotonic seconds, as everywhere here.
+
+    Attributes:
+        state: where the connection is in its life.
+        identified: what was agreed on, from STARTING_TLS or UPGRADING on.
+        authorized: who nsqd says we are; None where it did not ask.
+
+    Example:
+        >>> from spark_mq_source.nsq.protocol.wire import RESPONSE, encode_frame
+        >>> connection = NsqConnection(Identify("me", "host", "doctest"), now=0.0)
+        >>> connection.data_to_send()[:13]
+        b'  V2IDENTIFY\n'
+        >>> connection.receive_data(encode_frame(RESPONSE, b'{"version": "1.3.0", "max_rdy_count": 2500}'))
+        >>> connection.events_received()[0].version, connection.state.name
+        ('1.3.0', 'CONNECTED')
+        >>> connection.receive_data(encode_frame(RESPONSE, b"_heartbeat_"))
+        >>> connection.data_to_send()
+        b'NOP\n'
+    """
+
+    def __init__(
+        self,
+        identify: Identify,
+        *,
+        auth_secret: str | None = None,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        now: float,
+    ) -> None:
+        self.state = ConnectionState.IDENTIFYING
+        self.identified = Identified()
+        self.authorized: Authorized | None = None
+        self._identify = identify
+        self._auth_secret = auth_secret
+        self._max_message_bytes = max_message_bytes
+        # As `size` counts them, without itself.
+        self._max_message_size = max_message_bytes + MESSAGE_HEAD_BYTES - SIZE_BYTES
+        self._max_frame_size = max(self._max_message_size, _MAX_ANSWER_BYTES)
+        self._interval_seconds = identify.heartbeat_interval_ms / 1000
+        self._now = now
+        self._silent_since = now
+        self._paused = False
+        self._buffer = ReceiveBuffer()
+        self._missing = 0
+        self._stream: Stream | None = None
+        self._compressed = memoryview(bytearray(MAX_INPUT_BYTES))
+        self._events: list[Event] = []
+        self._unsent = bytearray(MAGIC + encode(identify))
+        self._subscribed = False
+        self._closed_by = ""
+
+    # What goes out.
+
+    def send(self, command: Command) -> None:
+        """Queues a command.
+
+        Raises:
+            LocalProtocolError: not connected, or a command that nsqd would drop the connection for: SUB a second time,
+                RDY and what concerns messages before SUB, RDY beyond nsqd's limit, message ids that are not whole, a
+                name that is none, an empty body.
+        """
+        if self.state is not ConnectionState.CONNECTED:
+            why = f"after {self._closed_by}" if self.state is ConnectionState.CLOSED else f"while {self.state.value}"
+            msg = f"{type(command).__name__} sent {why}"
+            raise LocalProtocolError(msg)
+        match command:
+            case Pub() | Mpub() | Dpub():
+                self._check_publish(command)
+                self._unsent += encode(command)
+            case Fin() | Req() | Touch():
+                self._check_subscribed(command)
+                self._unsent += _encode_for_messages(command)
+            case Rdy():
+                self._check_subscribed(command)
+                if not 0 <= command.count <= self.identified.max_rdy_count:
+                    msg = f"{command}: nsqd takes 0 to {self.identified.max_rdy_count}"
+                    raise LocalProtocolError(msg)
+                self._unsent += encode(command)
+            case Sub():
+                self._check_sub(command)
+                self._unsent += encode(command)
+                self._subscribed = True
+            case Cls():
+                self._check_subscribed(command)
+                self._unsent += encode(command)
+            case Nop():
+                self._unsent += encode(command)
+            case Identify() | Auth():
+                msg = f"{type(command).__name__} is not for users of a connection to send"
+                raise LocalProtocolError(msg)
+
+    def data_to_send(self) -> bytes:
+        """What is to be sent now, compressed where that was agreed on; each byte is handed out once."""
+        data = bytes(self._unsent)
+        self._unsent.clear()
+        return self._stream.compress(data) if data and self._stream is not None else data
+
+    def tls_started(self) -> None:
+        """The shell has upgraded the stream to TLS.
+
+        Raises:
+            LocalProtocolError: it was not asked to.
+            RemoteProtocolError: bytes had come before, in the clear: somebody in between may have put them there.
+        """
+        if self.state is not ConnectionState.STARTING_TLS:
+            msg = f"TLS was started while {self.state.value}"
+            raise LocalProtocolError(msg)
+        if len(self._buffer):
+            msg = "bytes came in the clear where TLS had to begin"
+            self._close(f"an error ({msg})")
+            raise RemoteProtocolError(msg)
+        self.state = ConnectionState.UPGRADING
+
+    def close(self) -> None:
+        """Nothing more is sent or taken; nothing is said to nsqd, which sees the end of the stream."""
+        self._close("the connection was closed here")
+
+    # What comes in.
+
+    def writable(self, hint_bytes: int) -> memoryview:
+        """Free space to receive into, never empty; see `received`. `hint_bytes` at least, unless compressed."""
+        if self._stream is not None:
+            return self._compressed
+        # No more than as much again as is here: a size that was only announced is not believed.
+        return self._buffer.writable(max(hint_bytes, min(self._missing, len(self._buffer))))
+
+    def received(self, n: int, now: float) -> None:
+        """The first `n` bytes of `writable()` were filled at `now`.
+
+        Raises:
+            RemoteProtocolError: they are not what an nsqd sends.
+            AuthenticationError: nsqd did not accept who we are.
+            BrokerError: nsqd refused a command and closes the connection.
+            UnsupportedFeatureError: nsqd has no TLS, and we want it.
+            LocalProtocolError: the connection is closed.
+        """
+        if self.state is ConnectionState.CLOSED:
+            msg = f"bytes received after {self._closed_by}"
+            raise LocalProtocolError(msg)
+        self._now = now
+        if n:
+            self._silent_since = now
+        try:
+            if self._stream is None:
+                self._buffer.commit(n)
+                self._parse()
+            else:
+                self._decompress(self._stream, self._compressed[:n])
+        except MQSourceError as error:
+            self._close(f"an error ({error})")
+            raise
+
+    def receive_data(self, data: bytes | memoryview, now: float | None = None) -> None:
+        """The same with a copy of `data`; without `now` no time has passed.
+
+        Raises:
+            MQSourceError: as `received`.
+        """
+        rest = memoryview(data)
+        while rest:
+            space = self.writable(len(rest))
+            n = min(len(space), len(rest))
+            space[:n] = rest[:n]
+            self.received(n, self._now if now is None else now)
+            rest = rest[n:]
+
+    def receive_eof(self) -> None:
+        """The peer has closed its side.
+
+        Raises:
+            ConnectionLostError: always, unless the connection is closed already; not retryable if nsqd closed it
+                right after the TLS handshake.
+        """
+        if self.state is ConnectionState.CLOSED:
+            return
+        if self.state is not ConnectionState.CONNECTED:
+            hint, retryable = "is this the TCP port of an nsqd (4150 unless configured)?", True
+            if self._identify.tls_v1 and self.state is not ConnectionState.IDENTIFYING:
+                # In TLS 1.3 the peer judges our certificate after the handshake has ended for us.
+                hint, retryable = "does nsqd want a client certificate (clientCert), or another one?", False
+            self._lose(f"the peer closed the connection while {self.state.value}; {hint}", retryable=retryable)
+        unfinished = f" ({len(self._buffer)} bytes of an unfinished frame received)" if len(self._buffer) else ""
+        self._lose(f"nsqd closed the connection{unfinished}")
+
+    def events_received(self) -> list[Event]:
+        """What arrived since the last call, in order. Heartbeats are already answered."""
+        events = self._events
+        self._events = []
+        return events
+
+    # Time.
+
+    @property
+    def paused(self) -> bool:
+        """Whether the shell does not read now; silence then proves nothing, and heartbeats are answered unseen.
+
+        That keeps nsqd from taking us for dead as long as it can send: it gives a connection up that has taken nothing
+        for one heartbeat interval (nsqd 1.3.0). To hold it back for longer, send RDY 0 and go on reading.
+        """
+        return self._paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        if paused != self._paused:
+            self._paused = paused
+            self._silent_since = max(self._silent_since, self._now)
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` wants to be called; None once closed."""
+        if self.state is ConnectionState.CLOSED:
+            return None
+        return self._silent_since + self._interval_seconds * (1 if self._paused else _SILENT_INTERVALS)
+
+    def handle_timer(self, now: float) -> None:
+        """Finds out that nsqd is dead; does nothing before `next_timer()`.
+
+        Raises:
+            ConnectionLostError: three heartbeats did not come.
+        """
+        timer = self.next_timer()
+        self._now = max(self._now, now)
+        if timer is None or now < timer:
+            return
+        if not self._paused:
+            self._lose(f"nsqd was silent for {now - self._silent_since:.0f} s, without heartbeats")
+        if self.state is ConnectionState.CONNECTED:
+            self._unsent += encode(Nop())
+        self._silent_since = now
+
+    # Inside.
+
+    def _decompress(self, stream: Stream, data: bytes | memoryview) -> None:
+        for piece in stream.decompress(data):
+            self._buffer.append(piece)
+        self._parse()
+
+    def _parse(self) -> None:
+        """Takes what is whole; stops where the stream itself changes."""
+        buffer = self._buffer
+        data = buffer.peek(len(buffer))
+        assert data is not None  # noqa: S101 - for mypy: as many as there are
+        offset = 0
+        stream = self._stream
+        try:
+            while self.state is not ConnectionState.STARTING_TLS and self._stream is stream:
+                if self._subscribed:
+                    count, end = scan_messages(data, offset, self._max_message_size)
+                    if count:
+                        self._events.append(Messages(data[offset:end], count))
+                        offset = end
+                frame = take_frame(data, offset, self._max_frame_size)
+                if frame is None:
+                    break
+                offset += frame.size
+                self._take(frame)
+            self._missing = missing_bytes(data, offset)
+        finally:
+            buffer.take(offset)
+        if self._stream is not stream and self._stream is not None:
+            # What came behind the answer is compressed already.
+            rest = bytes(buffer.take(len(buffer)) or b"")
+            self._decompress(self._stream, rest)
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == MESSAGE:
+            # Those that can be were taken before, by `scan_messages`.
+            value_bytes = frame.size - MESSAGE_HEAD_BYTES
+            if not self._subscribed:
+                msg = "a message before SUB"
+            elif value_bytes > self._max_message_bytes:
+                msg = (
+                    f"a message of {value_bytes} bytes, and maxMessageBytes is {self._max_message_bytes}: set it to "
+                    f"nsqd's -max-msg-size"
+                )
+            else:
+                msg = f"a message in a frame of {frame.size} bytes, which is too short for one"
+            raise RemoteProtocolError(msg)
+        if frame.kind == ERROR:
+            error = decode_error(frame.data)
+            if isinstance(error, Refused):
+                context = "" if self.state is ConnectionState.CONNECTED else self.state.value
+                raise error_for_code(error.code, error.words, context)
+            self._events.append(error)
+        elif self.state is ConnectionState.IDENTIFYING:
+            self._take_identified(decode_identified(frame.data))
+        elif self.state is ConnectionState.AUTHENTICATING and bytes(frame.data[:1]) == b"{":
+            self.authorized = decode_authorized(frame.data)
+            self._connected()
+        else:
+            self._take_response(decode_response(frame.data))
+
+    def _take_response(self, response: Ok | Heartbeat | CloseWait) -> None:
+        if isinstance(response, Heartbeat):
+            self._unsent += encode(Nop())
+        elif self.state is ConnectionState.CONNECTED:
+            self._events.append(response)
+        elif self.state is ConnectionState.UPGRADING and isinstance(response, Ok):
+            self._go_on()
+        else:
+            msg = f"nsqd sent {type(response).__name__} while {self.state.value}"
+            raise RemoteProtocolError(msg)
+
+    def _take_identified(self, identified: Identified) -> None:
+        self.identified = identified
+        if self._identify.tls_v1:
+            if not identified.tls_v1:
+                msg = "this nsqd has no TLS: start it with -tls-cert and -tls-key, or leave tls out"
+                raise UnsupportedFeatureError(msg)
+            self.state = ConnectionState.STARTING_TLS
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """What comes after IDENTIFY, or after the OK of an upgrade."""
+        wanted, agreed = self._identify, self.identified
+        if self._stream is not None:
+            self._authenticate()
+        elif wanted.snappy and agreed.snappy:
+            self._stream = SnappyStream()
+            self.state = ConnectionState.UPGRADING
+        elif wanted.deflate and agreed.deflate:
+            self._stream = DeflateStream(min(max(agreed.deflate_level, 1), 9))
+            self.state = ConnectionState.UPGRADING
+        else:
+            if wanted.snappy or wanted.deflate:
+                logger.warning("this nsqd does not compress as it was asked to: its -snappy and -deflate allow it")
+            self._authenticate()
+
+    def _authenticate(self) -> None:
+        if not self.identified.auth_required:
+            # A client must not authorize where it is not asked to (V2 specification, AUTH).
+            self._connected()
+            return
+        if self._auth_secret is None:
+            msg = "nsqd asks for authorization: set authSecret"
+            raise AuthenticationError(msg)
+        self._unsent += encode(Auth(self._auth_secret))
+        self.state = ConnectionState.AUTHENTICATING
+
+    def _connected(self) -> None:
+        self.state = ConnectionState.CONNECTED
+        self._events.append(self.identified)
+
+    def _check_sub(self, command: Sub) -> None:
+        if self._subscribed:
+            msg = f"{command}: a connection has one subscription"
+            raise LocalProtocolError(msg)
+        _check_name(command, command.topic)
+        _check_name(command, command.channel)
+
+    def _check_subscribed(self, command: Command) -> None:
+        if not self._subscribed:
+            msg = f"{type(command).__name__} before SUB"
+            raise LocalProtocolError(msg)
+
+    @staticmethod
+    def _check_publish(command: Pub | Mpub | Dpub) -> None:
+        _check_name(command, command.topic)
+        if not len(command.body):
+            msg = f"{command}: an empty message"
+            raise LocalProtocolError(msg)
+        if isinstance(command, Dpub) and command.defer_ms < 0:
+            msg = f"{command}: a time that has passed"
+            raise LocalProtocolError(msg)
+
+    def _lose(self, reason: str, *, retryable: bool = True) -> NoReturn:
+        self._close(f"the connection was lost ({reason})")
+        error = ConnectionLostError(reason)
+        error.retryable = retryable
+        raise error
+
+    def _close(self, reason: str) -> None:
+        if self.state is not ConnectionState.CLOSED:
+            self.state = ConnectionState.CLOSED
+            self._closed_by = reason
+            self._unsent.clear()
+
+
+def _encode_for_messages(command: Fin | Req | Touch) -> bytes:
+    tail = b" %d" % command.delay_ms if isinstance(command, Req) else b""
+    try:
+        return encode_id_commands(type(command).__name__.upper().encode(), command.message_ids, tail)
+    except ValueError as error:
+        raise LocalProtocolError(str(error)) from error
+
+
+def _check_name(command: Command, name: str) -> None:
+    try:
+        parse_name(name)
+    except ValueError as error:
+        msg = f"{command}: {name!r} is no name: {error}"
+        raise LocalProtocolError(msg) from error

@@ -1,0 +1,1 @@
+"""Reading NSQ: batches, streams, and what bounds them."""

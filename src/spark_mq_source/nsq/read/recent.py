@@ -1,0 +1,96 @@
+"""The ids of the messages that were finished last: a killed nsqd delivers some of them again, as if for the first time.
+
+nsqd keeps in files the messages that its memory does not hold, one queue for a topic and one for each of its channels.
+How far a queue was read it saves after 2,500 messages (`--sync-every`) and every 2 s (`--sync-timeout`). A killed nsqd
+begins again at what was saved last: messages that were finished since come again, with the same id and attempts of 1.
+So do those that the topic's queue had handed to the channel, behind what waits in the channel (seen on nsqd 1.3.0).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from operator import lt
+from typing import Final
+
+from spark_mq_source.nsq.protocol.wire import MESSAGE_ID_BYTES
+
+__all__ = ["RECENT_IDS", "RecentIds", "split_ids"]
+
+RECENT_IDS: Final = 25_000
+"""How many of each nsqd are remembered.
+
+With nsqd's defaults at most 2,500 messages come again from the topic's queue and as many from the channel's, and
+between them as many new ones from its memory: 10,000. The rest is for a larger `--sync-every`. An id takes 16 bytes of
+a plan.
+"""
+
+
+def split_ids(ids: bytes) -> tuple[bytes, ...]:
+    """The ids of messages, 16 bytes each, one by one."""
+    found: tuple[bytes, ...] = struct.unpack(f"{MESSAGE_ID_BYTES}s" * (len(ids) // MESSAGE_ID_BYTES), ids)
+    return found
+
+
+class RecentIds:
+    """Tells messages that were read before from new ones.
+
+    nsqd numbers messages in the order of their publishing, so that almost always a message has a larger id than all
+    before it, and cannot be one of them: less than 0.1 us a message, with `remember`. Otherwise sets are needed: about
+    five times as long.
+
+    Args:
+        recent: the ids that were finished last, oldest first, 16 bytes each.
+        others: more ids that may come again; these are remembered whatever comes.
+
+    Example:
+        >>> recent = RecentIds(b"000000000000000a", [])
+        >>> recent.remember(b"000000000000000b")
+        >>> recent.repeated(b"000000000000000c" + b"000000000000000b" + b"000000000000000c")
+        {1, 2}
+    """
+
+    def __init__(self, recent: bytes, others: Iterable[bytes]) -> None:
+        self._before = recent
+        self._last: deque[bytes] = deque()
+        self._last_bytes = 0
+        self._others = frozenset(others)
+        self._largest = max(max(self._others, default=b""), max(split_ids(recent), default=b""))
+        # What was finished last, in two halves: the older one goes when the newer one is full.
+        self._older: set[bytes] = set()
+        self._newer: set[bytes] | None = None
+
+    @property
+    def last(self) -> bytes:
+        """The ids that were finished here last, oldest first, 16 bytes each; without those from before."""
+        return b"".join(self._last)[-RECENT_IDS * MESSAGE_ID_BYTES :]
+
+    def repeated(self, ids: bytes) -> set[int]:
+        """Which of these messages, by their place, came before, or are among them already."""
+        found = split_ids(ids)
+        if self._newer is None:
+            if found[0] > self._largest and all(map(lt, found, islice(found, 1, None))):
+                return set()
+            self._newer = {*split_ids(self._before), *split_ids(self.last)}
+        known: set[bytes] = set()
+        rows: set[int] = set()
+        for row, id_ in enumerate(found):
+            if id_ in known or id_ in self._newer or id_ in self._older or id_ in self._others:
+                rows.add(row)
+            known.add(id_)
+        return rows
+
+    def remember(self, ids: bytes) -> None:
+        """These were read: from now on they are repeated."""
+        self._last.append(ids)
+        self._last_bytes += len(ids)
+        while self._last_bytes - len(self._last[0]) >= RECENT_IDS * MESSAGE_ID_BYTES:
+            self._last_bytes -= len(self._last.popleft())
+        if self._newer is None:
+            self._largest = max(self._largest, *split_ids(ids))
+        else:
+            self._newer.update(split_ids(ids))
+            if len(self._newer) >= RECENT_IDS:
+                self._older, self._newer = self._newer, set()

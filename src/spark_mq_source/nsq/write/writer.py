@@ -1,0 +1,411 @@
+"""One task's rows -> taken by nsqd: batches, turns, what is under way, and what is sent again elsewhere.
+
+The rows of an Arrow batch become MPUBs, each of one topic and within the sizes that nsqd takes; a row with ``defer``
+becomes a DPUB. They go to the nsqd in turn. What an nsqd has not answered with OK when its connection ends goes to
+another one, or to the same when it is back: nothing is lost, and what it had taken without our knowing is there twice:
+at least once. An MPUB is taken whole or not at all (V2 specification).
+
+OKs arrive in other threads, one for each connection; all they do is to wake the task's thread, which does the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, ServiceNotReadyError, UnwritableRowError
+from spark_mq_source.net.stopwatch import waiting
+from spark_mq_source.nsq.client.client import Limits, NsqClient, Nsqd
+from spark_mq_source.nsq.options import parse_name
+from spark_mq_source.nsq.payload.messages import build_body, find_unwritable, open_rows
+from spark_mq_source.nsq.protocol.commands import Dpub, Mpub, Pub
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_mq_source.core.ports import TaskAttempt
+    from spark_mq_source.nsq.client.session import Session
+    from spark_mq_source.nsq.options import NsqOptions
+    from spark_mq_source.nsq.payload._encode_python import RowSource
+
+__all__ = ["NsqWriter", "write_rows"]
+
+logger = logging.getLogger(__name__)
+
+_REST_SECONDS: Final = 1.0
+"""How long an nsqd is left alone that could not be reached or went away."""
+
+
+def write_rows(
+    options: NsqOptions,
+    batches: Iterator[pa.RecordBatch],
+    attempt: TaskAttempt,
+    counters: Counters | None = None,
+) -> int:
+    """Writes the rows of one task.
+
+    Args:
+        options: of the query.
+        batches: the rows.
+        attempt: whose turn it is follows from the task's number, so that tasks do not all begin with the same nsqd.
+        counters: count what goes to nsqd.
+
+    Returns:
+        How many rows nsqd has taken: all of them.
+
+    Raises:
+        MQSourceError: see `NsqWriter.write`.
+    """
+    with NsqWriter(options, turn=attempt.partition, counters=counters) as writer:
+        for batch in batches:
+            writer.write(batch)
+        writer.flush()
+        return writer.rows
+
+
+class _Entry:
+    """A command without OK.
+
+    Attributes:
+        command: what is published.
+        rows: how many rows are in it.
+        size: in bytes.
+        answer: of the last time it was sent.
+    """
+
+    __slots__ = ("answer", "command", "rows", "size")
+
+    def __init__(self, command: Pub | Mpub | Dpub, rows: int) -> None:
+        self.command = command
+        self.rows = rows
+        self.size = len(command.body)
+        self.answer: Future[None] = Future()
+
+
+class _Target:
+    """One nsqd and what it has not answered yet, in the order it was sent."""
+
+    def __init__(self, nsqd: Nsqd) -> None:
+        self.nsqd = nsqd
+        self.session: Session | None = None
+        self.pending: deque[_Entry] = deque()
+        self.pending_bytes = 0
+        self.last_progress = 0.0
+        self.rests_until = 0.0
+
+    def rest(self) -> None:
+        """Leaves it alone for a while; what it has not answered must have been taken from it."""
+        if self.session is not None:
+            self.session.close()
+            self.session = None
+        self.rests_until = time.monotonic() + _REST_SECONDS
+
+
+class NsqWriter:
+    """Writes the rows of one task. Used by one thread; a context manager that closes its connections.
+
+    Args:
+        options: of the query.
+        turn: which nsqd gets the first batch: the number of the task.
+        counters: count what goes to nsqd.
+
+    Attributes:
+        rows: how many were given to `write`.
+
+    Raises:
+        MQSourceError: no nsqlookupd answered, or none knows an nsqd.
+
+    Example:
+        ::
+
+            with NsqWriter(options, turn=0) as writer:
+                for batch in batches:
+                    writer.write(batch)
+                writer.flush()
+    """
+
+    def __init__(self, options: NsqOptions, *, turn: int = 0, counters: Counters | None = None) -> None:
+        self.rows = 0
+        self._counters = counters or Counters()
+        self._options = options
+        self._client = NsqClient(options)
+        self._targets = [_Target(nsqd) for nsqd in self._client.fetch_writable(options.topic)]
+        if not self._targets:
+            msg = "nsq: no nsqd to write to: nsqlookupd knows none that is not tombstoned; give nsqdTcpAddresses"
+            raise ServiceNotReadyError(msg)
+        self._turn = turn % len(self._targets)
+        self._limits: Limits | None = None
+        self._max_defer_ms: int | None = None
+        self._unplaced: deque[_Entry] = deque()
+        self._last_progress = time.monotonic()
+        self._last_error: MQSourceError | None = None
+        self._answers = 0
+        self._answered = threading.Condition()
+
+    def __enter__(self) -> NsqWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections; does not wait for OKs, see `flush`."""
+        for target in self._targets:
+            if target.session is not None:
+                target.session.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Sends the rows of a batch; waits where `maxPendingBytes` are under way.
+
+        All rows are looked at before the first is sent.
+
+        Raises:
+            OptionError: a column is unknown or of a type that cannot be written, or there is no ``value``.
+            UnwritableRowError: a row cannot become a message.
+            MQSourceError: nsqd refused a message, or none took it in time.
+        """
+        if not batch.num_rows:
+            return
+        source = open_rows(batch)
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        topics = list(self._topics_of(columns.get("topic"), batch.num_rows))
+        defer = columns["defer"].to_pylist() if "defer" in columns else None
+        self._check(source, defer)
+        for topic, order in topics:
+            if defer is None:
+                self._write_at_once(topic, source, order)
+            else:
+                rows = range(batch.num_rows) if order is None else order
+                self._write_at_once(topic, source, array("i", (row for row in rows if not defer[row])))
+                for row in rows:
+                    if defer[row]:
+                        self._publish(_Entry(Dpub(topic, defer[row], source.value(row) or b""), 1))
+        self.rows += batch.num_rows
+
+    def flush(self) -> None:
+        """Waits until everything was taken.
+
+        Raises:
+            MQSourceError: nsqd refused a message, or none took it in time.
+        """
+        self._advance(lambda: not any(target.pending for target in self._targets))
+
+    # -- what is sent
+
+    def _topics_of(self, column: pa.Array | None, rows: int) -> Iterator[tuple[str, array[int] | None]]:
+        if column is None:
+            yield self._default_topic(), None
+            return
+        orders: dict[str | None, array[int]] = {}
+        for row, name in enumerate(column.to_pylist()):
+            orders.setdefault(name, array("i")).append(row)
+        for name, order in orders.items():
+            yield self._default_topic() if name is None else _named(name), None if len(order) == rows else order
+
+    def _default_topic(self) -> str:
+        if self._options.topic is None:
+            msg = "nsq: a row has no topic: set the option topic, or the column"
+            raise UnwritableRowError(msg)
+        return self._options.topic
+
+    def _check(self, source: RowSource, defer: list[int | None] | None) -> None:
+        """Refuses rows that nsqd would drop the connection for."""
+        limits = self._known_limits()
+        row = find_unwritable(source, limits.max_message_bytes)
+        if row >= 0:
+            value = source.value(row)
+            problem = "its value is NULL" if value is None else "its value is empty, and NSQ has no empty messages"
+            if value:
+                problem = (
+                    f"its value has {len(value)} bytes, where nsqd takes {limits.max_message_bytes} (-max-msg-size; "
+                    f"maxMessageBytes where it cannot be asked)"
+                )
+            raise UnwritableRowError(self._about(row, problem))
+        if defer is not None and any(defer):
+            if self._max_defer_ms is None:
+                self._max_defer_ms = min(self._client.fetch_max_defer_ms(target.nsqd) for target in self._targets)
+            for row, wait_ms in enumerate(defer):
+                if wait_ms is not None and not 0 <= wait_ms <= self._max_defer_ms:
+                    problem = (
+                        f"its defer is {wait_ms} ms, where nsqd takes 0 to {self._max_defer_ms} (-max-req-timeout)"
+                    )
+                    raise UnwritableRowError(self._about(row, problem))
+
+    def _about(self, row: int, problem: str) -> str:
+        return f"nsq: row {self.rows + row} of the task cannot be a message: {problem}; nothing of its batch was sent"
+
+    def _known_limits(self) -> Limits:
+        """What every nsqd takes: any of them may get what another did not."""
+        if self._limits is None:
+            limits = [self._client.fetch_limits(target.nsqd) for target in self._targets]
+            self._limits = Limits(
+                min(one.max_message_bytes for one in limits), min(one.max_body_bytes for one in limits)
+            )
+        return self._limits
+
+    def _write_at_once(self, topic: str, source: RowSource, order: array[int] | None) -> None:
+        max_bytes = min(self._options.batching_max_bytes, self._known_limits().max_body_bytes)
+        at, end = 0, source.rows if order is None else len(order)
+        while at < end:
+            body, following = build_body(
+                source, order, at, end, max_bytes=max_bytes, max_rows=self._options.batching_max_messages
+            )
+            if following == at:
+                row = at if order is None else order[at]
+                self._publish(_Entry(Pub(topic, source.value(row) or b""), 1))
+                following += 1
+            else:
+                self._publish(_Entry(Mpub(topic, body), following - at))
+            at = following
+
+    # -- what is under way
+
+    def _publish(self, entry: _Entry) -> None:
+        if not self._has_pending():
+            self._last_progress = time.monotonic()
+        self._unplaced.append(entry)
+        self._advance(lambda: True)
+
+    def _has_pending(self) -> bool:
+        return bool(self._unplaced) or any(target.pending for target in self._targets)
+
+    def _advance(self, is_reached: Callable[[], bool]) -> None:
+        """Takes OKs, and sends what is to be sent, again or at last, until `is_reached()`."""
+        while True:
+            seen = self._answers
+            for target in self._targets:
+                self._harvest(target)
+            while self._unplaced and self._place(self._unplaced[0]):
+                self._unplaced.popleft()
+            if not self._unplaced and is_reached():
+                return
+            wait_seconds = self._patience_seconds()
+            with waiting(self._counters), self._answered:
+                self._answered.wait_for(partial(self._has_answers_beyond, seen), wait_seconds)
+
+    def _has_answers_beyond(self, seen: int) -> bool:
+        return self._answers != seen
+
+    def _harvest(self, target: _Target) -> None:
+        """Takes the answers that an nsqd has given.
+
+        Raises:
+            MQSourceError: it refused, for good.
+        """
+        while target.pending and target.pending[0].answer.done():
+            entry = target.pending[0]
+            error = entry.answer.exception()
+            if error is None:
+                target.pending.popleft()
+                target.pending_bytes -= entry.size
+                self._last_progress = target.last_progress = time.monotonic()
+            elif isinstance(error, MQSourceError) and error.retryable:
+                logger.info("%s: sending again what it has not taken: %s", target.nsqd.name, error)
+                self._last_error = error
+                self._counters.reconnects += 1
+                self._unplaced.extend(target.pending)
+                target.pending.clear()
+                target.pending_bytes = 0
+                target.rest()
+            elif isinstance(error, MQSourceError):
+                raise self._in_context(entry, error) from error
+            else:
+                raise error
+
+    def _place(self, entry: _Entry) -> bool:
+        """Sends an entry to the next nsqd that has room; False where none has.
+
+        Raises:
+            MQSourceError: an nsqd cannot be used at all.
+        """
+        room = self._options.max_pending_bytes // len(self._targets)
+        for _ in self._targets:
+            target = self._targets[self._turn]
+            self._turn = (self._turn + 1) % len(self._targets)
+            # One entry is let through whatever its size, or it could never be sent.
+            if target.pending and target.pending_bytes + entry.size > room:
+                continue
+            if target.rests_until > time.monotonic() or not self._open(target, entry):
+                continue
+            assert target.session is not None  # noqa: S101 - for mypy: it was opened now
+            if not target.pending:
+                target.last_progress = time.monotonic()
+            target.pending.append(entry)
+            target.pending_bytes += entry.size
+            self._counters.entries += 1
+            self._counters.entry_bytes += entry.size
+            entry.answer = target.session.publish(entry.command)
+            entry.answer.add_done_callback(self._count_answer)
+            return True
+        return False
+
+    def _open(self, target: _Target, entry: _Entry) -> bool:
+        if target.session is None:
+            try:
+                target.session = self._client.open_session(target.nsqd)
+            except MQSourceError as error:
+                if not error.retryable:
+                    raise self._in_context(entry, error) from error
+                logger.info("%s cannot be written to: %s", target.nsqd.name, error)
+                self._last_error = error
+                target.rest()
+        return target.session is not None
+
+    def _count_answer(self, _: Future[None]) -> None:
+        with self._answered:
+            self._answers += 1
+            self._answered.notify()
+
+    def _patience_seconds(self) -> float:
+        """How long to wait for the next answer; ends the connection of an nsqd that gives none.
+
+        Raises:
+            RequestTimeoutError: `sendTimeout` has passed without any OK, or `operationTimeout` without a connection.
+        """
+        now = time.monotonic()
+        limit, limit_ms = "OK within sendTimeout", self._options.send_timeout_ms
+        if all(target.session is None for target in self._targets) and self._options.operation_timeout_ms < limit_ms:
+            limit, limit_ms = "connection within operationTimeout", self._options.operation_timeout_ms
+        whole = limit_ms / 1000
+        left = self._last_progress + whole - now
+        if left <= 0:
+            waiting = (
+                self._unplaced[0] if self._unplaced else next((t.pending[0] for t in self._targets if t.pending), None)
+            )
+            reason = f": {self._last_error}" if self._last_error is not None else ""
+            what = f"{waiting.rows} rows to topic {waiting.command.topic}" if waiting is not None else "rows"
+            msg = f"nsq: writing {what}: no {limit} ({limit_ms} ms){reason}"
+            raise RequestTimeoutError(msg)
+        for target in self._targets:
+            if not target.pending:
+                continue
+            # Half of the time for the connection in hand, half for another.
+            patient = target.last_progress + whole / 2 - now
+            if patient <= 0 and target.session is not None:
+                logger.info("%s: no OK for %.0f s", target.nsqd.name, whole / 2)
+                # What waits on it fails now, and is sent again.
+                target.session.close()
+                return 0.0
+            left = min(left, patient)
+        resting = [target.rests_until - now for target in self._targets if target.rests_until > now]
+        return max(0.0, min([left, *resting]))
+
+    @staticmethod
+    def _in_context(entry: _Entry, error: MQSourceError) -> MQSourceError:
+        return error.within(f"nsq: writing {entry.rows} rows to topic {entry.command.topic}")
+
+
+def _named(name: str) -> str:
+    try:
+        return parse_name(name)
+    except ValueError as error:
+        msg = f"nsq: a row is for topic {name!r}: {error}"
+        raise UnwritableRowError(msg) from error

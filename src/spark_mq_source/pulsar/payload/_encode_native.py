@@ -1,0 +1,754 @@
+"""The entry encoder's inner loop, compiled: Cython's pure-Python mode, C types in annotations.
+
+The same interface, bytes and errors as ``_encode_python``, whose documentation and rules hold here. What differs: the
+loop reads Arrow's buffers as they are and writes straight into the payload, without Python objects.
+
+Safety: Arrow's offsets and indices are believed, as its own kernels do; a row's size is worked out before it is
+written, and room for it is made first.
+"""
+
+import cython
+
+if not cython.compiled:
+    raise ImportError("spark_mq_source.pulsar.payload._encode_native is not compiled")
+
+from array import array
+
+import pyarrow as pa
+from cython.cimports.cpython.buffer import PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cython.cimports.cpython.memoryview import PyMemoryView_FromMemory
+from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.string import memcmp, memcpy
+
+from spark_mq_source.pulsar.payload._encode_python import (
+    ALONE,
+    FULL,
+    HEAD_ROOM_BYTES,
+    JAVA_STRING_HASH,
+    NO_PARTITION,
+    TAKEN,
+    bind_columns,
+)
+
+__all__ = ["BatchPayload", "RowSource", "group_rows", "hashes_of"]
+
+_TAKEN = cython.declare(cython.int, TAKEN)
+_FULL = cython.declare(cython.int, FULL)
+_ALONE = cython.declare(cython.int, ALONE)
+_HEAD_ROOM = cython.declare(cython.Py_ssize_t, HEAD_ROOM_BYTES)
+_NO_PARTITION = cython.declare(cython.int, NO_PARTITION)
+_FIRST_BYTES = cython.declare(cython.Py_ssize_t, 16384)
+_MICROSECONDS_A_MS = cython.declare(cython.longlong, 1000)
+
+# Arrow's buffers of a column of bytes, moved to where the array begins; `offsets` is NULL where there is no column.
+_Bytes = cython.struct(valid=cython.p_uchar, bit=cython.Py_ssize_t, offsets=cython.p_int, data=cython.p_uchar)
+_Longs = cython.struct(valid=cython.p_uchar, bit=cython.Py_ssize_t, data=cython.p_longlong)
+_Slice = cython.struct(data=cython.p_uchar, size=cython.Py_ssize_t)  # absent where data is NULL
+
+# An empty value needs an address, too: NULL stands for no value.
+_NOTHING = cython.declare(cython.uchar, 0)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_valid(valid: cython.p_uchar, at: cython.Py_ssize_t) -> cython.bint:
+    return valid == cython.NULL or (valid[at >> 3] >> (at & 7)) & 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _slice(column: cython.pointer(_Bytes), at: cython.Py_ssize_t) -> _Slice:
+    found: _Slice
+    found.data = cython.NULL
+    found.size = 0
+    if column.offsets != cython.NULL and _is_valid(column.valid, column.bit + at):
+        found.size = column.offsets[at + 1] - column.offsets[at]
+        # Arrow has no data buffer where all values are empty.
+        if column.data == cython.NULL:
+            found.data = cython.address(_NOTHING)
+        else:
+            found.data = column.data + column.offsets[at]
+    return found
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varint_size(value: cython.ulonglong) -> cython.Py_ssize_t:
+    size: cython.Py_ssize_t = 1
+    while value > 0x7F:
+        value >>= 7
+        size += 1
+    return size
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_varint(out: cython.p_uchar, value: cython.ulonglong) -> cython.p_uchar:
+    while value > 0x7F:
+        out[0] = cython.cast(cython.uchar, value & 0x7F) | 0x80
+        out += 1
+        value >>= 7
+    out[0] = cython.cast(cython.uchar, value)
+    return out + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_bytes(out: cython.p_uchar, tag: cython.uchar, data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.p_uchar:
+    out[0] = tag
+    out = _put_varint(out + 1, size)
+    memcpy(out, data, size)
+    return out + size
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _letter(sextet: cython.uint) -> cython.uchar:
+    if sextet < 26:
+        return 0x41 + sextet
+    if sextet < 52:
+        return 0x61 + sextet - 26
+    if sextet < 62:
+        return 0x30 + sextet - 52
+    return 0x2B if sextet == 62 else 0x2F
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_base64(out: cython.p_uchar, data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.p_uchar:
+    at: cython.Py_ssize_t = 0
+    bits: cython.uint
+    while at + 3 <= size:
+        bits = (cython.cast(cython.uint, data[at]) << 16) | (cython.cast(cython.uint, data[at + 1]) << 8) | data[at + 2]
+        out[0] = _letter(bits >> 18)
+        out[1] = _letter(bits >> 12 & 63)
+        out[2] = _letter(bits >> 6 & 63)
+        out[3] = _letter(bits & 63)
+        out += 4
+        at += 3
+    if at < size:
+        bits = cython.cast(cython.uint, data[at]) << 16
+        if at + 1 < size:
+            bits |= cython.cast(cython.uint, data[at + 1]) << 8
+        out[0] = _letter(bits >> 18)
+        out[1] = _letter(bits >> 12 & 63)
+        out[2] = _letter(bits >> 6 & 63) if at + 1 < size else 0x3D
+        out[3] = 0x3D
+        out += 4
+    return out
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _base64_size(size: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    return (size + 2) // 3 * 4
+
+
+@cython.cfunc
+def _address(buffer) -> cython.size_t:
+    return 0 if buffer is None else buffer.address
+
+
+@cython.cfunc
+def _bind_bytes(column: cython.pointer(_Bytes), values):
+    buffers = values.buffers()
+    offset: cython.Py_ssize_t = values.offset
+    column.valid = cython.NULL
+    if values.null_count:
+        column.valid = cython.cast(cython.p_uchar, _address(buffers[0]))
+    column.bit = offset
+    column.data = cython.cast(cython.p_uchar, _address(buffers[2]))
+    # Even an array without values may come without offsets; then nobody asks for any.
+    column.offsets = cython.cast(cython.p_int, _address(buffers[1]))
+    if column.offsets != cython.NULL:
+        column.offsets += offset
+
+
+@cython.cfunc
+def _bind_longs(column: cython.pointer(_Longs), values):
+    buffers = values.buffers()
+    offset: cython.Py_ssize_t = values.offset
+    column.valid = cython.NULL
+    if values.null_count:
+        column.valid = cython.cast(cython.p_uchar, _address(buffers[0]))
+    column.bit = offset
+    column.data = cython.cast(cython.p_longlong, _address(buffers[1]))
+    if column.data != cython.NULL:
+        column.data += offset
+
+
+@cython.cclass
+class RowSource:
+    """As `_encode_python.RowSource`."""
+
+    batch = cython.declare(object, visibility="readonly")
+    columns = cython.declare(dict, visibility="readonly")
+    rows = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    # What the pointers point into, beside the batch.
+    _children: object
+    _value: _Bytes
+    _key: _Bytes
+    _is_base64: cython.bint
+    _ordering_key: _Bytes
+    _event_time: _Longs
+    _deliver_at: _Longs
+    _properties: _Bytes
+    _property_keys: _Bytes
+    _property_items: _Bytes
+
+    def __cinit__(self, batch):
+        self.batch = batch
+        self.columns = bind_columns(batch)
+        self.rows = batch.num_rows
+        _bind_bytes(cython.address(self._value), self.columns["value"])
+        key = self.columns.get("key")
+        if key is not None:
+            _bind_bytes(cython.address(self._key), key)
+            self._is_base64 = pa.types.is_binary(key.type)
+        ordering_key = self.columns.get("ordering_key")
+        if ordering_key is not None:
+            _bind_bytes(cython.address(self._ordering_key), ordering_key)
+        event_time = self.columns.get("event_time")
+        if event_time is not None:
+            _bind_longs(cython.address(self._event_time), event_time)
+        deliver_at = self.columns.get("deliver_at")
+        if deliver_at is not None:
+            _bind_longs(cython.address(self._deliver_at), deliver_at)
+        properties = self.columns.get("properties")
+        if properties is not None:
+            keys = properties.keys
+            items = properties.items
+            self._children = keys, items
+            buffers = properties.buffers()
+            self._properties.bit = properties.offset
+            if properties.null_count:
+                self._properties.valid = cython.cast(cython.p_uchar, _address(buffers[0]))
+            self._properties.offsets = cython.cast(cython.p_int, _address(buffers[1]))
+            if self._properties.offsets != cython.NULL:
+                self._properties.offsets += self._properties.bit
+            _bind_bytes(cython.address(self._property_keys), keys)
+            _bind_bytes(cython.address(self._property_items), items)
+
+
+# What `_measure` finds out about a row.
+_Measured = cython.struct(
+    size=cython.Py_ssize_t,  # in the payload
+    single_size=cython.Py_ssize_t,  # of its SingleMessageMetadata
+    keys_size=cython.Py_ssize_t,  # of key and ordering key
+    key_size=cython.Py_ssize_t,  # as it is written
+    event_time_ms=cython.longlong,
+    value=_Slice,
+    key=_Slice,
+    ordering_key=_Slice,
+    first_property=cython.Py_ssize_t,
+    last_property=cython.Py_ssize_t,  # the place behind it
+)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _pair_size(keys: cython.pointer(_Bytes), items: cython.pointer(_Bytes), at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    key_size: cython.Py_ssize_t = keys.offsets[at + 1] - keys.offsets[at]
+    item_size: cython.Py_ssize_t = items.offsets[at + 1] - items.offsets[at]
+    return 2 + _varint_size(key_size) + key_size + _varint_size(item_size) + item_size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _measure(
+    source: RowSource, row: cython.Py_ssize_t, sequence_id: cython.ulonglong, found: cython.pointer(_Measured)
+) -> cython.bint:
+    """Whether the row can be in a batch, as far as its size does not matter."""
+    size: cython.Py_ssize_t
+    pair: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    time_us: cython.longlong
+    if source._deliver_at.data != cython.NULL and _is_valid(source._deliver_at.valid, source._deliver_at.bit + row):
+        return False
+    found.value = _slice(cython.address(source._value), row)
+    size = 1 + _varint_size(found.value.size) + 1 + _varint_size(sequence_id)
+    if found.value.data == cython.NULL:
+        size += 2
+    found.keys_size = 0
+    found.key_size = 0
+    found.key = _slice(cython.address(source._key), row)
+    if found.key.data != cython.NULL:
+        found.key_size = found.key.size
+        if source._is_base64:
+            found.key_size = _base64_size(found.key.size)
+            size += 2
+        size += 1 + _varint_size(found.key_size) + found.key_size
+        found.keys_size = found.key_size
+    found.ordering_key = _slice(cython.address(source._ordering_key), row)
+    if found.ordering_key.data != cython.NULL:
+        size += 1 + _varint_size(found.ordering_key.size) + found.ordering_key.size
+        found.keys_size += found.ordering_key.size
+    found.event_time_ms = 0
+    if source._event_time.data != cython.NULL and _is_valid(source._event_time.valid, source._event_time.bit + row):
+        time_us = source._event_time.data[row]
+        if time_us < _MICROSECONDS_A_MS:
+            return False
+        found.event_time_ms = time_us // _MICROSECONDS_A_MS
+        size += 1 + _varint_size(found.event_time_ms)
+    found.first_property = 0
+    found.last_property = 0
+    if source._properties.offsets != cython.NULL and _is_valid(source._properties.valid, source._properties.bit + row):
+        found.first_property = source._properties.offsets[row]
+        found.last_property = source._properties.offsets[row + 1]
+        for at in range(found.first_property, found.last_property):
+            if not _is_valid(source._property_items.valid, source._property_items.bit + at):
+                return False
+            pair = _pair_size(cython.address(source._property_keys), cython.address(source._property_items), at)
+            size += 1 + _varint_size(pair) + pair
+    found.single_size = size
+    found.size = 4 + size + found.value.size
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _write(
+    source: RowSource, found: cython.pointer(_Measured), sequence_id: cython.ulonglong, out: cython.p_uchar
+) -> cython.void:
+    at: cython.Py_ssize_t
+    text: _Slice
+    out[0] = cython.cast(cython.uchar, found.single_size >> 24 & 0xFF)
+    out[1] = cython.cast(cython.uchar, found.single_size >> 16 & 0xFF)
+    out[2] = cython.cast(cython.uchar, found.single_size >> 8 & 0xFF)
+    out[3] = cython.cast(cython.uchar, found.single_size & 0xFF)
+    out += 4
+    for at in range(found.first_property, found.last_property):
+        out[0] = 0x0A
+        out = _put_varint(
+            out + 1, _pair_size(cython.address(source._property_keys), cython.address(source._property_items), at)
+        )
+        text = _slice(cython.address(source._property_keys), at)
+        out = _put_bytes(out, 0x0A, text.data, text.size)
+        text = _slice(cython.address(source._property_items), at)
+        out = _put_bytes(out, 0x12, text.data, text.size)
+    if found.key.data != cython.NULL:
+        if source._is_base64:
+            out[0] = 0x12
+            out = _put_varint(out + 1, found.key_size)
+            out = _put_base64(out, found.key.data, found.key.size)
+        else:
+            out = _put_bytes(out, 0x12, found.key.data, found.key.size)
+    out[0] = 0x18
+    out = _put_varint(out + 1, found.value.size)
+    if found.event_time_ms:
+        out[0] = 0x28
+        out = _put_varint(out + 1, found.event_time_ms)
+    if source._is_base64 and found.key.data != cython.NULL:
+        out[0] = 0x30
+        out[1] = 1
+        out += 2
+    if found.ordering_key.data != cython.NULL:
+        out = _put_bytes(out, 0x3A, found.ordering_key.data, found.ordering_key.size)
+    out[0] = 0x40
+    out = _put_varint(out + 1, sequence_id)
+    if found.value.data == cython.NULL:
+        out[0] = 0x48
+        out[1] = 1
+        out += 2
+    else:
+        memcpy(out, found.value.data, found.value.size)
+
+
+@cython.cclass
+class _Block:
+    """Memory that a buffer has taken over."""
+
+    pointer: cython.p_void
+
+    def __dealloc__(self):
+        free(self.pointer)
+
+
+@cython.cclass
+class BatchPayload:
+    """As `_encode_python.BatchPayload`. The payload begins behind `HEAD_ROOM_BYTES` of free space."""
+
+    rows = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    nbytes = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    stop = cython.declare(cython.int, visibility="readonly")
+    first = cython.declare(tuple, visibility="readonly")
+    _max_bytes: cython.Py_ssize_t
+    _max_rows: cython.Py_ssize_t
+    _by_key: cython.bint
+    _block: cython.p_uchar
+    _capacity: cython.Py_ssize_t
+    _hint: cython.Py_ssize_t
+    _first_keys_size: cython.Py_ssize_t
+
+    def __cinit__(self, *, max_bytes, max_rows, by_key):
+        self._max_bytes = max_bytes
+        self._max_rows = max_rows
+        self._by_key = by_key
+        self._hint = _FIRST_BYTES
+        self.clear()
+
+    def __dealloc__(self):
+        free(self._block)
+
+    def clear(self):
+        """As `_encode_python.BatchPayload.clear`."""
+        self.rows = 0
+        self.nbytes = 0
+        self.stop = _TAKEN
+        self.first = (None, False, None)
+        self._first_keys_size = 0
+
+    def append(
+        self,
+        source: RowSource,
+        order,
+        begin: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        sequence_id: cython.ulonglong,
+    ):
+        """As `_encode_python.BatchPayload.append`."""
+        view: cython.Py_buffer
+        indices: cython.p_int = cython.NULL
+        if order is None:
+            return self._append(source, indices, begin, end, sequence_id)
+        PyObject_GetBuffer(order, cython.address(view), PyBUF_SIMPLE)
+        try:
+            return self._append(source, cython.cast(cython.p_int, view.buf), begin, end, sequence_id)
+        finally:
+            PyBuffer_Release(cython.address(view))
+
+    @cython.cfunc
+    def _append(
+        self,
+        source: RowSource,
+        order: cython.p_int,
+        begin: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        sequence_id: cython.ulonglong,
+    ) -> cython.Py_ssize_t:
+        found: _Measured
+        at: cython.Py_ssize_t = begin
+        row: cython.Py_ssize_t
+        self.stop = _TAKEN
+        while at < end:
+            row = at if order == cython.NULL else order[at]
+            if (
+                not _measure(source, row, sequence_id, cython.address(found))
+                or found.size + found.keys_size > self._max_bytes
+            ):
+                self.stop = _ALONE
+                break
+            if self.rows == 0:
+                self.first = _first_of(source, cython.address(found))
+                self._first_keys_size = found.keys_size
+            elif (
+                self.rows >= self._max_rows
+                or self.nbytes + found.size + self._first_keys_size > self._max_bytes
+                or (self._by_key and not self._has_same_key(source, cython.address(found)))
+            ):
+                self.stop = _FULL
+                break
+            if _HEAD_ROOM + self.nbytes + found.size > self._capacity:
+                self._make_room(found.size)
+            _write(source, cython.address(found), sequence_id, self._block + _HEAD_ROOM + self.nbytes)
+            self.nbytes += found.size
+            self.rows += 1
+            sequence_id += 1
+            at += 1
+        return at
+
+    @cython.cfunc
+    def _make_room(self, size: cython.Py_ssize_t):
+        capacity: cython.Py_ssize_t = max(self._hint, 2 * self._capacity, _HEAD_ROOM + self.nbytes + size)
+        grown: cython.p_void = realloc(self._block, capacity)
+        if not grown:
+            raise MemoryError
+        self._block = cython.cast(cython.p_uchar, grown)
+        self._capacity = capacity
+
+    @cython.cfunc
+    def _has_same_key(self, source: RowSource, found: cython.pointer(_Measured)) -> cython.bint:
+        key, _, ordering_key = self.first
+        mine = key if ordering_key is None else ordering_key
+        if found.ordering_key.data != cython.NULL:
+            return mine is not None and _equals(mine, found.ordering_key.data, found.ordering_key.size)
+        if found.key.data == cython.NULL:
+            return mine is None
+        if source._is_base64:
+            return mine == _base64_of(found)
+        return mine is not None and _equals(mine, found.key.data, found.key.size)
+
+    def view(self):
+        """As `_encode_python.BatchPayload.view`."""
+        if not self.nbytes:
+            return memoryview(b"")
+        return PyMemoryView_FromMemory(cython.cast(cython.p_char, self._block + _HEAD_ROOM), self.nbytes, PyBUF_READ)
+
+    def take(self, head: bytes):
+        """As `_encode_python.BatchPayload.take`; not copied where there is room for the head."""
+        size: cython.Py_ssize_t = len(head)
+        if size > _HEAD_ROOM or not self._block:
+            joined = memoryview(head + bytes(self.view()))
+            self.clear()
+            return joined
+        memcpy(self._block + _HEAD_ROOM - size, PyBytes_AS_STRING(head), size)
+        block: _Block = _Block.__new__(_Block)
+        block.pointer = self._block
+        self._block = cython.NULL
+        self._capacity = 0
+        end: cython.Py_ssize_t = _HEAD_ROOM + self.nbytes
+        # The next one will be about as large.
+        self._hint = max(end, _FIRST_BYTES)
+        self.clear()
+        buffer = pa.foreign_buffer(cython.cast(cython.size_t, block.pointer), end, block)
+        return memoryview(buffer)[_HEAD_ROOM - size :]
+
+
+@cython.cfunc
+def _equals(mine: bytes, data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.bint:
+    return PyBytes_GET_SIZE(mine) == size and memcmp(PyBytes_AS_STRING(mine), data, size) == 0
+
+
+@cython.cfunc
+def _bytes_of(text: _Slice):
+    if text.data == cython.NULL:
+        return None
+    return PyBytes_FromStringAndSize(cython.cast(cython.p_char, text.data), text.size)
+
+
+@cython.cfunc
+def _base64_of(found: cython.pointer(_Measured)):
+    encoded: bytes = PyBytes_FromStringAndSize(cython.NULL, found.key_size)
+    _put_base64(cython.cast(cython.p_uchar, PyBytes_AS_STRING(encoded)), found.key.data, found.key.size)
+    return encoded
+
+
+@cython.cfunc
+def _first_of(source: RowSource, found: cython.pointer(_Measured)):
+    has_key: cython.bint = found.key.data != cython.NULL
+    key = _base64_of(found) if has_key and source._is_base64 else _bytes_of(found.key)
+    return key, has_key and source._is_base64, _bytes_of(found.ordering_key)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _java_string_hash(data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.uint:
+    result: cython.uint = 0
+    point: cython.uint
+    more: cython.int
+    at: cython.Py_ssize_t = 0
+    while at < size:
+        point = data[at]
+        at += 1
+        if point >= 0x80:
+            # Arrow's text is UTF-8, which is relied upon.
+            more = 1
+            if point >= 0xF0:
+                more = 3
+                point &= 0x07
+            elif point >= 0xE0:
+                more = 2
+                point &= 0x0F
+            else:
+                point &= 0x1F
+            while more and at < size:
+                point = (point << 6) | (data[at] & 0x3F)
+                at += 1
+                more -= 1
+        if point >= 0x10000:
+            point -= 0x10000
+            result = 31 * result + (0xD800 | (point >> 10))
+            point = 0xDC00 | (point & 0x3FF)
+        result = 31 * result + point
+    return result
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _mixed(word: cython.uint) -> cython.uint:
+    word *= cython.cast(cython.uint, 0xCC9E2D51)
+    word = (word << 15) | (word >> 17)
+    return word * cython.cast(cython.uint, 0x1B873593)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _murmur3_32(data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.uint:
+    result: cython.uint = 0
+    word: cython.uint
+    at: cython.Py_ssize_t = 0
+    i: cython.Py_ssize_t
+    while at + 4 <= size:
+        word = 0
+        for i in range(4):
+            word |= cython.cast(cython.uint, data[at + i]) << (8 * i)
+        result ^= _mixed(word)
+        result = (result << 13) | (result >> 19)
+        result = result * 5 + cython.cast(cython.uint, 0xE6546B64)
+        at += 4
+    if at < size:
+        word = 0
+        for i in range(size - at):
+            word |= cython.cast(cython.uint, data[at + i]) << (8 * i)
+        result ^= _mixed(word)
+    result ^= cython.cast(cython.uint, size)
+    result = (result ^ (result >> 16)) * cython.cast(cython.uint, 0x85EBCA6B)
+    result = (result ^ (result >> 13)) * cython.cast(cython.uint, 0xC2B2AE35)
+    return result ^ (result >> 16)
+
+
+@cython.ccall
+def hashes_of(keys, hashing: cython.int):
+    """As `_encode_python.hashes_of`."""
+    column: _Bytes
+    _bind_bytes(cython.address(column), keys)
+    rows: cython.Py_ssize_t = len(keys)
+    is_base64: cython.bint = pa.types.is_binary(keys.type)
+    is_java: cython.bint = hashing == JAVA_STRING_HASH
+    found = array("i", bytes(4 * rows))
+    view: cython.Py_buffer
+    hashes: cython.p_int
+    text: _Slice
+    scratch: cython.p_uchar = cython.NULL
+    grown: cython.p_void
+    capacity: cython.Py_ssize_t = 0
+    row: cython.Py_ssize_t
+    value: cython.uint
+    PyObject_GetBuffer(found, cython.address(view), PyBUF_SIMPLE)
+    try:
+        hashes = cython.cast(cython.p_int, view.buf)
+        for row in range(rows):
+            text = _slice(cython.address(column), row)
+            if text.data == cython.NULL:
+                hashes[row] = -1
+                continue
+            if is_base64:
+                if _base64_size(text.size) > capacity:
+                    capacity = 2 * _base64_size(text.size)
+                    grown = realloc(scratch, capacity)
+                    if not grown:
+                        raise MemoryError
+                    scratch = cython.cast(cython.p_uchar, grown)
+                _put_base64(scratch, text.data, text.size)
+                text.size = _base64_size(text.size)
+                text.data = scratch
+            value = _java_string_hash(text.data, text.size) if is_java else _murmur3_32(text.data, text.size)
+            hashes[row] = cython.cast(cython.int, value & 0x7FFFFFFF)
+    finally:
+        free(scratch)
+        PyBuffer_Release(cython.address(view))
+    return found
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _partition_of(
+    wanted: cython.p_int,
+    valid: cython.p_uchar,
+    bit: cython.Py_ssize_t,
+    hashes: cython.p_int,
+    row: cython.Py_ssize_t,
+    partitions: cython.int,
+) -> cython.int:
+    """-2 for one that does not exist."""
+    if wanted != cython.NULL and _is_valid(valid, bit + row):
+        return wanted[row] if 0 <= wanted[row] < partitions else -2
+    if hashes != cython.NULL and hashes[row] >= 0:
+        return hashes[row] % partitions
+    return _NO_PARTITION
+
+
+@cython.ccall
+def group_rows(explicit, hashes, order, rows: cython.Py_ssize_t, partitions: cython.int):
+    """As `_encode_python.group_rows`."""
+    wanted: cython.p_int = cython.NULL
+    valid: cython.p_uchar = cython.NULL
+    bit: cython.Py_ssize_t = 0
+    if explicit is not None:
+        buffers = explicit.buffers()
+        bit = explicit.offset
+        wanted = cython.cast(cython.p_int, _address(buffers[1]))
+        if wanted != cython.NULL:
+            wanted += bit
+        if explicit.null_count:
+            valid = cython.cast(cython.p_uchar, _address(buffers[0]))
+    indices = array("i", bytes(4 * rows))
+    counts: cython.p_longlong = cython.cast(cython.p_longlong, calloc(partitions + 2, 8))
+    hashes_view: cython.Py_buffer
+    order_view: cython.Py_buffer
+    indices_view: cython.Py_buffer
+    has_hashes: cython.bint = False
+    has_order: cython.bint = False
+    hash_at: cython.p_int = cython.NULL
+    order_at: cython.p_int = cython.NULL
+    out: cython.p_int
+    place: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    partition: cython.int
+    if counts == cython.NULL:
+        raise MemoryError
+    PyObject_GetBuffer(indices, cython.address(indices_view), PyBUF_SIMPLE)
+    try:
+        if hashes is not None:
+            PyObject_GetBuffer(hashes, cython.address(hashes_view), PyBUF_SIMPLE)
+            has_hashes = True
+            hash_at = cython.cast(cython.p_int, hashes_view.buf)
+        if order is not None:
+            PyObject_GetBuffer(order, cython.address(order_view), PyBUF_SIMPLE)
+            has_order = True
+            order_at = cython.cast(cython.p_int, order_view.buf)
+        out = cython.cast(cython.p_int, indices_view.buf)
+        # A counting sort: how many of each partition, where each begins, and each to its place.
+        for place in range(rows):
+            row = place if order_at == cython.NULL else order_at[place]
+            partition = _partition_of(wanted, valid, bit, hash_at, row, partitions)
+            if partition < _NO_PARTITION:
+                raise IndexError(row)
+            counts[partition + 2] += 1
+        for partition in range(1, partitions + 2):
+            counts[partition] += counts[partition - 1]
+        starts = [counts[partition] for partition in range(partitions + 2)]
+        for place in range(rows):
+            row = place if order_at == cython.NULL else order_at[place]
+            partition = _partition_of(wanted, valid, bit, hash_at, row, partitions)
+            out[counts[partition + 1]] = cython.cast(cython.int, row)
+            counts[partition + 1] += 1
+    finally:
+        free(counts)
+        PyBuffer_Release(cython.address(indices_view))
+        if has_hashes:
+            PyBuffer_Release(cython.address(hashes_view))
+        if has_order:
+            PyBuffer_Release(cython.address(order_view))
+    whole = memoryview(indices)
+    return [
+        (partition - 1, whole[starts[partition] : starts[partition + 1]])
+        for partition in range(partitions + 1)
+        if starts[partition + 1] > starts[partition]
+    ]

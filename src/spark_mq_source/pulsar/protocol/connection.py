@@ -1,0 +1,710 @@
+"""The state machine of one connection to a Pulsar broker or proxy: bytes and times in, events and bytes out.
+
+Everything that is true of the connection as a whole is decided here: the handshake, keep-alive both ways, renewed
+authentication, which consumers, producers and requests are open, and what must not be sent because the broker would
+drop the connection for it. What a topic is and where it lives is not.
+
+::
+
+    CONNECTING --CONNECTED--> CONNECTED --EOF, silence, error, close()--> CLOSED
+        |                                                                   ^
+        +--------------- ERROR, EOF, silence, close() ----------------------+
+
+An error that is raised by `received`, `receive_data`, `receive_eof` or `handle_timer` has closed the connection; what
+arrived before it can still be taken from `events_received`. Not safe to use from several threads at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from enum import Enum
+from typing import Final, NoReturn, TypeAlias
+
+from spark_mq_source.core.buffer import ReceiveBuffer
+from spark_mq_source.core.errors import (
+    AuthenticationError,
+    ConnectionLostError,
+    LocalProtocolError,
+    MQSourceError,
+    RemoteProtocolError,
+    ServiceNotReadyError,
+)
+from spark_mq_source.pulsar.client.authentication import Authentication
+from spark_mq_source.pulsar.protocol.commands import (
+    NO_ID,
+    Ack,
+    AckResponse,
+    ActiveConsumerChange,
+    AddPartitionToTxn,
+    AddPartitionToTxnResponse,
+    AuthChallenge,
+    AuthData,
+    AuthResponse,
+    CloseConsumer,
+    CloseProducer,
+    Command,
+    Connect,
+    Connected,
+    ConsumerStats,
+    ConsumerStatsResponse,
+    EndTxn,
+    EndTxnResponse,
+    Error,
+    FeatureFlags,
+    Flow,
+    GetLastMessageId,
+    GetLastMessageIdResponse,
+    GetTopicsOfNamespace,
+    GetTopicsOfNamespaceResponse,
+    Lookup,
+    LookupResponse,
+    Message,
+    NewTxn,
+    NewTxnResponse,
+    PartitionedMetadata,
+    PartitionedMetadataResponse,
+    Ping,
+    Pong,
+    Producer,
+    ProducerSuccess,
+    ReachedEndOfTopic,
+    Seek,
+    Send,
+    SendError,
+    SendReceipt,
+    Subscribe,
+    Success,
+    TcClientConnectRequest,
+    TcClientConnectResponse,
+    TopicMigrated,
+    UnknownCommand,
+    Unsubscribe,
+    count_messages,
+    decode_command,
+    encode_command,
+    encode_send,
+)
+from spark_mq_source.pulsar.protocol.error_codes import error_for_code
+from spark_mq_source.pulsar.protocol.wire import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    FRAME_OVERHEAD_BYTES,
+    missing_bytes,
+    take_frame,
+)
+
+__all__ = ["PROTOCOL_VERSION", "ConnectionState", "Event", "PulsarConnection", "Request"]
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL_VERSION: Final = 20
+"""What we speak. A broker sends broker entry metadata from 18 on, reads partition metadata's flag from 19 on, and says
+that a topic has migrated from 20 on (recorded from broker 4.0.8 with a client that speaks 20)."""
+
+MAX_FRAME_BYTES: Final = 256 << 20
+"""The largest frame taken, whatever message size a broker allows: a bound of memory, not of the protocol."""
+
+MAX_PERMITS: Final = (1 << 31) - 1
+"""More permits in one FLOW, or outstanding, and the broker drops the connection or stalls (seen on broker 4.0.8)."""
+
+COUNT_ABOVE_PERMITS: Final = 1 << 30
+"""Where permits begin to be counted exactly, see `_Consumer`."""
+
+Request: TypeAlias = (
+    PartitionedMetadata
+    | Lookup
+    | GetTopicsOfNamespace
+    | Subscribe
+    | Flow
+    | CloseConsumer
+    | Unsubscribe
+    | GetLastMessageId
+    | Seek
+    | ConsumerStats
+    | Ack
+    | Producer
+    | Send
+    | CloseProducer
+    | TcClientConnectRequest
+    | NewTxn
+    | AddPartitionToTxn
+    | EndTxn
+)
+"""What `PulsarConnection.send` lets pass."""
+
+Response: TypeAlias = (
+    PartitionedMetadataResponse
+    | LookupResponse
+    | GetTopicsOfNamespaceResponse
+    | GetLastMessageIdResponse
+    | ConsumerStatsResponse
+    | Success
+    | Error
+    | AckResponse
+    | ProducerSuccess
+    | TcClientConnectResponse
+    | NewTxnResponse
+    | AddPartitionToTxnResponse
+    | EndTxnResponse
+)
+
+Notice: TypeAlias = (
+    CloseConsumer | ReachedEndOfTopic | TopicMigrated | ActiveConsumerChange | SendReceipt | SendError | CloseProducer
+)
+
+Event: TypeAlias = Connected | Message | Notice | Response
+"""What `PulsarConnection.events_received` gives."""
+
+_REQUESTS: Final = (
+    PartitionedMetadata,
+    Lookup,
+    GetTopicsOfNamespace,
+    Subscribe,
+    Flow,
+    CloseConsumer,
+    Unsubscribe,
+    GetLastMessageId,
+    Seek,
+    ConsumerStats,
+    Ack,
+    Producer,
+    Send,
+    CloseProducer,
+    TcClientConnectRequest,
+    NewTxn,
+    AddPartitionToTxn,
+    EndTxn,
+)
+_RESPONSES: Final = (
+    PartitionedMetadataResponse,
+    LookupResponse,
+    GetTopicsOfNamespaceResponse,
+    GetLastMessageIdResponse,
+    ConsumerStatsResponse,
+    Success,
+    Error,
+    AckResponse,
+    ProducerSuccess,
+    TcClientConnectResponse,
+    NewTxnResponse,
+    AddPartitionToTxnResponse,
+    EndTxnResponse,
+)
+_NOTICES: Final = (
+    CloseConsumer,
+    ReachedEndOfTopic,
+    TopicMigrated,
+    ActiveConsumerChange,
+    SendReceipt,
+    SendError,
+    CloseProducer,
+)
+
+
+class ConnectionState(Enum):
+    """Where a connection is in its life."""
+
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    CLOSED = "closed"
+
+
+class _Consumer:
+    """A consumer that is open, or asked for.
+
+    `permits` is never less than what the broker still has: an entry is counted as one message, because its number of
+    messages costs a parse of its metadata, until there are so many permits that a long read of batches might seem to
+    overflow; then entries are counted exactly.
+    """
+
+    __slots__ = ("opened", "permits", "subscribed_by")
+
+    def __init__(self, subscribed_by: int) -> None:
+        self.subscribed_by = subscribed_by
+        self.opened = False
+        self.permits = 0
+
+    def took(self, message: Message) -> None:
+        self.permits -= 1 if self.permits < COUNT_ABOVE_PERMITS else count_messages(message.body)
+
+
+class _Producer:
+    """A producer that is open, or asked for."""
+
+    __slots__ = ("created_by", "opened")
+
+    def __init__(self, created_by: int) -> None:
+        self.created_by = created_by
+        self.opened = False
+
+
+class PulsarConnection:
+    """One connection; CONNECT is queued at once.
+
+    Args:
+        client_version: what we call ourselves; brokers show it in their statistics.
+        authentication: who we are; None for brokers that do not ask.
+        proxy_to_broker_url: `host:port` of the broker that the proxy at the other end is to connect us with.
+        keep_alive_ms: after so much silence a PING is sent; after twice as much the peer is dead.
+        max_frame_bytes: the largest frame taken, whatever message size the broker allows.
+        now: monotonic seconds, as everywhere here.
+
+    Attributes:
+        state: where the connection is in its life.
+        server_version: what the broker calls itself, once CONNECTED.
+        protocol_version: what the broker speaks with us, once CONNECTED.
+        feature_flags: what the broker can do beyond that, once CONNECTED.
+        max_message_bytes: the largest message the broker takes.
+
+    Raises:
+        MQSourceError: `authentication` has nothing to show.
+        LocalProtocolError: an argument does not fit the protocol.
+
+    Example:
+        >>> connection = PulsarConnection(client_version="doctest", authentication=None, now=0.0)
+        >>> len(connection.data_to_send())
+        31
+        >>> connection.receive_data(encode_command(Connected("Pulsar Server4.0.8", 19, 5242880)))
+        >>> connection.events_received()[0].server_version, connection.state.name
+        ('Pulsar Server4.0.8', 'CONNECTED')
+        >>> connection.send(Lookup("persistent://public/default/t", connection.next_request_id()))
+        >>> connection.receive_data(encode_command(Ping()))
+        >>> len(connection.data_to_send()) > 0
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        client_version: str,
+        authentication: Authentication | None,
+        proxy_to_broker_url: str | None = None,
+        keep_alive_ms: int = 30_000,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        now: float,
+    ) -> None:
+        self.state = ConnectionState.CONNECTING
+        self.server_version = ""
+        self.protocol_version = 0
+        self.feature_flags = FeatureFlags()
+        self.max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
+        self._client_version = client_version
+        self._authentication = authentication
+        self._keep_alive_seconds = keep_alive_ms / 1000
+        self._max_frame_bytes = max_frame_bytes
+        self._limit = min(max_frame_bytes, DEFAULT_MAX_MESSAGE_BYTES + FRAME_OVERHEAD_BYTES)
+        self._now = now
+        self._silent_since = now
+        self._pinged = False
+        self._paused = False
+        self._buffer = ReceiveBuffer()
+        self._missing = 0
+        self._events: list[Event] = []
+        self._unsent = bytearray()
+        self._last_request_id = 0
+        self._requests: dict[int, Request] = {}
+        self._consumers: dict[int, _Consumer] = {}
+        self._closed_by_broker: set[int] = set()
+        self._producers: dict[int, _Producer] = {}
+        self._producers_closed_by_broker: set[int] = set()
+        self._closed_by: str = ""
+        self._shown = b"" if authentication is None else authentication.auth_data(None)
+        self._unsent += encode_command(
+            Connect(
+                client_version=client_version,
+                auth_data=None if authentication is None else self._shown,
+                protocol_version=PROTOCOL_VERSION,
+                auth_method_name=None if authentication is None else authentication.method_name,
+                proxy_to_broker_url=proxy_to_broker_url,
+                feature_flags=FeatureFlags(
+                    supports_auth_refresh=True,
+                    supports_broker_entry_metadata=True,
+                    supports_get_partitioned_metadata_without_auto_creation=True,
+                ),
+            )
+        )
+
+    @property
+    def principal(self) -> str:
+        """Who we are to the broker, for an error; without a secret."""
+        return "nobody in particular" if self._authentication is None else self._authentication.principal(self._shown)
+
+    # What goes out.
+
+    def next_request_id(self) -> int:
+        """An id that no request of this connection has had from here."""
+        self._last_request_id += 1
+        return self._last_request_id
+
+    def send(self, command: Command) -> None:
+        """Queues a command.
+
+        A FLOW for a consumer that the broker has closed meanwhile is dropped: it crossed CLOSE_CONSUMER on the way.
+
+        Raises:
+            LocalProtocolError: not connected, not a command of clients, or one for which the broker would drop the
+                connection or never answer: a request id in use, FLOW of 0 or beyond 2^31-1 permits, an id of a consumer
+                that is in use (SUBSCRIBE) or unknown (FLOW, ACK, CONSUMER_STATS), or of a producer that is in use
+                (PRODUCER) or not open (SEND), a SEND larger than the broker takes.
+            ServiceNotReadyError: ACK or CONSUMER_STATS for a consumer, or SEND on a producer, that the broker has
+                closed: open it again.
+        """
+        if self.state is not ConnectionState.CONNECTED:
+            why = "before CONNECTED" if self.state is ConnectionState.CONNECTING else f"after {self._closed_by}"
+            msg = f"{type(command).__name__} sent {why}"
+            raise LocalProtocolError(msg)
+        if type(command) is Send:
+            self._send_entry(command)
+            return
+        if not isinstance(command, _REQUESTS):
+            msg = f"{type(command).__name__} is not for users of a connection to send"
+            raise LocalProtocolError(msg)
+        request_id = None if isinstance(command, Flow | Send) else command.request_id
+        if request_id in self._requests:
+            msg = f"{command} has the request id of {self._requests[request_id]}, which is not answered yet"
+            raise LocalProtocolError(msg)
+        consumer = self._consumer_for(command)
+        if isinstance(command, Flow):
+            if consumer is None:
+                logger.debug("%s not sent: the broker has closed the consumer", command)
+                return
+            self._check_flow(command, consumer)
+        data = encode_command(command)
+        self._unsent += data
+        if request_id is not None:
+            self._requests[request_id] = command
+        self._note_sent(command, consumer)
+
+    def _note_sent(self, command: Request, consumer: _Consumer | None) -> None:
+        match command:
+            case Subscribe():
+                self._consumers[command.consumer_id] = _Consumer(command.request_id)
+                self._closed_by_broker.discard(command.consumer_id)
+            case CloseConsumer() | Unsubscribe():
+                self._consumers.pop(command.consumer_id, None)
+            case Flow() if consumer is not None:
+                consumer.permits += command.message_permits
+            case Producer():
+                self._producers[command.producer_id] = _Producer(command.request_id)
+                self._producers_closed_by_broker.discard(command.producer_id)
+            case CloseProducer():
+                self._producers.pop(command.producer_id, None)
+
+    def _send_entry(self, send: Send) -> None:
+        producer = self._producers.get(send.producer_id)
+        if producer is None and send.producer_id in self._producers_closed_by_broker:
+            # Sent all the same it would be ignored, without a word (seen on broker 4.0.8).
+            msg = f"SEND {send.sequence_id}: the broker has closed producer {send.producer_id} meanwhile; open it again"
+            raise ServiceNotReadyError(msg)
+        if producer is None or not producer.opened:
+            msg = f"SEND {send.sequence_id} is on producer {send.producer_id}, which is not open on this connection"
+            raise LocalProtocolError(msg)
+        if len(send.body) > self.max_message_bytes:
+            msg = (
+                f"SEND {send.sequence_id} has {len(send.body)} bytes: a broker drops the connection for more than its "
+                f"{self.max_message_bytes}"
+            )
+            raise LocalProtocolError(msg)
+        self._unsent += encode_send(send)
+        self._unsent += send.body
+
+    def data_to_send(self) -> bytes:
+        """What is to be sent now; each byte is handed out once."""
+        data = bytes(self._unsent)
+        self._unsent.clear()
+        return data
+
+    def close(self) -> None:
+        """Nothing more is sent or taken; nothing is said to the broker, which sees the end of the stream."""
+        self._close("the connection was closed here")
+
+    # What comes in.
+
+    def writable(self, hint_bytes: int) -> memoryview:
+        """Free space to receive into, at least `hint_bytes`, more where a large frame has begun; see `received`."""
+        return self._buffer.writable(max(hint_bytes, self._missing))
+
+    def received(self, n: int, now: float) -> None:
+        """The first `n` bytes of `writable()` were filled at `now`.
+
+        Raises:
+            RemoteProtocolError: they are not what a broker sends.
+            AuthenticationError: the broker did not accept who we are.
+            BrokerError: the broker refused the connection for another reason.
+            LocalProtocolError: the connection is closed.
+        """
+        if self.state is ConnectionState.CLOSED:
+            msg = f"bytes received after {self._closed_by}"
+            raise LocalProtocolError(msg)
+        self._buffer.commit(n)
+        self._now = now
+        if n:
+            self._silent_since = now
+            self._pinged = False
+        try:
+            self._parse()
+        except MQSourceError as error:
+            self._close(f"an error ({error})")
+            raise
+
+    def receive_data(self, data: bytes | memoryview, now: float | None = None) -> None:
+        """The same with a copy of `data`; without `now` no time has passed.
+
+        Raises:
+            RemoteProtocolError: it is not what a broker sends.
+            AuthenticationError: the broker did not accept who we are.
+            BrokerError: the broker refused the connection for another reason.
+            LocalProtocolError: the connection is closed.
+        """
+        self.writable(len(data))[: len(data)] = data
+        self.received(len(data), self._now if now is None else now)
+
+    def receive_eof(self) -> None:
+        """The peer has closed its side.
+
+        Raises:
+            ConnectionLostError: always, unless the connection is closed already; says what was left open.
+        """
+        if self.state is ConnectionState.CLOSED:
+            return
+        if self.state is ConnectionState.CONNECTING:
+            self._lose(
+                "the peer closed the connection before it answered CONNECT; is this the binary port of a Pulsar "
+                "broker, the plain one for pulsar:// (6650 unless configured), the TLS one for pulsar+ssl:// (6651)?"
+            )
+        self._lose(f"the broker closed the connection{self._left_open()}")
+
+    def events_received(self) -> list[Event]:
+        """What arrived since the last call, in order. Handshake, PING and authentication are already answered."""
+        events = self._events
+        self._events = []
+        return events
+
+    # Time.
+
+    @property
+    def paused(self) -> bool:
+        """Whether the shell does not read now; silence then proves nothing, but PINGs are still sent.
+
+        Anything we send keeps the broker from taking us for dead, though it sees no PONG from us.
+        """
+        return self._paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        if paused != self._paused:
+            self._paused = paused
+            # What the peer has said meanwhile is not read yet: the next interval begins anew.
+            self._pinged = False
+            self._silent_since = max(self._silent_since, self._now)
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` wants to be called; None once closed."""
+        if self.state is ConnectionState.CLOSED:
+            return None
+        intervals = 2 if self._pinged or self.state is ConnectionState.CONNECTING else 1
+        return self._silent_since + intervals * self._keep_alive_seconds
+
+    def handle_timer(self, now: float) -> None:
+        """Sends a PING after one interval of silence; does nothing before `next_timer()`.
+
+        Raises:
+            ConnectionLostError: the second interval has passed as well.
+        """
+        timer = self.next_timer()
+        self._now = max(self._now, now)
+        if timer is None or now < timer:
+            return
+        if self.state is ConnectionState.CONNECTING:
+            self._lose(f"no answer to CONNECT for {now - self._silent_since:.0f} s")
+        if self._pinged:
+            self._lose(f"the broker was silent for {now - self._silent_since:.0f} s, even to PING{self._left_open()}")
+        self._unsent += encode_command(Ping())
+        if self._paused:
+            self._silent_since = now
+        else:
+            self._pinged = True
+
+    # Inside.
+
+    def _parse(self) -> None:
+        buffer, events, consumers = self._buffer, self._events, self._consumers
+        data = buffer.peek(len(buffer))
+        assert data is not None  # noqa: S101 - for mypy: as many as there are
+        offset = 0
+        try:
+            while (frame := take_frame(data, offset, self._limit)) is not None:
+                offset += frame.size
+                command = decode_command(frame)
+                if type(command) is Message:
+                    consumer = consumers.get(command.consumer_id)
+                    if consumer is not None and consumer.opened:
+                        consumer.took(command)
+                        events.append(command)
+                    else:
+                        self._take_stray(command)
+                else:
+                    self._take(command)
+            self._missing = missing_bytes(data, offset)
+        finally:
+            buffer.take(offset)
+
+    def _take_stray(self, message: Message) -> None:
+        if self.state is not ConnectionState.CONNECTED:
+            msg = "a MESSAGE before CONNECTED"
+            raise RemoteProtocolError(msg)
+        # Closing a consumer does not call back what is under way to it.
+        logger.debug("a message for consumer %d, which is not open, was dropped", message.consumer_id)
+
+    def _take(self, command: Command) -> None:
+        match command:
+            case Ping():
+                self._unsent += encode_command(Pong())
+            case Pong():
+                pass
+            case UnknownCommand():
+                logger.debug("a command of type %d was ignored", command.command_type)
+            case AuthChallenge():
+                self._answer_challenge(command)
+            case Error() if self.state is ConnectionState.CONNECTING or command.request_id == NO_ID:
+                raise error_for_code(command.error, command.message, self._connecting_as if self._connecting else "")
+            case Connected():
+                self._take_connected(command)
+            case _ if self._connecting:
+                msg = f"the broker sent {type(command).__name__} before CONNECTED"
+                raise RemoteProtocolError(msg)
+            case _ if isinstance(command, _RESPONSES):
+                self._take_response(command)
+            case _ if isinstance(command, _NOTICES):
+                self._take_notice(command)
+            case _:
+                msg = f"the broker sent {type(command).__name__}, which only clients send"
+                raise RemoteProtocolError(msg)
+
+    @property
+    def _connecting(self) -> bool:
+        return self.state is ConnectionState.CONNECTING
+
+    @property
+    def _connecting_as(self) -> str:
+        return "connecting" if self._authentication is None else f"connecting as {self.principal}"
+
+    def _take_connected(self, connected: Connected) -> None:
+        if not self._connecting:
+            logger.debug("a second CONNECTED was ignored")
+            return
+        self.state = ConnectionState.CONNECTED
+        self.server_version = connected.server_version
+        self.protocol_version = connected.protocol_version
+        self.feature_flags = connected.feature_flags or FeatureFlags()
+        if connected.max_message_size is not None:
+            if connected.max_message_size <= 0:
+                msg = f"the broker takes messages of {connected.max_message_size} bytes: that is no broker"
+                raise RemoteProtocolError(msg)
+            self.max_message_bytes = connected.max_message_size
+            self._limit = min(self._max_frame_bytes, connected.max_message_size + FRAME_OVERHEAD_BYTES)
+        self._events.append(connected)
+
+    def _take_notice(self, notice: Notice) -> None:
+        if isinstance(notice, CloseConsumer) and self._consumers.pop(notice.consumer_id, None) is not None:
+            self._closed_by_broker.add(notice.consumer_id)
+        if isinstance(notice, CloseProducer) and self._producers.pop(notice.producer_id, None) is not None:
+            self._producers_closed_by_broker.add(notice.producer_id)
+        self._events.append(notice)
+
+    def _take_response(self, response: Response) -> None:
+        if isinstance(response, ProducerSuccess) and not response.producer_ready:
+            # It waits for its turn, and so does the request: this same answer comes again.
+            logger.info("producer %s waits until it may be exclusive", response.producer_name)
+            return
+        request = None if response.request_id is None else self._requests.pop(response.request_id, None)
+        if isinstance(request, Subscribe):
+            consumer = self._consumers.get(request.consumer_id)
+            # The consumer may have been closed, and its id taken anew, before the answer came.
+            if consumer is not None and consumer.subscribed_by == request.request_id:
+                if isinstance(response, Success):
+                    consumer.opened = True
+                else:
+                    del self._consumers[request.consumer_id]
+        elif isinstance(request, Producer):
+            producer = self._producers.get(request.producer_id)
+            if producer is not None and producer.created_by == request.request_id:
+                if isinstance(response, ProducerSuccess):
+                    producer.opened = True
+                else:
+                    del self._producers[request.producer_id]
+        self._events.append(response)
+
+    def _answer_challenge(self, challenge: AuthChallenge) -> None:
+        asked = "" if challenge.challenge is None else challenge.challenge.auth_method_name
+        if self._authentication is None:
+            msg = (
+                f"the broker asks for authentication{f' by {asked}' if asked else ''}: set authToken, authTokenFile, "
+                f"authTokenSupplier, authIssuerUrl, authBasicUser with authBasicPassword, or clientCert with clientKey"
+            )
+            raise AuthenticationError(msg)
+        method = self._authentication.method_name
+        if asked and asked != method:
+            msg = f"the broker asks for authentication by {asked}, the options are for {method}"
+            raise AuthenticationError(msg)
+        asked_with = b"" if challenge.challenge is None else challenge.challenge.auth_data
+        self._shown = self._authentication.auth_data(asked_with)
+        response = AuthData(method, self._shown)
+        self._unsent += encode_command(AuthResponse(self._client_version, response, PROTOCOL_VERSION))
+
+    def _consumer_for(self, command: Request) -> _Consumer | None:
+        """The consumer a command is for, checked; None where there is none or it need not be open."""
+        match command:
+            case Subscribe():
+                if command.consumer_id in self._consumers:
+                    msg = f"{command} has the id of a consumer that is open"
+                    raise LocalProtocolError(msg)
+                return None
+            case Producer() if command.producer_id in self._producers:
+                msg = f"{command} has the id of a producer that is open"
+                raise LocalProtocolError(msg)
+            case Flow() | Ack() | ConsumerStats():
+                consumer = self._consumers.get(command.consumer_id)
+            case _:
+                return None
+        # CONSUMER_STATS must find the consumer; the others may follow SUBSCRIBE without waiting for its answer.
+        if consumer is not None and (consumer.opened or not isinstance(command, ConsumerStats)):
+            return consumer
+        if command.consumer_id not in self._closed_by_broker:
+            msg = f"{command} is for a consumer that is not open on this connection"
+            raise LocalProtocolError(msg)
+        if not isinstance(command, Flow):
+            msg = f"{command}: the broker has closed this consumer meanwhile; subscribe again"
+            raise ServiceNotReadyError(msg)
+        return None
+
+    @staticmethod
+    def _check_flow(flow: Flow, consumer: _Consumer) -> None:
+        if not 1 <= flow.message_permits <= MAX_PERMITS:
+            msg = f"{flow}: a broker drops the connection unless permits are 1 to {MAX_PERMITS}"
+            raise LocalProtocolError(msg)
+        if consumer.permits + flow.message_permits > MAX_PERMITS:
+            msg = f"{flow}: with {consumer.permits} outstanding the broker's sum of permits would overflow"
+            raise LocalProtocolError(msg)
+
+    def _left_open(self) -> str:
+        """What the end of the connection leaves unanswered, for an error."""
+        kinds = Counter(type(request).__name__ for request in self._requests.values())
+        parts = [f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items()]
+        text = f" while {', '.join(parts)} waited for an answer" if parts else ""
+        for count, what in ((len(self._consumers), "consumers"), (len(self._producers), "producers")):
+            if count:
+                text += f"{' and' if text else ' while'} {count} {what} were open"
+        if len(self._buffer):
+            text += f" ({len(self._buffer)} bytes of an unfinished frame received)"
+        return text
+
+    def _lose(self, reason: str) -> NoReturn:
+        self._close(f"the connection was lost ({reason})")
+        raise ConnectionLostError(reason)
+
+    def _close(self, reason: str) -> None:
+        if self.state is not ConnectionState.CLOSED:
+            self.state = ConnectionState.CLOSED
+            self._closed_by = reason
+            self._unsent.clear()

@@ -1,0 +1,1 @@
+"""Reading Pulsar: batches, streams, and what bounds them."""

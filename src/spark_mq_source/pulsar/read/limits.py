@@ -1,0 +1,498 @@
+"""How much of what waits one trigger takes: limits in entries, rows and bytes become the positions where it ends.
+
+A broker delivers entries and positions count entries, so a limit in entries is exact (on 2.10, which does not tell
+where a ledger ends, a trigger that comes to the end of one takes fewer). How many rows and bytes entries
+hold no position tells: it is measured, at each trigger that has such a limit, from
+
+- the broker's index of messages, where the broker keeps one and shows it to clients: the rows between two entries;
+- the sizes of ledgers, where there is `adminUrl`: the bytes per entry of the ledgers that are read;
+- else the entries themselves: the first one, the one that the trigger would end with, and those of earlier triggers.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import pyarrow as pa
+
+from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError
+from spark_mq_source.pulsar.client.client import Ledger, PulsarClient
+from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.payload.messages import EntryDecoder
+from spark_mq_source.pulsar.protocol import commands
+from spark_mq_source.pulsar.read.reader import MOST_IN_ENTRY
+
+__all__ = ["Limiter", "ProgressGuard", "share_out"]
+
+logger = logging.getLogger(__name__)
+
+END_OF_LEDGER = 2**62
+"""An entry past the end of any ledger: a consumer opened there tells how long its ledger is (seen on 4.0.8)."""
+
+ROUNDS = 4
+"""How often the entry at an end is looked at, and the end moved by what it tells, before it is taken as it is."""
+
+REMEMBERED_ENTRIES = 16
+"""How many entries the average of what was seen follows, about: few enough to keep up with a producer that changes."""
+
+CHECKED_TRIGGERS = 16
+"""Every how many triggers within one closed ledger an end is checked; of the first ones the 2nd, 4th and 8th is."""
+
+_INDEX = pa.schema([("broker_index", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """An entry that was looked at.
+
+    Attributes:
+        asked: the position that it is the first entry at or after.
+        messages: how many it holds.
+        stored_bytes: what it takes on the broker: compressed, with its metadata.
+        index: the broker's number of its last message; None where the broker shows none.
+    """
+
+    asked: Position
+    messages: int
+    stored_bytes: int
+    index: int | None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What waits in one topic-partition, how much of it the trigger would take, and what is known of its size.
+
+    Attributes:
+        start: the last position read.
+        end: the last one that could be read now.
+        entries: how many are between the two.
+        share: how many of them to take.
+        cut: where those end.
+        samples: entries that were looked at.
+        ledgers: the topic-partition's, where the admin interface told.
+    """
+
+    start: Position
+    end: Position
+    entries: int
+    share: int = 0
+    cut: Position = EARLIEST
+    samples: list[_Sample] = field(default_factory=list)
+    ledgers: Sequence[Ledger] = ()
+
+    @property
+    def first(self) -> Position:
+        """Where the first entry is, or after that; a start within a batch has part of its entry still to be read."""
+        return _first_wanted(self.start)
+
+    @property
+    def inside(self) -> list[_Sample]:
+        """The samples of what the trigger would take, in order."""
+        taken = (sample for sample in self.samples if sample.asked <= self.cut)
+        return sorted(taken, key=operator.attrgetter("asked"))
+
+
+class Limiter:
+    """Moves the ends of a trigger back until it is within the limits of the options. Used by one thread.
+
+    Args:
+        client: looks at entries and ledgers; its owner closes it.
+        options: the query's options.
+    """
+
+    def __init__(self, client: PulsarClient, options: PulsarOptions) -> None:
+        self._client = client
+        self._options = options
+        # CONSUMER_STATS for a consumer that was just unloaded costs the connection (seen on 4.0.8).
+        self._statistics = PulsarClient(options)
+        self._ledger_ends: dict[tuple[TopicPartition, int], int] = {}
+        # The first entry for delivery after the last one of a ledger.
+        self._following: dict[tuple[TopicPartition, Position], Position] = {}
+        # Messages and bytes of an entry, on average.
+        self._seen: dict[TopicPartition, tuple[float, float]] = {}
+        self._served: TopicPartition | None = None
+        self._asks_admin = options.admin_url is not None
+
+    def close(self) -> None:
+        """Closes the connection of its own."""
+        self._statistics.close()
+
+    def following(self, tp: TopicPartition, position: Position) -> Position | None:
+        """The first entry for delivery after a position where a trigger ended with a ledger; None where unknown."""
+        return self._following.get((tp, position))
+
+    def forget_before(self, starts: Mapping[TopicPartition, Position]) -> None:
+        """Drops what is known of earlier ledgers, and of other topic-partitions."""
+        ends = self._ledger_ends.items()
+        self._ledger_ends = {at: last for at, last in ends if at[0] in starts and at[1] >= starts[at[0]].ledger}
+        self._following = {at: after for at, after in self._following.items() if at[1] >= starts.get(at[0], LATEST)}
+        self._seen = {tp: seen for tp, seen in self._seen.items() if tp in starts}
+
+    def limit(
+        self, starts: Mapping[TopicPartition, Position], ends: Mapping[TopicPartition, Position]
+    ) -> dict[TopicPartition, Position]:
+        """`ends`, moved back as far as the limits ask for: shares go by backlog, and none starves.
+
+        At least one entry is let through, however much it holds.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        options = self._options
+        by_size = options.max_rows_per_trigger is not None or options.max_bytes_per_trigger is not None
+        behind = [tp for tp in sorted(ends) if starts[tp] < ends[tp]]
+        if not behind or not (by_size or options.max_entries_per_trigger is not None):
+            return dict(ends)
+        backlogs = self._statistics.fetch_backlogs({tp: starts[tp] for tp in behind}, ends)
+        waiting = {tp: _Waiting(starts[tp], ends[tp], backlogs[tp]) for tp in behind}
+        turns = self._settle(waiting) if by_size else self._take(waiting, self._allowed(waiting))
+        if not all(waiting[tp].share for tp in turns):
+            self._served = [tp for tp in turns if waiting[tp].share][-1]
+        return {**ends, **{tp: w.cut for tp, w in waiting.items()}}
+
+    def _settle(self, waiting: Mapping[TopicPartition, _Waiting]) -> Sequence[TopicPartition]:
+        """Tries shares, each time with what the entries at their ends told, until they are within the limits.
+
+        Returns:
+            The topic-partitions in the order of turns.
+        """
+        self._look(waiting, {tp: w.first for tp, w in waiting.items() if tp not in self._seen})
+        turns = self._take(waiting, self._allowed(waiting))
+        good: dict[TopicPartition, int] = {}
+        bad = {tp: w.entries + 1 for tp, w in waiting.items()}
+        for _ in range(ROUNDS):
+            tried = {tp: w.share for tp, w in waiting.items()}
+            self._look(waiting, {tp: w.first for tp, w in waiting.items() if w.share})
+            self._look(waiting, {tp: w.cut for tp, w in waiting.items() if w.share > 1})
+            allowed = self._allowed(waiting)
+            if all(abs(allowed[tp] - share) * 10 <= share for tp, share in tried.items()):
+                return self._take(waiting, {tp: min(share, tried[tp]) for tp, share in allowed.items()})
+            for tp, share in tried.items():
+                if allowed[tp] * 10 < share * 9:
+                    bad[tp] = min(bad[tp], share)
+                elif share:
+                    good[tp] = max(good.get(tp, 1), share)
+            # What was too much stays too much, though fewer entries, being smaller, seem to allow for more.
+            turns = self._take(
+                waiting,
+                {tp: n if n < bad[tp] else (good.get(tp, 1) + bad[tp]) // 2 for tp, n in allowed.items()},
+            )
+        self._take(waiting, {tp: good.get(tp, 1) if w.share else 0 for tp, w in waiting.items()})
+        return turns
+
+    def _allowed(self, waiting: Mapping[TopicPartition, _Waiting]) -> dict[TopicPartition, int]:
+        """The entries of each that are within all limits, by the sizes known; in the order of turns."""
+        options = self._options
+        backlogs = {tp: w.entries for tp, w in waiting.items()}
+        parts = []
+        if options.max_entries_per_trigger is not None:
+            parts.append(share_out(backlogs, options.max_entries_per_trigger, self._served))
+        if options.max_rows_per_trigger is not None:
+            rows = {tp: self._rows_per_entry(tp, w) for tp, w in waiting.items()}
+            parts.append(share_out(backlogs, options.max_rows_per_trigger, self._served, rows))
+        if options.max_bytes_per_trigger is not None:
+            sizes = {tp: self._bytes_per_entry(tp, w) for tp, w in waiting.items()}
+            parts.append(share_out(backlogs, options.max_bytes_per_trigger, self._served, sizes))
+        return {tp: min(part[tp] for part in parts) for tp in parts[0]}
+
+    def _take(
+        self, waiting: Mapping[TopicPartition, _Waiting], shares: Mapping[TopicPartition, int]
+    ) -> Sequence[TopicPartition]:
+        """Plans to take these shares; returns their order."""
+        for tp, w in waiting.items():
+            w.share = shares[tp]
+            w.cut = w.end if w.share == w.entries else min(w.end, self._advance(tp, w.start, w.end, w.share))
+        return list(shares)
+
+    # -- how much entries hold
+
+    def _rows_per_entry(self, tp: TopicPartition, w: _Waiting) -> float:
+        seen, inside = self._seen.get(tp, (1.0, 1.0))[0], w.inside
+        if not inside:
+            return seen
+        first, last = inside[0], inside[-1]
+        if first.asked == w.first and last.asked == w.cut and first.index is not None and last.index is not None:
+            # A transaction's batch counts as one message there (seen on 4.0.8).
+            rows = last.index - first.index + first.messages
+            return max(rows / w.share, min(sample.messages for sample in inside))
+        return max(seen, fmean(sample.messages for sample in inside))
+
+    def _bytes_per_entry(self, tp: TopicPartition, w: _Waiting) -> float:
+        taken, stored = 0, 0.0
+        for ledger in w.ledgers:
+            if w.first.ledger <= ledger.ledger_id <= w.cut.ledger:
+                first = max(w.first.entry, 0) if ledger.ledger_id == w.first.ledger else 0
+                last = w.cut.entry if ledger.ledger_id == w.cut.ledger else ledger.entries - 1
+                entries = min(last, ledger.entries - 1) - first + 1
+                if entries > 0:
+                    taken += entries
+                    stored += entries * ledger.stored_bytes / ledger.entries
+        if taken:
+            return max(1.0, stored / taken)
+        seen, inside = self._seen.get(tp, (1.0, 1.0))[1], w.inside
+        return max(seen, fmean(sample.stored_bytes for sample in inside)) if inside else seen
+
+    def _look(self, waiting: Mapping[TopicPartition, _Waiting], places: Mapping[TopicPartition, Position]) -> None:
+        """Adds the first entry at or after each place to the samples, unless it was looked at already."""
+        new = {tp: at for tp, at in places.items() if all(sample.asked != at for sample in waiting[tp].samples)}
+        for tp, message in self._client.fetch_first_entries(new).items():
+            sample = self._sample(tp, new[tp], message)
+            waiting[tp].samples.append(sample)
+            held = (sample.messages, sample.stored_bytes)
+            old = self._seen.get(tp, held)
+            messages, stored = (was + (now - was) / REMEMBERED_ENTRIES for was, now in zip(old, held, strict=True))
+            self._seen[tp] = messages, stored
+        if self._asks_admin and self._options.max_bytes_per_trigger is not None:
+            for tp in new:
+                waiting[tp].ledgers = waiting[tp].ledgers or self._ledgers(tp)
+
+    def _sample(self, tp: TopicPartition, asked: Position, message: commands.Message) -> _Sample:
+        decoder = EntryDecoder(
+            _INDEX,
+            topic=tp.topic,
+            partition=tp.partition,
+            on_encrypted="raw",
+            on_corrupt="null",
+            max_message_bytes=self._options.max_message_bytes,
+        )
+        try:
+            decoder.decode(message.ledger_id, message.entry_id, message.body)
+        except MQSourceError as error:
+            logger.debug("%s: looking at %d:%d: %s", tp, message.ledger_id, message.entry_id, error)
+        rows = decoder.take_batch().column(0)
+        index = rows[-1].as_py() if len(rows) else None
+        return _Sample(asked, min(max(decoder.entry_messages, 1), MOST_IN_ENTRY), len(message.body), index)
+
+    def _ledgers(self, tp: TopicPartition) -> Sequence[Ledger]:
+        if not self._asks_admin:
+            return ()
+        try:
+            return self._client.fetch_ledgers(tp)
+        except MQSourceError as error:
+            # A query that can go on does not end for the sake of an estimate.
+            self._asks_admin = False
+            logger.warning("%s: maxBytesPerTrigger goes by entries seen from now on: %s", tp, error)
+            return ()
+
+    # -- entries
+
+    def _advance(self, tp: TopicPartition, start: Position, end: Position, entries: int) -> Position:
+        """The position `entries` entries after `start`, across ledgers, or `end` if that comes first."""
+        if entries == 0:
+            return start
+        ledger, entry, left = start.ledger, start.entry, entries
+        # A start within a batch has part of its entry still to be read.
+        if start.batch >= 0:
+            entry -= 1
+        while left > 0 and ledger < end.ledger:
+            last = self._last_entry(tp, ledger)
+            if last is None:
+                after = self._first_after(tp, Position(ledger, entry + left - 1))
+                if after is not None and after.ledger == ledger:
+                    break
+                first = self._first_after(tp, Position(ledger, entry))
+                if first is None or after is None:
+                    return end
+                if first.ledger == ledger:
+                    # How many there are is not known, but fewer than may be taken.
+                    return Position(after.ledger, -1)
+                ledger, entry = first.ledger, first.entry - 1
+                continue
+            if entry + left < last:
+                break
+            left -= max(0, last - entry)
+            after = self._first_after(tp, Position(ledger, END_OF_LEDGER))
+            if after is None:
+                return end
+            if left == 0:
+                cut = Position(ledger, last)
+                # As long as a ledger is there, so is the one after it.
+                if self._client.fetch_stored({tp: cut})[tp] == cut:
+                    self._following[tp, cut] = after
+                return cut
+            ledger, entry = after.ledger, after.entry - 1
+        return Position(ledger, entry + left)
+
+    def _first_after(self, tp: TopicPartition, position: Position) -> Position | None:
+        """The first entry for delivery after a position; None where none comes in time."""
+        message = self._client.fetch_first_entries({tp: Position(position.ledger, position.entry + 1)}).get(tp)
+        return None if message is None else Position(message.ledger_id, message.entry_id)
+
+    def _last_entry(self, tp: TopicPartition, ledger: int) -> int | None:
+        """The last entry of a ledger that is closed; None where the broker does not tell.
+
+        Such a ledger never changes, so it is asked for once. Pulsar 4.0.8 has the cursor of a subscription past the end
+        of a ledger at its end, 2.10.1 has it wherever it was asked to begin.
+        """
+        known = self._ledger_ends.get((tp, ledger))
+        if known is None:
+            consumer = self._client.open_consumer(tp, Position(ledger, END_OF_LEDGER))
+            self._client.close_consumer(consumer)
+            cursor = consumer.opened.first
+            if cursor.entry == END_OF_LEDGER - 1:
+                return None
+            if cursor.ledger != ledger:
+                return -1  # it is gone
+            known = self._ledger_ends[tp, ledger] = cursor.entry
+        return known
+
+
+class ProgressGuard:
+    """Checks where limited triggers end against what the broker delivers. Used by one thread.
+
+    The limiter computes an end from the lengths of ledgers. A broker whose answer it misreads (2.10.1 was one) sends a
+    query through positions past the end of a closed ledger for ever: offsets grow and no trigger has a row. So of the
+    triggers that begin and end in one closed ledger a few are checked. A check takes one subscription and one entry,
+    about what the limiter itself takes at each trigger.
+
+    Args:
+        client: fetches entries; its owner closes it.
+        options: the query's options.
+    """
+
+    def __init__(self, client: PulsarClient, options: PulsarOptions) -> None:
+        self._client = client
+        self._options = options
+        # The closed ledger that the last triggers began and ended in, and how many they were.
+        self._within: dict[TopicPartition, tuple[int, int]] = {}
+        self._warned: set[TopicPartition] = set()
+
+    def check(
+        self,
+        starts: Mapping[TopicPartition, Position],
+        ends: Mapping[TopicPartition, Position],
+        cuts: Mapping[TopicPartition, Position],
+    ) -> dict[TopicPartition, Position]:
+        """`cuts`, moved to the next entry in topic-partitions that have one but of which the trigger would read none.
+
+        Where no entry comes, a cut past its start is kept: the task that reads the range fails by itself then.
+
+        Args:
+            starts: where the trigger begins.
+            ends: the last messages.
+            cuts: what the limits made of `ends`.
+
+        Raises:
+            RequestTimeoutError: the limits let nothing through, and no entry comes within `operationTimeout`.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        behind = [tp for tp in sorted(cuts) if starts[tp] < ends[tp]]
+        self._count(behind, starts, ends, cuts)
+        # One topic-partition may have no turn, but not all of them.
+        stalled = all(cuts[tp] <= starts[tp] for tp in behind)
+        suspects = behind if stalled else [tp for tp in behind if starts[tp] < cuts[tp] and self._is_due(tp)]
+        if not suspects:
+            return dict(cuts)
+        found = self._client.fetch_first_entries({tp: _first_wanted(starts[tp]) for tp in suspects})
+        if stalled and not found:
+            tp, waited_ms = suspects[0], self._options.operation_timeout_ms
+            msg = (
+                f"pulsar-native: {tp}: no message came within {waited_ms} ms after {starts[tp]}, though the last one "
+                f"is {ends[tp]}, so the query makes no progress: check the broker's log and whether a transaction is "
+                f"left open, then restart the query, or raise operationTimeout"
+            )
+            raise RequestTimeoutError(msg)
+        moved = dict(cuts)
+        for tp, message in found.items():
+            entry = Position(message.ledger_id, message.entry_id)
+            if entry > cuts[tp]:
+                moved[tp] = min(entry, ends[tp])
+                self._warn(tp, starts[tp], cuts[tp], entry)
+        return moved
+
+    def _count(
+        self,
+        behind: Sequence[TopicPartition],
+        starts: Mapping[TopicPartition, Position],
+        ends: Mapping[TopicPartition, Position],
+        cuts: Mapping[TopicPartition, Position],
+    ) -> None:
+        """Counts the triggers in a row that began and ended in one closed ledger."""
+        within = {}
+        for tp in behind:
+            ledger = starts[tp].ledger
+            if cuts[tp].ledger == ledger < ends[tp].ledger:
+                before, count = self._within.get(tp, (ledger, 0))
+                # One without a turn is as it was.
+                within[tp] = ledger, (count if before == ledger else 0) + (cuts[tp] > starts[tp])
+        self._within = within
+
+    def _is_due(self, tp: TopicPartition) -> bool:
+        _, count = self._within.get(tp, (0, 1))
+        return count in {2, 4, 8} or count % CHECKED_TRIGGERS == 0
+
+    def _warn(self, tp: TopicPartition, start: Position, cut: Position, entry: Position) -> None:
+        if tp not in self._warned:
+            self._warned.add(tp)
+            logger.warning(
+                "pulsar-native: %s: the limits end a trigger at %s, but the next message after %s is %s, so it ends "
+                "there: please report this with the broker's version",
+                tp,
+                cut,
+                start,
+                entry,
+            )
+
+
+def _first_wanted(start: Position) -> Position:
+    """The first entry after a position is there, or after that; one within a batch has part of its entry to be read."""
+    return start if start.batch >= 0 or start == EARLIEST else Position(start.ledger, start.entry + 1)
+
+
+def share_out(
+    backlogs: Mapping[TopicPartition, int],
+    budget: int,
+    served: TopicPartition | None,
+    costs: Mapping[TopicPartition, float] | None = None,
+) -> dict[TopicPartition, int]:
+    """Divides `budget` by backlog; whoever has any gets at least one entry, in turns where they cost too much.
+
+    The parts never cost more than the budget, unless the first entry of whose turn it is does by itself; and none is
+    more than its backlog.
+
+    Args:
+        backlogs: entries that wait, at least 1 each.
+        budget: what to share out.
+        served: who had the last turn; those after it come first, in the order of names.
+        costs: what an entry takes of the budget; 1 where it is the entries that are limited.
+
+    Returns:
+        The parts, in entries and in the order of turns.
+
+    Example:
+        >>> a, b = TopicPartition("a", -1), TopicPartition("b", -1)
+        >>> share_out({a: 90, b: 10}, 20, None) == {a: 18, b: 2}
+        True
+        >>> [share_out({a: 90, b: 10}, 1, served)[a] for served in (None, a, b)]
+        [1, 0, 1]
+        >>> share_out({a: 90, b: 10}, 2000, None, {a: 100, b: 10.0}) == {a: 19, b: 10}
+        True
+    """
+    cost = dict.fromkeys(backlogs, 1) if costs is None else costs
+    # By name, not by number: whoever has caught up leaves the round, and must not make anybody miss a turn.
+    names = sorted(backlogs, key=lambda name: (served is not None and name <= served, name))
+    shares = dict.fromkeys(names, 0)
+    left: float = budget
+    for name in names:
+        if cost[name] > left and left < budget:
+            break
+        shares[name] = 1
+        left -= cost[name]
+    taking = [name for name in names if shares[name]]
+    waiting = sum(cost[name] * (backlogs[name] - 1) for name in taking)
+    if waiting <= max(left, 0):
+        return shares | {name: backlogs[name] for name in taking}
+    for name in taking:
+        shares[name] += int(max(left, 0) * (backlogs[name] - 1) // waiting)
+    # What rounding leaves, less than one entry's worth for each, goes to the longest.
+    spare = budget - sum(cost[name] * shares[name] for name in taking)
+    for name in sorted(sorted(taking), key=backlogs.__getitem__, reverse=True):
+        more = min(int(max(spare, 0) // cost[name]), backlogs[name] - shares[name])
+        shares[name] += more
+        spare -= more * cost[name]
+    return shares

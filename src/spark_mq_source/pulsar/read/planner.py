@@ -1,0 +1,261 @@
+"""What a query reads: from topics and offsets as the user named them to bounded ranges, one a task."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import logging
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError
+from spark_mq_source.core.ports import Predicate
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.session import Bounds
+from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.read.reader import PulsarRange, past_the_end
+
+__all__ = ["check_named", "check_not_past_the_end", "plan_batch", "resolve_positions", "split_ranges", "topics_of"]
+
+logger = logging.getLogger(__name__)
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "in": lambda value, values: value in values,
+}
+
+
+def plan_batch(options: PulsarOptions, predicates: Sequence[Predicate] = ()) -> list[PulsarRange]:
+    """The ranges of one batch read, fixed now: reading them twice gives the same rows.
+
+    Predicates on `topic` and `partition` drop whole partitions; those on `publish_time` move start and end to where
+    the broker finds that time, give or take `publishTimeSlack`. Others change nothing.
+
+    Raises:
+        OptionError: offsets that name unknown topic-partitions, or leave some out.
+        TopicNotFoundError: a topic does not exist; it is not created.
+        DataLossError: data after the start is gone already, and `failOnDataLoss` is true.
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    with PulsarClient(options) as client:
+        try:
+            return _Planner(client, options, predicates).ranges()
+        except MQSourceError as error:
+            raise error.within("pulsar-native: planning") from error
+
+
+class _Planner:
+    def __init__(self, client: PulsarClient, options: PulsarOptions, predicates: Sequence[Predicate]) -> None:
+        self._client = client
+        self._options = options
+        self._predicates = predicates
+
+    def ranges(self) -> list[PulsarRange]:
+        options = self._options
+        partitions = self._client.fetch_partitions(topics_of(self._client, self._options))
+        check_named(options, partitions)
+        partitions = [tp for tp in partitions if self._may_match(tp)]
+        bounds = self._client.fetch_bounds(partitions)
+        starts = resolve_positions(self._client, "starting", options.starting_at, partitions)
+        ends = resolve_positions(self._client, "ending", options.ending_at, partitions)
+        check_not_past_the_end(self._client, options, starts, bounds)
+        after, until = self._publish_time_bounds(partitions)
+        ranges = [
+            PulsarRange(
+                tp,
+                max(self._checked_start(tp, starts[tp], bounds[tp]), after.get(tp, EARLIEST)),
+                min(ends[tp], bounds[tp].last, until.get(tp, LATEST)),
+            )
+            for tp in partitions
+        ]
+        ranges = [r for r in ranges if r.start < r.end]
+        return split_ranges(self._client, options, ranges)
+
+    def _may_match(self, tp: TopicPartition) -> bool:
+        values = {"topic": tp.topic, "partition": tp.partition}
+        return all(_COMPARISONS[p.operator](values[p.column], p.value) for p in self._predicates if p.column in values)
+
+    def _publish_time_bounds(
+        self, partitions: Sequence[TopicPartition]
+    ) -> tuple[Mapping[TopicPartition, Position], Mapping[TopicPartition, Position]]:
+        """Where the publish times that the predicates allow begin and end; empty where they do not say."""
+        lower: list[int] = []
+        upper: list[int] = []
+        for p in self._predicates:
+            if p.column != "publish_time" or not isinstance(p.value, datetime.datetime):
+                continue
+            # Publish times are whole milliseconds; conditions have microseconds.
+            ms = (p.value - _EPOCH) // datetime.timedelta(milliseconds=1)
+            is_whole = _EPOCH + datetime.timedelta(milliseconds=ms) == p.value
+            if p.operator in (">", ">=", "="):
+                lower.append(ms)
+            if p.operator in ("<=", "="):
+                upper.append(ms + 1)
+            elif p.operator == "<":
+                upper.append(ms if is_whole else ms + 1)
+        # Times need not ascend, and where the broker keeps its own it looks among those, which are later.
+        slack = self._options.publish_time_slack_ms
+        after = self._client.fetch_positions_at(dict.fromkeys(partitions, max(lower) - slack)) if lower else {}
+        until = self._client.fetch_positions_at(dict.fromkeys(partitions, min(upper) + slack)) if upper else {}
+        return after, until
+
+    def _checked_start(self, tp: TopicPartition, start: Position, bounds: Bounds) -> Position:
+        # EARLIEST asks for what there is; a position asks for all that follows it.
+        if start >= bounds.first or start == EARLIEST:
+            return max(start, bounds.first)
+        msg = (
+            f"{tp}: the ledger of {start}, and whatever followed it up to {bounds.first}, is gone from the broker; "
+            f"start at an existing position, or set failOnDataLoss=false to begin with what is left"
+        )
+        if self._options.fail_on_data_loss:
+            raise DataLossError(msg)
+        logger.warning("%s", msg)
+        return bounds.first
+
+
+def check_named(options: PulsarOptions, partitions: Sequence[TopicPartition]) -> None:
+    """Refuses offsets and times for topic-partitions that are not read: most likely a name is misspelt.
+
+    Raises:
+        OptionError: an option names such topic-partitions.
+    """
+    known = {str(tp) for tp in partitions} | {tp.topic for tp in partitions}
+    given = {
+        "startingOffsets": options.starting_offsets,
+        "endingOffsets": options.ending_offsets,
+        "startingTimestamp": options.starting_timestamp,
+        "endingTimestamp": options.ending_timestamp,
+    }
+    for option, value in given.items():
+        unknown = sorted(set(value.named) - known) if value is not None else []
+        if unknown:
+            msg = f"{option} names {', '.join(unknown)}, which this query does not read"
+            raise OptionError(msg)
+
+
+def check_not_past_the_end(
+    client: PulsarClient,
+    options: PulsarOptions,
+    starts: Mapping[TopicPartition, Position],
+    bounds: Mapping[TopicPartition, Bounds],
+) -> None:
+    """Refuses starts that the user named and that are past the end of the topic, but for the one right after it.
+
+    Raises:
+        DataLossError: there are such starts, and `failOnDataLoss` is true.
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    # What waits at the end may not be for delivery: markers, and messages of transactions that are open or aborted.
+    far = {tp: at for tp, at in starts.items() if at != LATEST and at > max(bounds[tp].first, bounds[tp].last)}
+    for tp, stored in client.fetch_stored(far).items():
+        if far[tp] > Position(stored.ledger, stored.entry + 1):
+            msg = past_the_end(tp, far[tp], stored)
+            if options.fail_on_data_loss:
+                raise DataLossError(msg)
+            logger.warning("%s", msg)
+
+
+def topics_of(client: PulsarClient, options: PulsarOptions) -> Sequence[str]:
+    """The full names of the topics a query reads, now.
+
+    Raises:
+        MQSourceError: `topicsPattern` has to be asked for, and the cluster cannot be reached in time, or refuses.
+    """
+    return options.topic_names if options.topics_pattern is None else client.fetch_topics(options.topics_pattern)
+
+
+def resolve_positions(
+    client: PulsarClient,
+    which: str,
+    wanted_at: Callable[[str], Position | int | None],
+    partitions: Sequence[TopicPartition],
+) -> dict[TopicPartition, Position]:
+    """The position that the user asked for in each partition; times are looked up.
+
+    Args:
+        client: looks up times.
+        which: `starting` or `ending`, as the options begin.
+        wanted_at: a position or a publish time (ms) by topic-partition; None where the user named others only.
+        partitions: all that are read.
+
+    Raises:
+        OptionError: a partition has no value.
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    wanted = {tp: wanted_at(str(tp)) for tp in partitions}
+    missing = sorted(str(tp) for tp, value in wanted.items() if value is None)
+    if missing:
+        msg = f"{which}Offsets or {which}Timestamp must name every partition; missing: {', '.join(missing)}"
+        raise OptionError(msg)
+    positions = {tp: value for tp, value in wanted.items() if isinstance(value, Position)}
+    times = {tp: value for tp, value in wanted.items() if isinstance(value, int)}
+    return positions | client.fetch_positions_at(times)
+
+
+def split_ranges(client: PulsarClient, options: PulsarOptions, ranges: list[PulsarRange]) -> list[PulsarRange]:
+    """At least `minPartitions` ranges where they can be cut, larger ones into more pieces.
+
+    A cut is a position, which need not exist. Entries are counted within a ledger; how many a ledger has is known from
+    `adminUrl`, or where the range begins and ends in the same one.
+
+    Raises:
+        MQSourceError: the admin interface has to be asked, and cannot be reached in time, or refuses.
+    """
+    wanted = options.min_partitions or 0
+    if wanted <= len(ranges):
+        return ranges
+    sizes = {r: _stretches(client, options, r) for r in ranges}
+    total = sum(entries for stretches in sizes.values() for _, _, entries in stretches) or 1
+    pieces: list[PulsarRange] = []
+    for r in ranges:
+        stretches = sizes[r]
+        entries = sum(n for _, _, n in stretches)
+        cuts = _cut(stretches, max(1, -(-wanted * entries // total)))
+        bounds = [r.start, *(c for c in cuts if r.start < c < r.end), r.end]
+        pieces += [PulsarRange(r.topic_partition, start, end) for start, end in itertools.pairwise(bounds)]
+    return pieces
+
+
+def _stretches(client: PulsarClient, options: PulsarOptions, r: PulsarRange) -> list[tuple[int, int, int]]:
+    """The parts of a range whose entries are countable: (ledger, entry before the first, number of entries)."""
+    start, end = r.start, r.end
+    if start.ledger == end.ledger:
+        return [(start.ledger, start.entry, end.entry - start.entry)]
+    if options.admin_url is None:
+        return [(end.ledger, -1, end.entry + 1)]
+    return [
+        (ledger.ledger_id, before, upto - before)
+        for ledger in client.fetch_ledgers(r.topic_partition)
+        if start.ledger <= ledger.ledger_id <= end.ledger
+        for before in [start.entry if ledger.ledger_id == start.ledger else -1]
+        for upto in [end.entry if ledger.ledger_id == end.ledger else ledger.entries - 1]
+        if upto > before
+    ]
+
+
+def _cut(stretches: Sequence[tuple[int, int, int]], pieces: int) -> list[Position]:
+    """The positions that cut stretches of entries into `pieces` parts of nearly equal numbers of entries.
+
+    Example:
+        >>> [str(p) for p in _cut([(7, -1, 10), (8, -1, 10)], 4)]
+        ['7:4', '7:9', '8:4']
+    """
+    total = sum(entries for _, _, entries in stretches)
+    cuts = []
+    passed = 0
+    wanted = iter(sorted({total * k // pieces for k in range(1, pieces)}))
+    target = next(wanted, None)
+    for ledger, before, entries in stretches:
+        while target is not None and target <= passed + entries:
+            if target > passed:
+                cuts.append(Position(ledger, before + target - passed))
+            target = next(wanted, None)
+        passed += entries
+    return cuts

@@ -1,0 +1,408 @@
+"""One bounded range of one topic-partition, as Arrow batches: nothing twice, nothing lost.
+
+A range is `(start, end]` by the order of positions. The reader subscribes at the entry of `start` itself (a start is
+inclusive on the wire), drops what is not after it, and ends at the first entry at or past `end`, which need not exist.
+After a topic unload, a broker restart or a broken connection it subscribes again at the last position it emitted.
+
+Nothing that was removed is passed over, because (all seen on broker 4.0.8)
+
+- a subscription at a start whose ledger was deleted has its cursor after that start, and ledgers are deleted oldest
+  first: what follows a start that exists is complete when the subscription is opened;
+- from then on, whatever removes messages (trimming, TTL, a backlog quota, truncation) first moves the cursor of every
+  subscription, a connected reader's included, past them; and this reader acknowledges nothing. The broker itself
+  acknowledges what it does not deliver (markers, aborted messages), but the cursor stops at the first entry delivered.
+
+So behind each gap, a change of ledger included, the broker is asked for the cursor. If it is not past the last entry
+received, then everything up to the gap's far side was sent or is not for delivery. If it is, the reader subscribes
+again at that entry, and the first rule tells whether anything is gone. The question leaves when the entry after the
+gap arrives, not when it is read: what is removed while it is queued here is no loss. Its answer is seldom waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.errors import (
+    CorruptMessageError,
+    DataLossError,
+    EncryptedMessageError,
+    MQSourceError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    ServiceNotReadyError,
+)
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.stopwatch import waiting
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.session import Consumer
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
+from spark_mq_source.pulsar.protocol.commands import Message
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_mq_source.pulsar.options import PulsarOptions
+
+__all__ = ["PulsarRange", "past_the_end", "read_range"]
+
+logger = logging.getLogger(__name__)
+
+FIRST_GRANT_MESSAGES = 1_000
+"""Permits before the size of this topic's messages is known; then `receiverQueueSize` or what fits the queue."""
+
+BURST_BYTES = 8 << 20
+"""How much is taken from the queue at once: the rest stays where the queue's bound counts it."""
+
+IDLE_SECONDS = 1.0
+"""Silence with permits outstanding after which the broker is asked whether anything is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class PulsarRange:
+    """The work of one task: the messages of one topic-partition after `start`, up to and with `end`.
+
+    Example:
+        >>> from spark_mq_source.pulsar.offsets import Position
+        >>> str(PulsarRange(TopicPartition("persistent://public/default/t", 0), Position(7, 3), Position(7, 9)))
+        'persistent://public/default/t-partition-0 (7:3, 7:9]'
+    """
+
+    topic_partition: TopicPartition
+    start: Position
+    end: Position
+
+    def __str__(self) -> str:
+        return f"{self.topic_partition} ({self.start}, {self.end}]"
+
+
+def past_the_end(topic_partition: TopicPartition, position: Position, stored: Position) -> str:
+    """The sentence about a position that is on no entry, because the topic has none after `stored` or between the two.
+
+    Example:
+        >>> from spark_mq_source.pulsar.offsets import Position
+        >>> past_the_end(TopicPartition("t", -1), Position(40, 7), Position(3, 5)).partition(";")[0]
+        't: position 40:7 does not exist: the last entry before it is 3:5'
+    """
+    return (
+        f"{topic_partition}: position {position} does not exist: the last entry before it is {stored}; the topic was "
+        f"made anew or the broker's data restored since, or serviceUrl leads to another cluster: start from a position "
+        f"of this topic (a streaming query: with a new checkpoint), or set failOnDataLoss=false to go on with what "
+        f"there is"
+    )
+
+
+def read_range(
+    options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Reads one range, over connections that nobody else uses meanwhile; the next task finds them open still.
+
+    Args:
+        options: the query's options.
+        task: what to read.
+        schema: the columns wanted, in order.
+        counters: count what came from the broker.
+
+    Yields:
+        Batches of `schema`, of at most about `maxBatchRows` rows and `maxBatchBytes` bytes.
+
+    Raises:
+        DataLossError: messages of the range are gone from the broker, and `failOnDataLoss` is true.
+        CorruptMessageError: a message cannot be decoded, also when read once more.
+        MQSourceError: the broker cannot be reached, or sends nothing, for `operationTimeout`; or it refuses.
+    """
+    with PulsarClient(options) as client:
+        try:
+            yield from _RangeReader(client, options, task, schema, counters or Counters()).batches()
+            client.hand_over()
+        except MQSourceError as error:
+            raise error.within(f"pulsar-native: reading {task}") from error
+
+
+MOST_IN_ENTRY = 1 << 24
+"""More messages than any entry holds: a batch of empty ones within a frame has fewer."""
+
+
+class _Flow:
+    """Permits: how many messages the broker may still send, repaid when half are used."""
+
+    def __init__(self, consumer: Consumer, *, most: int, queue_bytes: int) -> None:
+        self._consumer = consumer
+        self._most = most
+        self._queue_bytes = queue_bytes
+        self._outstanding = 0
+        self._messages = 0
+        self._received_bytes = 0
+
+    def took(self, messages: int, received_bytes: int) -> None:
+        """Counts what came, as the broker does: in messages, whatever an entry holds.
+
+        The number is the producer's own, and in a corrupt entry anything.
+        """
+        messages = min(max(messages, 1), MOST_IN_ENTRY)
+        self._outstanding -= messages
+        self._messages += messages
+        self._received_bytes += received_bytes
+
+    def repay(self) -> None:
+        """Grants what is missing once half is used. An entry is sent whole, so what is left can be below zero."""
+        if not self._messages:
+            target = min(FIRST_GRANT_MESSAGES, self._most)
+        else:
+            # What fits the queue, twice over, so that the broker is not waited for while the queue is drained.
+            fitting = 2 * self._queue_bytes * self._messages // max(self._received_bytes, 1)
+            target = max(1, min(self._most, fitting))
+        if self._outstanding <= target // 2:
+            self._consumer.grant(target - self._outstanding)
+            self._outstanding = target
+
+
+class _ResumeError(ServiceNotReadyError):
+    """Not a failure: the subscription has to be opened again elsewhere, at once."""
+
+
+class _RangeReader:
+    """The state that outlives a connection: what is done, what is decoded, what was distrusted."""
+
+    def __init__(
+        self, client: PulsarClient, options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters
+    ) -> None:
+        self._client = client
+        self._counters = counters
+        self._options = options
+        self._task = task
+        self._decoder = EntryDecoder(
+            schema,
+            topic=task.topic_partition.topic,
+            partition=task.topic_partition.partition,
+            on_encrypted=options.on_encrypted,
+            max_message_bytes=options.max_message_bytes,
+            max_pending_chunk_bytes=options.max_pending_chunk_bytes,
+            max_batch_rows=options.max_batch_rows,
+        )
+        self._done = task.start
+        """Everything up to here has been emitted or passed over."""
+        self._finished = task.start >= task.end
+        self._look_back: Position | None = None
+        """Where to resume instead of `done`, to find the first chunk of a message that began before it."""
+        self._distrusted: Position | None = None
+        """The `done` at which something undecodable came once: a second time it is not the network's fault."""
+        self._moved_at: Position | None = None
+        """The `done` at which the broker had moved the cursor once."""
+        self._stuck_at: Position | None = None
+        """The `done` at the last failure; `_patience` is renewed whenever there was progress since."""
+        self._patience = Deadline.after_ms(options.operation_timeout_ms)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the range, whatever happens to the connection in between."""
+        while not self._finished:
+            try:
+                with waiting(self._counters):
+                    consumer = retrying(self._open, deadline=self._patience)
+                try:
+                    yield from self._drain(consumer)
+                finally:
+                    self._counters.entries += consumer.taken_entries
+                    self._counters.entry_bytes += consumer.taken_bytes
+                    self._client.close_consumer(consumer)
+            except _ResumeError as reason:
+                logger.info("%s: subscribing again: %s", self._task, reason)
+            except EncryptedMessageError:
+                raise
+            except (CorruptMessageError, RemoteProtocolError) as error:
+                # One bit flipped on the way looks the same as a corrupt message; reading it again tells them apart.
+                if self._distrusted == self._done:
+                    raise
+                self._distrusted = self._done
+                logger.warning("%s: reading again after %s: %s", self._task, self._done, error)
+            except MQSourceError as error:
+                if not error.retryable:
+                    raise
+                if self._stuck_at != self._done:
+                    self._stuck_at = self._done
+                    self._patience = Deadline.after_ms(self._options.operation_timeout_ms)
+                elif self._patience.expired:
+                    raise
+                logger.info("%s: resuming after %s: %s", self._task, self._done, error)
+            if not self._finished:
+                self._counters.reconnects += 1
+        if self._decoder.rows:
+            yield self._decoder.take_batch()
+
+    def _open(self) -> Consumer:
+        start = self._done
+        pending = self._decoder.pending_chunk_start()
+        if pending is not None:
+            # Inclusive on the wire: the first chunk itself is sent again.
+            start = min(start, Position(*pending))
+        if self._look_back is not None:
+            start = min(start, self._look_back)
+        consumer, cursor = self._open_at(start)
+        if start != EARLIEST and cursor > start:
+            # TTL and truncation move every cursor, also one that was placed a moment before it is asked for, and may
+            # leave what they have passed: a subscription made since then is placed at what is really there.
+            self._client.close_consumer(consumer)
+            consumer, cursor = self._open_at(start)
+        if start != EARLIEST and cursor > start:
+            self._report_loss(start, cursor)
+        elif start.entry > 0 and cursor < Position(start.ledger, start.entry - 1):
+            # One past the last entry of a ledger may be where a user wants to begin; farther is no place.
+            self._report(past_the_end(self._task.topic_partition, start, cursor))
+        return consumer
+
+    def _open_at(self, start: Position) -> tuple[Consumer, Position]:
+        """A consumer that begins with the entry of `start`, or with what is left behind it; and just before what."""
+        consumer = self._client.open_consumer(self._task.topic_partition, start)
+        cursor = consumer.opened.first
+        if start != EARLIEST and not consumer.session.places_cursors:
+            # Asked after it was opened: what is there now was there then.
+            cursor = max(cursor, self._client.fetch_bounds([consumer.topic_partition])[consumer.topic_partition].first)
+        return consumer, cursor
+
+    def _drain(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
+        """Everything one consumer brings, until the range is finished or the consumer ends (an error)."""
+        decoder, options, start, end = self._decoder, self._options, self._task.start, self._task.end
+        start_key, end_key = (start.ledger, start.entry), (end.ledger, end.entry)
+        done_key = (self._done.ledger, self._done.entry)
+        # `done` names a whole entry but for a start within a batch.
+        whole = self._done.batch < 0
+        flow = _Flow(consumer, most=options.receiver_queue_messages, queue_bytes=options.receive_queue_bytes)
+        cursor = consumer.opened.first
+        ledger, entry = cursor.ledger, cursor.entry
+        patience = Deadline.after_ms(options.operation_timeout_ms // 2)
+        while True:
+            flow.repay()
+            with waiting(self._counters):
+                burst = consumer.receive(max_bytes=BURST_BYTES, timeout_seconds=IDLE_SECONDS)
+            if not burst:
+                if self._nothing_left(consumer, Position(ledger, entry), patience):
+                    self._finished = True
+                    return
+                continue
+            patience = Deadline.after_ms(options.operation_timeout_ms // 2)
+            for message in burst:
+                if message.entry_id != entry + 1 or message.ledger_id != ledger:
+                    self._check_gap(consumer, Position(ledger, entry), message)
+                ledger, entry = key = message.ledger_id, message.entry_id
+                if key > end_key:
+                    self._finished = True
+                    return
+                first_index, emit = 0, True
+                if key <= done_key:
+                    emit = key == start_key and not whole
+                    first_index = start.batch + 1
+                # A message that failed once is now read again: whatever it is, it is what the broker has.
+                decoder.on_corrupt = options.on_corrupt if self._distrusted == self._done else "fail"
+                decoder.decode(
+                    ledger,
+                    entry,
+                    message.body,
+                    message.ack_set,
+                    first_index if emit else 0,
+                    end.batch if key == end_key and end.batch >= 0 else WHOLE_ENTRY,
+                    emit,
+                )
+                while decoder.unfinished:
+                    yield decoder.take_batch()
+                    decoder.decode_rest()
+                flow.took(decoder.entry_messages, len(message.body))
+                if decoder.orphan is not None:
+                    self._find_first_chunk(consumer, key > done_key)
+                if key >= done_key:
+                    done_key, whole = key, True
+                    self._done = Position(ledger, entry)
+                if key == end_key:
+                    self._finished = True
+                    return
+                if decoder.rows >= options.max_batch_rows or decoder.nbytes >= options.max_batch_bytes:
+                    yield decoder.take_batch()
+
+    def _nothing_left(self, consumer: Consumer, received: Position, patience: Deadline) -> bool:
+        """Whether the broker has nothing after `received`: then the end of the range is no entry it delivers."""
+        bounds = self._client.wait_for_bounds(consumer)
+        self._check_cursor(consumer, received, bounds.first)
+        if bounds.last <= received:
+            # An end that is not delivered is a marker, say, or was left out by compaction; but it was there.
+            tp, end = self._task.topic_partition, self._task.end
+            stored = self._client.fetch_stored({tp: end})[tp]
+            if stored < end and end.entry >= 0:
+                self._report(past_the_end(tp, end, stored))
+            return True
+        if patience.expired:
+            msg = (
+                f"{consumer.address}: no message for {self._options.operation_timeout_ms // 2} ms after {received}, "
+                f"though the last one is {bounds.last}"
+            )
+            raise RequestTimeoutError(msg)
+        return False
+
+    def _check_gap(self, consumer: Consumer, received: Position, message: Message) -> None:
+        """Raises if the broker may have removed something between `received` and the next message."""
+        answer = consumer.bounds_after_gap(message.ledger_id, message.entry_id)
+        with waiting(self._counters):
+            bounds = self._client.wait_for_one(answer, f"the cursor of {consumer.topic_partition}")
+        self._check_cursor(consumer, received, bounds.first)
+
+    def _check_cursor(self, consumer: Consumer, received: Position, cursor: Position) -> None:
+        """Raises if the cursor is past what was received: then a new subscription tells whether anything is gone.
+
+        Before the first message the broker may have acknowledged by itself what it does not deliver. A cursor that
+        moves again, with nothing received in between, moved for that reason.
+        """
+        if cursor <= received:
+            return
+        msg = f"{consumer.address}: the broker moved the cursor to {cursor}, past {received}"
+        if self._moved_at != self._done:
+            self._moved_at = self._done
+            raise _ResumeError(msg)
+        if received != consumer.opened.first:
+            raise ServiceNotReadyError(msg)
+
+    def _find_first_chunk(self, consumer: Consumer, is_wanted: bool) -> None:
+        """The last chunk of a message came without its first: begin earlier, ever farther back, until it is found.
+
+        The first chunk is before the range where a range begins inside a chunked message, which belongs to the range
+        that has its last chunk.
+        """
+        orphan, self._decoder.orphan = self._decoder.orphan, None
+        if orphan is None or orphan.chunk_id < orphan.num_chunks - 1 or not is_wanted:
+            return
+        if orphan.first is not None:
+            self._look_back = Position(*orphan.first)
+            msg = f"reading the message that ends at {orphan.entry_id} again: its chunks were dropped to save memory"
+            raise _ResumeError(msg)
+        opened_at = consumer.opened.first
+        earliest = self._client.fetch_bounds([self._task.topic_partition])[self._task.topic_partition].first
+        if opened_at <= earliest:
+            logger.warning(
+                "%s: a chunked message that ends at %d:%d has no beginning; it is passed over",
+                self._task,
+                orphan.ledger_id,
+                orphan.entry_id,
+            )
+            self._look_back = None
+            return
+        distance = orphan.num_chunks
+        if opened_at.ledger == orphan.ledger_id:
+            distance = max(distance, 4 * (orphan.entry_id - opened_at.entry))
+        if opened_at.ledger < orphan.ledger_id or (opened_at.entry <= 0 and distance > orphan.entry_id):
+            self._look_back = earliest
+        else:
+            self._look_back = Position(orphan.ledger_id, max(-1, orphan.entry_id - distance))
+        msg = f"looking back to {self._look_back} for the first chunk of the message that ends at {orphan.entry_id}"
+        raise _ResumeError(msg)
+
+    def _report_loss(self, start: Position, cursor: Position) -> None:
+        self._report(
+            f"the ledger of {start}, and whatever followed it up to {cursor}, is gone from the broker: retention or a "
+            f"backlog quota removed it; keep data longer, or set failOnDataLoss=false to go on with what is left"
+        )
+
+    def _report(self, msg: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLossError(msg)
+        logger.warning("%s: %s", self._task, msg)

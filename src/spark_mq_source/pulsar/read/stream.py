@@ -1,0 +1,493 @@
+"""The driver's side of one streaming query: where its triggers begin and end, and what is pinned meanwhile.
+
+One `PulsarStream` lives as long as the query. It keeps a consumer without permits on every topic-partition, so that a
+trigger costs a round trip and no connection. The positions themselves live in Spark's checkpoint, never here: after a
+restart everything is found again from them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, TopicNotFoundError
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.session import Bounds, Consumer
+from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition, decode_offsets, encode_offsets
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.read.limits import Limiter, ProgressGuard
+from spark_mq_source.pulsar.read.planner import (
+    check_named,
+    check_not_past_the_end,
+    resolve_positions,
+    split_ranges,
+    topics_of,
+)
+from spark_mq_source.pulsar.read.reader import PulsarRange, past_the_end
+
+__all__ = ["Offsets", "PulsarStream", "offsets_from_json", "offsets_to_json"]
+
+Offsets = Mapping[TopicPartition, Position]
+"""The last message read of each topic-partition."""
+
+ResultT = TypeVar("ResultT")
+
+logger = logging.getLogger(__name__)
+
+
+class PulsarStream:
+    """Plans the triggers of one query.
+
+    Not for use by several threads at once. After any error the same call may be made again.
+
+    Offsets go in and out as the JSON documents that Spark keeps in its checkpoint, see `offsets_to_json`.
+
+    Args:
+        options: the query's options.
+
+    Attributes:
+        newest: the last messages there were when `latest` was asked, without any limit; None before.
+    """
+
+    def __init__(self, options: PulsarOptions) -> None:
+        self._options = options
+        self.newest: dict[str, object] | None = None
+        self._client = PulsarClient(options)
+        self._limiter = Limiter(self._client, options)
+        self._guard = ProgressGuard(self._client, options)
+        # The subscription is exclusive: when anything fails, closing the connection is the one sure way to let go of
+        # every consumer that was opened.
+        self._pinning = PulsarClient(options)
+        self._watchers: dict[TopicPartition, Consumer] = {}
+        self._pins: dict[TopicPartition, Consumer] = {}
+        # Where those end of which a watcher cannot tell the last message.
+        self._terminated: dict[TopicPartition, Position] = {}
+        self._target: Offsets | None = None
+        # Where a range begins whose start is in a ledger that is gone now: it was read, or its loss was told.
+        self._successors: dict[tuple[TopicPartition, Position], Position] = {}
+        # Where the current trigger begins in topic-partitions of which nothing was read yet.
+        self._firsts: dict[TopicPartition, Position] = {}
+        # The start of a query that has planned no trigger since it was started.
+        self._unplanned: dict[str, object] | None = None
+        if options.subscription is None:
+            logger.warning(
+                "pulsar-native: nothing keeps this query's data on the broker: with Pulsar's default retention, "
+                "messages that no subscription waits for are deleted, read or not; set subscription=NAME to keep them "
+                "until this query has read them, or a retention on the namespace"
+            )
+
+    def close(self) -> None:
+        """Closes the connections; a durable subscription stays."""
+        self._client.close()
+        self._limiter.close()
+        self._pinning.close()
+
+    def initial(self) -> dict[str, object]:
+        """Where a query starts that has no checkpoint.
+
+        Raises:
+            OptionError: `startingOffsets` or `startingTimestamp` names what is not read, or leaves a partition out.
+            DataLossError: `startingOffsets` names a position that is gone, or past the end, and `failOnDataLoss` is
+                true.
+            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
+        """
+        partitions = self._client.fetch_partitions(topics_of(self._client, self._options))
+        check_named(self._options, partitions)
+        bounds = self._watch(partitions)
+        starts = resolve_positions(self._client, "starting", self._options.stream_starting_at, list(bounds))
+        check_not_past_the_end(self._client, self._options, starts, bounds)
+        initial = {}
+        for tp, start in starts.items():
+            first, last = bounds[tp].first, bounds[tp].last
+            if EARLIEST < start < first:
+                self._report_gone(f"{tp}: the ledger of {start}, and whatever followed it up to {first}, is gone")
+            # Where there is nothing, all that comes is wanted. The current ledger is no start: as long as it is empty,
+            # an unload replaces it, and that would look like loss (seen on 4.0.8).
+            initial[tp] = min(max(start, first), last) if last > first else EARLIEST
+        # A durable subscription is brought there with the first trigger that is planned, not before: a query that was
+        # interrupted in its first batch asks this too, and the subscription alone knows where that batch began.
+        self._unplanned = offsets_to_json(initial)
+        return self._unplanned
+
+    def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
+        """Where the next trigger ends. The first one of a new query brings the durable subscription to its start.
+
+        Args:
+            start: where it begins; None where Spark does not say (before 4.2), and then nothing is limited.
+            limited: whether the limits of the options count.
+
+        Raises:
+            DataLossError: a topic-partition has vanished, lost unread messages, or ends before the position that was
+                read last, and `failOnDataLoss` is true.
+            RequestTimeoutError: the limits let nothing through, and no message comes though the broker has more.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        given = {} if start is None else offsets_from_json(start)
+        self._limiter.forget_before(given)
+        self._successors = {key: first for key, first in self._successors.items() if given.get(key[0]) == key[1]}
+        bounds = self._watch(self._partitions(given))
+        begin = self._checked(given, bounds)
+        if self._options.subscription is not None:
+            if start == self._unplanned:
+                self._place_pins(begin)
+            self._open_pins(bounds)
+        self._unplanned = None
+        # TTL may have moved a watcher to the end, so `first` does not tell whether there is something to read.
+        ends = {
+            tp: max(begin.get(tp, EARLIEST), b.last) for tp, b in bounds.items() if tp in begin or b.last > EARLIEST
+        }
+        self.newest = offsets_to_json(ends)
+        if self._target is not None:
+            # What came after the query began is for the next one: of new partitions too.
+            target = self._target
+            ends = {
+                tp: max(begin.get(tp, EARLIEST), min(end, target.get(tp, EARLIEST)))
+                for tp, end in ends.items()
+                if tp in begin or target.get(tp, EARLIEST) > EARLIEST
+            }
+        self._firsts = self._before_first([tp for tp, end in ends.items() if begin.get(tp, EARLIEST) == EARLIEST < end])
+        if limited and start is not None:
+            starts = {tp: self._firsts.get(tp, begin.get(tp, EARLIEST)) for tp in ends}
+            ends = self._guard.check(starts, ends, self._limiter.limit(starts, ends))
+        return offsets_to_json(ends)
+
+    def aim_at_now(self) -> None:
+        """From now on `latest` never passes what there is now (`Trigger.AvailableNow`).
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        self._target = {tp: bounds.last for tp, bounds in self._watch(self._present()[0]).items()}
+
+    def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[PulsarRange]:
+        """The tasks of one trigger; the same for the same positions, whenever it is asked.
+
+        Raises:
+            DataLossError: `start` is past `end`, or the first trigger is done again and its start is not known; and
+                `failOnDataLoss` is true. Or a topic-partition that has no end has vanished, or ends before its start.
+            MQSourceError: the cluster cannot be reached in time (only where the first trigger is done again, where a
+                topic-partition has no end, or where `minPartitions` has something to split).
+        """
+        begin, finish = offsets_from_json(start), offsets_from_json(end)
+        if start == self._unplanned:
+            begin = self._repeated(begin, finish)
+        starts = {tp: begin.get(tp, EARLIEST) for tp in finish}
+        self._check_dropped({tp: at for tp, at in begin.items() if tp not in finish and at > EARLIEST})
+        # An end before the start: `latest` found a topic made anew, of which nothing was read yet. Spark before 4.2
+        # does not tell `latest` the start, so it is noticed here.
+        for tp in [tp for tp, at in starts.items() if at > finish[tp]]:
+            self._report(past_the_end(tp, starts[tp], finish[tp]))
+            starts[tp] = EARLIEST
+        # With a position instead of the word, the reader notices where a ledger has gone since.
+        starts = {tp: self._firsts.get(tp, at) if at == EARLIEST else at for tp, at in starts.items()}
+        # The reader takes a start that is gone for loss; here it is known to be none, or was told already.
+        starts = {tp: min(self._successors.get((tp, at), at), finish[tp]) for tp, at in starts.items()}
+        ranges = [PulsarRange(tp, starts[tp], finish[tp]) for tp in sorted(finish)]
+        return split_ranges(self._client, self._options, [r for r in ranges if r.start < r.end])
+
+    def commit(self, end: Mapping[str, object]) -> None:
+        """Spark has `end` for good: the durable subscription, if there is one, lets go of what is before it.
+
+        The entry of `end` itself is kept: without it the next trigger could not tell whether its ledger had more, once
+        the ledger is gone. So the backlog of a query that has everything is one entry a topic-partition.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        if self._options.subscription is not None:
+            done = offsets_from_json(end)
+            try:
+                self._move_pins(done)
+            except TopicNotFoundError:
+                # What has vanished has no subscription either; the next trigger says what that means.
+                there = set(self._partitions(done))
+                self._move_pins({tp: position for tp, position in done.items() if tp in there})
+
+    # -- inside
+
+    def _watch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """First and last position of each partition now: one round trip where all consumers are open still."""
+
+        def ask() -> dict[TopicPartition, Bounds]:
+            for gone in self._watchers.keys() - set(partitions):
+                self._client.close_consumer(self._watchers.pop(gone))
+                self._terminated.pop(gone, None)
+            missing = [tp for tp in partitions if tp not in self._watchers]
+            opened = self._client.open_consumers(dict.fromkeys(missing, EARLIEST))
+            self._watchers |= opened
+            empty = {tp: one.opened.first for tp, one in opened.items() if one.opened.last == EARLIEST}
+            self._terminated = {tp: end for tp, end in self._terminated.items() if tp not in opened}
+            self._terminated |= self._client.fetch_terminated_ends(empty)
+            asked = {tp: self._watchers[tp].request_bounds() for tp in partitions}
+            try:
+                bounds = self._client.wait_for(asked, "the last message")
+            except MQSourceError:
+                # Unloaded, or its connection is gone: whoever has no answer is opened again.
+                for tp, answer in asked.items():
+                    if not answer.done() or answer.exception() is not None:
+                        self._client.close_consumer(self._watchers.pop(tp))
+                raise
+            ends = self._terminated.items()
+            return bounds | {tp: Bounds(bounds[tp].first, end) for tp, end in ends if bounds[tp].last == EARLIEST}
+
+        return retrying(ask, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
+
+    def _open_pins(self, partitions: Iterable[TopicPartition], *, new_at_end: bool = False) -> None:
+        """Opens the durable subscription where it is not open; one that is new begins at the first message."""
+        missing = [tp for tp in partitions if tp not in self._pins]
+        if missing:
+            starts = dict.fromkeys(missing, EARLIEST)
+            try:
+                self._pins |= self._pinning.open_consumers(
+                    starts, durable_name=self._options.subscription, new_at_end=new_at_end
+                )
+            except MQSourceError:
+                self._drop_pins()
+                raise
+
+    def _place_pins(self, starts: Offsets) -> None:
+        """Brings the durable subscription of a new query to the entries of its start.
+
+        By SEEK, which the broker answers when the new place is on disk. An acknowledgement is answered before, and one
+        whose topic was unloaded right after it was forgotten in 11 of 666 tries (broker 4.0.8); but where a query began
+        at the latest message, only this place tells it when the first batch is done again.
+        """
+        targets = _pin_positions(starts)
+
+        def place() -> None:
+            self._open_pins(starts)
+            cursors = self._ask_pins(targets)
+            elsewhere = [tp for tp, at in targets.items() if at != cursors[tp]]
+            # The broker closes a consumer that seeks; its subscription stays.
+            seeks = {tp: self._pins.pop(tp).request_seek(_next_entry(targets[tp])) for tp in elsewhere}
+            self._pinning.wait_for(seeks, "SEEK")
+            self._open_pins(elsewhere)
+            for tp, cursor in self._ask_pins(elsewhere).items():
+                target = targets[tp]
+                # Right before a ledger's first entry is behind the last one of the ledger before it (seen on 4.0.8).
+                is_there = cursor == target or (target.entry < 0 and cursor < target)
+                self._check_place(tp, cursor, target, is_there=is_there)
+
+        self._with_pins(place)
+
+    def _move_pins(self, positions: Offsets) -> None:
+        """Lets go of what is before the entries of `positions`, and reads back that the broker has done so.
+
+        An acknowledgement is not on disk at once: after a crash of the broker the cursor can be back where it was, and
+        the next trigger's acknowledgement moves it again.
+        """
+        targets = _pin_positions(positions)
+
+        def move() -> None:
+            self._open_pins(positions)
+            behind = [tp for tp, cursor in self._ask_pins(targets).items() if cursor < targets[tp]]
+            acks = {tp: self._pins[tp].request_ack(targets[tp]) for tp in behind}
+            # To a consumer that has just been unloaded an acknowledgement has no answer, but this question has:
+            # whoever answers it, after the acknowledgement, was there for both.
+            self._ask_pins(behind)
+            self._pinning.wait_for(acks, "ACK")
+            for tp, cursor in self._ask_pins(targets).items():
+                self._check_place(tp, cursor, targets[tp], is_there=cursor >= targets[tp])
+
+        self._with_pins(move)
+
+    def _check_place(self, tp: TopicPartition, cursor: Position, target: Position, *, is_there: bool) -> None:
+        if not is_there:
+            logger.warning("%s: subscription %s stays at %s, not %s", tp, self._options.subscription, cursor, target)
+
+    def _ask_pins(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Where the durable subscription is now."""
+        asked = {tp: self._pins[tp].request_bounds() for tp in partitions}
+        return {tp: bounds.first for tp, bounds in self._pinning.wait_for(asked, "the cursor").items()}
+
+    def _with_pins(self, ask: Callable[[], ResultT]) -> ResultT:
+        """Asks something of the durable subscription, until it works or `operationTimeout` is over."""
+
+        def once() -> ResultT:
+            try:
+                return ask()
+            except MQSourceError:
+                self._drop_pins()
+                raise
+
+        return retrying(once, deadline=Deadline.after_ms(self._options.operation_timeout_ms))
+
+    def _drop_pins(self) -> None:
+        self._pins.clear()
+        self._pinning.close()
+
+    def _before_first(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Just before the first entry of each; not the broker's cursor, which may be in an empty ledger."""
+        found = self._client.fetch_first_entries(dict.fromkeys(partitions, EARLIEST))
+        return {tp: Position(entry.ledger_id, entry.entry_id - 1) for tp, entry in found.items()}
+
+    def _present(self) -> tuple[Sequence[TopicPartition], Mapping[str, TopicNotFoundError]]:
+        """The topic-partitions there are to read now, and the topics that are not there."""
+        names = topics_of(self._client, self._options)
+        try:
+            return self._client.fetch_partitions(names), {}
+        except TopicNotFoundError:
+            pass  # all are asked for at once, and the first that is not there ends that
+        found: list[TopicPartition] = []
+        missing: dict[str, TopicNotFoundError] = {}
+        for name in names:
+            try:
+                found += self._client.fetch_partitions([name])
+            except TopicNotFoundError as error:
+                missing[name] = error
+        return found, missing
+
+    def _partitions(self, known: Offsets) -> Sequence[TopicPartition]:
+        """What there is to read now.
+
+        Raises:
+            TopicNotFoundError: a topic is not there, is not known either, and `failOnDataLoss` is true.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        found, missing = self._present()
+        before = {name for tp in known for name in (tp.topic, str(tp))}
+        # A topic that only matched a pattern is forgotten; of one that was read, `_checked` says what that means.
+        if self._options.fail_on_data_loss and self._options.topics_pattern is None:
+            for name, error in missing.items():
+                if name not in before:
+                    raise error
+        return found
+
+    def _checked(self, start: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, Position]:
+        """`start` without what has vanished, after a word about what is lost."""
+        vanished = sorted(str(tp) for tp in start if tp not in bounds)
+        if vanished:
+            self._report_vanished(vanished)
+        for tp, position in start.items():
+            if tp not in bounds or position == EARLIEST or (tp, position) in self._successors:
+                continue
+            first = bounds[tp].first
+            # A watcher's cursor right at an entry may mean that its ledger was deleted, and no more.
+            if position < first or (position == first and position.entry >= 0):
+                self._check_trimmed(tp, position)
+        begin = {tp: position for tp, position in start.items() if tp in bounds}
+        far = {tp: at for tp, at in begin.items() if at > max(bounds[tp].first, bounds[tp].last)}
+        for tp, stored in self._client.fetch_stored(far).items():
+            if stored < far[tp]:
+                self._report(past_the_end(tp, far[tp], stored))
+                begin[tp] = EARLIEST
+        return begin
+
+    def _check_dropped(self, dropped: Offsets) -> None:
+        """Says what is lost of topic-partitions that have a start and no end.
+
+        `latest` leaves out what has no message that can be delivered, if Spark does not tell it the start (before 4.2):
+        what was read and removed since, which is no loss, or begins with an open transaction, maybe one that was ended
+        once, before the broker's data was restored.
+        """
+        if not dropped:
+            return
+        present = set(self._present()[0])
+        vanished = sorted(str(tp) for tp in dropped if tp not in present)
+        if vanished:
+            self._report_vanished(vanished)
+        for tp, stored in self._client.fetch_stored({tp: at for tp, at in dropped.items() if tp in present}).items():
+            if stored < dropped[tp]:
+                self._report(past_the_end(tp, dropped[tp], stored))
+
+    def _repeated(self, begin: Offsets, finish: Offsets) -> Offsets:
+        """Where the first trigger began that a query was interrupted in: only its end is in the checkpoint.
+
+        `latest` has moved since. The durable subscription has not: it was brought before the start's own entry, and
+        nothing was committed. Where it is before the first entry there is, the start was that or nothing (a topic
+        that was empty), which it does not tell: the entry is read.
+        """
+        moving = [tp for tp in sorted(begin.keys() & finish.keys()) if finish[tp] > EARLIEST]
+        moving = [tp for tp in moving if self._options.stream_starting_at(str(tp)) == LATEST]
+        found = {} if self._options.subscription is None else self._pinned_starts({tp: finish[tp] for tp in moving})
+        unknown = [str(tp) for tp in moving if tp not in found]
+        if unknown:
+            self._report_gone(
+                f"{', '.join(unknown)}: the query was interrupted in its first batch, and where that began, at the "
+                f"latest message then, was not written down and is not kept by a subscription: delete the checkpoint "
+                f"to start anew"
+            )
+        return {**begin, **found}
+
+    def _pinned_starts(self, finish: Offsets) -> dict[TopicPartition, Position]:
+        """Where the durable subscription says that a trigger with these ends began, for those where it does."""
+
+        def ask() -> dict[TopicPartition, Position]:
+            # One that is made only now knows nothing: at the end, it is seen to.
+            self._open_pins(finish, new_at_end=True)
+            return self._ask_pins(finish)
+
+        cursors = self._with_pins(ask)
+        held = self._client.fetch_bounds(list(finish))
+        cursors = {tp: cursor for tp, cursor in cursors.items() if cursor < min(finish[tp], held[tp].last)}
+        after = {tp: _next_entry(at) for tp, at in cursors.items() if at > held[tp].first}
+        entries = self._client.fetch_first_entries(after)
+        starts = {tp: Position(entry.ledger_id, entry.entry_id) for tp, entry in entries.items()}
+        return {tp: starts.get(tp, EARLIEST) for tp in cursors if tp in starts or tp not in after}
+
+    def _check_trimmed(self, tp: TopicPartition, position: Position) -> None:
+        # The watcher's cursor is moved by TTL too, which deletes nothing; a new consumer sees what is really there. Or
+        # a second one does, where the first was moved as well before it could be asked.
+        for _ in range(2):
+            first = self._client.fetch_bounds([tp])[tp].first
+            if position >= first:
+                return
+        following = self._limiter.following(tp, position)
+        # Deletion moves every cursor to the last entry deleted, a watcher's too (broker 4.0.8): one that was there
+        # before and is not past the position has seen nothing deleted but what was read.
+        watched = self._watch(list(self._watchers))[tp].first
+        if watched > position and (following is None or first >= following):
+            self._report_gone(
+                f"{tp}: messages after {position} up to {first} are gone, or cannot be told from gone ones"
+            )
+        # Whether it was told as loss or is none: the range begins here, and no later trigger tells it again.
+        self._successors[tp, position] = first
+
+    def _report_vanished(self, vanished: Sequence[str]) -> None:
+        self._report_gone(f"{', '.join(vanished)}: no longer there, with whatever was not read of it")
+
+    def _report_gone(self, what: str) -> None:
+        self._report(
+            f"{what}; retention, TTL, a backlog quota or somebody deleted it; set subscription=NAME to keep data until "
+            f"it is read, or failOnDataLoss=false to go on with what is left"
+        )
+
+    def _report(self, what: str) -> None:
+        msg = f"pulsar-native: {what}"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(msg)
+        logger.warning("%s", msg)
+
+
+def _pin_positions(positions: Offsets) -> dict[TopicPartition, Position]:
+    """Where the durable subscription has its cursor when the entries of these positions are kept."""
+    return {tp: Position(at.ledger, max(at.entry - 1, -1)) for tp, at in positions.items() if at != EARLIEST}
+
+
+def _next_entry(position: Position) -> Position:
+    return Position(position.ledger, position.entry + 1)
+
+
+def offsets_to_json(offsets: Offsets) -> dict[str, object]:
+    """The form in Spark's checkpoint: readable, sorted, with a version.
+
+    Example:
+        >>> offsets_to_json({TopicPartition("persistent://public/default/t", 0): Position(7, 3)})["positions"]
+        {'persistent://public/default/t-partition-0': {'ledger': 7, 'entry': 3, 'batch': -1}}
+    """
+    return encode_offsets({str(tp): position for tp, position in offsets.items()})
+
+
+def offsets_from_json(document: Mapping[str, object]) -> Offsets:
+    """The inverse of `offsets_to_json`.
+
+    Raises:
+        OptionError: not written by this package, or by a release that writes another version.
+    """
+    try:
+        return {TopicPartition.parse(name): position for name, position in decode_offsets(document).items()}
+    except ValueError as error:
+        msg = f"pulsar-native: the checkpoint cannot be used: {error}"
+        raise OptionError(msg) from error

@@ -1,0 +1,1 @@
+"""Writing to Pulsar, with the guarantee that was asked for."""

@@ -1,0 +1,123 @@
+"""What the column `value` becomes: as it is, or JSON of a struct; and the schema that goes with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import is_text, is_text_or_binary
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.json_column import json_texts
+from spark_mq_source.pulsar.options import PulsarOptions, ValueFormat
+from spark_mq_source.pulsar.payload.schema import (
+    AVRO,
+    BYTES,
+    JSON,
+    STRING,
+    ValueSchema,
+    check_nulls,
+    check_struct,
+    derive_schema,
+)
+from spark_mq_source.pulsar.protocol import commands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["check_values", "json_values", "schema_to_send", "with_schema"]
+
+
+def check_values(options: PulsarOptions, type_: pa.DataType) -> None:
+    """Refuses a column `value` that cannot be written with these options, or could not be read by its schema.
+
+    Raises:
+        OptionError: says why.
+    """
+    problem = next(_problems(options, type_), None)
+    if problem is not None:
+        msg = f"format {options.format_name!r}: {problem}"
+        raise OptionError(msg)
+
+
+def _problems(options: PulsarOptions, type_: pa.DataType) -> Iterator[str]:
+    schema_type = BYTES if options.schema is None else options.schema.type
+    if options.value_format is ValueFormat.RAW:
+        if not is_text_or_binary(type_):
+            yield f"column value is {type_}: set valueFormat=json to write a struct as JSON"
+        elif schema_type == STRING and not is_text(type_):
+            yield "column value is binary, and a string by the option schema: cast it"
+        elif schema_type == AVRO and is_text(type_):
+            yield "column value is a string, and Avro's binary encoding by the option schema: encode it"
+        return
+    if not pa.types.is_struct(type_):
+        yield f"column value is {type_}, expected a struct with valueFormat=json, such as struct(*)"
+        return
+    try:
+        json_texts(pa.array([], type_))
+        schema_to_send(options, type_)
+    except TypeError as error:
+        yield f"column value cannot be written as JSON: {error}"
+    except OptionError as error:
+        yield str(error)
+
+
+def with_schema(options: PulsarOptions, type_: pa.DataType) -> PulsarOptions:
+    """The options with the schema that values of this type have, which a task without rows can then send as well.
+
+    Raises:
+        OptionError: as for `schema_to_send`.
+    """
+    schema = _schema_of(options, type_)
+    return options if schema is None else replace(options, schema=schema)
+
+
+def schema_to_send(options: PulsarOptions, type_: pa.DataType | None = None) -> commands.Schema | None:
+    """What PRODUCER says of values of this type; None for a topic without a schema.
+
+    Args:
+        options: of the query.
+        type_: None where there are no values: then it is what the options alone say.
+
+    Raises:
+        OptionError: a struct that does not fit the option `schema`, or of which none can be made.
+    """
+    schema = _schema_of(options, type_)
+    if schema is None:
+        return None
+    return commands.Schema(
+        name=schema.type,
+        schema_data=schema.definition.encode(),
+        type=commands.SchemaType[schema.type],
+        properties=tuple(commands.KeyValue(*pair) for pair in schema.properties),
+    )
+
+
+def _schema_of(options: PulsarOptions, type_: pa.DataType | None) -> ValueSchema | None:
+    schema = options.schema
+    if options.value_format is ValueFormat.JSON:
+        if schema is None:
+            return None if type_ is None else derive_schema(type_)
+        if schema.type != BYTES:
+            schema = ValueSchema(JSON, schema.definition, schema.properties)
+            if type_ is not None:
+                check_struct(type_, schema)
+    return None if schema is None or schema.type == BYTES else schema
+
+
+def json_values(options: PulsarOptions, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with JSON in place of the struct `value`; NULL stays NULL, which is a tombstone.
+
+    Raises:
+        UnwritableRowError: a text is not UTF-8, or something is NULL where the schema has no place for it.
+    """
+    values = batch.column("value")
+    schema = _schema_of(options, values.type)
+    if schema is not None:
+        check_nulls(values, schema)
+    columns = [
+        json_texts(column) if name == "value" else column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

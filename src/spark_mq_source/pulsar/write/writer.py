@@ -1,0 +1,937 @@
+"""One task's rows -> acknowledged by the brokers: routing, producers, bytes in flight, and what is sent again.
+
+A producer belongs to one topic-partition. Its entries are sent in order, and each is kept until its receipt is here.
+When the broker closes the producer (the topic was unloaded) or the connection is lost, the topic is looked up again, a
+producer of the same name is opened, and what has no receipt is sent again, in the same order and the same bytes, under
+the same sequence ids. So nothing is lost and nothing is out of order; without deduplication on the broker an entry
+whose receipt was lost is there twice: at least once. With it an entry can be taken for a duplicate that is not stored:
+the broker refuses one whose bytes were damaged, and stores those behind it, which have higher ids. So where it has done
+that, or its refusal may have been lost with a connection, they are sent again under another name, and some may be there
+twice all the same. The other two guarantees differ in this:
+
+- `exactly-once` (`deduplication`): an entry is sent when the one before it is stored, so that the broker never stores
+  an entry behind one that it has refused, and the highest sequence id stands for all below it.
+- `transaction` (`transactions`): an entry that may be stored is sent again only if the broker deduplicates, and not
+  under another name. Otherwise both copies would become visible, so the attempt fails, and with it its transaction.
+
+The broker's receipts arrive in another thread. What it and the task's thread share is `_Producer`, under one lock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+import uuid
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.errors import (
+    BrokerError,
+    LocalProtocolError,
+    MQSourceError,
+    RemoteProtocolError,
+    ReplayError,
+    RequestTimeoutError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+    UnsupportedFeatureError,
+    UnwritableRowError,
+)
+from spark_mq_source.net.arrivals import arrivals
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.stopwatch import waiting
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.offsets import Position, TopicPartition, parse_topic
+from spark_mq_source.pulsar.options import DeliveryGuarantee, ValueFormat
+from spark_mq_source.pulsar.payload._encode_python import NO_PARTITION
+from spark_mq_source.pulsar.payload.messages import EntryEncoder, group_rows, hash_keys, open_rows
+from spark_mq_source.pulsar.protocol import commands
+from spark_mq_source.pulsar.protocol.error_codes import error_for_code
+from spark_mq_source.pulsar.write.deduplication import EntryNumbers, producer_name
+from spark_mq_source.pulsar.write.transactions import TaskTransaction, Transaction
+from spark_mq_source.pulsar.write.values import check_values, json_values, schema_to_send
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_mq_source.core.ports import TaskAttempt
+    from spark_mq_source.pulsar.client.session import Session
+    from spark_mq_source.pulsar.options import PulsarOptions
+    from spark_mq_source.pulsar.payload._encode_python import RowSource
+
+__all__ = ["PulsarWriter", "WriteReport", "write_rows"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+CHECKSUM_ERROR: Final = 9
+"""`ServerError.ChecksumError`: the bytes were damaged on their way, and are sent again."""
+
+_producer_ids = itertools.count(1)
+"""Unique in this process, so that an entry's bytes, which hold it, can be sent over another connection as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReport:
+    """What an attempt at a task tells the driver.
+
+    Attributes:
+        rows: how many the broker has stored: all of them.
+        transaction: by which the driver makes them visible; None where they are, or there are none.
+
+    Example:
+        >>> WriteReport(3).transaction is None
+        True
+    """
+
+    rows: int
+    transaction: Transaction | None = None
+
+
+def write_rows(
+    options: PulsarOptions,
+    batches: Iterator[pa.RecordBatch],
+    attempt: TaskAttempt,
+    counters: Counters | None = None,
+) -> WriteReport:
+    """Writes the rows of one task.
+
+    Args:
+        options: of the query.
+        batches: the rows.
+        attempt: who writes.
+        counters: count what goes to the broker.
+
+    Raises:
+        MQSourceError: see `PulsarWriter.write`.
+    """
+    rows = 0
+    with PulsarWriter(options, attempt, counters) as writer:
+        for batch in writer.arriving(batches):
+            writer.write(batch)
+            rows += batch.num_rows
+        transaction = writer.finish()
+    return WriteReport(rows, transaction)
+
+
+class _Pending:
+    """An entry without a receipt.
+
+    Attributes:
+        send: its bytes.
+        may_be_stored: whether an earlier attempt may have stored it.
+        times_sent: over whatever connections.
+        times_in_doubt: how many of these sends may have stored it.
+        may_be_refused: whether the broker has refused it, or may have said so on a connection that was lost.
+        is_alone: whether the chunks before it were left out, because the broker has stored the whole message.
+    """
+
+    __slots__ = ("is_alone", "may_be_refused", "may_be_stored", "send", "times_in_doubt", "times_sent")
+
+    def __init__(self, send: commands.Send, *, may_be_stored: bool, is_alone: bool = False) -> None:
+        self.send = send
+        self.may_be_stored = may_be_stored
+        self.is_alone = is_alone
+        self.times_sent = 0
+        self.times_in_doubt = 0
+        self.may_be_refused = False
+
+
+class _Producer:
+    """The producer of one topic-partition and what it has under way.
+
+    Attributes:
+        topic_partition: where it writes.
+        encoder: makes its entries; None until it was open once.
+        error: why it is not open.
+        last_progress: when it was opened, or the last receipt came, or the first entry of those under way was sent.
+        distrusts_connection: whether no receipt has come since it was opened again because none came.
+        confirmed: the last sequence id of the last entry that has its receipt.
+        last_position: where the entry is that had its receipt last.
+        numbers: of its entries, where the broker's deduplication keeps each row once.
+        is_proven: whether the broker has shown that it deduplicates, where it must.
+        is_deduplicated: whether it did when the producer was opened last.
+        may_lack_refused: whether the broker had stored something, when it was opened last, behind an entry that it may
+            have refused.
+        sends_once: whether an entry that may be stored must not be sent again without that.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        arrived: threading.Condition,
+        *,
+        name: str | None = None,
+        numbers: EntryNumbers | None = None,
+        sends_once: bool = False,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.encoder: EntryEncoder | None = None
+        self.producer_id = next(_producer_ids)
+        self.name = name
+        self.numbers = numbers
+        self.is_proven = numbers is None
+        self.is_deduplicated = False
+        self.may_lack_refused = False
+        self.sends_once = sends_once
+        self.epoch = 0
+        self.topic_epoch: int | None = None
+        self.session: Session | None = None
+        self.error: MQSourceError | None = None
+        self.pending: deque[_Pending] = deque()
+        self.pending_bytes = 0
+        self.last_progress = 0.0
+        self.distrusts_connection = False
+        self.confirmed = -1
+        self.last_position: Position | None = None
+        self._arrived = arrived
+
+    # What the connection tells, in its driver's thread.
+
+    def opened(self) -> None:
+        """It is open, for the first time or again."""
+        with self._arrived:
+            if self.error is not None and self.error.retryable:
+                self.error = None
+
+    def deliver(self, event: commands.SendReceipt | commands.SendError) -> None:
+        """The broker has stored an entry, or has not."""
+        with self._arrived:
+            if isinstance(event, commands.SendError):
+                self._refused(event)
+            else:
+                self._stored(event)
+            self._arrived.notify_all()
+
+    def fail(self, error: MQSourceError) -> None:
+        """The producer has ended, with or without its connection."""
+        with self._arrived:
+            self._fail(error)
+            self._arrived.notify_all()
+
+    def _fail(self, error: MQSourceError) -> None:
+        # What cannot be mended by opening the producer again is not hidden by what can.
+        if self.error is None or (self.error.retryable and not error.retryable):
+            self.error = error
+
+    def _stored(self, receipt: commands.SendReceipt) -> None:
+        entry = next((e for e in self.pending if e.send.sequence_id == receipt.sequence_id), None)
+        if entry is None:
+            # Of an entry that was sent twice, because the first receipt was late.
+            logger.debug("%s: a second receipt of %d", self.topic_partition, receipt.sequence_id)
+            return
+        # A duplicate is answered at once. Of a message in chunks only the last one can be: the others, which are stored
+        # again, have their receipts later (seen on broker 4.0.8).
+        if entry is not self.pending[0] and not entry.may_be_stored and self.error is None:
+            msg = f"a receipt of {receipt.sequence_id} came before that of {self.pending[0].send.sequence_id}"
+            self._fail(RemoteProtocolError(self._about(msg)))
+            return
+        if receipt.is_duplicate and not entry.may_be_stored and entry.times_in_doubt <= 1:
+            if entry.send.is_chunk and self.numbers is not None:
+                # All but the last have the id of the entry before; those are duplicates to brokers before apache/pulsar
+                # pull request 20948 (seen on 2.10.1).
+                msg = (
+                    "the broker dropped a chunk of a message as a duplicate of the entry before it: its version cannot "
+                    "deduplicate chunks, so set chunking=false, or another deliveryGuarantee than exactly-once"
+                )
+                self._fail(UnsupportedFeatureError(self._about(msg)))
+                return
+            msg = (
+                f"the broker dropped the entry of sequence id {receipt.sequence_id} as a duplicate, though it never "
+                f"stored it: another producer named {self.name!r} has written with these or higher sequence ids"
+            )
+            self._fail(LocalProtocolError(self._about(msg)))
+            return
+        self.pending.remove(entry)
+        self.confirmed = max(self.confirmed, _last_id(entry.send))
+        if receipt.message_id is not None and not receipt.is_duplicate:
+            self.last_position = Position(receipt.message_id.ledger_id, receipt.message_id.entry_id)
+        self.pending_bytes -= len(entry.send.body)
+        self.last_progress = time.monotonic()
+        self.distrusts_connection = False
+
+    def _refused(self, refusal: commands.SendError) -> None:
+        error: MQSourceError = error_for_code(
+            refusal.error, refusal.message, self._about(f"the entry of sequence id {refusal.sequence_id}")
+        )
+        for entry in self.pending:
+            # Of a batch it names the last message, where a receipt names the first (seen on broker 4.0.8).
+            if refusal.sequence_id in {entry.send.sequence_id, entry.send.highest_sequence_id}:
+                entry.may_be_refused = True
+                # Earlier sends stay in doubt: a broker that deduplicates also refuses an entry while it cannot tell
+                # whether it is a duplicate (seen on broker 4.0.8). So does this send if the broker's storage has
+                # failed, which may have a copy.
+                if refusal.error == CHECKSUM_ERROR or not self.sends_once:
+                    entry.times_in_doubt -= 1
+                # A chunk would come behind later ones of its message, which are stored already, and nobody could put
+                # them together; unless each entry waits for the one before.
+                is_in_turn = self.numbers is not None or not entry.send.is_chunk
+                if refusal.error == CHECKSUM_ERROR and entry.times_sent == 1 and is_in_turn:
+                    error = ServiceNotReadyError(str(error))
+        self._fail(error)
+
+    def _about(self, what: str) -> str:
+        return what if self.session is None else f"{self.session.address}: {what}"
+
+
+class _Topic:
+    """The partitions of a topic and whose turn it is.
+
+    Attributes:
+        producers: by partition; -1 for a topic that is not partitioned.
+    """
+
+    def __init__(self, producers: Sequence[_Producer], turn: int) -> None:
+        self.producers = producers
+        self.is_partitioned = producers[0].topic_partition.partition >= 0
+        self._turn = turn % len(self.producers)
+
+    @property
+    def next_producer(self) -> _Producer:
+        """Who gets the rows that may go anywhere, until an entry of them is finished."""
+        return self.producers[self._turn]
+
+    def pass_on(self) -> None:
+        """Makes it the next one's turn."""
+        self._turn = (self._turn + 1) % len(self.producers)
+
+
+class PulsarWriter:
+    """Writes the rows of one task. Used by one thread; a context manager that closes its connections.
+
+    Args:
+        options: of the query.
+        attempt: who writes. The number of the task also says which partition gets the first rows that have no key, so
+            that tasks do not all begin with the same one.
+        counters: count what goes to the broker.
+
+    Example:
+        ::
+
+            with PulsarWriter(options, TaskAttempt("flights")) as writer:
+                for batch in batches:
+                    writer.write(batch)
+                writer.finish()
+    """
+
+    def __init__(self, options: PulsarOptions, attempt: TaskAttempt, counters: Counters | None = None) -> None:
+        self._options = options
+        self._counters = counters or Counters()
+        self._attempt = attempt
+        self._client = PulsarClient(options)
+        self._arrived = threading.Condition()
+        self._topics: dict[str, _Topic] = {}
+        self._open: list[_Producer] = []
+        is_transaction = options.delivery_guarantee is DeliveryGuarantee.TRANSACTION
+        self._transaction = TaskTransaction(options, self._client) if is_transaction else None
+        # A task without rows has to send it too, where it asks what an earlier attempt has stored.
+        self._schema = schema_to_send(options)
+        # When the rows that wait for their batches to be full have waited long enough; None while there are none.
+        self._publish_at: float | None = None
+
+    def __enter__(self) -> PulsarWriter:
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        try:
+            if error_type is not None and self._transaction is not None:
+                self._abort(self._transaction)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Closes the connections, and with them the producers; does not wait for receipts, see `flush`."""
+        self._client.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Sends the rows of a batch, or keeps them for an entry to come; waits where `maxPendingBytes` are under way.
+
+        Raises:
+            OptionError: a column is unknown or of a type that cannot be written, or there is no ``value``.
+            UnwritableRowError: a row cannot become a message, or says no topic, or one or a partition that is not.
+            MQSourceError: the broker refused an entry, or sent no receipt in time.
+        """
+        if not batch.num_rows:
+            return
+        began = time.monotonic()
+        source = open_rows(self._with_values(batch))
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        hashes = hash_keys(columns["key"], self._options.hashing) if "key" in columns else None
+        for name, order in self._topics_of(columns.get("topic"), batch.num_rows):
+            topic = self._topic(name)
+            rows = batch.num_rows if order is None else len(order)
+            partitions = len(topic.producers)
+            try:
+                explicit = self._explicit(topic, columns.get("partition"), order)
+                groups = group_rows(explicit, None if partitions == 1 else hashes, order, rows, partitions)
+            except IndexError as error:
+                wanted = columns["partition"][error.args[0]].as_py()
+                msg = f"pulsar-native: a row is for partition {wanted} of {name}, which has {partitions}"
+                raise UnwritableRowError(msg) from None
+            for partition, indices in groups:
+                chosen = self._ordered_by_key(columns, indices) if self._options.batching_by_key else indices
+                if partition == NO_PARTITION:
+                    self._append_anywhere(topic, source, chosen)
+                else:
+                    self._append(topic.producers[partition], source, chosen)
+        self._publish_in_time(began)
+
+    def arriving(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches as they come; between them, rows that wait longer than `batchingMaxPublishDelay` are sent.
+
+        Raises:
+            MQSourceError: as for `write`.
+        """
+        if self._options.batching_max_publish_delay_ms is None:
+            yield from batches
+            return
+        for batch in arrivals(batches, self._seconds_to_publish):
+            if batch is None:
+                self._publish()
+            else:
+                yield batch
+
+    def _seconds_to_publish(self) -> float | None:
+        return None if self._publish_at is None else max(0.0, self._publish_at - time.monotonic())
+
+    def _publish_in_time(self, began: float) -> None:
+        """Notes since when rows wait for their batch, or sends them where that is too long."""
+        delay_ms = self._options.batching_max_publish_delay_ms
+        if delay_ms is None or not any(
+            producer.encoder is not None and producer.encoder.nbytes for producer in self._open
+        ):
+            self._publish_at = None
+            return
+        if self._publish_at is None:
+            self._publish_at = began + delay_ms / 1000
+        if time.monotonic() >= self._publish_at:
+            self._publish()
+
+    def _publish(self) -> None:
+        """Sends what waits, without waiting for receipts."""
+        for producer in self._open:
+            if producer.encoder is not None:
+                producer.encoder.flush(now_ms=_now_ms())
+                self._send(producer)
+        self._publish_at = None
+
+    def _with_values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with values that can be sent. Their schema is that of the first batch: Spark's all have one.
+
+        Raises:
+            OptionError: the column ``value`` is not there, or not what the options say.
+            UnwritableRowError: a struct has no JSON.
+        """
+        if "value" not in batch.schema.names:
+            return batch  # whoever opens the rows refuses them
+        type_ = batch.schema.field("value").type
+        if not self._topics:
+            check_values(self._options, type_)
+            self._schema = schema_to_send(self._options, type_)
+        if self._options.value_format is ValueFormat.RAW:
+            return batch
+        try:
+            return json_values(self._options, batch)
+        except UnwritableRowError as error:
+            msg = "pulsar-native: writing column value as JSON"
+            raise error.within(msg) from error
+
+    def finish(self) -> Transaction | None:
+        """Sends what is left, waits until the broker has stored everything, and closes the producers.
+
+        Returns:
+            What the driver has to commit, if anything.
+
+        Raises:
+            ReplayError: an earlier attempt has stored more than this one has.
+            MQSourceError: as for `flush`.
+        """
+        self.flush()
+        if self._options.delivery_guarantee is DeliveryGuarantee.EXACTLY_ONCE:
+            self._finish_replay()
+        for producer in self._open:
+            self._close_finished(producer)
+        if self._transaction is None or self._transaction.id is None:
+            return None
+        wrote = next((producer for producer in self._open if producer.last_position is not None), None)
+        if wrote is None:
+            return Transaction(*self._transaction.id)
+        return Transaction(*self._transaction.id, wrote.topic_partition, wrote.last_position)
+
+    def _close_finished(self, producer: _Producer) -> None:
+        """Closes a producer that has every receipt: the next attempt or micro-batch may want its name at once."""
+        if producer.session is None:
+            return
+        try:
+            self._client.close_producer(producer.session, producer.producer_id)
+        except MQSourceError as error:
+            # It closes with its connection then; nothing of it is on its way any more.
+            logger.debug("%s: not closed: %s", producer.topic_partition, error)
+
+    def _abort(self, transaction: TaskTransaction) -> None:
+        """Aborts the transaction, if it is certain that nothing more of this attempt can reach the broker."""
+        try:
+            for producer in self._open:
+                if producer.session is not None and producer.pending:
+                    # Behind what a broker does not take yet, CLOSE_PRODUCER may come too late.
+                    producer.session.close()
+            for producer in self._open:
+                if producer.session is None or producer.session.closed:
+                    # What is still on its way over a lost connection is not taken once another one has the name.
+                    retrying(
+                        partial(self._open_once, producer),
+                        deadline=Deadline.after_ms(self._options.operation_timeout_ms),
+                    )
+                if producer.session is not None:
+                    self._client.close_producer(producer.session, producer.producer_id)
+            transaction.abort()
+        except MQSourceError as error:
+            logger.warning("pulsar-native: a transaction is left to its time-out: %s", error)
+
+    def _finish_replay(self) -> None:
+        """Looks for more that an earlier attempt may have stored, also where this one writes nothing.
+
+        Raises:
+            ReplayError: there is more.
+            MQSourceError: no answer in time, or a refusal.
+        """
+        if self._options.topic is not None:
+            self._topic(self._options.topic)
+        producers = [producer for topic in self._topics.values() for producer in topic.producers]
+        untouched = {one.topic_partition: one for one in producers if one.encoder is None}
+        names = {at: (one.producer_id, one.name or "") for at, one in untouched.items()}
+        try:
+            stored = self._client.fetch_last_sequence_ids(names, schema=self._schema)
+        except MQSourceError as error:
+            where = "pulsar-native: asking what earlier attempts have stored"
+            if self._options.access_mode:
+                # It asks as one who shares; but not even that is let in where another task is alone.
+                where += " (exactly-once with another accessMode than Shared: let the write have one task)"
+            raise error.within(where) from error
+        for at, last_sequence_id in stored.items():
+            self._check(untouched[at], partial(EntryNumbers.found, last_sequence_id=last_sequence_id))
+        for producer in producers:
+            self._check(producer, EntryNumbers.finish)
+
+    def _check(self, producer: _Producer, look: Callable[[EntryNumbers], T]) -> T:
+        assert producer.numbers is not None  # noqa: S101 - for mypy: all have them here
+        try:
+            return look(producer.numbers)
+        except ReplayError as error:
+            raise self._in_context(producer, error) from error
+
+    def flush(self) -> None:
+        """Sends what is left, and waits until the broker has stored everything.
+
+        Raises:
+            MQSourceError: the broker refused an entry, or sent no receipt in time.
+        """
+        self._publish()
+        self._wait_until(lambda: not any(producer.pending for producer in self._open))
+
+    # -- which rows go where
+
+    def _topics_of(self, column: pa.Array | None, rows: int) -> Iterator[tuple[str, array[int] | None]]:
+        if column is None:
+            yield self._default_topic(), None
+            return
+        orders: dict[str | None, array[int]] = {}
+        for row, name in enumerate(column.to_pylist()):
+            orders.setdefault(name, array("i")).append(row)
+        for name, order in orders.items():
+            yield self._default_topic() if name is None else name, None if len(order) == rows else order
+
+    def _default_topic(self) -> str:
+        if self._options.topic is None:
+            msg = "pulsar-native: a row has no topic: set the option topic, or the column"
+            raise UnwritableRowError(msg)
+        return self._options.topic
+
+    def _topic(self, name: str) -> _Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            try:
+                full = parse_topic(name)
+            except ValueError as error:
+                msg = f"pulsar-native: a row is for topic {name!r}: {error}"
+                raise UnwritableRowError(msg) from error
+            try:
+                found = self._client.fetch_partitions([full], create=self._options.create_topic)
+            except TopicNotFoundError as error:
+                raise error.within(f"pulsar-native: writing to {full} (createTopic=true would create it)") from error
+            except MQSourceError as error:
+                raise error.within(f"pulsar-native: writing to {full}") from error
+            producers = [self._producer(topic_partition) for topic_partition in found]
+            topic = self._topics[name] = _Topic(producers, self._attempt.partition)
+        return topic
+
+    def _producer(self, topic_partition: TopicPartition) -> _Producer:
+        if self._options.delivery_guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
+            sends_once = self._options.delivery_guarantee is DeliveryGuarantee.TRANSACTION
+            return _Producer(topic_partition, self._arrived, name=self._unique_name(), sends_once=sends_once)
+        name = producer_name(self._options.producer_name, self._attempt)
+        return _Producer(topic_partition, self._arrived, name=name, numbers=EntryNumbers(self._attempt.batch_id))
+
+    def _unique_name(self) -> str | None:
+        """A name that nobody has; None for one that the broker makes up."""
+        base = self._options.producer_name
+        return None if base is None else f"{base}-{self._attempt.partition}-{uuid.uuid4().hex}"
+
+    @staticmethod
+    def _explicit(topic: _Topic, column: pa.Array | None, order: array[int] | None) -> pa.Array | None:
+        if column is None or len(topic.producers) > 1:
+            return column
+        # There is nothing to choose. What is read from a topic without partitions says -1.
+        allowed = {None, 0} if topic.is_partitioned else {None, 0, -1}
+        wanted = column.to_pylist()
+        for row in range(len(wanted)) if order is None else order:
+            if wanted[row] not in allowed:
+                raise IndexError(row)
+        return None
+
+    @staticmethod
+    def _ordered_by_key(columns: dict[str, pa.Array], order: memoryview) -> array[int]:
+        keys = [columns[name].to_pylist() for name in ("ordering_key", "key") if name in columns]
+        groups: dict[object, array[int]] = {}
+        for row in order:
+            key = next((column[row] for column in keys if column[row] is not None), None)
+            groups.setdefault(key, array("i")).append(row)
+        return array("i", itertools.chain.from_iterable(groups.values()))
+
+    def _append_anywhere(self, topic: _Topic, source: RowSource, order: memoryview | array[int]) -> None:
+        at, end = 0, len(order)
+        while at < end:
+            producer = topic.next_producer
+            at = self._append_some(producer, source, order, at, end)
+            if self._send(producer):
+                topic.pass_on()
+
+    def _append(self, producer: _Producer, source: RowSource, order: memoryview | array[int]) -> None:
+        at, end = 0, len(order)
+        while at < end:
+            at = self._append_some(producer, source, order, at, end)
+            self._send(producer)
+
+    def _append_some(
+        self, producer: _Producer, source: RowSource, order: memoryview | array[int], at: int, end: int
+    ) -> int:
+        if producer.encoder is None:
+            self._reopen(producer)
+        assert producer.encoder is not None  # noqa: S101 - for mypy: it was open now
+        try:
+            return producer.encoder.append(source, order, at, end, now_ms=_now_ms())
+        except UnwritableRowError as error:
+            raise error.within(f"pulsar-native: writing to {producer.topic_partition}") from error
+
+    # -- what is under way
+
+    def _send(self, producer: _Producer) -> bool:
+        """Sends the entries that are finished; whether there were any."""
+        if producer.encoder is None:
+            return False
+        sends = producer.encoder.take()
+        is_alone = False
+        for number, send in enumerate(sends):
+            size = len(send.body)
+            self._wait_until(partial(self._has_room, producer, size))
+            if _is_first_part_of_stored(producer, sends, number):
+                is_alone = True
+                continue
+            entry = _Pending(send, may_be_stored=self._admit(producer, send), is_alone=is_alone)
+            is_alone = False
+            with self._arrived:
+                if not producer.pending:
+                    producer.last_progress = time.monotonic()
+                producer.pending.append(entry)
+                producer.pending_bytes += size
+            self._send_entry(producer, entry)
+        if sends and not producer.is_proven:
+            self._prove(producer, sends[-1])
+        return bool(sends)
+
+    def _admit(self, producer: _Producer, send: commands.Send) -> bool:
+        """Whether an earlier attempt may have stored an entry.
+
+        Raises:
+            ReplayError: it has stored others in its place.
+        """
+        if producer.numbers is None:
+            return False
+        return self._check(producer, lambda numbers: numbers.admit(send.sequence_id, _last_id(send)))
+
+    def _prove(self, producer: _Producer, send: commands.Send) -> None:
+        """Has the broker show that it deduplicates: it must know, by now, what this producer has sent.
+
+        Raises:
+            UnsupportedFeatureError: it does not.
+        """
+        self._wait_until(lambda: not producer.pending)
+        self._reopen(producer)
+        if not producer.is_proven:
+            msg = (
+                f"pulsar-native: writing to {producer.topic_partition}: deliveryGuarantee=exactly-once needs the "
+                f"broker's deduplication, which is off: turn it on by {_how_to_deduplicate(producer)}; the rows up to "
+                f"sequence id {send.sequence_id} are written"
+            )
+            raise UnsupportedFeatureError(msg)
+
+    def _has_room(self, producer: _Producer, size: int) -> bool:
+        if producer.numbers is not None and producer.pending:
+            # Otherwise this one could be stored and the one before it not, which no id would show (`deduplication`).
+            return False
+        # One entry is let through whatever its size: more than allowed, or it could never be sent.
+        pending = sum(producer.pending_bytes for producer in self._open)
+        return pending == 0 or pending + size <= self._options.max_pending_bytes
+
+    def _send_entry(self, producer: _Producer, entry: _Pending) -> None:
+        if producer.session is None or producer.error is not None:
+            return
+        if self._transaction is not None:
+            self._transaction.check_time()
+        entry.times_sent += 1
+        entry.times_in_doubt += 1
+        self._counters.entries += 1
+        self._counters.entry_bytes += len(entry.send.body)
+        try:
+            producer.session.send(entry.send)
+        except ServiceNotReadyError as error:
+            # The broker has closed the producer: nothing was sent.
+            entry.times_in_doubt -= 1
+            producer.fail(error)
+        except MQSourceError as error:
+            # Whoever waits next opens the producer again, and sends it then.
+            producer.fail(error)
+
+    def _wait_until(self, is_reached: Callable[[], bool]) -> None:
+        while True:
+            with self._arrived:
+                while True:
+                    failed = next((p for p in self._open if p.error is not None and p.pending), None)
+                    if failed is not None or is_reached():
+                        break
+                    until = min(self._patient_until(p) for p in self._open if p.pending)
+                    if self._transaction is not None:
+                        until = min(until, self._transaction.quiet_from)
+                    left = until - time.monotonic()
+                    if left <= 0:
+                        break
+                    with waiting(self._counters):
+                        arrived = self._arrived.wait(left)
+                    if not arrived:
+                        break
+                if failed is None and is_reached():
+                    return
+            if self._transaction is not None:
+                # What has no receipt may still be on its way, and must not arrive after the transaction has ended.
+                self._transaction.check_time()
+            if failed is None:
+                self._lose_patience()
+            else:
+                self._reopen(failed)
+
+    def _lose_patience(self) -> None:
+        """Has the producer that waits longest for a receipt opened again on a new connection, once; then fails.
+
+        Raises:
+            RequestTimeoutError: no receipt on the new connection either.
+        """
+        waiting = [producer for producer in self._open if producer.pending]
+        producer = min(waiting, key=lambda one: one.last_progress, default=None)
+        if producer is None or producer.session is None or time.monotonic() < self._patient_until(producer):
+            return
+        if not producer.distrusts_connection:
+            producer.distrusts_connection = True
+            producer.session.close()
+            return
+        msg = (
+            f"pulsar-native: writing to {producer.topic_partition}: {producer.session.address}: no receipt of sequence "
+            f"id {producer.pending[0].send.sequence_id} within sendTimeout ({self._options.send_timeout_ms} ms)"
+        )
+        raise RequestTimeoutError(msg)
+
+    def _patient_until(self, producer: _Producer) -> float:
+        # Half of the time for the connection in hand, half for a new one.
+        return producer.last_progress + self._options.send_timeout_ms / 2000
+
+    def _reopen(self, producer: _Producer) -> None:
+        """Opens a producer, for the first time or once more, and sends again what has no receipt.
+
+        Raises:
+            MQSourceError: that cannot help, or did not within `sendTimeout`.
+        """
+        reason = producer.error
+        if reason is not None and not reason.retryable:
+            raise self._in_context(producer, reason) from reason
+        if reason is not None:
+            logger.info("%s: opening the producer again: %s", producer.topic_partition, reason)
+            self._counters.reconnects += 1
+        try:
+            with waiting(self._counters):
+                self._open_in_time(producer)
+                if producer.may_lack_refused and not producer.sends_once:
+                    # Nothing under this name is a duplicate.
+                    producer.name = self._unique_name()
+                    self._open_in_time(producer)
+        except MQSourceError as error:
+            raise self._in_context(producer, error) from error
+        with self._arrived:
+            unsent = list(producer.pending)
+        why = self._why_not_again(producer, unsent) if reason is not None and producer.sends_once else None
+        if reason is not None and why is not None:
+            raise self._in_context(producer, reason.within(why)) from reason
+        for entry in unsent:
+            self._send_entry(producer, entry)
+
+    @staticmethod
+    def _why_not_again(producer: _Producer, unsent: Sequence[_Pending]) -> str | None:
+        """Why a transaction must not send again what has no receipt; None where it may."""
+        end = "this attempt is aborted, and Spark may run the task again"
+        if producer.may_lack_refused:
+            return (
+                f"the broker may have refused an entry, and would take it for a duplicate, because it has stored "
+                f"others behind it; {end}"
+            )
+        doubtful = [entry.send for entry in unsent if entry.times_in_doubt > 0]
+        # The first chunks of a message are stored again though the broker deduplicates, and once it has loaded the
+        # topic behind them, it takes what follows for new (seen on broker 4.0.8).
+        has_chunks = any(send.is_chunk for send in doubtful)
+        if not doubtful or (producer.is_deduplicated and not has_chunks):
+            return None
+        where = "where messages are sent in chunks" if has_chunks else "without the broker's deduplication"
+        how = "" if has_chunks else f" (with {_how_to_deduplicate(producer)} an attempt goes on)"
+        return (
+            f"it is unknown whether {len(doubtful)} entries that were under way are stored, and {where} a transaction "
+            f"must not send them again; {end}{how}"
+        )
+
+    def _open_in_time(self, producer: _Producer) -> None:
+        retrying(lambda: self._open_once(producer), deadline=Deadline.after_ms(self._options.send_timeout_ms))
+
+    def _open_once(self, producer: _Producer) -> None:
+        if producer.session is not None:
+            # Unless the broker has closed it: what it has stored by then is said before the answer.
+            self._client.close_producer(producer.session, producer.producer_id)
+        # Otherwise what it has refused was said before the answer, or before it closed the producer.
+        is_unheard = producer.session is not None and producer.session.closed
+        session, opened = self._client.open_producer(
+            producer.topic_partition,
+            producer.producer_id,
+            producer,
+            name=producer.name,
+            epoch=producer.epoch,
+            topic_epoch=producer.topic_epoch,
+            schema=self._schema,
+            # Two tasks that each have a topic-partition for themselves must not wait for each other for ever.
+            wait_ms=self._options.send_timeout_ms if any(one is not producer for one in self._open) else None,
+        )
+        with self._arrived:
+            producer.session = session
+            producer.epoch += 1
+            producer.topic_epoch = opened.topic_epoch
+            producer.last_progress = time.monotonic()
+            # Without deduplication a broker knows nobody's sequence ids, whatever it has stored (seen on 4.0.8).
+            producer.is_deduplicated = opened.last_sequence_id >= 0
+            producer.may_lack_refused = producer.numbers is None and _may_lack_refused(
+                producer.pending, opened.last_sequence_id, is_unheard=is_unheard
+            )
+        if producer.numbers is not None:
+            producer.is_proven = producer.is_proven or producer.is_deduplicated
+            with self._arrived:
+                own = {producer.confirmed, *(_last_id(entry.send) for entry in producer.pending)}
+                lacking = [e for e in producer.pending if e.is_alone and e.send.sequence_id > opened.last_sequence_id]
+            producer.numbers.found(opened.last_sequence_id, own)
+            if lacking:
+                # It counts what it has sent to its storage, which may fail.
+                msg = (
+                    f"the broker lacks the message of sequence id {lacking[0].send.sequence_id}, which it had stored "
+                    f"when it was asked before; the next attempt at the task sends all of its chunks"
+                )
+                raise BrokerError(f"{session.address}: {msg}")
+        if producer.name is None:
+            producer.name = opened.producer_name
+        if producer.encoder is None:
+            producer.encoder = self._encoder(producer, session, opened)
+            self._open.append(producer)
+
+    def _encoder(self, producer: _Producer, session: Session, opened: commands.ProducerSuccess) -> EntryEncoder:
+        options = self._options
+        txn_id = None if self._transaction is None else self._transaction.join(producer.topic_partition)
+        return EntryEncoder(
+            producer_id=producer.producer_id,
+            producer_name=opened.producer_name,
+            sequence_id=opened.last_sequence_id + 1 if producer.numbers is None else producer.numbers.first_row_id,
+            max_message_bytes=session.max_message_bytes,
+            compression=options.compression_type,
+            batching=options.batching,
+            batch_bytes=options.batching_max_bytes,
+            batch_rows=options.batching_max_messages,
+            batching_by_key=options.batching_by_key,
+            chunking=options.chunking,
+            schema_version=opened.schema_version,
+            txn_id=None if txn_id is None else (txn_id[1], txn_id[0]),
+            numbering=producer.numbers,
+        )
+
+    @staticmethod
+    def _in_context(producer: _Producer, error: MQSourceError) -> MQSourceError:
+        where = f"pulsar-native: writing to {producer.topic_partition}"
+        if producer.pending:
+            where += f" from sequence id {producer.pending[0].send.sequence_id} on"
+        return error.within(where)
+
+
+def _how_to_deduplicate(producer: _Producer) -> str:
+    namespace = producer.topic_partition.topic.partition("://")[2].rpartition("/")[0]
+    return (
+        f"`pulsar-admin namespaces set-deduplication --enable {namespace}`, or brokerDeduplicationEnabled=true in the "
+        f"broker's configuration"
+    )
+
+
+def _is_first_part_of_stored(producer: _Producer, sends: Sequence[commands.Send], number: int) -> bool:
+    """Whether an entry is a chunk, and not the last one, of a message that an earlier attempt has stored.
+
+    It must not be sent again: a broker never drops such a chunk, and when it loads the topic it takes the id of the
+    last entry, which would be this one's, for the highest (seen on broker 4.0.8). All that is stored behind the
+    message would be stored once more.
+    """
+    numbers, send = producer.numbers, sends[number]
+    if numbers is None or not send.is_chunk or send.sequence_id > numbers.admitted:
+        return False
+    # All chunks of a message are handed out at once, and only the last one has a higher id than the entry before.
+    following = (other.sequence_id for other in itertools.islice(sends, number, None))
+    return next(last for last in following if last > send.sequence_id) <= numbers.stored
+
+
+def _may_lack_refused(pending: Sequence[_Pending], last_sequence_id: int, *, is_unheard: bool) -> bool:
+    """Whether a broker that deduplicates may lack an entry without a receipt that it would take for a duplicate.
+
+    Args:
+        pending: without a receipt, in order.
+        last_sequence_id: the highest that the broker has stored: it says nothing of those below.
+        is_unheard: whether the broker may have refused them on a connection that was lost.
+    """
+    # Nothing behind an entry with a higher id is stored: whether it was refused does not matter any more.
+    for entry in pending:
+        entry.may_be_refused = _last_id(entry.send) <= last_sequence_id and (is_unheard or entry.may_be_refused)
+    taken = [entry for entry in pending if _last_id(entry.send) <= last_sequence_id]
+    # The last one has this id because it is stored, unless one that has its receipt was behind it.
+    return any(
+        entry.may_be_refused and (entry is not taken[-1] or _last_id(entry.send) < last_sequence_id) for entry in taken
+    )
+
+
+def _last_id(send: commands.Send) -> int:
+    return send.sequence_id if send.highest_sequence_id is None else send.highest_sequence_id
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

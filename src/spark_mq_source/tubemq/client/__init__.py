@@ -1,0 +1,1 @@
+"""Connections to TubeMQ: sessions, who serves what, and who we are."""

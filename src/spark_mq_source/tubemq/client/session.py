@@ -1,0 +1,545 @@
+"""One live connection to a master or a broker: answers go to the futures that wait, receipts to the writer."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, RequestTimeoutError
+from spark_mq_source.net.driver import ConnectionDriver
+from spark_mq_source.net.retry import Deadline
+from spark_mq_source.net.transport import TlsSettings, connect
+from spark_mq_source.tubemq.client.authentication import Signature, UserAuthentication
+from spark_mq_source.tubemq.options import TubeMQOptions
+from spark_mq_source.tubemq.protocol import commands
+from spark_mq_source.tubemq.protocol.commands import (
+    SUCCESS,
+    AuthenticateInfo,
+    AuthorizedInfo,
+    Broker,
+    BrokerPartition,
+    MasterCertificateInfo,
+    ReadStatus,
+    RegisterType,
+    Request,
+    Response,
+)
+from spark_mq_source.tubemq.protocol.connection import (
+    MAX_SERIAL_NO,
+    Answer,
+    Call,
+    Event,
+    NotAuthorized,
+    PartitionLost,
+    Sends,
+    TubeMQConnection,
+    Unanswered,
+)
+from spark_mq_source.tubemq.protocol.error_codes import (
+    CERTIFICATE_FAILURE,
+    NOT_FOUND,
+    SERVER_CONSUME_SPEED_LIMIT,
+    error_for_code,
+    error_for_exception,
+)
+
+__all__ = [
+    "Authorization",
+    "PartitionConsumer",
+    "Receipt",
+    "Receipts",
+    "Session",
+    "client_version",
+    "expect",
+    "local_address",
+    "tls_settings",
+]
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+NO_TOKEN: Final = -2
+"""The visit token of who has none (Java client 2.4.0)."""
+
+SIGNATURE_SECONDS: Final = 5.0
+"""How long a signature is used again; servers take it for 20 s."""
+
+HEARTBEAT_MS: Final = 10_000
+"""How often a broker hears of registered partitions, which it forgets after 30 s."""
+
+_ONLY_SUCCESS: Final = frozenset({SUCCESS})
+_READABLE: Final = frozenset({SUCCESS, NOT_FOUND, SERVER_CONSUME_SPEED_LIMIT})
+_serial_nos = itertools.count(1)
+_new_tuple = tuple.__new__
+
+
+class Authorization:
+    """What shows to masters and brokers who we are, for all connections of a client; any thread may ask.
+
+    Args:
+        user: None where the cluster does not authenticate.
+        given: what a master has let us have before; it may be old.
+        renew: asks a master for another one, and waits for it.
+    """
+
+    def __init__(
+        self,
+        user: UserAuthentication | None,
+        given: AuthorizedInfo | None,
+        renew: Callable[[], None],
+    ) -> None:
+        self.given = given
+        self._user = user
+        self._renew = renew
+        self._renewing = threading.Lock()
+        self._signed: tuple[float, Signature] | None = None
+
+    def take(self, authorized: AuthorizedInfo | None) -> None:
+        """A master's answer had this in it."""
+        if authorized is not None:
+            self.given = authorized
+
+    def renew(self, refused: AuthorizedInfo | None) -> None:
+        """Gets another one from a master, unless somebody else has got it since `refused` was shown.
+
+        Raises:
+            MQSourceError: no master gave one.
+        """
+        with self._renewing:
+            shown = None if refused is None else refused.visit_authorized_token
+            if self.given is None or self.given.visit_authorized_token == shown:
+                self._renew()
+
+    def for_master(self) -> MasterCertificateInfo | None:
+        """What a request to a master has in it: a signature, every time."""
+        signature = self._signature()
+        if signature is None:
+            return None
+        return MasterCertificateInfo(
+            AuthenticateInfo(signature.user, signature.timestamp_ms, signature.nonce, "", signature.signature)
+        )
+
+    def for_broker(self) -> AuthorizedInfo:
+        """What a request to a broker has in it: the visit token, and the master's or our own word of who we are.
+
+        A master 2.4.0 gives none of its own, and a broker that authenticates takes any.
+        """
+        given = self.given
+        visit, token = (
+            (NO_TOKEN, None) if given is None else (given.visit_authorized_token, given.auth_authorized_token)
+        )
+        if not token:
+            signature = self._signature()
+            token = None if signature is None else signature.token
+        return AuthorizedInfo(visit, token)
+
+    def _signature(self) -> Signature | None:
+        if self._user is None:
+            return None
+        now = time.monotonic()
+        signed = self._signed
+        if signed is None or now - signed[0] > SIGNATURE_SECONDS:
+            nonce = random.randrange(1 << 31)  # noqa: S311 - it need not be hard to guess, only another one each time
+            signed = self._signed = now, self._user.sign(timestamp_ms=time.time_ns() // 1_000_000, nonce=nonce)
+        return signed[1]
+
+
+Receipt: TypeAlias = tuple[commands.SendMessage, Response | MQSourceError]
+"""What became of a message: the answer, or why there is none."""
+
+
+class Receipts(Protocol):
+    """What a writer is told, by the driver's thread; it may not block."""
+
+    def deliver(self, receipts: Sequence[Receipt]) -> None:
+        """What became of messages, in the order of the answers."""
+
+
+class _Pack(NamedTuple):
+    """Messages that were sent in one go.
+
+    Attributes:
+        sends: those without an answer, by serial number. One object for all of them: one for each would be looked at by
+            the garbage collector time and again.
+        receipts: who is told of them.
+    """
+
+    sends: dict[int, commands.SendMessage]
+    receipts: Receipts
+
+
+class Session:
+    """One connection. Calls are answered in the order in which they are sent (seen on server 2.4.0).
+
+    Args:
+        options: timeouts and TLS.
+        host: where it leads.
+        port: the same.
+        authorization: what shows who we are.
+        broker: at the other end; None for a master.
+
+    Attributes:
+        address: the server's, as errors name it.
+        last_used: when something was sent last, in monotonic seconds.
+        is_kept: whether it stays open when nobody uses it.
+
+    Raises:
+        TransportError: no connection.
+    """
+
+    def __init__(
+        self, options: TubeMQOptions, host: str, port: int, authorization: Authorization, *, broker: Broker | None
+    ) -> None:
+        self.address = f"master {host}:{port}" if broker is None else f"broker {broker}"
+        self.last_used = time.monotonic()
+        self.is_kept = False
+        self._timeout_ms = options.request_timeout_ms
+        self._authorization = authorization
+        self._is_master = broker is None
+        self._waiting: dict[int, _Waiter | _Pack] = {}
+        self._consumers: dict[tuple[str, str, str, int], PartitionConsumer] = {}
+        connection = TubeMQConnection(
+            broker=broker,
+            request_timeout_ms=options.request_timeout_ms,
+            heartbeat_ms=HEARTBEAT_MS,
+            authorized=authorization.for_broker,
+            now=time.monotonic(),
+        )
+        transport = connect(
+            host,
+            port,
+            tls=tls_settings(options) if options.tls else None,
+            deadline=Deadline.after_ms(options.connect_timeout_ms),
+        )
+        self._driver = ConnectionDriver(connection, transport, on_events=self._on_events, on_closed=self._on_closed)
+        self._driver.start()
+
+    @property
+    def closed(self) -> bool:
+        """True once nothing more can be sent or will arrive."""
+        return self._driver.closed
+
+    @property
+    def at_rest(self) -> bool:
+        """True where nobody waits for anything, no partition is registered, and it is not to be kept."""
+        return not (self._waiting or self._consumers or self.is_kept)
+
+    def close(self) -> None:
+        """Closes the connection; what waits on it fails, and what is registered stays so for 30 s."""
+        self._driver.close()
+
+    def call(self, *requests: Request, accepted: Collection[int] = _ONLY_SUCCESS) -> list[Future[Response]]:
+        """Sends requests in one go; each future holds the answer, or the error.
+
+        Args:
+            requests: what is asked; those that show who we are get it here.
+            accepted: the codes of answers that are none of an error.
+        """
+        waiters = [_Waiter(self._authorized(request), accepted) for request in requests]
+        self._send(waiters)
+        return [waiter.answer for waiter in waiters]
+
+    def send_messages(self, sends: Sequence[commands.SendMessage], receipts: Receipts) -> None:
+        """Sends messages in one go, as they are; `receipts` is told of each, once.
+
+        Args:
+            sends: with what shows who we are in them.
+            receipts: told by the driver's thread, or by this one where the connection has ended.
+        """
+        self.last_used = time.monotonic()
+        calls = [_new_tuple(Call, (_next_serial_no(), send)) for send in sends]
+        pack = _Pack(dict(calls), receipts)  # type: ignore[arg-type]  # requests of calls are of any kind
+        waiting = self._waiting
+        waiting.update(dict.fromkeys(pack.sends, pack))
+        try:
+            self._driver.send(Sends(calls))
+        except MQSourceError as error:
+            # The driver's thread may have told of some already.
+            untold = [send for serial_no, send in calls if waiting.pop(serial_no, None) is not None]
+            if untold:
+                receipts.deliver([(send, error) for send in untold])  # type: ignore[misc]  # the same
+
+    # Inside.
+
+    def _authorized(self, request: Request) -> Request:
+        if isinstance(request, commands.GetMessage | commands.CommitOffset):
+            return request
+        if isinstance(request, commands.SendMessage):
+            return request._replace(auth_info=self._authorization.for_broker())
+        if self._is_master:
+            return dataclasses.replace(request, auth_info=self._authorization.for_master())  # type: ignore[arg-type]
+        return dataclasses.replace(request, auth_info=self._authorization.for_broker())  # type: ignore[arg-type]
+
+    def _send(self, waiters: Sequence[_Waiter]) -> None:
+        self.last_used = time.monotonic()
+        calls = [Call(_next_serial_no(), waiter.request) for waiter in waiters]
+        for call, waiter in zip(calls, waiters, strict=True):
+            self._waiting[call.serial_no] = waiter
+        try:
+            self._driver.send(*calls)
+        except MQSourceError as error:
+            for call, waiter in zip(calls, waiters, strict=True):
+                # The driver's thread may have failed it already.
+                if self._waiting.pop(call.serial_no, None) is not None:
+                    waiter.answer.set_exception(error)
+
+    def _on_events(self, events: Sequence[Event]) -> None:
+        waiting = self._waiting
+        told: dict[Receipts, list[Receipt]] = {}
+        for event in events:
+            if type(event) is Answer:
+                serial_no, _, response = event
+                waiter = waiting.pop(serial_no, None)
+                if type(waiter) is _Pack:
+                    told.setdefault(waiter.receipts, []).append((waiter.sends.pop(serial_no), response))
+                elif type(waiter) is _Waiter:
+                    self._settle(waiter, response)
+            elif type(event) is Unanswered:
+                self._fail(event.serial_no, self._unanswered(event.request), told)
+            elif type(event) is PartitionLost:
+                self._lose_partition(event)
+            elif type(event) is NotAuthorized:
+                self._in_background(partial(self._authorization.renew, event.shown))
+        for receipts, answers in told.items():
+            receipts.deliver(answers)
+
+    def _fail(self, serial_no: int, error: MQSourceError, told: dict[Receipts, list[Receipt]]) -> None:
+        waiter = self._waiting.pop(serial_no, None)
+        if type(waiter) is _Pack:
+            told.setdefault(waiter.receipts, []).append((waiter.sends.pop(serial_no), error))
+        elif type(waiter) is _Waiter:
+            waiter.answer.set_exception(error)
+
+    def _unanswered(self, request: Request) -> RequestTimeoutError:
+        what = type(request).__name__
+        return RequestTimeoutError(f"{self.address}: no answer to {what} within requestTimeout ({self._timeout_ms} ms)")
+
+    def _settle(self, waiter: _Waiter, response: Response) -> None:
+        if isinstance(response, commands.RpcException):
+            error = error_for_exception(response.exception_name, response.stack_trace, self.address)
+            waiter.answer.set_exception(error)
+        elif response.err_code in waiter.accepted:
+            waiter.answer.set_result(response)
+        elif response.err_code == CERTIFICATE_FAILURE and not self._is_master and not waiter.renewed:
+            waiter.renewed = True
+            self._in_background(partial(self._call_again, waiter))
+        else:
+            waiter.answer.set_exception(error_for_code(response.err_code, response.err_msg, self.address))
+
+    def _call_again(self, waiter: _Waiter) -> None:
+        """Once more, with a new visit token: a token is good for 16 minutes at least, and a task may begin later."""
+        try:
+            self._authorization.renew(getattr(waiter.request, "auth_info", None))
+        except MQSourceError as error:
+            waiter.answer.set_exception(error)
+            return
+        waiter.request = self._authorized(waiter.request)
+        self._send([waiter])
+
+    @staticmethod
+    def _in_background(call: Callable[[], None]) -> None:
+        # Asking a master may take long, and the driver's thread may not.
+        def run() -> None:
+            try:
+                call()
+            except MQSourceError as error:
+                logger.warning("no new visit token: %s", error)
+
+        threading.Thread(target=run, name="spark-mq-source visit token", daemon=True).start()
+
+    def _lose_partition(self, event: PartitionLost) -> None:
+        key = (event.client_id, event.group_name, event.partition.topic, event.partition.partition_id)
+        consumer = self._consumers.get(key)
+        if consumer is not None:
+            consumer.lost = error_for_code(
+                event.code, "a heartbeat was answered so", f"{self.address}: {event.partition}"
+            )
+
+    def _on_closed(self, error: MQSourceError) -> None:
+        told: dict[Receipts, list[Receipt]] = {}
+        for serial_no in list(self._waiting):
+            self._fail(serial_no, error, told)
+        for receipts, answers in told.items():
+            receipts.deliver(answers)
+        for consumer in list(self._consumers.values()):
+            consumer.lost = consumer.lost or error
+
+
+class _Waiter:
+    """A call that somebody waits for."""
+
+    __slots__ = ("accepted", "answer", "renewed", "request")
+
+    def __init__(self, request: Request, accepted: Collection[int]) -> None:
+        self.request = request
+        self.accepted = accepted
+        self.answer: Future[Response] = Future()
+        self.renewed = False
+
+
+class PartitionConsumer:
+    """One client id on one partition, on its broker's connection. Nothing here waits; calls pipeline.
+
+    A client id belongs to one attempt at one task: a second register under the same id moves the first one's cursor
+    without a word (seen on broker 2.4.0). While it is registered, the connection's heartbeats keep it.
+
+    Attributes:
+        partition: what it reads.
+        lost: why it is not registered any more, as far as a heartbeat or the end of the connection told.
+    """
+
+    def __init__(self, session: Session, partition: BrokerPartition, *, client_id: str, group: str) -> None:
+        self.session = session
+        self.partition = partition
+        self.client_id = client_id
+        self.group = group
+        self.lost: MQSourceError | None = None
+        self._key = (client_id, group, partition.topic, partition.partition_id)
+
+    @property
+    def address(self) -> str:
+        """The broker, as errors name it."""
+        return self.session.address
+
+    def register(
+        self,
+        *,
+        curr_offset: int | None,
+        read_status: int = ReadStatus.STORED_OR_MIN,
+        filters: Sequence[str] = (),
+        qry_priority_id: int | None = None,
+    ) -> Future[commands.RegisterPartitionResponse]:
+        """Takes the partition, see `commands.RegisterPartition`; compare the `curr_offset` answered with the one asked.
+
+        Errors by code: 410 another client has it, 403 no such topic, 500 no such partition, 450 the group may not.
+        """
+        self.lost = None
+        self.session._consumers[self._key] = self
+        (answer,) = self.session.call(
+            commands.RegisterPartition(
+                RegisterType.REGISTER,
+                self.client_id,
+                self.group,
+                self.partition.topic,
+                self.partition.partition_id,
+                read_status,
+                tuple(filters),
+                curr_offset,
+                qry_priority_id=qry_priority_id,
+            )
+        )
+        answer.add_done_callback(self._forget_unless_registered)
+        return answer  # type: ignore[return-value]  # decoded by the request's method
+
+    def get_message(
+        self, *, last_pack_consumed: bool = False, manual_commit_offset: bool = False
+    ) -> Future[commands.GetMessageResponse]:
+        """Fetches; the answer's `err_code` is 200, 404 or 452.
+
+        Errors by code: 411 not registered (any more), 412 another client has taken it over.
+        """
+        (answer,) = self.session.call(self._get(last_pack_consumed, manual_commit_offset), accepted=_READABLE)
+        return answer  # type: ignore[return-value]
+
+    def commit(self, *, last_pack_consumed: bool = True) -> Future[commands.CommitOffsetResponse]:
+        """Commits what was fetched last, or rolls it back. Error 401: it is not, or no longer, this client's."""
+        (answer,) = self.session.call(self._commit(last_pack_consumed))
+        return answer  # type: ignore[return-value]
+
+    def get_and_commit(self) -> tuple[Future[commands.GetMessageResponse], Future[commands.CommitOffsetResponse]]:
+        """Fetches and commits that fetch, in one go: the commit's `curr_offset` is where the fetch ended."""
+        get = _Waiter(self._get(False, False), _READABLE)
+        commit = _Waiter(self._commit(True), _ONLY_SUCCESS)
+        self.session._send([get, commit])
+        return get.answer, commit.answer  # type: ignore[return-value]
+
+    def unregister(self, *, commit: bool = True) -> Future[commands.RegisterPartitionResponse]:
+        """Leaves the partition; what was fetched last is committed, or rolled back."""
+        self.session._consumers.pop(self._key, None)
+        (answer,) = self.session.call(
+            commands.RegisterPartition(
+                RegisterType.UNREGISTER,
+                self.client_id,
+                self.group,
+                self.partition.topic,
+                self.partition.partition_id,
+                ReadStatus.STORED_OR_MIN if commit else ReadStatus.STORED_OR_MAX,
+            )
+        )
+        return answer  # type: ignore[return-value]
+
+    def _get(self, last_pack_consumed: bool, manual_commit_offset: bool) -> commands.GetMessage:
+        return commands.GetMessage(
+            self.client_id,
+            self.partition.partition_id,
+            self.group,
+            self.partition.topic,
+            last_pack_consumed,
+            manual_commit_offset,
+        )
+
+    def _commit(self, last_pack_consumed: bool) -> commands.CommitOffset:
+        partition = self.partition
+        return commands.CommitOffset(
+            self.client_id, partition.topic, partition.partition_id, self.group, last_pack_consumed
+        )
+
+    def _forget_unless_registered(self, answer: Future[Response]) -> None:
+        if answer.exception() is not None and self.session._consumers.get(self._key) is self:
+            del self.session._consumers[self._key]
+
+
+def _next_serial_no() -> int:
+    return next(_serial_nos) % MAX_SERIAL_NO + 1
+
+
+@cache
+def client_version() -> str:
+    """What we call ourselves to a server, as its log shows it."""
+    try:
+        return f"spark-mq-source-{version('spark-mq-source')}"
+    except PackageNotFoundError:
+        return "spark-mq-source"
+
+
+def local_address(host: str, port: int) -> str:
+    """This machine's IPv4 address, as seen from where it would connect to `host:port`; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, port))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def tls_settings(options: TubeMQOptions) -> TlsSettings:
+    """The TLS part of the options."""
+    return TlsSettings(
+        trust_certs=options.trust_certs,
+        client_cert=options.client_cert,
+        client_key=options.client_key,
+        verify_hostname=options.tls_verify_hostname,
+    )
+
+
+def expect(response: object, kind: type[T]) -> T:
+    """The response, if it is of the kind that the request is answered with.
+
+    Raises:
+        RemoteProtocolError: it is another.
+    """
+    if not isinstance(response, kind):
+        msg = f"the server answered {type(response).__name__} where {kind.__name__} belongs"
+        raise RemoteProtocolError(msg)
+    return response

@@ -1,0 +1,152 @@
+"""Answers to GET_MESSAGE to Arrow RecordBatches.
+
+`MessageDecoder` turns the messages of one topic-partition into rows. The loop over bytes and rows is `MessageColumns`,
+of which there are two: compiled (``_messages_native``) and, where no compiled one is installed, written for the
+interpreter (``_messages_python``, which also states the rules of what is corrupt). Both give the same rows and errors.
+
+``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` in the environment asks for one; `implementation` tells which one runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import record_batch
+from spark_mq_source.core.implementation import Implementation, name_of_all
+from spark_mq_source.tubemq.payload import _encode_python, _messages_python
+from spark_mq_source.tubemq.payload._messages_python import FAIL, NULL, SKIP, ZoneShift, first_message
+
+__all__ = ["MessageDecoder", "encoding", "first_message", "implementation", "without_messages"]
+
+_ON_CORRUPT: Final = {"fail": FAIL, "skip": SKIP, "null": NULL}
+
+
+_decoding: Final = Implementation(_messages_python)
+encoding: Final = Implementation(_encode_python)
+"""The loops over messages that are sent, see `commands.encode_sends`."""
+
+
+def implementation() -> str:
+    """Which loops run in this process: ``native``, the compiled ones, or ``python`` if a twin of one does.
+
+    Example:
+        >>> implementation() in ("native", "python")
+        True
+    """
+    return name_of_all(_decoding, encoding)
+
+
+def without_messages(body: bytes | memoryview) -> bytes:
+    """What an answer to GET_MESSAGE says beside its messages: the bytes of all its other fields.
+
+    Raises:
+        RemoteProtocolError: it cannot be read.
+
+    Example:
+        >>> without_messages(bytes.fromhex("0801 10c801 2202ffff 281c")).hex(" ", -1)
+        '08 01 10 c8 01 28 1c'
+    """
+    return _decoding.module.without_messages(body)  # type: ignore[no-any-return]
+
+
+class MessageDecoder:
+    """Turns the messages of one topic-partition into RecordBatches.
+
+    Not for use by several threads at once.
+
+    Args:
+        schema: exactly the columns asked for, in that order; what `take_batch` returns has this very schema.
+        topic: the column ``topic``.
+        broker_id: the column ``broker_id``.
+        partition: the column ``partition``.
+        filters: the message types wanted; empty for all messages. A broker compares hashes of them only.
+        time_zone: the zone of message times.
+        on_corrupt: ``fail``; ``skip``: a corrupt message gives no row; ``null``: it gives one row with NULL in every
+            column but topic, broker_id, partition, fetch_offset and, where it can be told, message_id (attributes are
+            empty). May be changed between answers.
+        implementation: ``native`` or ``python``; None for the one the environment asks for, or the best there is.
+
+    Attributes:
+        on_corrupt: as above.
+
+    Raises:
+        OptionError: `schema` has a column or a type that cannot be built.
+        ImportError: `implementation` is ``native`` and the compiled decoder cannot be loaded.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> decoder = MessageDecoder(pa.schema([("value", pa.binary())]), topic="t", broker_id=1, partition=0)
+        >>> message = bytes.fromhex("0807 10ffffffffffffffffff01 1a05") + b"hello" + bytes.fromhex("2000")
+        >>> decoder.decode(bytes([0x22, len(message)]) + message, 2800)
+        1
+        >>> decoder.take_batch().to_pydict()
+        {'value': [b'hello']}
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        topic: str,
+        broker_id: int,
+        partition: int,
+        filters: Iterable[str] = (),
+        time_zone: str = "UTC",
+        on_corrupt: str = "fail",
+        implementation: str | None = None,
+    ) -> None:
+        chosen = _decoding if implementation is None else Implementation(_messages_python, implementation)
+        chosen.warn_of_fallback()
+        module = chosen.module
+        self._columns: _messages_python.MessageColumns = module.MessageColumns(
+            schema,
+            topic=topic,
+            broker_id=broker_id,
+            partition=partition,
+            filters=frozenset(one.encode() for one in filters),
+            shift=ZoneShift(time_zone),
+        )
+        self._schema = schema
+        self.on_corrupt = on_corrupt
+
+    @property
+    def rows(self) -> int:
+        """Rows decoded and not yet taken."""
+        return self._columns.rows
+
+    @property
+    def nbytes(self) -> int:
+        """What these rows take in Arrow's buffers, in bytes; columns that never change are not counted."""
+        return self._columns.nbytes
+
+    @property
+    def corrupt_messages(self) -> int:
+        """How many were skipped or became NULL."""
+        return self._columns.corrupt_messages
+
+    def decode(self, body: bytes | memoryview, fetch_offset: int, stop_at: tuple[int, int] | None = None) -> int:
+        """Append the rows of one answer.
+
+        Args:
+            body: the answer to GET_MESSAGE; only looked at during this call.
+            fetch_offset: where it began.
+            stop_at: id and checksum of the first message that is not wanted any more (see `first_message`); where it
+                is not there, all are.
+
+        Returns:
+            How many rows were appended: after an error none.
+
+        Raises:
+            CorruptMessageError: a message is corrupt, and `on_corrupt` is ``fail``.
+            RemoteProtocolError: the answer itself cannot be read.
+            UnsupportedFeatureError: a column would pass 2 GiB.
+        """
+        return self._columns.append(body, fetch_offset, _ON_CORRUPT[self.on_corrupt], stop_at)
+
+    def take_batch(self) -> pa.RecordBatch:
+        """Every row decoded so far; starts over. Nothing is copied where the decoder is the compiled one."""
+        rows = self._columns.rows
+        return record_batch(self._schema, self._columns.take_arrays(), rows)

@@ -1,0 +1,455 @@
+"""The state machine of one connection to a TubeMQ master or broker: bytes and times in, events and bytes out.
+
+Everything that is true of the connection as a whole is decided here: which calls are not answered yet and for how long,
+which partitions are registered on it, and the heartbeats that keep them. There is no handshake::
+
+    OPEN --EOF, silence, error, close()--> CLOSED
+
+A server drops a call without a word that it comes to too late, that has no timeout, or whose frame it does not like
+(seen on server 2.4.0): so every call has a timer. Time goes in ticks, a quarter of `request_timeout_ms` each, because
+who sends does not know the time: a call is given up between four and five of them.
+
+An error that is raised by `received`, `receive_data`, `receive_eof` or `handle_timer` has closed the connection; what
+arrived before it can still be taken from `events_received`. Not safe to use from several threads at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple, NoReturn, TypeAlias
+
+from spark_mq_source.core.buffer import ReceiveBuffer
+from spark_mq_source.core.errors import ConnectionLostError, LocalProtocolError, MQSourceError, RemoteProtocolError
+from spark_mq_source.tubemq.protocol.commands import (
+    STORED,
+    SUCCESS,
+    AuthorizedInfo,
+    Broker,
+    BrokerHeartbeat,
+    BrokerHeartbeatResponse,
+    BrokerPartition,
+    GetMessageResponse,
+    RegisterPartition,
+    RegisterPartitionResponse,
+    RegisterType,
+    Request,
+    Response,
+    SendMessage,
+    decode_response,
+    encode_request,
+    encode_sends,
+    method_of,
+    parse_failure,
+    take_stored,
+)
+from spark_mq_source.tubemq.protocol.error_codes import CERTIFICATE_FAILURE, DUPLICATE_PARTITION, HB_NO_NODE
+from spark_mq_source.tubemq.protocol.wire import MAX_PAYLOAD_BYTES, SeenBlocks, take_frame
+
+__all__ = [
+    "Answer",
+    "Call",
+    "ConnectionState",
+    "Event",
+    "NotAuthorized",
+    "PartitionLost",
+    "Sends",
+    "TubeMQConnection",
+    "Unanswered",
+]
+
+logger = logging.getLogger(__name__)
+
+_new_tuple = tuple.__new__
+
+TICKS_TO_ANSWER: Final = 4
+"""Whole ticks that a call may wait."""
+
+MAX_SERIAL_NO: Final = (1 << 31) - 1
+"""Serial numbers of calls are 1 to this; those of the connection's own heartbeats are negative."""
+
+
+class Call(NamedTuple):
+    """A request and the number that its answer will have, unique among those that wait."""
+
+    serial_no: int
+    request: Request
+
+
+class Sends(NamedTuple):
+    """Messages that go out together: calls of `SendMessage` only."""
+
+    calls: Sequence[Call]
+
+
+class Answer(NamedTuple):
+    """What a call was answered."""
+
+    serial_no: int
+    request: Request
+    response: Response
+
+
+class Unanswered(NamedTuple):
+    """A call that was not answered in time, on a connection that is alive: the server has dropped it."""
+
+    serial_no: int
+    request: Request
+
+
+class PartitionLost(NamedTuple):
+    """A heartbeat found that the broker does not, or no longer, know a partition as this client's.
+
+    Attributes:
+        code: HB_NO_NODE where nobody has it, DUPLICATE_PARTITION where another client has.
+    """
+
+    client_id: str
+    group_name: str
+    partition: BrokerPartition
+    code: int
+
+
+class NotAuthorized(NamedTuple):
+    """A heartbeat was refused because of what it showed of who we are: most likely it has become too old."""
+
+    shown: AuthorizedInfo | None
+
+
+Event: TypeAlias = Answer | Unanswered | PartitionLost | NotAuthorized
+"""What `TubeMQConnection.events_received` gives."""
+
+
+class ConnectionState(Enum):
+    """Where a connection is in its life."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class _Reader(NamedTuple):
+    """Who has registered partitions; one heartbeat is for all of them."""
+
+    client_id: str
+    group_name: str
+    qry_priority_id: int | None
+
+
+class _Waiting(NamedTuple):
+    """A call without an answer, and the tick in which it was sent."""
+
+    request: Request
+    tick: int
+
+
+class TubeMQConnection:
+    """One connection.
+
+    Args:
+        broker: at the other end; None for a master.
+        request_timeout_ms: how long a call may wait for its answer.
+        heartbeat_ms: after so much time registered partitions are confirmed; a broker forgets them after 30 s.
+        authorized: says what heartbeats show to the broker.
+        max_payload_bytes: the largest answer taken.
+        now: monotonic seconds, as everywhere here.
+
+    Attributes:
+        state: where the connection is in its life.
+
+    Example:
+        >>> from spark_mq_source.tubemq.protocol.commands import CloseProducer, CloseProducerResponse, encode_response
+        >>> connection = TubeMQConnection(request_timeout_ms=10_000, now=0.0)
+        >>> connection.send(Call(1, CloseProducer("client")))
+        >>> len(connection.data_to_send())
+        40
+        >>> connection.receive_data(encode_response(1, CloseProducerResponse(True, 200, "OK!")))
+        >>> connection.events_received()[0].response
+        CloseProducerResponse(success=True, err_code=200, err_msg='OK!')
+    """
+
+    def __init__(
+        self,
+        *,
+        broker: Broker | None = None,
+        request_timeout_ms: int,
+        heartbeat_ms: int = 10_000,
+        authorized: Callable[[], AuthorizedInfo] | None = None,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        now: float,
+    ) -> None:
+        self.state = ConnectionState.OPEN
+        self._authorized = authorized
+        self._broker = broker
+        self._request_timeout_ms = request_timeout_ms
+        self._tick_seconds = request_timeout_ms / 1000 / TICKS_TO_ANSWER
+        self._heartbeat_seconds = heartbeat_ms / 1000
+        self._max_payload_bytes = max_payload_bytes
+        self._tick = 0
+        self._received_tick = 0
+        self._next_tick = now + self._tick_seconds
+        self._next_heartbeat = now + self._heartbeat_seconds
+        self._paused = False
+        self._buffer = ReceiveBuffer()
+        self._seen = SeenBlocks()
+        self._events: list[Event] = []
+        self._unsent = bytearray()
+        self._waiting: dict[int, _Waiting] = {}
+        self._registered: dict[_Reader, dict[str, BrokerPartition]] = {}
+        self._last_own_serial_no = 0
+        self._closed_by = ""
+
+    # What goes out.
+
+    def send(self, command: Call | Sends) -> None:
+        """Queues a call, or all of several messages.
+
+        Raises:
+            LocalProtocolError: the connection is closed, the serial number is in use or none, or the request does not
+                fit the protocol; nothing is queued then.
+        """
+        calls: Sequence[Call] = command.calls if isinstance(command, Sends) else (command,)
+        waiting, tick = self._waiting, self._tick
+        for serial_no, request in calls:
+            if self.state is ConnectionState.CLOSED:
+                msg = f"{type(request).__name__} sent after {self._closed_by}"
+                raise LocalProtocolError(msg)
+            if serial_no in waiting or not 0 < serial_no <= MAX_SERIAL_NO:
+                msg = f"{type(request).__name__} has the serial number {serial_no}, which is in use or none"
+                raise LocalProtocolError(msg)
+        timeout_ms = self._request_timeout_ms
+        if isinstance(command, Sends):
+            self._unsent += encode_sends(calls, timeout_ms=timeout_ms)  # type: ignore[arg-type]  # of messages only
+        else:
+            self._unsent += encode_request(command.serial_no, command.request, timeout_ms=timeout_ms)
+        for serial_no, request in calls:
+            waiting[serial_no] = _new_tuple(_Waiting, (request, tick))
+            if type(request) is RegisterPartition and request.op_type == RegisterType.UNREGISTER:
+                self._forget(request.client_id, request.group_name, request.topic_name, request.partition_id)
+
+    def data_to_send(self) -> bytes:
+        """What is to be sent now; each byte is handed out once."""
+        data = bytes(self._unsent)
+        self._unsent.clear()
+        return data
+
+    def close(self) -> None:
+        """Nothing more is sent or taken; nothing is said to the server, which keeps what is registered for a while."""
+        self._close("the connection was closed here")
+
+    # What comes in.
+
+    def writable(self, hint_bytes: int) -> memoryview:
+        """Free space to receive into, at least `hint_bytes`; see `received`."""
+        return self._buffer.writable(hint_bytes)
+
+    def received(self, n: int, now: float) -> None:
+        """The first `n` bytes of `writable()` were filled at `now`.
+
+        Raises:
+            RemoteProtocolError: they are not what a server sends.
+            LocalProtocolError: the connection is closed.
+        """
+        if self.state is ConnectionState.CLOSED:
+            msg = f"bytes received after {self._closed_by}"
+            raise LocalProtocolError(msg)
+        self._buffer.commit(n)
+        if n:
+            self._received_tick = self._tick
+        try:
+            self._parse()
+        except MQSourceError as error:
+            self._close(f"an error ({error})")
+            raise
+
+    def receive_data(self, data: bytes | memoryview, now: float = 0.0) -> None:
+        """The same with a copy of `data`.
+
+        Raises:
+            RemoteProtocolError: it is not what a server sends.
+            LocalProtocolError: the connection is closed.
+        """
+        self.writable(len(data))[: len(data)] = data
+        self.received(len(data), now)
+
+    def receive_eof(self) -> None:
+        """The peer has closed its side.
+
+        Raises:
+            ConnectionLostError: always, unless the connection is closed already; says what was left open.
+        """
+        if self.state is ConnectionState.OPEN:
+            self._lose(f"the server closed the connection{self._left_open()}")
+
+    def events_received(self) -> list[Event]:
+        """What arrived, or did not in time, since the last call, in order."""
+        events = self._events
+        self._events = []
+        return events
+
+    # Time.
+
+    @property
+    def paused(self) -> bool:
+        """Whether the shell does not read now; no call is given up then, but heartbeats are still sent."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        self._paused = paused
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` wants to be called; None once closed."""
+        if self.state is ConnectionState.CLOSED:
+            return None
+        return min(self._next_tick, self._next_heartbeat)
+
+    def handle_timer(self, now: float) -> None:
+        """Gives up calls that have waited too long, and sends heartbeats; does nothing before `next_timer()`.
+
+        Raises:
+            ConnectionLostError: nothing at all has arrived since such a call was sent.
+        """
+        if self.state is ConnectionState.CLOSED:
+            return
+        if now >= self._next_heartbeat:
+            self._next_heartbeat = now + self._heartbeat_seconds
+            self._send_heartbeats()
+        if now >= self._next_tick:
+            self._next_tick = now + self._tick_seconds
+            if not self._paused:
+                self._tick += 1
+                self._give_up()
+
+    # Inside.
+
+    def _parse(self) -> None:
+        buffer, events = self._buffer, self._events
+        data = buffer.peek(len(buffer))
+        assert data is not None  # noqa: S101 - for mypy: as many as there are
+        offset = 0
+        try:
+            while True:
+                stored, offset = take_stored(data, offset)
+                for serial_no in stored:
+                    request = self._answered(serial_no)
+                    if type(request) is SendMessage:
+                        events.append(_new_tuple(Answer, (serial_no, request, STORED)))
+                    elif request is not None:
+                        self._refuse_answer(request, STORED)
+                frame = take_frame(data, offset, self._max_payload_bytes, self._seen)
+                if frame is None:
+                    break
+                offset += frame.size
+                request = self._answered(frame.serial_no)
+                if request is not None:
+                    method, response = decode_response(frame)
+                    if method is not None and method is not method_of(request):
+                        self._refuse_answer(request, response)
+                    self._take(frame.serial_no, request, response)
+        finally:
+            buffer.take(offset)
+
+    def _answered(self, serial_no: int) -> Request | None:
+        """What was asked under this number."""
+        call = self._waiting.pop(serial_no, None)
+        if call is None:
+            # It was given up, or a heartbeat that was.
+            logger.debug("an answer to call %d, for which nobody waits, was dropped", serial_no)
+            return None
+        return call[0]
+
+    @staticmethod
+    def _refuse_answer(request: Request, response: Response) -> NoReturn:
+        msg = f"the server answered {type(request).__name__} by {type(response).__name__}"
+        raise RemoteProtocolError(msg)
+
+    def _take(self, serial_no: int, request: Request, response: Response) -> None:
+        if serial_no < 0:
+            assert isinstance(request, BrokerHeartbeat)  # noqa: S101 - for mypy: nothing else is sent here
+            self._take_heartbeat(request, response)
+            return
+        if isinstance(request, RegisterPartition):
+            if request.op_type == RegisterType.REGISTER:
+                self._take_registered(request, response)
+        elif isinstance(response, GetMessageResponse) and response.err_code in {HB_NO_NODE, DUPLICATE_PARTITION}:
+            # Who asked is told by this answer; a heartbeat has nothing to add.
+            self._forget(request.client_id, request.group_name, request.topic_name, request.partition_id)  # type: ignore[union-attr]
+        self._events.append(Answer(serial_no, request, response))
+
+    def _take_registered(self, request: RegisterPartition, response: Response) -> None:
+        if self._broker is None or not isinstance(response, RegisterPartitionResponse) or response.err_code != SUCCESS:
+            return
+        # One that registers anew with another priority would else be confirmed with both in turn.
+        self._forget(request.client_id, request.group_name, request.topic_name, request.partition_id)
+        partition = BrokerPartition(self._broker, request.topic_name, request.partition_id)
+        reader = _Reader(request.client_id, request.group_name, request.qry_priority_id)
+        self._registered.setdefault(reader, {})[str(partition)] = partition
+
+    def _forget(self, client_id: str, group_name: str, topic: str, partition_id: int) -> None:
+        if self._broker is None:
+            return
+        text = str(BrokerPartition(self._broker, topic, partition_id))
+        for reader, partitions in list(self._registered.items()):
+            if (reader.client_id, reader.group_name) == (client_id, group_name):
+                partitions.pop(text, None)
+                if not partitions:
+                    del self._registered[reader]
+
+    def _send_heartbeats(self) -> None:
+        for reader, partitions in self._registered.items():
+            self._last_own_serial_no = self._last_own_serial_no % MAX_SERIAL_NO + 1
+            heartbeat = BrokerHeartbeat(
+                reader.client_id,
+                reader.group_name,
+                tuple(partitions),
+                qry_priority_id=reader.qry_priority_id,
+                auth_info=None if self._authorized is None else self._authorized(),
+            )
+            serial_no = -self._last_own_serial_no
+            self._unsent += encode_request(serial_no, heartbeat, timeout_ms=self._request_timeout_ms)
+            self._waiting[serial_no] = _Waiting(heartbeat, self._tick)
+
+    def _take_heartbeat(self, request: BrokerHeartbeat, response: Response) -> None:
+        if not isinstance(response, BrokerHeartbeatResponse) or response.err_code != SUCCESS:
+            logger.warning("the broker refused a heartbeat of %s: %s", request.client_id, response)
+            if getattr(response, "err_code", None) == CERTIFICATE_FAILURE:
+                self._events.append(NotAuthorized(request.auth_info))
+            return
+        for text in response.failure_info:
+            code, partition = parse_failure(text)
+            self._forget(request.client_id, request.group_name, partition.topic, partition.partition_id)
+            self._events.append(PartitionLost(request.client_id, request.group_name, partition, code))
+
+    def _give_up(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            serial_no = next(iter(waiting))
+            call = waiting[serial_no]
+            if self._tick - call.tick <= TICKS_TO_ANSWER:
+                return
+            if self._received_tick < call.tick:
+                self._lose(f"the server was silent for {self._request_timeout_ms} ms{self._left_open()}")
+            del waiting[serial_no]
+            if serial_no > 0:
+                self._events.append(Unanswered(serial_no, call.request))
+
+    def _left_open(self) -> str:
+        """What the end of the connection leaves unanswered, for an error."""
+        kinds = Counter(type(call.request).__name__ for call in self._waiting.values())
+        parts = [f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items()]
+        text = f" while {', '.join(parts)} waited for an answer" if parts else ""
+        if len(self._buffer):
+            text += f" ({len(self._buffer)} bytes of an unfinished frame received)"
+        return text
+
+    def _lose(self, reason: str) -> NoReturn:
+        self._close(f"the connection was lost ({reason})")
+        raise ConnectionLostError(reason)
+
+    def _close(self, reason: str) -> None:
+        if self.state is not ConnectionState.CLOSED:
+            self.state = ConnectionState.CLOSED
+            self._closed_by = reason
+            self._unsent.clear()

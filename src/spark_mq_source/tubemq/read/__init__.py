@@ -1,0 +1,1 @@
+"""Reading TubeMQ: batches, streams, and what bounds them."""

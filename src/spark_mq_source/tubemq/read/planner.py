@@ -1,0 +1,226 @@
+"""What a query reads: from topics and offsets as the user named them to bounded ranges, one a task."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from spark_mq_source.core.errors import BrokerError, DataLossError, MQSourceError, OptionError, ResourceBusyError
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, TopicPartition, WantedOffsets
+from spark_mq_source.tubemq.options import TubeMQOptions
+from spark_mq_source.tubemq.protocol.commands import BrokerPartition
+from spark_mq_source.tubemq.protocol.error_codes import PARTITION_OCCUPIED
+from spark_mq_source.tubemq.read.reader import MOST_GROUPS, TubeMQRange, reading_group, with_names_to_authorize
+
+__all__ = [
+    "Bounds",
+    "Partitions",
+    "check_named",
+    "fetch_bounds",
+    "partitions_of",
+    "plan_batch",
+    "resolve_offset",
+    "split_ranges",
+]
+
+logger = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 500
+"""Stores asked for their bounds before the first answer is waited for."""
+
+Partitions = Mapping[TopicPartition, BrokerPartition]
+"""Partitions by what offsets call them, with the addresses of their brokers."""
+
+
+class Bounds(NamedTuple):
+    """What a broker has of a partition's store: offsets in [first, last)."""
+
+    first: int
+    last: int
+
+
+def plan_batch(options: TubeMQOptions) -> list[TubeMQRange]:
+    """The ranges of one batch read, fixed now: reading them twice gives the same rows.
+
+    Raises:
+        OptionError: offsets that name unknown partitions, or leave some out.
+        TopicNotFoundError: a topic is on no broker.
+        DataLossError: data after the start is gone already, and `failOnDataLoss` is true.
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    with TubeMQClient(options) as client:
+        try:
+            return _plan(client, options)
+        except MQSourceError as error:
+            raise error.within("tubemq: planning") from error
+
+
+def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:
+    meta = client.fetch_topics(options.topic_names, group=options.group_name, filters=options.filters)
+    partitions = partitions_of(meta.partitions())
+    starts = options.starting_offsets or WantedOffsets(everywhere=EARLIEST)
+    ends = options.ending_offsets or WantedOffsets(everywhere=LATEST)
+    check_named("startingOffsets", starts, partitions)
+    check_named("endingOffsets", ends, partitions)
+    bounds = fetch_bounds(client, options, partitions)
+    ranges = []
+    for tp in sorted(partitions):
+        start = resolve_offset(starts, tp, bounds[tp], fail_on_data_loss=options.fail_on_data_loss)
+        end = min(ends.at(tp) or 0, bounds[tp].last)
+        if start < end:
+            ranges.append(TubeMQRange(tp, partitions[tp].broker, start, end, client.authorized))
+    return split_ranges(options, ranges)
+
+
+def split_ranges(options: TubeMQOptions, ranges: Sequence[TubeMQRange]) -> list[TubeMQRange]:
+    """At least `minPartitions` ranges where the index has that many messages, larger ones into more pieces.
+
+    Tasks read one partition at once because each reads in a group of its own, over its own connection. A cut is between
+    two messages of the index; one of them may be another partition's of the same store, which makes a piece shorter.
+    """
+    wanted = options.min_partitions or 0
+    if wanted <= len(ranges):
+        return list(ranges)
+    total = sum(r.end - r.start for r in ranges)
+    return [piece for r in ranges for piece in _cut(r, -(-wanted * (r.end - r.start) // total))]
+
+
+def _cut(r: TubeMQRange, pieces: int) -> Iterator[TubeMQRange]:
+    """The same range in `pieces` of nearly the same number of messages, or in one for each message.
+
+    Example:
+        >>> from spark_mq_source.tubemq.protocol.commands import Broker
+        >>> whole = TubeMQRange(TopicPartition("flights", 1, 0), Broker(1, "host", 8123), 28, 28 + 5 * 28)
+        >>> [str(piece) for piece in _cut(whole, 2)]
+        ['1:flights:0 [28, 84)', '1:flights:0 [84, 168)']
+    """
+    messages = (r.end - r.start) // INDEX_BYTES
+    pieces = max(1, min(pieces, messages))
+    cuts = [r.start + messages * k // pieces * INDEX_BYTES for k in range(pieces)]
+    for start, end in itertools.pairwise([*cuts, r.end]):
+        yield dataclasses.replace(r, start=start, end=end)
+
+
+def partitions_of(found: Iterable[BrokerPartition]) -> dict[TopicPartition, BrokerPartition]:
+    """The same by what offsets call them.
+
+    Example:
+        >>> from spark_mq_source.tubemq.protocol.commands import Broker
+        >>> [str(tp) for tp in partitions_of([BrokerPartition(Broker(1, "host", 8123), "flights", 10000)])]
+        ['1:flights:10000']
+    """
+    return {TopicPartition(one.topic, one.broker.broker_id, one.partition_id): one for one in found}
+
+
+def check_named(option: str, wanted: WantedOffsets, partitions: Iterable[TopicPartition]) -> None:
+    """Refuses offsets that name what is not read (most likely a name is misspelt), or not all that is.
+
+    Raises:
+        OptionError: says which.
+    """
+    known = set(partitions)
+    unknown = sorted({str(tp) for tp in wanted.partitions.keys() - known} | wanted.topics.keys() - _topics(known))
+    if unknown:
+        msg = f"{option} names {', '.join(unknown)}, which this query does not read"
+        raise OptionError(msg)
+    missing = sorted(str(tp) for tp in known if wanted.at(tp) is None)
+    if missing:
+        msg = f"{option} must name every partition or its topic; missing: {', '.join(missing)}"
+        raise OptionError(msg)
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> set[str]:
+    return {tp.topic for tp in partitions}
+
+
+def resolve_offset(wanted: WantedOffsets, tp: TopicPartition, bounds: Bounds, *, fail_on_data_loss: bool) -> int:
+    """Where a user wants a partition to be read from, of what there is.
+
+    Raises:
+        DataLossError: the user named an offset that is not there, and `fail_on_data_loss`.
+    """
+    start = wanted.at(tp)
+    if start is None or start == EARLIEST:
+        return bounds.first
+    if start == LATEST:
+        return bounds.last
+    nearest = min(max(start, bounds.first), bounds.last)
+    if nearest != start:
+        msg = (
+            f"{tp}: the broker has offsets from {bounds.first} to {bounds.last}, and not {start}; start at an existing "
+            f"one, or set failOnDataLoss=false to begin with what there is"
+        )
+        if fail_on_data_loss:
+            raise DataLossError(msg)
+        logger.warning("tubemq: %s", msg)
+    return nearest
+
+
+def fetch_bounds(
+    client: TubeMQClient, options: TubeMQOptions, partitions: Partitions, *, priority: int | None = None
+) -> dict[TopicPartition, Bounds]:
+    """What there is of each partition; one of each store is asked, because they share an index.
+
+    Args:
+        client: asks.
+        options: the query's.
+        partitions: of which.
+        priority: what counts, as a reader's qryPriorityId; that of the options where it is None.
+
+    Raises:
+        MQSourceError: a broker cannot be reached in time, or refuses.
+    """
+    asked: dict[tuple[int, str, int], BrokerPartition] = {}
+    for tp in sorted(partitions):
+        asked.setdefault((tp.broker_id, tp.topic, tp.store), partitions[tp])
+    which = options.read_priority if priority is None else priority
+    found: dict[BrokerPartition, Bounds] = {}
+    deadline = Deadline.after_ms(options.operation_timeout_ms)
+    stores = list(asked.values())
+    for at in range(0, len(stores), MOST_AT_ONCE):
+        some = stores[at : at + MOST_AT_ONCE]
+        retrying(lambda some=some: _probe(client, options, some, found, which), deadline=deadline)  # type: ignore[misc]
+    return {tp: found[asked[tp.broker_id, tp.topic, tp.store]] for tp in partitions}
+
+
+def _probe(
+    client: TubeMQClient,
+    options: TubeMQOptions,
+    stores: Sequence[BrokerPartition],
+    found: dict[BrokerPartition, Bounds],
+    priority: int,
+) -> None:
+    """Registers at 0, which the broker moves to the first offset it has, and leaves again."""
+    for number in range(MOST_GROUPS):
+        group = reading_group(options, number)
+        consumers = [
+            client.consumer(one, client_id=unique_client_id(group), group=group) for one in stores if one not in found
+        ]
+        answers = [consumer.register(curr_offset=0, qry_priority_id=priority) for consumer in consumers]
+        left = []
+        is_occupied = False
+        try:
+            for consumer, answer in zip(consumers, answers, strict=True):
+                try:
+                    response = client.wait(answer, f"register of {consumer.partition}")
+                except BrokerError as error:
+                    if error.code != PARTITION_OCCUPIED:
+                        raise with_names_to_authorize(error, options) from error
+                    is_occupied = True
+                else:
+                    left.append(consumer.unregister(commit=False))
+                    found[consumer.partition] = Bounds(response.curr_offset, response.max_offset)
+        finally:
+            for farewell in left:
+                with contextlib.suppress(BrokerError):
+                    client.wait(farewell, "unregister")
+        if not is_occupied:
+            return
+    msg = f"tubemq: {MOST_GROUPS} readers have the partitions already"
+    raise ResourceBusyError(msg)

@@ -1,0 +1,466 @@
+"""One bounded range of one topic-partition, as Arrow batches: nothing twice, nothing lost.
+
+A range is ``[start, end)`` in the index of the partition's store. Each fetch is followed at once by its commit, whose
+answer says where the fetch ended; several of these pairs are under way at a time, and a broker answers in their order.
+Where a fetch goes past `end`, the first message at or after `end` is looked up, and what is from it on is left out: so
+the rows of a range are the same whenever it is read, however it is cut into fetches (seen on broker 2.4.0).
+
+A partition has one reader a group, and one that ended without a word is kept for 30 s. Who reads is therefore nobody's
+competitor: a task takes the first of the groups ``GROUP-read-0``, ``GROUP-read-1``, ... in which its partition is free,
+under a client id of its own. Attempts at the same task, queries over the same topic and the group's consumers all read
+at once; the positions are those of the range, never those of a group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.errors import (
+    AuthorizationError,
+    BrokerError,
+    CorruptMessageError,
+    DataLossError,
+    MQSourceError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    ResourceBusyError,
+    ServiceNotReadyError,
+)
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.stopwatch import waiting
+from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.client.session import PartitionConsumer
+from spark_mq_source.tubemq.offsets import TopicPartition
+from spark_mq_source.tubemq.options import WITH_MEMORY, OnCorrupt
+from spark_mq_source.tubemq.payload.messages import MessageDecoder, first_message
+from spark_mq_source.tubemq.protocol.commands import (
+    SUCCESS,
+    AuthorizedInfo,
+    Broker,
+    BrokerPartition,
+    CommitOffsetResponse,
+    GetMessageResponse,
+    RegisterPartitionResponse,
+)
+from spark_mq_source.tubemq.protocol.error_codes import (
+    CONSUME_GROUP_FORBIDDEN,
+    DUPLICATE_PARTITION,
+    PARTITION_OCCUPIED,
+    SERVER_CONSUME_SPEED_LIMIT,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_mq_source.tubemq.options import TubeMQOptions
+
+__all__ = ["TubeMQRange", "read_range", "reading_group", "register_anywhere", "with_names_to_authorize"]
+
+logger = logging.getLogger(__name__)
+
+MOST_GROUPS: Final = 100
+"""Readers of one partition at once; each leaves a group's name on the broker."""
+
+LONGEST_LIMIT_MS: Final = 10_000
+"""How long flow control is obeyed before it is asked again."""
+
+MOST_UNPROVEN: Final = 16
+"""Fetches that move on without saying where they began, before the broker is asked whether it still has all of that."""
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 0.5
+"""Between fetches where the broker has nothing to read before the end of the range."""
+
+
+@dataclass(frozen=True, slots=True)
+class TubeMQRange:
+    """The work of one task: the messages of one topic-partition from `start` on, before `end`.
+
+    Attributes:
+        topic_partition: what is read.
+        broker: where it is.
+        start: an offset; where the broker's first message is later, something is lost.
+        end: an offset; the message at it is not read.
+        authorized: what a master has let the driver have.
+
+    Example:
+        >>> str(TubeMQRange(TopicPartition("flights", 1, 0), Broker(1, "host", 8123), 280, 560))
+        '1:flights:0 [280, 560)'
+    """
+
+    topic_partition: TopicPartition
+    broker: Broker
+    start: int
+    end: int
+    authorized: AuthorizedInfo | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.topic_partition} [{self.start}, {self.end})"
+
+
+def read_range(
+    options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema, counters: Counters | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Reads one range, over a connection of its own.
+
+    Args:
+        options: the query's options.
+        task: what to read.
+        schema: the columns wanted, in order.
+        counters: count what came from the broker.
+
+    Yields:
+        Batches of `schema`, of at most `maxBatchRows` rows, and of about `maxBatchBytes` bytes and one fetch.
+
+    Raises:
+        DataLossError: messages of the range are gone from the broker, and `failOnDataLoss` is true.
+        CorruptMessageError: a message cannot be decoded, also when read once more.
+        MQSourceError: the broker cannot be reached, or sends nothing, for `operationTimeout`; or it refuses.
+    """
+    with TubeMQClient(options, authorized=task.authorized) as client:
+        try:
+            yield from _RangeReader(client, options, task, schema, counters or Counters()).batches()
+        except MQSourceError as error:
+            raise error.within(f"tubemq: reading {task}") from error
+
+
+def reading_group(options: TubeMQOptions, number: int) -> str:
+    """The group that the reader of this number reads in."""
+    return f"{options.group_name}-read-{number}"
+
+
+class Registered(NamedTuple):
+    """A partition that was taken, and what the broker said."""
+
+    consumer: PartitionConsumer
+    response: RegisterPartitionResponse
+
+
+def register_anywhere(
+    client: TubeMQClient, options: TubeMQOptions, partition: BrokerPartition, offset: int, *, priority: int
+) -> Registered:
+    """Takes a partition at an offset, in the first of our groups where nobody has it.
+
+    Raises:
+        ResourceBusyError: all are taken.
+        MQSourceError: no answer, or a refusal.
+    """
+    busy: MQSourceError | None = None
+    for number in range(MOST_GROUPS):
+        group = reading_group(options, number)
+        consumer = client.consumer(partition, client_id=unique_client_id(group), group=group)
+        try:
+            answer = consumer.register(curr_offset=offset, filters=options.filters, qry_priority_id=priority)
+            return Registered(consumer, client.wait(answer, f"register of {partition}"))
+        except BrokerError as error:
+            if error.code != PARTITION_OCCUPIED:
+                raise with_names_to_authorize(error, options) from error
+            busy = error
+    msg = f"{partition}: {MOST_GROUPS} readers have it already; {busy}"
+    raise ResourceBusyError(msg)
+
+
+def with_names_to_authorize(error: BrokerError, options: TubeMQOptions) -> BrokerError:
+    """The same error; a refusal of a reader's group says which names an administrator has to authorize.
+
+    Brokers 2.4.0 never refuse one: only masters check groups, and they are asked for the group itself.
+    """
+    if error.code != CONSUME_GROUP_FORBIDDEN:
+        return error
+    first, last = reading_group(options, 0), reading_group(options, MOST_GROUPS - 1)
+    msg = (
+        f"{error}; tasks read as {first}, or up to {last} when several read one partition, and this broker, unlike "
+        f"2.4.0, wants those names to be authorized as well"
+    )
+    return AuthorizationError(msg, code=error.code, code_name=error.code_name, broker_message=error.broker_message)
+
+
+class _Pair(NamedTuple):
+    """A fetch under way, with its commit."""
+
+    got: Future[GetMessageResponse]
+    committed: Future[CommitOffsetResponse]
+
+
+class _Cursor:
+    """Fetches of one registered partition, in order, several under way.
+
+    A fetch that finds a message, or says that it has found none with a 200, says where it began. One that is answered
+    404 does not, though it has moved on: where messages were removed meanwhile, a broker moves the cursor to its first
+    message without a word (seen on 2.4.0's `getOffset`). So behind such fetches the broker is asked whether it still
+    has what was there when they began.
+
+    Attributes:
+        position: where the fetch that was taken last ended.
+        began: where it began.
+    """
+
+    def __init__(self, client: TubeMQClient, options: TubeMQOptions, consumer: PartitionConsumer, start: int) -> None:
+        self.position = self.began = start
+        self._client = client
+        self._options = options
+        self._consumer = consumer
+        self._most = options.fetches_in_flight
+        self._timeout_ms = options.operation_timeout_ms
+        self._pairs: deque[_Pair] = deque()
+        self._advance = 1
+        self._pause = FIRST_PAUSE_SECONDS
+        self._is_held_back = False
+
+    def next_fetch(self, end: int) -> GetMessageResponse:
+        """The next fetch that moved on, which may have no message; the position is then where it ended.
+
+        Fetches that do not say where they began are passed over, up to `MOST_UNPROVEN` and the end: what comes back is
+        known to have left nothing out.
+
+        Args:
+            end: no fetch is asked for ahead that would likely begin past this offset.
+
+        Raises:
+            RequestTimeoutError: the broker had nothing for `operationTimeout`.
+            MQSourceError: the connection broke, the partition was lost, messages were removed, or the broker refuses.
+        """
+        patience = Deadline.after_ms(self._timeout_ms)
+        unproven: list[int] = []
+        while True:
+            self._ask_ahead(end)
+            pair = self._pairs.popleft()
+            got, ended = self._wait(pair)
+            if got.err_code == SUCCESS and got.curr_offset != self.position:
+                msg = (
+                    f"{self._consumer.address}: a fetch began at {got.curr_offset} where {self.position} was to follow"
+                )
+                raise ServiceNotReadyError(msg)
+            if ended > self.position:
+                self._advance = max(ended - self.position, 1)
+                self._pause = FIRST_PAUSE_SECONDS
+                self._is_held_back = False
+                self.began, self.position = self.position, ended
+                if got.err_code != SUCCESS:
+                    unproven.append(self.began)
+                    patience = Deadline.after_ms(self._timeout_ms)
+                    if self.position < end and len(unproven) < MOST_UNPROVEN:
+                        continue
+                if unproven:
+                    self._prove_kept(unproven[0])
+                return got
+            seconds = self._pause
+            if got.err_code == SERVER_CONSUME_SPEED_LIMIT:
+                # Held back on purpose is not being without an answer.
+                patience = Deadline.after_ms(self._timeout_ms)
+                limit_ms = min(max(got.min_limit_time, 1), LONGEST_LIMIT_MS)
+                seconds = limit_ms / 1000
+                if not self._is_held_back:
+                    self._is_held_back = True
+                    logger.info("tubemq: %s: flow control lets it wait for %d ms", self._consumer.partition, limit_ms)
+            elif patience.expired:
+                msg = (
+                    f"{self._consumer.address}: nothing to read at {self.position} for {self._timeout_ms} ms "
+                    f"({got.err_code}: {got.err_msg}), though the range ends at {end}"
+                )
+                raise RequestTimeoutError(msg)
+            self._rest(seconds)
+
+    def _prove_kept(self, position: int) -> None:
+        """Asks for the message at a position: the broker has removed nothing from there on.
+
+        Raises:
+            ServiceNotReadyError: it has, and opening again tells what.
+        """
+        consumer, response = register_anywhere(
+            self._client, self._options, self._consumer.partition, position, priority=WITH_MEMORY
+        )
+        with contextlib.suppress(BrokerError):
+            self._client.wait(consumer.unregister(commit=False), f"unregister of {self._consumer.partition}")
+        if response.curr_offset > position:
+            msg = (
+                f"{self._consumer.address}: its first message is at {response.curr_offset} now, behind {position}, "
+                f"from where on fetches found none"
+            )
+            raise ServiceNotReadyError(msg)
+
+    def _wait(self, pair: _Pair) -> tuple[GetMessageResponse, int]:
+        what = f"fetch at {self.position}"
+        try:
+            # It comes last: who waits for the fetch first is woken twice.
+            ended = self._client.wait(pair.committed, f"commit of the {what}").curr_offset
+        except MQSourceError:
+            if pair.got.done():
+                self._client.wait(pair.got, what)  # where this failed, its error says why the commit did
+            raise
+        return self._client.wait(pair.got, what), ended
+
+    def _ask_ahead(self, end: int) -> None:
+        """Keeps fetches under way, as many as likely end within the range, and one at least."""
+        while not self._pairs or (
+            len(self._pairs) < self._most and self.position + len(self._pairs) * self._advance < end
+        ):
+            self._pairs.append(_Pair(*self._consumer.get_and_commit()))
+
+    def _rest(self, seconds: float) -> None:
+        # What is under way already is answered alike; then one is asked at a time until it moves on again.
+        self._advance = 1 << 62
+        if not self._pairs:
+            threading.Event().wait(seconds)  # the broker tells nobody when it has more
+            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+
+
+class _RangeReader:
+    """The state that outlives a connection: what is done, what is decoded, what was distrusted."""
+
+    def __init__(
+        self, client: TubeMQClient, options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema, counters: Counters
+    ) -> None:
+        self._counters = counters
+        tp = task.topic_partition
+        self._client = client
+        self._options = options
+        self._task = task
+        self._partition = BrokerPartition(task.broker, tp.topic, tp.partition)
+        self._decoder = MessageDecoder(
+            schema,
+            topic=tp.topic,
+            broker_id=tp.broker_id,
+            partition=tp.partition,
+            filters=options.filters,
+            time_zone=options.message_time_zone,
+        )
+        self._done = task.start
+        """Everything before this has been decoded."""
+        self._end = task.end
+        self._left_behind: PartitionConsumer | None = None
+        """Who held the partition over a connection that broke, and holds it still."""
+        self._distrusted: int | None = None
+        """The `done` at which something undecodable came once: a second time it is not the network's fault."""
+        self._stuck_at: int | None = None
+        """The `done` at the last failure; `_patience` is renewed whenever there was progress since."""
+        self._patience = Deadline.after_ms(options.operation_timeout_ms)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the range, whatever happens to the connection in between."""
+        while self._done < self._end:
+            try:
+                with waiting(self._counters):
+                    consumer = retrying(self._open, deadline=self._patience)
+                try:
+                    yield from self._drain(consumer)
+                finally:
+                    self._leave(consumer)
+            except (CorruptMessageError, RemoteProtocolError) as error:
+                # One bit flipped on the way looks the same as a corrupt message; reading it again tells them apart.
+                if self._distrusted == self._done:
+                    raise
+                self._distrusted = self._done
+                logger.warning("%s: reading again from %s: %s", self._task, self._done, error)
+            except MQSourceError as error:
+                # Another client may take a partition over that we have not asked about for 30 s; there are others.
+                if not error.retryable and getattr(error, "code", None) != DUPLICATE_PARTITION:
+                    raise
+                if self._stuck_at != self._done:
+                    self._stuck_at = self._done
+                    self._patience = Deadline.after_ms(self._options.operation_timeout_ms)
+                elif self._patience.expired:
+                    raise
+                logger.info("%s: resuming at %s: %s", self._task, self._done, error)
+            if self._done < self._end:
+                self._counters.reconnects += 1
+        if self._decoder.corrupt_messages:
+            logger.warning("%s: %d corrupt messages", self._task, self._decoder.corrupt_messages)
+        yield from self._taken(at_least_rows=1)
+
+    def _open(self) -> PartitionConsumer:
+        if self._left_behind is not None:
+            # Only the id has to be right; without this the partition would stay taken for 30 s in that group.
+            old, self._left_behind = self._left_behind, None
+            again = self._client.consumer(self._partition, client_id=old.client_id, group=old.group)
+            with contextlib.suppress(BrokerError):
+                self._client.wait(again.unregister(commit=False), "unregister")
+        consumer, response = register_anywhere(
+            self._client, self._options, self._partition, self._done, priority=self._options.read_priority
+        )
+        try:
+            self._check(consumer, response)
+        except MQSourceError:
+            self._leave(consumer)
+            raise
+        return consumer
+
+    def _check(self, consumer: PartitionConsumer, response: RegisterPartitionResponse) -> None:
+        """Compares what the broker has with what was planned: it moves a register to what it has, without a word."""
+        at, most = response.curr_offset, response.max_offset
+        if at > self._done:
+            self._report_loss(
+                f"{consumer.address}: what was between {self._done} and {at} is gone: its deletePolicy removed it"
+            )
+            self._done = at
+        if at < self._done or most < self._end:
+            self._report_loss(
+                f"{consumer.address}: it has messages up to {most} only, and had them up to {self._end} once: a broker "
+                f"that is killed loses what it has in memory, and gives the same offsets to other messages"
+            )
+            self._end = most if at == self._done < most else self._done
+
+    def _drain(self, consumer: PartitionConsumer) -> Iterator[pa.RecordBatch]:
+        """Everything one registration brings, until the range is finished or it ends (an error)."""
+        options, decoder = self._options, self._decoder
+        cursor = _Cursor(self._client, options, consumer, self._done)
+        while self._done < self._end:
+            with waiting(self._counters):
+                got = cursor.next_fetch(self._end)
+                stop_at = None
+                if cursor.position > self._end:
+                    stop_at = self._find_end(consumer, cursor.position)
+            self._counters.entries += 1
+            self._counters.entry_bytes += len(got.body)
+            # A message that failed once is now read again: whatever it is, it is what the broker has.
+            decoder.on_corrupt = options.on_corrupt if self._distrusted == self._done else OnCorrupt.FAIL
+            decoder.decode(got.body, cursor.began, stop_at)
+            self._done = min(cursor.position, self._end)
+            yield from self._taken(at_least_rows=options.max_batch_rows, at_least_bytes=options.max_batch_bytes)
+
+    def _find_end(self, consumer: PartitionConsumer, passed: int) -> tuple[int, int] | None:
+        """Id and checksum of the first message from the end on; None where there is none before `passed`."""
+        # What was passed may be in memory only, or on its way to the disk: a fetch that begins within what is flushed
+        # brings it too, one that begins at its end has to ask for memory (seen on 2.4.0).
+        answer = consumer.register(curr_offset=self._end, filters=self._options.filters, qry_priority_id=WITH_MEMORY)
+        at = self._client.wait(answer, f"register of {self._partition}").curr_offset
+        if at != self._end:
+            # It was there a moment ago: the broker has just deleted or lost something, which opening again tells.
+            msg = f"{consumer.address}: registered at {at} and not at {self._end}"
+            raise ServiceNotReadyError(msg)
+        cursor = _Cursor(self._client, self._options, consumer, at)
+        while cursor.position < passed:
+            got = cursor.next_fetch(at)
+            found = first_message(got.body)
+            if found is not None:
+                return found
+        return None
+
+    def _taken(self, *, at_least_rows: int, at_least_bytes: int = 1 << 62) -> Iterator[pa.RecordBatch]:
+        """What is decoded, where it is that much, in batches that are not too long."""
+        if self._decoder.rows >= at_least_rows or self._decoder.nbytes >= at_least_bytes:
+            batch = self._decoder.take_batch()
+            for at in range(0, batch.num_rows, self._options.max_batch_rows):
+                yield batch.slice(at, self._options.max_batch_rows)
+
+    def _leave(self, consumer: PartitionConsumer) -> None:
+        try:
+            self._client.wait(consumer.unregister(commit=False), f"unregister of {self._partition}")
+        except BrokerError as error:
+            logger.debug("%s: %s", self._task, error)
+        except MQSourceError as error:
+            logger.debug("%s: %s", self._task, error)
+            self._left_behind = consumer
+
+    def _report_loss(self, what: str) -> None:
+        msg = f"{what}; set failOnDataLoss=false to go on with what is there"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(msg)
+        logger.warning("%s: %s", self._task, msg)

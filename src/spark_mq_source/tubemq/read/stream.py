@@ -1,0 +1,672 @@
+"""The driver's side of one streaming query: which partitions it reads, and where its triggers begin and end.
+
+Positions live in Spark's checkpoint. Each offset there says where its own trigger began, too: so a trigger that is done
+again is the same one, whatever has happened to the group since.
+
+With ``assignment=client`` a query reads all partitions. With ``assignment=server`` it is a member of a group whose
+partitions the master shares out (`Membership`). Tasks read in groups of their own (see `reader`), so what is handed
+over while tasks still read it changes nothing for them: a partition is left at the end of the last trigger that Spark
+has written down, which it will read, and whoever gets it next begins there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Final, Protocol
+
+from spark_mq_source.core.errors import (
+    BrokerError,
+    DataLossError,
+    MQSourceError,
+    OptionError,
+    RequestTimeoutError,
+    ServiceNotReadyError,
+)
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.tubemq.client.client import ClientBalancedMember, GroupMember, TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.client.session import PartitionConsumer
+from spark_mq_source.tubemq.offsets import (
+    EARLIEST,
+    INDEX_BYTES,
+    LATEST,
+    TopicPartition,
+    Trigger,
+    WantedOffsets,
+    decode_offsets,
+    encode_offsets,
+)
+from spark_mq_source.tubemq.options import WITH_MEMORY, Assignment, TubeMQOptions
+from spark_mq_source.tubemq.protocol.commands import BrokerPartition, ReadStatus, RegisterPartitionResponse
+from spark_mq_source.tubemq.protocol.error_codes import PARTITION_OCCUPIED
+from spark_mq_source.tubemq.read.planner import (
+    Bounds,
+    Partitions,
+    check_named,
+    fetch_bounds,
+    partitions_of,
+    resolve_offset,
+    split_ranges,
+)
+from spark_mq_source.tubemq.read.reader import TubeMQRange
+
+__all__ = ["TubeMQStream", "share_out"]
+
+logger = logging.getLogger(__name__)
+
+FIRST_WAIT_SECONDS: Final = 1.0
+"""How long a trigger that has no partition waits for some, after the first one has waited for `assignmentTimeout`."""
+
+PLANNED_WITHIN_SECONDS: Final = 10.0
+"""How long Spark may take to write down a trigger before the master's request for one of its partitions is refused.
+
+It takes as long as writing a small file, unless another source of the query is slow. The master has the whole group
+wait meanwhile, and repeats the request in its next round (10 rounds later without any answer; master 2.4.0).
+"""
+
+Positions = Mapping[TopicPartition, int]
+
+
+class _Assigned(Protocol):
+    """Which partitions a query reads."""
+
+    def initial(self) -> Positions:
+        """Where a query begins that has no checkpoint."""
+
+    def partitions(self, known: Positions | None = None) -> Partitions:
+        """What it reads now; `known` is where the query is, where Spark has said that."""
+
+    def located(self, wanted: Collection[TopicPartition]) -> Partitions:
+        """Where these are, whether it reads them now or has read them before; without those that do not exist."""
+
+    def wait(self) -> None:
+        """Waits until it is known what it reads; raises where that takes too long."""
+
+    def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
+        """Where a trigger begins that follows on `known`, in each partition that it reads."""
+
+    def plan(self, ends: Positions) -> Positions:
+        """A trigger may end there, which Spark has not written down yet; those of them that are still read."""
+
+    def planned(self, ends: Positions) -> None:
+        """Spark has written down that a trigger ends there."""
+
+    def commit(self, ends: Positions) -> None:
+        """Spark has read up to there: the group's position follows."""
+
+    def close(self) -> None:
+        """The query has ended."""
+
+
+class TubeMQStream:
+    """Plans the triggers of one query.
+
+    Not for use by several threads at once. After any error the same call may be made again.
+
+    Args:
+        options: the query's options.
+
+    Attributes:
+        newest: the ends there were when `latest` was asked, without any limit; None before.
+    """
+
+    def __init__(self, options: TubeMQOptions) -> None:
+        self._options = options
+        self.newest: dict[str, object] | None = None
+        self._client = TubeMQClient(options)
+        self._assigned: _Assigned = (
+            Membership(self._client, options)
+            if options.assignment is Assignment.SERVER
+            else _AllPartitions(self._client, options)
+        )
+        self._target: Positions | None = None
+        self._served: TopicPartition | None = None
+
+    def close(self) -> None:
+        """Leaves the group, and closes the connections."""
+        self._assigned.close()
+        self._client.close()
+
+    def initial(self) -> dict[str, object]:
+        """Where a query starts that has no checkpoint.
+
+        Raises:
+            OptionError: `startingOffsets` names what is not read, or leaves a partition out.
+            DataLossError: `startingOffsets` names an offset that is not there, and `failOnDataLoss` is true.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        return encode_offsets(Trigger(self._assigned.initial()))
+
+    def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
+        """Where the next trigger ends.
+
+        Args:
+            start: where it begins; None where Spark does not say (before 4.2), and then nothing is limited.
+            limited: whether the limits of the options count.
+
+        Raises:
+            DataLossError: a partition has vanished or lost unread messages, and `failOnDataLoss` is true.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        known = {} if start is None else _decode(start).positions
+        partitions = self._assigned.partitions(known)
+        known = self._without_vanished(known, partitions)
+        bounds = fetch_bounds(self._client, self._options, partitions)
+        begins = self._checked(self._assigned.begins(known, bounds), partitions, bounds)
+        newest = {tp: max(begin, bounds[tp].last) for tp, begin in begins.items()}
+        self.newest = encode_offsets(Trigger({**known, **newest}))
+        ends = newest
+        if self._target is not None:
+            # What came after the query began is for the next one, and so is what came to it.
+            ends = {tp: max(begins[tp], min(end, self._target.get(tp, 0))) for tp, end in ends.items()}
+        if limited and start is not None and self._options.max_rows_per_trigger is not None:
+            ends = self._limited(begins, ends, self._options.max_rows_per_trigger)
+        planned = self._assigned.plan({tp: end for tp, end in ends.items() if end > begins[tp]})
+        ends = {tp: end for tp, end in ends.items() if end <= begins[tp] or tp in planned}
+        read = {tp: begins[tp] for tp in planned}
+        gone_back = any(begins[tp] < known[tp] for tp in begins.keys() & known.keys())
+        if not read and not gone_back and start is not None and known.keys() == _decode(start).positions.keys():
+            return dict(start)
+        return encode_offsets(Trigger({**known, **ends}, read))
+
+    def aim_at_now(self) -> None:
+        """From now on `latest` never passes what there is now (`Trigger.AvailableNow`).
+
+        Raises:
+            RequestTimeoutError: the master gave no partition within `assignmentTimeout`.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        self._assigned.wait()
+        bounds = fetch_bounds(self._client, self._options, self._assigned.partitions())
+        self._target = {tp: found.last for tp, found in bounds.items()}
+
+    def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[TubeMQRange]:
+        """The tasks of one trigger; the same for the same `end`, whenever it is asked.
+
+        Raises:
+            DataLossError: a partition has vanished, and `failOnDataLoss` is true.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        del start  # what was read before says nothing about where this trigger began; the end itself does
+        trigger = _decode(end)
+        self._assigned.planned({tp: trigger.positions[tp] for tp in trigger.begins})
+        partitions = self._assigned.located(trigger.begins.keys())
+        ranges = []
+        for tp in sorted(trigger.begins):
+            if tp in partitions:
+                begin, finish = trigger.begins[tp], trigger.positions[tp]
+                ranges.append(TubeMQRange(tp, partitions[tp].broker, begin, finish, self._client.authorized))
+            else:
+                self._report(f"{tp} is no longer there, with whatever was not read of it")
+        return split_ranges(self._options, ranges)
+
+    def commit(self, end: Mapping[str, object]) -> None:
+        """Spark has `end` for good: the group's position on the brokers follows, for whoever looks at it.
+
+        Where that fails, the next trigger's commit makes up for it.
+        """
+        trigger = _decode(end)
+        try:
+            self._assigned.commit({tp: trigger.positions[tp] for tp in trigger.begins})
+        except MQSourceError as error:
+            logger.warning("tubemq: the positions of group %s stay behind: %s", self._options.group_name, error)
+
+    # -- inside
+
+    def _without_vanished(self, known: Positions, partitions: Partitions) -> Positions:
+        if self._options.assignment is Assignment.SERVER:
+            # What is not ours may come back.
+            return known
+        vanished = sorted(str(tp) for tp in known if tp not in partitions)
+        if vanished:
+            self._report(f"{', '.join(vanished)}: no longer there, with whatever was not read of it")
+        return {tp: at for tp, at in known.items() if tp in partitions}
+
+    def _checked(
+        self, begins: Positions, partitions: Partitions, bounds: Mapping[TopicPartition, Bounds]
+    ) -> dict[TopicPartition, int]:
+        """`begins` within what there is, after a word about what is lost."""
+        checked = dict(begins)
+        # A group's position may be in what a broker has not flushed yet, which another member has read.
+        ahead = {tp: partitions[tp] for tp, begin in begins.items() if begin > bounds[tp].last}
+        all_there_is = fetch_bounds(self._client, self._options, ahead, priority=WITH_MEMORY) if ahead else {}
+        for tp, begin in begins.items():
+            last = max(all_there_is[tp].last, bounds[tp].last) if tp in ahead else bounds[tp].last
+            if begin < bounds[tp].first:
+                self._report(f"{tp}: messages from {begin} to {bounds[tp].first} are gone")
+                checked[tp] = bounds[tp].first
+            elif begin > last:
+                self._report(
+                    f"{tp}: the broker has messages up to {last} only, and had them up to {begin} once: one that is "
+                    f"killed loses what it has in memory, and gives the same offsets to other messages"
+                )
+                checked[tp] = last
+        return checked
+
+    def _limited(self, begins: Positions, ends: Positions, rows: int) -> dict[TopicPartition, int]:
+        backlogs = {tp: (end - begins[tp]) // INDEX_BYTES for tp, end in ends.items() if end > begins[tp]}
+        shares = share_out(backlogs, rows, self._served)
+        if backlogs.keys() != shares.keys():
+            self._served = list(shares)[-1]
+        return {tp: begins[tp] + INDEX_BYTES * shares.get(tp, 0) for tp in ends}
+
+    def _report(self, what: str) -> None:
+        msg = f"tubemq: {what}; set failOnDataLoss=false to go on with what is left"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(msg)
+        logger.warning("%s", msg)
+
+
+class _AllPartitions:
+    """All partitions, whoever else is in the group (V2)."""
+
+    def __init__(self, client: TubeMQClient, options: TubeMQOptions) -> None:
+        self._client = client
+        self._options = options
+        self._member: ClientBalancedMember | None = None
+
+    def initial(self) -> Positions:
+        partitions = self.partitions()
+        wanted = self._options.starting_offsets or WantedOffsets(everywhere=LATEST)
+        check_named("startingOffsets", wanted, partitions)
+        bounds = fetch_bounds(self._client, self._options, partitions)
+        lossless = self._options.fail_on_data_loss
+        return {tp: resolve_offset(wanted, tp, bounds[tp], fail_on_data_loss=lossless) for tp in partitions}
+
+    def partitions(self, known: Positions | None = None) -> Partitions:
+        del known
+        if self._member is None or self._member.error is not None:
+            self._member = self._client.join_v2(
+                self._options.group_name, self._options.topic_names, filters=self._options.filters
+            )
+        deadline = Deadline.after_ms(self._options.operation_timeout_ms)
+        return partitions_of(retrying(self._member.fetch_topics, deadline=deadline).partitions())
+
+    def located(self, wanted: Collection[TopicPartition]) -> Partitions:
+        del wanted
+        return self.partitions()
+
+    def wait(self) -> None:
+        pass
+
+    def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
+        # A partition that was added meanwhile is wanted from its first message on.
+        return {tp: known.get(tp, found.first) for tp, found in bounds.items()}
+
+    def plan(self, ends: Positions) -> Positions:
+        return ends
+
+    def planned(self, ends: Positions) -> None:
+        pass
+
+    def commit(self, ends: Positions) -> None:
+        """Registers at the position as a member of the group would, and leaves at once."""
+        partitions = self.partitions()
+        group = self._options.group_name
+        consumers = {
+            tp: self._client.consumer(partitions[tp], client_id=unique_client_id(group), group=group)
+            for tp in ends
+            if tp in partitions
+        }
+        # Not as a reader of what is flushed: the position is right already, and is not to be moved.
+        answers = {
+            tp: (c.register(curr_offset=ends[tp], qry_priority_id=WITH_MEMORY), c.unregister(commit=False))
+            for tp, c in consumers.items()
+        }
+        for tp, (registered, left) in answers.items():
+            self._client.wait(registered, f"commit of {tp} at {ends[tp]}")
+            self._client.wait(left, f"unregister of {tp}")
+
+    def close(self) -> None:
+        if self._member is not None:
+            self._member.close()
+
+
+class _Held:
+    """A partition that the master has given to this query, and that is held at its broker in the group's name.
+
+    Attributes:
+        position: the group's position: where the query is, as far as Spark has written it down.
+    """
+
+    __slots__ = ("consumer", "partition", "position")
+
+    def __init__(self, partition: BrokerPartition, consumer: PartitionConsumer, position: int) -> None:
+        self.partition = partition
+        self.consumer = consumer
+        self.position = position
+
+
+class Membership:
+    """The query as a member of a group whose partitions the master shares out (V1).
+
+    Events come in a thread of the member's own, at any time. A partition that is to be left is left at once, with one
+    exception: between `plan` and `planned` it is not known whether Spark has written the trigger's end down. Left at
+    either end of the trigger it could be read twice or never, so after `PLANNED_WITHIN_SECONDS` it is kept: the master
+    is told so, goes on with the group, and asks for it again in its next round.
+
+    Args:
+        client: its connections.
+        options: the query's.
+    """
+
+    def __init__(self, client: TubeMQClient, options: TubeMQOptions) -> None:
+        self._client = client
+        self._options = options
+        self._group = options.group_name
+        self._client_id = unique_client_id(self._group)
+        self._changed = threading.Condition()
+        self._held: dict[TopicPartition, _Held] = {}
+        self._given_up: dict[TopicPartition, int] = {}
+        """Where the query was in partitions that another member has."""
+        self._pending: frozenset[TopicPartition] = frozenset()
+        self._known: frozenset[TopicPartition] = frozenset()
+        self._closing = False
+        self._has_waited = False
+        self._member: GroupMember | None = None
+        wanted = options.starting_offsets
+        self._from_first = wanted is not None and wanted.everywhere == EARLIEST
+
+    def initial(self) -> Positions:
+        """Nothing: positions belong to the group."""
+        self._joined()
+        return {}
+
+    def partitions(self, known: Positions | None = None) -> Partitions:
+        """What it holds now; waits for a while where that is nothing."""
+        self._known = self._known.union(known or ())
+        member = self._joined()
+        with self._changed:
+            has_some = bool(self._held)
+        if not has_some and not self._closing:
+            seconds = FIRST_WAIT_SECONDS if self._has_waited else self._options.assignment_timeout_ms / 1000
+            self._has_waited = True
+            if not member.assigned.wait(seconds):
+                logger.warning("tubemq: the master has given no partition to this member of group %s", self._group)
+        self._hold_again()
+        with self._changed:
+            return {tp: held.partition for tp, held in self._held.items() if held.consumer.lost is None}
+
+    def located(self, wanted: Collection[TopicPartition]) -> Partitions:
+        """Where partitions are, without being a member: they may have been handed over, or be of an earlier run.
+
+        Only the broker's address is missing, and any client is told those: no group has to be authorized for that.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        with self._changed:
+            found = {tp: held.partition for tp, held in self._held.items() if tp in wanted}
+        elsewhere = wanted - found.keys()
+        if elsewhere:
+            brokers = self._client.fetch_brokers()
+            found |= {
+                tp: BrokerPartition(brokers[tp.broker_id], tp.topic, tp.partition)
+                for tp in elsewhere
+                if tp.broker_id in brokers
+            }
+        return found
+
+    def wait(self) -> None:
+        """Waits for the first partitions.
+
+        Raises:
+            RequestTimeoutError: there were none within `assignmentTimeout`.
+        """
+        if not self._joined().assigned.wait(self._options.assignment_timeout_ms / 1000):
+            msg = (
+                f"tubemq: the master gave no partition to this member of group {self._group} within assignmentTimeout "
+                f"({self._options.assignment_timeout_ms} ms); are there more members than partitions?"
+            )
+            raise RequestTimeoutError(msg)
+
+    def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
+        """The later of what this query has read and of what the group has, in each partition it holds."""
+        with self._changed:
+            return {tp: max(known.get(tp, 0), self._held[tp].position) for tp in bounds if tp in self._held}
+
+    def plan(self, ends: Positions) -> Positions:
+        """From now on these partitions are not left, until `planned`; those of them that have not been left by now."""
+        with self._changed:
+            ends = {tp: end for tp, end in ends.items() if tp in self._held}
+            self._pending = frozenset(ends)
+            self._changed.notify_all()
+            return ends
+
+    def planned(self, ends: Positions) -> None:
+        """The position of what is held is now the end of the trigger: Spark will read up to there."""
+        with self._changed:
+            for tp, end in ends.items():
+                if tp in self._held:
+                    self._held[tp].position = max(self._held[tp].position, end)
+            self._pending = frozenset()
+            self._changed.notify_all()
+
+    def commit(self, ends: Positions) -> None:
+        """Moves the group's position of what is held to where Spark has read up to."""
+        with self._changed:
+            # Under the lock, so that a partition is not handed over meanwhile and then moved back.
+            held = {tp: self._held[tp] for tp in ends if tp in self._held and self._held[tp].consumer.lost is None}
+            asked = [self._request(one.consumer, ends[tp]) for tp, one in held.items()]
+            for one, answer in zip(held.values(), asked, strict=True):
+                self._client.wait(answer, f"commit of {one.partition} in group {self._group}")
+
+    def close(self) -> None:
+        """Leaves all partitions where the query is, and the group."""
+        with self._changed:
+            self._closing = True
+            self._pending = frozenset()
+            self._changed.notify_all()
+            left = list(self._held)
+        deadline = Deadline.after_ms(self._options.operation_timeout_ms)
+        for tp in left:
+            try:
+                self._leave(tp, deadline)
+            except MQSourceError as error:
+                logger.warning("tubemq: the position of %s in group %s stays behind: %s", tp, self._group, error)
+        if self._member is not None:
+            self._member.close()
+
+    # -- inside
+
+    def _joined(self) -> GroupMember:
+        error = None if self._member is None else self._member.error
+        if error is not None:
+            self._member = None
+            raise error.within(f"tubemq: group {self._group}")
+        if self._member is None:
+            self._member = self._client.join(
+                self._group,
+                self._options.topic_names,
+                filters=self._options.filters,
+                on_connect=self._connect,
+                on_disconnect=self._disconnect,
+            )
+        return self._member
+
+    def _connect(self, partitions: Sequence[BrokerPartition]) -> Collection[BrokerPartition]:
+        """Takes partitions, in the member's thread; those that were taken."""
+        # One deadline for all: the master has the whole group wait for the answer.
+        deadline = Deadline.after_ms(self._options.operation_timeout_ms)
+        taken = []
+        for tp, partition in partitions_of(partitions).items():
+            try:
+                # Whoever had it may not be gone yet.
+                held = retrying(lambda tp=tp, partition=partition: self._hold(tp, partition), deadline=deadline)  # type: ignore[misc]
+            except MQSourceError as error:
+                logger.warning("tubemq: group %s: %s cannot be taken: %s", self._group, tp, error)
+                continue
+            with self._changed:
+                # Given again, by a master that has forgotten the group or after another member had it: the query is
+                # where it was, if not further.
+                held.position = max(held.position, self._given_up.pop(tp, 0))
+                if tp in self._held:
+                    held.position = max(held.position, self._held[tp].position)
+                self._held[tp] = held
+            taken.append(partition)
+            logger.info("tubemq: group %s: %s is ours from %d on", self._group, tp, held.position)
+        return taken
+
+    def _disconnect(self, partitions: Sequence[BrokerPartition]) -> Collection[BrokerPartition]:
+        """Leaves partitions, in the member's thread; those that were left."""
+        wanted = partitions_of(partitions)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closing or not wanted.keys() & self._pending, timeout=PLANNED_WITHIN_SECONDS
+            )
+        deadline = Deadline.after_ms(self._options.operation_timeout_ms)
+        left = []
+        for tp, partition in wanted.items():
+            try:
+                self._leave(tp, deadline)
+            except MQSourceError as error:
+                logger.warning("tubemq: group %s: %s is kept, and left when asked again: %s", self._group, tp, error)
+            else:
+                left.append(partition)
+        return left
+
+    def _leave(self, tp: TopicPartition, deadline: Deadline) -> None:
+        """The group's position is where the query is, and the partition is free."""
+        with self._changed:
+            if tp in self._pending and not self._closing:
+                msg = f"Spark has not written down within {PLANNED_WITHIN_SECONDS:.0f} s whether a trigger reads it"
+                raise ServiceNotReadyError(msg)
+            held = self._held.pop(tp, None)
+        if held is None:
+            return
+
+        def leave() -> None:
+            consumer, held.position = self._take_back(held)
+            self._client.wait(consumer.unregister(commit=False), f"unregister of {tp}")
+
+        try:
+            retrying(leave, deadline=deadline)
+        except MQSourceError:
+            # The master is told that it failed, and takes it for ours still.
+            with self._changed:
+                self._held.setdefault(tp, held)
+            raise
+        logger.info("tubemq: group %s: %s is left at %d", self._group, tp, held.position)
+
+    def _hold(self, tp: TopicPartition, partition: BrokerPartition) -> _Held:
+        # Where the query has been before, the end of the topic is not where it goes on, whatever the broker has lost.
+        from_first = self._from_first or tp in self._known
+        consumer = self._client.consumer(partition, client_id=self._client_id, group=self._group)
+        return _Held(partition, consumer, self._register(consumer, None, from_first=from_first))
+
+    def _register(self, consumer: PartitionConsumer, position: int | None, *, from_first: bool = True) -> int:
+        """Takes a partition in the group's name, at a position or where the group is; the position."""
+        answer = self._request(consumer, position, from_first=from_first)
+        return self._client.wait(answer, f"register of {consumer.partition} in group {self._group}").curr_offset
+
+    def _request(
+        self, consumer: PartitionConsumer, position: int | None, *, from_first: bool = True
+    ) -> Future[RegisterPartitionResponse]:
+        # Memory counts, whatever this query reads: a member that reads it may have been here before.
+        return consumer.register(
+            curr_offset=position,
+            read_status=ReadStatus.STORED_OR_MIN if from_first else ReadStatus.STORED_OR_MAX,
+            filters=self._options.filters,
+            qry_priority_id=WITH_MEMORY,
+        )
+
+    def _take_back(self, held: _Held) -> tuple[PartitionConsumer, int]:
+        """Registers what may have been lost, at the later of the query's and the group's position; that.
+
+        After 30 s without a heartbeat another member may have had it: back at the query's position, the group would
+        read again what that one has read. After a broker's crash the group's position may be an old one.
+        """
+        consumer = self._client.consumer(held.partition, client_id=self._client_id, group=self._group)
+        position = self._register(consumer, None)
+        if position < held.position:
+            position = self._register(consumer, held.position)
+        return consumer, position
+
+    def _take_back_if_free(self, held: _Held) -> tuple[PartitionConsumer, int] | None:
+        try:
+            return self._take_back(held)
+        except BrokerError as error:
+            if error.code != PARTITION_OCCUPIED:
+                raise
+            logger.warning("tubemq: group %s: %s is not ours any more: %s", self._group, held.partition, error)
+            return None
+
+    def _give_up(self, tp: TopicPartition, held: _Held) -> None:
+        with self._changed:
+            if self._held.get(tp) is not held or tp in self._pending:
+                return
+            del self._held[tp]
+            self._given_up[tp] = held.position
+        if self._member is not None:
+            self._member.give_up(held.partition)
+
+    def _hold_again(self) -> None:
+        """After a broken connection or a broker's restart: the master knows nothing of that.
+
+        Where another member has it meanwhile, which a master that has forgotten the group may have brought about, it
+        is that one's: the master is told so, and shares out anew.
+        """
+        with self._changed:
+            lost = [(tp, held) for tp, held in self._held.items() if held.consumer.lost is not None]
+        deadline = Deadline.after_ms(self._options.operation_timeout_ms)
+        for tp, held in lost:
+            try:
+                taken = retrying(lambda held=held: self._take_back_if_free(held), deadline=deadline)  # type: ignore[misc]
+            except BrokerError as error:
+                logger.warning("tubemq: group %s: %s cannot be held: %s", self._group, tp, error)
+                continue
+            if taken is None:
+                self._give_up(tp, held)
+                continue
+            consumer, position = taken
+            with self._changed:
+                is_held = self._held.get(tp) is held
+                if is_held:
+                    held.consumer, held.position = consumer, max(held.position, position)
+            if not is_held:
+                # It was left meanwhile: kept here, nobody else could have it.
+                self._client.wait(consumer.unregister(commit=False), f"unregister of {tp}")
+
+
+def share_out(backlogs: Positions, budget: int, served: TopicPartition | None) -> dict[TopicPartition, int]:
+    """Divides `budget` by backlog; whoever has any gets one at least, in turns where there are more of them.
+
+    Args:
+        backlogs: what waits, at least 1 each.
+        budget: what to share out, at least 1.
+        served: who had the last turn; those after it come first.
+
+    Returns:
+        The parts of those that get any, in the order of turns; together never more than the budget.
+
+    Example:
+        >>> a, b = TopicPartition("t", 1, 0), TopicPartition("t", 1, 1)
+        >>> share_out({a: 90, b: 10}, 20, None) == {a: 18, b: 2}
+        True
+        >>> [list(share_out({a: 90, b: 10}, 1, served)) == [a] for served in (None, a, b)]
+        [True, False, True]
+    """
+    turns = sorted(backlogs, key=lambda tp: (served is not None and tp <= served, tp))[:budget]
+    total = sum(backlogs[tp] for tp in turns)
+    if total <= budget:
+        return {tp: backlogs[tp] for tp in turns}
+    spare = budget - len(turns)
+    waiting = max(total - len(turns), 1)
+    shares = {tp: 1 + spare * (backlogs[tp] - 1) // waiting for tp in turns}
+    # What rounding leaves goes to the longest, of whom none is full then.
+    left = budget - sum(shares.values())
+    for tp in sorted(turns, key=lambda tp: -backlogs[tp]):
+        more = min(left, backlogs[tp] - shares[tp])
+        shares[tp] += more
+        left -= more
+    return shares
+
+
+def _decode(document: Mapping[str, object]) -> Trigger:
+    try:
+        return decode_offsets(document)
+    except ValueError as error:
+        msg = f"tubemq: the checkpoint cannot be used: {error}"
+        raise OptionError(msg) from error

@@ -1,0 +1,1 @@
+"""Writing to TubeMQ, with the guarantee that was asked for."""

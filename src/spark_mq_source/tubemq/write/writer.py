@@ -1,0 +1,705 @@
+"""One task's rows -> acknowledged by the brokers: whose turn it is, messages in flight, and what is sent again.
+
+A message goes to the next partition of its topic, over all brokers that work. Each is a call of its own, and many are
+under way on the one connection to each broker. What a broker refuses for now, drops or never answers is sent again, to
+the same partition or another one: so nothing is lost; a message whose answer was lost is there twice, and messages are
+in the order of the rows only where nothing was sent again.
+
+Answers arrive in other threads. What those and the task's thread share is `_Lane`, under one lock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Final
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import check_columns, is_string_map, is_text, is_text_or_binary, is_timestamp_us
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.errors import (
+    ConnectionLostError,
+    MQSourceError,
+    OptionError,
+    RequestTimeoutError,
+    UnwritableRowError,
+)
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.stopwatch import waiting
+from spark_mq_source.tubemq.client.client import ClusterMeta, ProducerMember, TubeMQClient
+from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY
+from spark_mq_source.tubemq.protocol import commands
+from spark_mq_source.tubemq.protocol.commands import SUCCESS, Broker, BrokerPartition, SendMessage
+from spark_mq_source.tubemq.protocol.error_codes import (
+    CERTIFICATE_FAILURE,
+    SERVER_RECEIVE_OVERFLOW,
+    error_for_code,
+    error_for_exception,
+)
+from spark_mq_source.tubemq.read.planner import fetch_bounds, partitions_of
+
+if TYPE_CHECKING:
+    from spark_mq_source.core.ports import TaskAttempt
+    from spark_mq_source.tubemq.client.session import Receipt, Session
+    from spark_mq_source.tubemq.offsets import TopicPartition
+    from spark_mq_source.tubemq.options import TubeMQOptions
+    from spark_mq_source.tubemq.read.planner import Bounds, Partitions
+
+__all__ = ["RowEncoder", "TubeMQWriter", "write_rows"]
+
+logger = logging.getLogger(__name__)
+
+ROWS_AT_ONCE: Final = 256
+"""Rows that are turned into messages and sent in one go: more make no difference to the rate."""
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 1.0
+"""How long nothing is sent after a failure: at first, and at most, doubled while nothing is acknowledged."""
+
+_RESERVED: Final = ("$msgType$", "$msgTime$")
+_EPOCH: Final = datetime(1970, 1, 1)
+_MINUTE_US: Final = 60_000_000
+_MINUTES_KEPT: Final = 10_000
+_COLUMN_TYPES: Final[dict[str, Callable[[pa.DataType], bool]]] = {
+    "value": is_text_or_binary,
+    "topic": is_text,
+    "message_type": is_text,
+    "message_time": is_timestamp_us,
+    "attributes": is_string_map,
+}
+# These say that the broker, or the topic on it, cannot take a message now, though by their class they are not to be
+# asked again: another broker may take it (403: no such topic there, 423: it takes none, 500: see the broker's log).
+_ELSEWHERE: Final = frozenset({403, 423, 500})
+_new_tuple = tuple.__new__
+
+
+def write_rows(
+    options: TubeMQOptions,
+    batches: Iterator[pa.RecordBatch],
+    attempt: TaskAttempt,
+    counters: Counters | None = None,
+) -> int:
+    """Writes the rows of one task.
+
+    Args:
+        options: of the query.
+        batches: the rows.
+        attempt: who writes.
+        counters: count what goes to the brokers.
+
+    Returns:
+        How many rows the brokers have stored: all of them.
+
+    Raises:
+        MQSourceError: see `TubeMQWriter.write`.
+    """
+    rows = 0
+    with TubeMQWriter(options, turn=attempt.partition, counters=counters) as writer:
+        for batch in batches:
+            writer.write(batch)
+            rows += batch.num_rows
+        writer.flush()
+    return rows
+
+
+class RowEncoder:
+    r"""Turns rows into what messages hold.
+
+    Attributes are texts of keys and values, and a message's type and time are among them too, where the Java client
+    puts them: first (client 2.4.0). It refuses what a reader could not tell apart, and so do we.
+
+    Args:
+        topic: of rows that name none.
+        time_zone: in which the minute of a message's time is written.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> batch = pa.record_batch({"value": [b"v"], "message_type": ["a"]})
+        >>> list(RowEncoder("demo").encode(batch))
+        [('demo', b'\x00\x00\x00\x0b$msgType$=av', 1, 'a', None)]
+    """
+
+    def __init__(self, topic: str | None, time_zone: str = "UTC") -> None:
+        self._topic = topic
+        self._zone = ZoneInfo(time_zone)
+        self._minutes: dict[tuple[int, bool], str] = {}
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes, int, str | None, str | None]]:
+        """Topic, data, flag, message type and message time of each row.
+
+        Raises:
+            OptionError: a column is unknown or of a type that cannot be written, or there is no ``value``.
+            UnwritableRowError: a row cannot become a message.
+        """
+        check_columns(batch.schema, _COLUMN_TYPES)
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        if "value" not in columns:
+            msg = "tubemq: there is no column value"
+            raise OptionError(msg)
+        values = columns["value"].cast(pa.binary()).to_pylist()
+        rows = batch.num_rows
+        topics = self._topics(columns.get("topic"), rows)
+        if len(columns) == 1 + ("topic" in columns):
+            for topic, value in zip(topics, values, strict=True):
+                if not value:
+                    raise _empty()
+                yield topic, value, 0, None, None
+            return
+        nothing: list[None] = [None] * rows
+        types = columns["message_type"].to_pylist() if "message_type" in columns else nothing
+        times = self._times(columns["message_time"]) if "message_time" in columns else nothing
+        attributes = columns["attributes"].to_pylist() if "attributes" in columns else nothing
+        for topic, value, message_type, message_time, pairs in zip(
+            topics, values, types, times, attributes, strict=True
+        ):
+            if not value:
+                raise _empty()
+            text = _encode_attributes(message_type, message_time, pairs)
+            if text:
+                yield topic, len(text).to_bytes(4, "big") + text + value, 1, message_type, message_time
+            else:
+                yield topic, value, 0, None, None
+
+    def _topics(self, column: pa.Array | None, rows: int) -> Iterator[str]:
+        if column is None:
+            return itertools.repeat(self._default_topic(), rows)
+        return (self._default_topic() if name is None else name for name in column.to_pylist())
+
+    def _default_topic(self) -> str:
+        if self._topic is None:
+            msg = "tubemq: a row has no topic: set the option topic, or the column"
+            raise UnwritableRowError(msg)
+        return self._topic
+
+    def _times(self, column: pa.Array) -> Iterator[str | None]:
+        is_local = column.type.tz is None
+        for time_us in column.cast(pa.int64()).to_pylist():
+            yield None if time_us is None else self._minute(time_us // _MINUTE_US, is_local)
+
+    def _minute(self, minute: int, is_local: bool) -> str:
+        """A minute since 1970 as yyyyMMddHHmm: of the zone, unless it is a local one already."""
+        text = self._minutes.get((minute, is_local))
+        if text is None:
+            try:
+                moment = _EPOCH + timedelta(minutes=minute)
+                if not is_local:
+                    moment = moment.replace(tzinfo=UTC).astimezone(self._zone)
+            except OverflowError:
+                msg = "tubemq: a row has a message_time outside of the years 1 to 9999"
+                raise UnwritableRowError(msg) from None
+            text = f"{moment.year:04}{moment:%m%d%H%M}"
+            if len(self._minutes) >= _MINUTES_KEPT:
+                self._minutes.clear()
+            self._minutes[minute, is_local] = text
+        return text
+
+
+def _encode_attributes(
+    message_type: str | None, message_time: str | None, pairs: Sequence[tuple[str, str | None]] | None
+) -> bytes:
+    parts = []
+    if message_type is not None:
+        _check_attribute("message_type", message_type)
+        parts.append(f"$msgType$={message_type}")
+    if message_time is not None:
+        parts.append(f"$msgTime$={message_time}")
+    for key, value in pairs or ():
+        if key in _RESERVED:
+            msg = f"tubemq: a row has the attribute {key}: set the column message_type or message_time instead"
+            raise UnwritableRowError(msg)
+        _check_attribute("the key of an attribute", key)
+        _check_attribute(f"the attribute {key!r}", value)
+        parts.append(f"{key}={value}")
+    return ",".join(parts).encode()
+
+
+def _check_attribute(what: str, text: str | None) -> None:
+    if text is None or not text.strip() or "," in text or "=" in text:
+        msg = f"tubemq: a row has {text!r} as {what}: it must have a character that is no space, and no , or ="
+        raise UnwritableRowError(msg)
+
+
+def _empty() -> UnwritableRowError:
+    # A broker 2.4.0 refuses it with 400.
+    return UnwritableRowError("tubemq: a row has a value that is NULL or empty, and TubeMQ has no empty messages")
+
+
+class _Lane:
+    """What is under way to one broker. Its methods but `deliver` are for the task's thread, under the lock.
+
+    Attributes:
+        pending_rows: sent and not answered.
+        pending_bytes: of them.
+        outbox: to be sent in one go.
+        most_rows: that may be under way: `maxPendingMessages`, fewer where the broker is too slow for so many, because
+            what it comes to too late it drops (seen on broker 2.4.0).
+        trusted: whether it acknowledges; where it does not, one message at a time is enough to try.
+    """
+
+    def __init__(self, broker: Broker, writer: TubeMQWriter) -> None:
+        self.broker = broker
+        self.pending_rows = 0
+        self.pending_bytes = 0
+        self.outbox: list[SendMessage] = []
+        self.most_rows = writer.options.max_pending_messages
+        self.trusted = True
+        self.links: list[_Link] = []
+        self._writer = writer
+
+    def has_room(self, rows: int, size: int) -> bool:
+        """Whether so much more may be under way; whatever its size, something may always be."""
+        return self.pending_rows == 0 or (
+            self.pending_rows + rows <= self.most_rows
+            and self.pending_bytes + size <= self._writer.options.max_pending_bytes
+        )
+
+    def was_too_slow(self) -> None:
+        """It has not answered in time."""
+        self.most_rows = max(1, self.most_rows // 2)
+
+    def acknowledged(self, rows: int) -> None:
+        """It has stored so many: a little more may be under way again."""
+        self.most_rows = min(self._writer.options.max_pending_messages, self.most_rows + max(1, rows // 4))
+
+    def link(self, session: Session) -> _Link:
+        """The lane over this connection."""
+        if not self.links or self.links[-1].session is not session:
+            self.links.append(_Link(self, session, self._writer))
+        return self.links[-1]
+
+
+class _Link:
+    """A lane over one connection, which never outlives the broker's process; receipts go through it.
+
+    Attributes:
+        stored_rows: acknowledged over it, and not known to be on the broker's disk.
+    """
+
+    def __init__(self, lane: _Lane, session: Session, writer: TubeMQWriter) -> None:
+        self.session = session
+        self.stored_rows = 0
+        self._lane = lane
+        self._writer = writer
+
+    def deliver(self, receipts: Sequence[Receipt]) -> None:
+        """See `session.Receipts`."""
+        self._writer._deliver(self._lane, receipts, self)
+
+
+class _Topic:
+    """The partitions of a topic.
+
+    Attributes:
+        turn: whose turn it is, counted on and on.
+        used: the partitions that messages may have been sent to.
+    """
+
+    def __init__(self, name: str, turn: int) -> None:
+        self.name = name
+        self.turn = turn
+        self.used: set[BrokerPartition] = set()
+        self._meta: ClusterMeta | None = None
+        self._partitions: list[BrokerPartition] = []
+
+    def partitions(self, meta: ClusterMeta) -> list[BrokerPartition]:
+        """Where messages go, as the master said last: the brokers take turns, and so do the partitions of each."""
+        if meta is not self._meta:
+            self._meta = meta
+            by_broker: dict[Broker, list[BrokerPartition]] = {}
+            for partition in meta.partitions(self.name):
+                by_broker.setdefault(partition.broker, []).append(partition)
+            rounds = itertools.zip_longest(*by_broker.values())
+            found = [partition for one in rounds for partition in one if partition is not None]
+            # A master that has just started may not know the brokers yet: what was true may still be.
+            self._partitions = found or self._partitions
+            self.used.update(found)
+        return self._partitions
+
+
+class TubeMQWriter:
+    """Writes the rows of one task. Used by one thread; a context manager that closes its connections.
+
+    Args:
+        options: of the query.
+        turn: which partition gets the first row: the number of the task, so that tasks do not all begin with the same.
+        counters: count what goes to the brokers.
+
+    Attributes:
+        options: as above.
+
+    Example:
+        ::
+
+            with TubeMQWriter(options, turn=0) as writer:
+                for batch in batches:
+                    writer.write(batch)
+                writer.flush()
+    """
+
+    def __init__(self, options: TubeMQOptions, *, turn: int = 0, counters: Counters | None = None) -> None:
+        self.options = options
+        self._counters = counters or Counters()
+        self._turn = turn
+        self._client = TubeMQClient(options)
+        self._encoder = RowEncoder(options.topic, options.message_time_zone)
+        self._sent_addr = 0
+        self._producer: ProducerMember | None = None
+        self._topics: dict[str, _Topic] = {}
+        self._lanes: dict[Broker, _Lane] = {}
+        # Shared with the threads that deliver answers:
+        self._arrived = threading.Condition()
+        self._awaited: Callable[[], bool] | None = None
+        """What the task's thread waits for, where not for just anything."""
+        self._again: list[SendMessage] = []
+        self._reason: MQSourceError | None = None
+        self._fatal: MQSourceError | None = None
+        self._renew_since: commands.AuthorizedInfo | None = None
+        self._last_progress = 0.0
+        self._failures = 0
+
+    def __enter__(self) -> TubeMQWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections; does not wait for answers, see `flush`."""
+        if self._producer is not None:
+            self._producer.close()
+        self._client.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Sends the rows of a batch; waits where `maxPendingMessages` or `maxPendingBytes` are under way to a broker.
+
+        Raises:
+            OptionError: a column is unknown or of a type that cannot be written, or there is no ``value``.
+            UnwritableRowError: a row cannot become a message, is too large for its topic, or says no topic.
+            TopicNotFoundError: a topic is on no broker.
+            MQSourceError: a broker refused a message for good, or nothing was acknowledged within `sendTimeout`.
+        """
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            self._write_some(batch.slice(start, ROWS_AT_ONCE))
+
+    def flush(self) -> None:
+        """Waits until the brokers have stored everything, and sends again what they have not.
+
+        Raises:
+            MQSourceError: a broker refused a message for good, or nothing was acknowledged within `sendTimeout`; with
+                `waitForDisk`, what was acknowledged may be lost, or was not on the disk within `sendTimeout`.
+        """
+        self._wait_until(lambda: not self._again and not any(lane.pending_rows for lane in self._lanes.values()))
+        if self.options.wait_for_disk:
+            self._wait_for_disk()
+
+    # -- which rows go where
+
+    def _write_some(self, batch: pa.RecordBatch) -> None:
+        chosen: dict[str, tuple[_Topic, Sequence[BrokerPartition]]] = {}
+        auth_info = None
+        client_id, sent_addr = "", 0
+        largest = 0
+        for name, data, flag, message_type, message_time in self._encoder.encode(batch):
+            known = chosen.get(name)
+            if known is None:
+                producer, topic = self._open(name)
+                known = chosen[name] = topic, self._working(topic.partitions(producer.meta))
+                client_id, sent_addr = producer.client_id, self._sent_addr
+                largest = producer.max_message_bytes or 0
+                auth_info = self._client.authorization_for_brokers()
+            topic, partitions = known
+            if largest and len(data) > largest:
+                msg = (
+                    f"tubemq: a row for topic {name} has {len(data)} bytes with its attributes, where the master "
+                    f"allows {largest}"
+                )
+                raise UnwritableRowError(msg)
+            broker, _, partition_id = partitions[topic.turn % len(partitions)]
+            topic.turn += 1
+            self._lane(broker).outbox.append(
+                _new_tuple(
+                    SendMessage,
+                    (
+                        client_id,
+                        name,
+                        partition_id,
+                        data,
+                        flag,
+                        zlib.crc32(data) & 0x7FFFFFFF,
+                        sent_addr,
+                        message_type,
+                        message_time,
+                        auth_info,
+                    ),
+                )
+            )
+        for lane in self._lanes.values():
+            if lane.outbox:
+                self._send(lane)
+
+    def _open(self, name: str) -> tuple[ProducerMember, _Topic]:
+        try:
+            if self._producer is None:
+                self._producer = self._client.publish([name])
+                address = self._client.local_address()
+                self._sent_addr = int.from_bytes(IPv4Address(address).packed, "big", signed=True)
+            topic = self._topics.get(name)
+            if topic is None:
+                producer = self._producer
+                if not producer.meta.partitions(name):
+                    deadline = Deadline.after_ms(self.options.operation_timeout_ms)
+                    retrying(lambda: producer.add_topics([name]), deadline=deadline)
+                topic = self._topics[name] = _Topic(name, self._turn)
+        except MQSourceError as error:
+            raise error.within(f"tubemq: writing to {name}") from error
+        return self._producer, topic
+
+    def _working(self, partitions: Sequence[BrokerPartition]) -> Sequence[BrokerPartition]:
+        """Those on brokers that work, or can be tried now; all of them where that leaves none."""
+        bad = {
+            lane.broker
+            for lane in self._lanes.values()
+            if not lane.trusted and (lane.pending_rows or self._client.is_set_aside(lane.broker))
+        }
+        return [one for one in partitions if one.broker not in bad] or partitions if bad else partitions
+
+    def _lane(self, broker: Broker) -> _Lane:
+        lane = self._lanes.get(broker)
+        if lane is None:
+            lane = self._lanes[broker] = _Lane(broker, self)
+        return lane
+
+    # -- what is under way
+
+    def _send(self, lane: _Lane) -> None:
+        sends, lane.outbox = lane.outbox, []
+        at = 0
+        while at < len(sends):
+            some, size = self._first_that_fit(lane, sends[at:])
+            self._wait_until(partial(self._can_send, lane, len(some), size))
+            if not lane.trusted:
+                with self._arrived:
+                    self._again += sends[at:]
+                return
+            self._send_now(lane, some, size)
+            at += len(some)
+
+    def _can_send(self, lane: _Lane, rows: int, size: int) -> bool:
+        return not lane.trusted or lane.has_room(rows, size)
+
+    def _first_that_fit(self, lane: _Lane, sends: Sequence[SendMessage]) -> tuple[Sequence[SendMessage], int]:
+        """As many as may be under way at once: all of them, as a rule."""
+        size = sum(len(send.data) for send in sends)
+        while len(sends) > 1 and (len(sends) > lane.most_rows or size > self.options.max_pending_bytes):
+            sends = sends[: len(sends) // 2]
+            size = sum(len(send.data) for send in sends)
+        return sends, size
+
+    def _send_now(self, lane: _Lane, sends: Sequence[SendMessage], size: int) -> None:
+        with self._arrived:
+            if not any(other.pending_rows for other in self._lanes.values()) and not self._failures:
+                self._last_progress = time.monotonic()
+            lane.pending_rows += len(sends)
+            lane.pending_bytes += size
+        self._counters.entries += len(sends)
+        self._counters.entry_bytes += size
+        try:
+            session = self._client.broker(lane.broker)
+        except MQSourceError as error:
+            self._deliver(lane, [(send, error) for send in sends])
+            return
+        if self.options.wait_for_disk:
+            # What comes later would not mend it.
+            self._check_links([link for link in lane.links if link.stored_rows])
+            session.is_kept = True
+        session.send_messages(sends, lane.link(session))
+
+    def _deliver(self, lane: _Lane, receipts: Sequence[Receipt], link: _Link | None = None) -> None:
+        """What became of messages that were sent to a lane's broker; called by any thread."""
+        refused: list[Receipt] = []
+        size = 0
+        for receipt in receipts:
+            size += len(receipt[0].data)
+            answer = receipt[1]
+            if type(answer) is not commands.SendMessageResponse or answer.err_code != SUCCESS:
+                refused.append(receipt)
+        with self._arrived:
+            lane.pending_rows -= len(receipts)
+            lane.pending_bytes -= size
+            if len(refused) < len(receipts):
+                lane.acknowledged(len(receipts) - len(refused))
+                if link is not None:
+                    link.stored_rows += len(receipts) - len(refused)
+                self._last_progress = time.monotonic()
+                self._failures = 0
+                if not lane.trusted:
+                    lane.trusted = True
+                    self._client.broker_works(lane.broker)
+            if any(isinstance(answer, RequestTimeoutError) for _, answer in refused):
+                lane.was_too_slow()
+            for send, answer in refused:
+                self._refuse(lane, send, self._error_of(lane, answer))
+            # Answers come a few at a time, and the task waits for room for many: it is not woken by each.
+            if refused or self._awaited is None or self._awaited():
+                self._arrived.notify_all()
+
+    @staticmethod
+    def _error_of(lane: _Lane, answer: commands.Response | MQSourceError) -> MQSourceError:
+        if isinstance(answer, MQSourceError):
+            return answer
+        address = f"broker {lane.broker}"
+        if isinstance(answer, commands.RpcException):
+            return error_for_exception(answer.exception_name, answer.stack_trace, address)
+        return error_for_code(answer.err_code, answer.err_msg, address)
+
+    def _refuse(self, lane: _Lane, send: SendMessage, error: MQSourceError) -> None:
+        """Under the lock: a message that was not stored, or of which nobody knows."""
+        code = getattr(error, "code", None)
+        if code == CERTIFICATE_FAILURE:
+            self._renew_since = send.auth_info
+        elif code == SERVER_RECEIVE_OVERFLOW:
+            # The store's memory is being written out, which takes milliseconds: nothing is wrong with the broker.
+            pass
+        elif error.retryable or code in _ELSEWHERE:
+            if lane.trusted:
+                logger.info("tubemq: broker %s is set aside for a while: %s", lane.broker, error)
+                self._counters.reconnects += 1
+            lane.trusted = False
+            self._client.broker_failed(lane.broker)
+        elif self._fatal is None:
+            where = f"tubemq: writing to topic {send.topic_name}, partition {send.partition_id}"
+            self._fatal = error.within(where)
+        self._reason = error
+        self._again.append(send)
+
+    def _wait_until(self, is_reached: Callable[[], bool]) -> None:
+        while True:
+            with self._arrived:
+                while self._fatal is None and not self._again and not is_reached():
+                    left = self._last_progress + self.options.send_timeout_ms / 1000 - time.monotonic()
+                    if left <= 0:
+                        self._lose_patience()
+                    self._awaited = is_reached
+                    with waiting(self._counters):
+                        self._arrived.wait(left)
+                    self._awaited = None
+                if self._fatal is not None:
+                    raise self._fatal
+                if not self._again:
+                    return
+                again, self._again = self._again, []
+            self._send_again(again)
+
+    def _send_again(self, sends: Sequence[SendMessage]) -> None:
+        """After a pause, to whichever brokers work then.
+
+        Raises:
+            MQSourceError: nothing was acknowledged within `sendTimeout`.
+        """
+        with self._arrived:
+            pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
+            self._failures += 1
+            if self._last_progress + self.options.send_timeout_ms / 1000 < time.monotonic() + pause:
+                self._lose_patience(len(sends))
+            until = time.monotonic() + pause
+            on_trial = not all(lane.trusted for lane in self._lanes.values())
+            while (left := until - time.monotonic()) > 0 and self._fatal is None and (self._failures or not on_trial):
+                with waiting(self._counters):
+                    self._arrived.wait(left)
+            refused, self._renew_since = self._renew_since, None
+        if refused is not None:
+            self._client.renew_authorization(refused)
+        auth_info = self._client.authorization_for_brokers()
+        for send in sends:
+            producer, topic = self._open(send.topic_name)
+            partitions = self._working(topic.partitions(producer.meta))
+            partition = partitions[topic.turn % len(partitions)]
+            topic.turn += 1
+            lane = self._lane(partition.broker)
+            send = send._replace(partition_id=partition.partition_id, auth_info=auth_info)  # noqa: PLW2901 - the same
+            size = len(send.data)
+            if lane.has_room(1, size) and (lane.trusted or not lane.pending_rows):
+                self._send_now(lane, [send], size)
+            else:
+                with self._arrived:
+                    self._again.append(send)
+
+    # -- what is on the disk
+
+    def _wait_for_disk(self) -> None:
+        """Waits until the brokers have forced to their disks what they have acknowledged.
+
+        A killed broker gives the offsets of what it lost to other messages, so an offset alone shows nothing. But one
+        connection is served by one process: while it lasts, nothing in memory is lost, and the end of a store, as it
+        was after the last acknowledgement, is reached on the disk by the messages themselves (broker 2.4.0, whose
+        `maxOffset` for qryPriorityId 1 is the index that was forced).
+
+        Raises:
+            ConnectionLostError: a connection over which something was acknowledged has ended before that.
+            RequestTimeoutError: that took longer than `sendTimeout`.
+            MQSourceError: a broker cannot be asked.
+        """
+        links = [link for lane in self._lanes.values() for link in lane.links if link.stored_rows]
+        brokers = {lane.broker for lane in self._lanes.values() if any(link.stored_rows for link in lane.links)}
+        used = {one for topic in self._topics.values() for one in topic.used if one.broker in brokers}
+        stores = partitions_of(used)
+        deadline = Deadline.after_ms(self.options.send_timeout_ms)
+        self._check_links(links)
+        wanted = {tp: found.last for tp, found in self._bounds(stores, WITH_MEMORY).items()}
+        pause = FIRST_PAUSE_SECONDS
+        while stores:
+            flushed = self._bounds(stores, FLUSHED_ONLY)
+            stores = {tp: one for tp, one in stores.items() if flushed[tp].last < wanted[tp]}
+            self._check_links(links)
+            if not stores:
+                break
+            if deadline.expired:
+                behind = ", ".join(f"{tp} ({flushed[tp].last} of {wanted[tp]})" for tp in sorted(stores))
+                msg = (
+                    f"tubemq: writing: rows are not on the brokers' disks within sendTimeout "
+                    f"({self.options.send_timeout_ms} ms): {behind}; set sendTimeout above the topic's "
+                    f"memCacheFlushIntvl and 10 s"
+                )
+                raise RequestTimeoutError(msg)
+            with waiting(self._counters):
+                threading.Event().wait(pause)  # a broker tells nobody when it has flushed
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        for link in links:
+            link.stored_rows = 0
+
+    def _bounds(self, stores: Partitions, priority: int) -> dict[TopicPartition, Bounds]:
+        try:
+            return fetch_bounds(self._client, self.options, stores, priority=priority)
+        except MQSourceError as error:
+            raise error.within("tubemq: writing: asking what is on the brokers' disks") from error
+
+    def _check_links(self, links: Sequence[_Link]) -> None:
+        for link in links:
+            if link.session.closed:
+                msg = (
+                    f"tubemq: writing: {link.session.address}: the connection ended before {link.stored_rows} rows "
+                    f"that the broker had acknowledged were on its disk, and if it was killed they are lost; the task "
+                    f"has to write its rows again, which Spark does if it retries tasks"
+                )
+                raise ConnectionLostError(msg)
+
+    def _lose_patience(self, in_hand: int = 0) -> None:
+        """Under the lock; so many messages are in nobody's queue now.
+
+        Raises:
+            RequestTimeoutError: always.
+        """
+        waiting = in_hand + len(self._again) + sum(lane.pending_rows for lane in self._lanes.values())
+        seconds = self.options.send_timeout_ms
+        msg = f"tubemq: writing: nothing of {waiting} messages was acknowledged within sendTimeout ({seconds} ms)"
+        if self._reason is not None:
+            msg += f"; the last reason: {self._reason}"
+        raise RequestTimeoutError(msg)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.nsq.payload.messages import build_body, find_unwritable, open_rows
+from tests.unit.nsq.vectors import sent
+
+LIMIT = 1 << 20
+
+
+@pytest.fixture(params=["native", "python"])
+def impl(request: pytest.FixtureRequest) -> str:
+    if request.param == "native":
+        pytest.importorskip("spark_mq_source.nsq.payload._encode_native", exc_type=ImportError)
+    return request.param
+
+
+def batch(values: list[Any], kind: pa.DataType | None = None) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(values, kind or pa.binary())})
+
+
+def body_of(*values: bytes) -> bytes:
+    return len(values).to_bytes(4, "big") + b"".join(len(value).to_bytes(4, "big") + value for value in values)
+
+
+def bodies(impl: str, rows: pa.RecordBatch, order: array[int] | None = None, **limits: int) -> list[bytes]:
+    source = open_rows(rows, impl)
+    at, end = 0, rows.num_rows if order is None else len(order)
+    found = []
+    while at < end:
+        body, following = build_body(source, order, at, end, **{"max_bytes": LIMIT, "max_rows": 1 << 30, **limits})
+        assert following > at
+        at = following
+        found.append(body)
+    return found
+
+
+def test_a_body_is_what_the_broker_took(impl: str) -> None:
+    recorded = sent("mpub ok", 1).removeprefix(b"MPUB vec_mpub\n")[4:]
+    assert bodies(impl, batch([b"a", b"bb", b"ccc"])) == [recorded]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string()])
+def test_text_is_sent_as_utf8(impl: str, kind: pa.DataType) -> None:
+    values = ["a", "é€😀"] if kind == pa.string() else [b"a", "é€😀".encode()]
+    rows = batch(values, kind)
+    assert bodies(impl, rows) == [body_of(b"a", "é€😀".encode())]
+    assert open_rows(rows, impl).value(1) == "é€😀".encode()
+
+
+def test_bodies_end_where_they_are_full(impl: str) -> None:
+    values = [b"12345678"] * 10
+    # 4 for the count, 4 + 8 for each message
+    assert [body.count(b"12345678") for body in bodies(impl, batch(values), max_bytes=4 + 3 * 12)] == [3, 3, 3, 1]
+    assert [body.count(b"12345678") for body in bodies(impl, batch(values), max_bytes=4 + 3 * 12 - 1)] == [2] * 5
+    assert [body.count(b"12345678") for body in bodies(impl, batch(values), max_rows=4)] == [4, 4, 2]
+    assert max(map(len, bodies(impl, batch(values), max_bytes=40))) == 40
+
+
+def test_a_first_row_that_does_not_fit_makes_no_body(impl: str) -> None:
+    source = open_rows(batch([b"12345678", b"1"]), impl)
+    assert build_body(source, None, 0, 2, max_bytes=15, max_rows=9) == (b"", 0)
+    assert build_body(source, None, 1, 2, max_bytes=15, max_rows=9) == (body_of(b"1"), 2)
+    assert build_body(source, None, 2, 2, max_bytes=15, max_rows=9) == (b"", 2)
+
+
+def test_rows_are_taken_in_the_order_given(impl: str) -> None:
+    rows = batch([b"0", b"1", b"2", b"3", b"4"])
+    assert bodies(impl, rows, array("i", [4, 0, 2]), max_rows=2) == [body_of(b"4", b"0"), body_of(b"2")]
+    assert bodies(impl, rows, array("i")) == []
+
+
+def test_slices_begin_where_they_begin(impl: str) -> None:
+    rows = batch([b"0", None, b"22", b"333", None]).slice(2, 2)
+    assert bodies(impl, rows) == [body_of(b"22", b"333")]
+    assert find_unwritable(open_rows(rows, impl), 3) == -1
+    assert find_unwritable(open_rows(rows, impl), 2) == 1
+    assert open_rows(rows, impl).value(0) == b"22"
+
+
+@pytest.mark.parametrize(
+    ("values", "row"),
+    [
+        ([b"a", b"b"], -1),
+        ([], -1),
+        ([None], 0),
+        ([b"a", None, b"c"], 1),
+        ([b"a", b"", None], 1),
+        ([b"a"] * 20 + [None], 20),
+        ([b"x" * 10], -1),
+        ([b"x" * 10, b"x" * 11], 1),
+    ],
+)
+def test_rows_that_can_be_no_message_are_found(impl: str, values: list[bytes | None], row: int) -> None:
+    assert find_unwritable(open_rows(batch(values), impl), 10) == row
+
+
+def test_values_are_none_empty_or_there(impl: str) -> None:
+    source = open_rows(batch([None, b"", b"x"]), impl)
+    assert [source.value(row) for row in range(3)] == [None, b"", b"x"]
+    assert source.rows == 3
+    nothing = open_rows(batch([None]), impl)
+    assert nothing.value(0) is None
+    with pytest.raises(IndexError):
+        source.value(3)
+
+
+def test_columns_that_cannot_be_written_are_refused(impl: str) -> None:
+    with pytest.raises(OptionError, match="column key is unknown"):
+        open_rows(pa.record_batch({"value": pa.array([b"x"]), "key": pa.array([b"k"])}), impl)
+    with pytest.raises(OptionError, match="no column value"):
+        open_rows(pa.record_batch({"topic": pa.array(["t"])}), impl)
+    with pytest.raises(OptionError, match="column value cannot be of type int64"):
+        open_rows(batch([1], pa.int64()), impl)

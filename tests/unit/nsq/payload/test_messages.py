@@ -1,0 +1,381 @@
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import CorruptMessageError, OptionError, UnsupportedFeatureError
+from spark_mq_source.nsq.payload import _messages_python
+from spark_mq_source.nsq.payload.columns import COLUMNS, DEFAULT_COLUMNS
+from spark_mq_source.nsq.payload.messages import (
+    MessageDecoder,
+    encode_id_commands,
+    implementation,
+    message_ids,
+    scan_messages,
+)
+from spark_mq_source.nsq.protocol.commands import Messages
+from spark_mq_source.nsq.protocol.wire import ERROR, MESSAGE, RESPONSE, encode_frame
+from tests.unit.nsq.vectors import FROM_NSQD, sent
+
+TIME = pa.timestamp("us", "UTC")
+ALL = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("channel", pa.string()),
+        ("message_id", pa.string()),
+        ("timestamp", TIME),
+        ("attempts", pa.int32()),
+        ("nsqd", pa.string()),
+    ]
+)
+ID = b"0123456789abcdef"
+LIMIT = 1 << 20
+RECORDED = [frame for frame in FROM_NSQD if frame[7] == MESSAGE]
+
+
+@pytest.fixture(params=["native", "python"])
+def impl(request: pytest.FixtureRequest) -> str:
+    if request.param == "native":
+        pytest.importorskip("spark_mq_source.nsq.payload._messages_native", exc_type=ImportError)
+    return request.param
+
+
+@pytest.fixture
+def loops(impl: str) -> Any:
+    """The module itself, for the functions of one piece of work."""
+    if impl == "native":
+        from spark_mq_source.nsq.payload import _messages_native
+
+        return _messages_native
+    return _messages_python
+
+
+def decoder(impl: str, schema: pa.Schema = ALL) -> MessageDecoder:
+    return MessageDecoder(schema, topic="t", channel="c", nsqd="h:4150", implementation=impl)
+
+
+def frame(body: bytes = b"", *, nanoseconds: int = 0, attempts: int = 1, message_id: bytes = ID) -> bytes:
+    head = nanoseconds.to_bytes(8, "big", signed=True) + attempts.to_bytes(2, "big")
+    return encode_frame(MESSAGE, head + message_id + body)
+
+
+def run(*frames: bytes) -> Messages:
+    return Messages(memoryview(b"".join(frames)), len(frames))
+
+
+def rows(impl: str, *frames: bytes, schema: pa.Schema = ALL) -> list[dict[str, Any]]:
+    made = decoder(impl, schema)
+    made.append(run(*frames))
+    batch = made.take_batch()
+    batch.validate(full=True)
+    assert batch.schema.equals(schema)
+    return batch.to_pylist()
+
+
+def test_recorded_messages_have_their_rows(impl: str) -> None:
+    got = rows(impl, *RECORDED)
+    assert [row["value"] for row in got[:4]] == [b"one", b"two", b"three", b"two"]
+    assert [row["attempts"] for row in got[:4]] == [1, 1, 1, 2]
+    assert got[0] == {
+        "value": b"one",
+        "topic": "t",
+        "channel": "c",
+        "message_id": "18a29bd3a0e69000",
+        "timestamp": datetime.fromtimestamp(0x18E9EFC50D3A57EE // 10**9, UTC).replace(
+            microsecond=0x18E9EFC50D3A57EE // 1000 % 10**6
+        ),
+        "attempts": 1,
+        "nsqd": "h:4150",
+    }
+
+
+def test_every_column_can_be_read_as_every_type_it_says(impl: str) -> None:
+    arrow = {
+        "binary": pa.binary(),
+        "string": pa.string(),
+        "timestamp": TIME,
+        "int": pa.int32(),
+    }
+    assert set(DEFAULT_COLUMNS) == set(COLUMNS)
+    for name, types in COLUMNS.items():
+        for type_ in types:
+            ((row),) = rows(impl, frame(b"x"), schema=pa.schema([(name, arrow[type_])]))
+            assert list(row) == [name]
+
+
+def test_only_the_columns_asked_for_are_built_in_their_order(impl: str) -> None:
+    schema = pa.schema([("attempts", pa.int32()), ("value", pa.string())])
+    assert rows(impl, frame(b"a", attempts=3), frame(b"b"), schema=schema) == [
+        {"attempts": 3, "value": "a"},
+        {"attempts": 1, "value": "b"},
+    ]
+
+
+def test_without_columns_there_are_still_rows(impl: str) -> None:
+    made = decoder(impl, pa.schema([]))
+    made.append(run(frame(b"a"), frame(b"b")))
+    assert made.take_batch().num_rows == 2
+
+
+@pytest.mark.parametrize("attempts", [0, 1, 255, 256, 65535])
+def test_attempts_are_unsigned(impl: str, attempts: int) -> None:
+    assert rows(impl, frame(attempts=attempts))[0]["attempts"] == attempts
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "microseconds"),
+    [(0, 0), (999, 0), (1000, 1), (-1, -1), (-1000, -1), (-1001, -2), (2**63 - 1, 9223372036854775), (-(2**63), None)],
+)
+def test_times_are_cut_to_microseconds_towards_the_past(impl: str, nanoseconds: int, microseconds: int | None) -> None:
+    schema = pa.schema([("timestamp", TIME)])
+    made = decoder(impl, schema)
+    made.append(run(frame(nanoseconds=nanoseconds)))
+    (value,) = made.take_batch().column(0).cast(pa.int64()).to_pylist()
+    assert value == (nanoseconds // 1000 if microseconds is None else microseconds)
+
+
+def test_empty_and_large_values(impl: str) -> None:
+    values = [b"", b"x" * 1_000_000, b"", b"y"]
+    assert [row["value"] for row in rows(impl, *map(frame, values))] == values
+
+
+def test_ids_come_with_each_run(impl: str, loops: Any) -> None:
+    ids = [b"%016x" % number for number in range(100)]
+    frames = [frame(b"x" * number, message_id=one) for number, one in enumerate(ids)]
+    assert decoder(impl).append(run(*frames)) == b"".join(ids)
+    assert loops.message_ids(run(*frames).data) == b"".join(ids)
+    assert loops.message_ids(memoryview(b"")) == b""
+    assert message_ids(run(*frames)) == b"".join(ids)
+
+
+def test_batches_do_not_share_what_they_hold(impl: str) -> None:
+    made = decoder(impl)
+    batches = []
+    for number in range(5):
+        made.append(run(*(frame(b"%d" % number) for _ in range(number + 1))))
+        assert (made.rows, made.nbytes > 0) == (number + 1, True)
+        batches.append(made.take_batch())
+        assert (made.rows, made.nbytes) == (0, 0)
+    del made
+    gc.collect()
+    for number, batch in enumerate(batches):
+        batch.validate(full=True)
+        assert batch.column(0).to_pylist() == [b"%d" % number] * (number + 1)
+    assert decoder(impl).take_batch().num_rows == 0
+
+
+def test_a_batch_of_several_runs(impl: str) -> None:
+    made = decoder(impl)
+    for number in range(1000):
+        made.append(run(frame(b"%d" % number, message_id=b"%016d" % number), frame(b"")))
+    batch = made.take_batch()
+    batch.validate(full=True)
+    assert batch.column(0).to_pylist() == [value for number in range(1000) for value in (b"%d" % number, b"")]
+    assert batch.column(3).to_pylist()[::2] == [f"{number:016}" for number in range(1000)]
+
+
+def test_what_the_batch_counts_is_about_what_it_holds(impl: str) -> None:
+    made = decoder(impl)
+    made.append(run(*(frame(b"x" * 100) for _ in range(1000))))
+    counted = made.nbytes
+    batch = made.take_batch()
+    constant = sum(batch.column(index).nbytes for index in (1, 2, 6))
+    assert abs(counted - (batch.nbytes - constant)) < 1000
+
+
+# -- text
+
+TEXT = pa.schema([("value", pa.string()), ("message_id", pa.string())])
+
+
+@pytest.mark.parametrize(("column", "body"), [("value", bytes(300)), ("message_id", b"")])
+def test_a_column_never_passes_what_offsets_can_count(
+    impl: str, monkeypatch: pytest.MonkeyPatch, column: str, body: bytes
+) -> None:
+    # Growing doubles the room, which once let the bound pass unnoticed.
+    made = decoder(impl, pa.schema([ALL.field(column)]))
+    most = 3 * (len(body) or 64 * len(ID))
+    monkeypatch.setattr(sys.modules[type(made._columns).__module__], "MAX_COLUMN_BYTES", most + 8)
+    count = 1 if body else 64
+    for _ in range(3):
+        made.append(run(*[frame(body)] * count))
+    with pytest.raises(UnsupportedFeatureError, match=f"column {column} would pass the 2 GiB"):
+        made.append(run(*[frame(body)] * count))
+    assert made.take_batch().num_rows == 3 * count
+
+
+def test_text_is_text(impl: str) -> None:
+    values = ["", "plain", "é ü €", "😀" * 50, "\0"]
+    got = rows(impl, *(frame(value.encode()) for value in values), schema=TEXT)
+    assert [row["value"] for row in got] == values
+
+
+BAD = [b"\xff", b"ok \xc3", b"\x80", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"x" * 40 + b"\xe2\x82"]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=repr)
+def test_a_value_that_is_no_text_names_its_message(impl: str, bad: bytes) -> None:
+    made = decoder(impl, TEXT)
+    made.append(run(frame(b"before")))
+    with pytest.raises(CorruptMessageError) as caught:
+        made.append(run(frame(b"good"), frame(bad, message_id=b"18a29bd3a0e69002"), frame(b"\xff")))
+    text = str(caught.value)
+    assert "nsq topic t, channel c, nsqd h:4150: message 18a29bd3a0e69002: the value is not UTF-8" in text
+    assert "read value as binary" in text
+    with pytest.raises(UnicodeDecodeError) as python_says:
+        bad.decode()
+    assert f"(byte {python_says.value.start})" in text
+    # Nothing of the run is kept, and the decoder goes on.
+    made.append(run(frame(b"after")))
+    assert made.take_batch().column(0).to_pylist() == ["before", "after"]
+
+
+def test_a_sequence_is_not_put_together_from_two_messages(impl: str) -> None:
+    euro = "€".encode()
+    for first, second in ((euro[:1], euro[1:]), (b"a" + euro[:2], euro[2:] + b"b")):
+        with pytest.raises(CorruptMessageError, match="is not UTF-8"):
+            rows(impl, frame(first), frame(second), schema=TEXT)
+
+
+def test_an_id_that_is_no_text_is_an_error_only_as_text(impl: str) -> None:
+    bad = frame(b"x", message_id=b"0123456789abcde\xe9")
+    with pytest.raises(
+        CorruptMessageError, match=r"message 0123456789abcde\\xe9: the message_id is not ASCII \(byte 15"
+    ):
+        rows(impl, frame(b"y"), bad)
+    got = rows(impl, bad, schema=pa.schema([("message_id", pa.binary())]))
+    assert got == [{"message_id": b"0123456789abcde\xe9"}]
+
+
+def test_both_implementations_say_the_same_of_what_is_wrong() -> None:
+    pytest.importorskip("spark_mq_source.nsq.payload._messages_native", exc_type=ImportError)
+    for bad in [frame(body) for body in BAD] + [frame(b"x", message_id=b"\xff" * 16), frame(b"x")[:-1], b"x", OK]:
+        said = []
+        for impl in ("native", "python"):
+            with pytest.raises(CorruptMessageError) as caught:
+                decoder(impl, TEXT).append(run(frame(b"good"), bad))
+            said.append(str(caught.value))
+        assert said[0] == said[1]
+
+
+# -- runs
+
+OK = encode_frame(RESPONSE, b"OK")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [frame(b"x")[:-1], frame(b"x")[:20], b"\0", OK, encode_frame(MESSAGE, bytes(25)), encode_frame(3, bytes(40))],
+    ids=["cut", "cut head", "one byte", "answer", "too short", "unknown type"],
+)
+def test_what_is_no_run_is_refused(impl: str, loops: Any, wrong: bytes) -> None:
+    good = frame(b"good")
+    with pytest.raises(CorruptMessageError, match=f"no whole message begins at byte {len(good)} "):
+        decoder(impl).append(run(good, wrong))
+    with pytest.raises(CorruptMessageError, match=f"no whole message begins at byte {len(good)} "):
+        loops.message_ids(memoryview(good + wrong))
+
+
+@pytest.mark.parametrize(
+    "following",
+    [
+        b"",
+        b"\0\0\0",
+        frame(b"x")[:-1],
+        frame(b"x")[:7],
+        OK,
+        encode_frame(ERROR, b"E_X"),
+        encode_frame(MESSAGE, bytes(9)),
+    ],
+)
+def test_a_scan_ends_before_what_is_no_whole_message(loops: Any, following: bytes) -> None:
+    good = frame(b"a") + frame(b"") + frame(b"ccc")
+    data = memoryview(b"..." + good + following)
+    assert loops.scan_messages(data, 3, LIMIT) == (3, 3 + len(good))
+    assert loops.scan_messages(data, 3 + len(good), LIMIT) == (0, 3 + len(good))
+
+
+def test_a_scan_ends_before_a_message_that_is_too_large(loops: Any) -> None:
+    data = memoryview(frame(b"x" * 70) + frame(b"x" * 71))
+    assert loops.scan_messages(data, 0, 100) == (1, 104)
+
+
+def test_a_scan_of_recorded_frames(loops: Any) -> None:
+    data = memoryview(b"".join(RECORDED) + OK)
+    assert loops.scan_messages(data, 0, LIMIT) == (len(RECORDED), len(data) - len(OK))
+    assert scan_messages(data, 0, LIMIT) == (len(RECORDED), len(data) - len(OK))
+
+
+# -- commands
+
+
+def test_commands_of_ids_are_what_the_broker_took(loops: Any) -> None:
+    assert loops.encode_id_commands(b"FIN", ID) == sent("fin unknown id is not fatal", 2)
+    assert loops.encode_id_commands(b"TOUCH", ID) == sent("touch unknown id", 2)
+    assert loops.encode_id_commands(b"REQ", ID, b" 0") == sent("req unknown id", 2)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_commands_of_many_ids(loops: Any, kind: type) -> None:
+    ids = b"".join(b"%016x" % number for number in range(1000))
+    assert loops.encode_id_commands(b"FIN", kind(ids)) == b"".join(b"FIN %016x\n" % number for number in range(1000))
+    assert loops.encode_id_commands(b"FIN", kind(b"")) == b""
+    strange = b"\n\\g<0>\x00\xff" + bytes(8)
+    assert len(strange) == 16
+    assert loops.encode_id_commands(b"REQ", kind(strange), b" 5") == b"REQ " + strange + b" 5\n"
+
+
+def test_ids_that_are_not_whole_are_refused(loops: Any) -> None:
+    with pytest.raises(ValueError, match="16 bytes each; 17 are not whole"):
+        loops.encode_id_commands(b"FIN", ID + b"x")
+    assert encode_id_commands(b"FIN", ID) == b"FIN " + ID + b"\n"
+
+
+# -- the choice
+
+
+def test_columns_that_cannot_be_built_are_refused(impl: str) -> None:
+    with pytest.raises(OptionError, match="column key is unknown"):
+        decoder(impl, pa.schema([("key", pa.binary())]))
+    with pytest.raises(OptionError, match="column attempts cannot be of type int64"):
+        decoder(impl, pa.schema([("attempts", pa.int64())]))
+
+
+HIDE_NATIVE = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.endswith("_native"):
+            raise ImportError("hidden")
+sys.meta_path.insert(0, Hide())
+"""
+
+
+def test_without_compiled_loops_their_twins_run_and_one_warning_says_so() -> None:
+    code = """
+import warnings, pyarrow as pa
+from spark_mq_source.nsq.payload.messages import MessageDecoder, implementation
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        MessageDecoder(pa.schema([]), topic="t", channel="c", nsqd="n")
+print(implementation(), len(caught), caught[0].category.__name__, caught[0].message)
+"""
+    environment = os.environ | {"SPARK_MQ_SOURCE_IMPL": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", HIDE_NATIVE + code], env=environment, capture_output=True, text=True, check=False
+    )
+    words = "python 1 RuntimeWarning spark-mq-source runs without its compiled loops"
+    assert done.stdout.startswith(words), done.stderr
+
+
+def test_implementation_is_one_of_two() -> None:
+    assert implementation() in {"native", "python"}

@@ -1,0 +1,76 @@
+"""Which messages came before, whatever order they come in."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from spark_mq_source.nsq.read.recent import RECENT_IDS, RecentIds, split_ids
+
+
+def ids(*numbers: int) -> bytes:
+    return b"".join(b"%016x" % number for number in numbers)
+
+
+def test_messages_in_order_are_new():
+    recent = RecentIds(ids(1, 2, 3), [])
+    for start in range(4, 100, 10):
+        batch = ids(*range(start, start + 10))
+        assert recent.repeated(batch) == set()
+        recent.remember(batch)
+    # Without those from before: several tasks of a batch begin with the same ones.
+    assert split_ids(recent.last) == split_ids(ids(*range(4, 104)))
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        ([7], set()),
+        ([2], {0}),
+        ([7, 7], {1}),
+        ([7, 1, 8, 3], {1, 3}),
+        ([8, 7], set()),
+        ([9, 50], {1}),
+    ],
+    ids=["new", "finished before", "twice at once", "in between", "out of order", "of others"],
+)
+def test_what_came_before_is_told_from_what_is_new(batch: list[int], expected: set[int]):
+    assert RecentIds(ids(1, 2, 3), [ids(50)]).repeated(ids(*batch)) == expected
+
+
+def test_what_was_only_received_is_not_remembered():
+    """It was put back, so it comes again and is needed."""
+    recent = RecentIds(b"", [])
+    assert recent.repeated(ids(5, 6)) == set()
+    assert recent.repeated(ids(5, 6)) == set()
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_the_last_ones_are_remembered_and_memory_is_bounded(is_ordered: bool):
+    recent = RecentIds(b"", [ids(0)])
+    if not is_ordered:
+        recent.repeated(ids(3, 2))
+    count, most = 1000, 4 * RECENT_IDS
+    for start in range(1, most, count):
+        batch = ids(*range(start, start + count))
+        assert recent.repeated(batch) == set()
+        recent.remember(batch)
+    assert split_ids(recent.last) == split_ids(ids(*range(most - RECENT_IDS + 1, most + 1)))
+    for number in (0, most - RECENT_IDS + 1, most):
+        assert recent.repeated(ids(number)) == {0}
+    assert recent.repeated(ids(1)) == set(), "which was long ago"
+
+
+def test_any_order_gives_each_message_once():
+    rng = random.Random(15)
+    published = list(range(5000))
+    delivered = published + rng.choices(published, k=3000)
+    rng.shuffle(delivered)
+    recent, taken = RecentIds(b"", []), []
+    for start in range(0, len(delivered), 700):
+        batch = delivered[start : start + 700]
+        repeated = recent.repeated(ids(*batch))
+        taken += [number for row, number in enumerate(batch) if row not in repeated]
+        recent.remember(ids(*batch))
+    assert sorted(taken) == published

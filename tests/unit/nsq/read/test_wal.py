@@ -1,0 +1,170 @@
+"""The write-ahead log against damage: whatever happens to its files, a task gets its rows or an error, never others."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import DataLossError, MQSourceError
+from spark_mq_source.nsq.read import wal
+from spark_mq_source.nsq.read.reader import _LOGGED
+from spark_mq_source.nsq.read.wal import TaskLog, open_folder, read_plan, write_plan
+
+BATCH = "w/1"
+SLOT_ROWS = (700, 300, 1)
+ROUNDS = 200
+
+Log = Callable[[], TaskLog]
+
+
+def rows(start: int, count: int) -> pa.RecordBatch:
+    numbers = range(start, start + count)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([b"value %d" % number for number in numbers], pa.binary()),
+            pa.array([f"{number:016x}" for number in numbers], pa.string()),
+            pa.array([1_700_000_000_000_000 + number for number in numbers], _LOGGED.field("timestamp").type),
+            pa.array([1] * count, pa.int32()),
+        ],
+        schema=_LOGGED,
+    )
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """A log of three slots whose task has ended; each call reads it anew, as another attempt does."""
+    store = open_folder(str(tmp_path / "wal"))
+    write_plan(store, BATCH, {"duplicates": {}, "recent": {}})
+    made = TaskLog(store, BATCH, 0)
+    for at, count in enumerate(SLOT_ROWS):
+        assert made.append(rows(sum(SLOT_ROWS[:at]), count))
+    made.finished([], "")
+    made.end()
+    return lambda: TaskLog(open_folder(str(tmp_path / "wal")), BATCH, 0)
+
+
+def replay(log: TaskLog) -> list[str] | None:
+    """The ids that an attempt would hand to Spark; None where it would go on and ask the broker."""
+    log.catch_up()
+    if not log.is_ended:
+        return None
+    return [
+        id_
+        for slot in log.slots
+        if not slot.is_end
+        for batch in log.read(slot)
+        for id_ in batch.column("message_id").to_pylist()
+    ]
+
+
+EVERY_ID = [f"{number:016x}" for number in range(sum(SLOT_ROWS))]
+
+
+def test_what_was_written_is_read(log: Log):
+    assert replay(log()) == EVERY_ID
+    assert log().outcome() == (set(), "")
+
+
+def test_damage_of_any_kind_is_an_error_or_does_not_matter(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(wal, "_PATIENCE_SECONDS", ())
+    seed = random.randrange(1_000_000)
+    print("seed", seed)  # noqa: T201
+    rng = random.Random(seed)
+    whole, damaged = tmp_path / "whole", tmp_path / "wal"
+    shutil.copytree(damaged, whole)
+    harmless = 0
+    for _ in range(ROUNDS):
+        shutil.rmtree(damaged)
+        shutil.copytree(whole, damaged)
+        file = rng.choice(sorted(path for path in damaged.rglob("*") if path.is_file()))
+        data = bytearray(file.read_bytes())
+        kind = rng.choice(["flip", "flip", "cut", "empty", "missing", "longer"])
+        if kind == "flip":
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        elif kind == "cut":
+            del data[rng.randrange(len(data)) :]
+        elif kind == "empty":
+            data.clear()
+        elif kind == "longer":
+            data += rng.randbytes(rng.randrange(1, 100))
+        file.write_bytes(data)
+        if kind == "missing":
+            file.unlink()
+        what = f"{kind} of {file.name}"
+        failure, found = "", None
+        try:
+            read_plan(open_folder(str(damaged)), BATCH)
+            found = replay(log())
+            log().outcome()
+        except MQSourceError as error:
+            failure = str(error)
+        if failure:
+            assert str(damaged) in failure, what
+            assert "\n" not in failure, what
+        else:
+            assert found == EVERY_ID, what
+            harmless += 1
+    # Only what other files say as well may be damaged without an error.
+    assert harmless < ROUNDS / 4
+
+
+@pytest.mark.parametrize("name", ["0", "1", "2", "3"])
+def test_a_slot_that_is_gone_is_an_error(log: Log, tmp_path: Path, name: str):
+    """The last one says that the log has ended: without it an attempt would read more from the broker."""
+    (tmp_path / "wal" / BATCH / "0" / name).unlink()
+    with pytest.raises(DataLossError, match=f"{tmp_path}/wal/{BATCH}/0/{name} is gone, and with it rows"):
+        replay(log())
+
+
+def test_a_whole_log_that_is_gone_is_an_error(log: Log, tmp_path: Path):
+    shutil.rmtree(tmp_path / "wal" / BATCH / "0")
+    with pytest.raises(DataLossError, match=f"{tmp_path}/wal/{BATCH}/0/0 is gone"):
+        replay(log())
+
+
+def test_a_slot_that_is_gone_before_the_log_has_ended_is_an_error(tmp_path: Path):
+    store = open_folder(str(tmp_path))
+    write_plan(store, BATCH, {})
+    made = TaskLog(store, BATCH, 0)
+    made.append(rows(0, 5))
+    made.finished([], "")
+    again = TaskLog(store, BATCH, 0)
+    again.catch_up()
+    assert again.rows == 5
+    (tmp_path / BATCH / "0" / "0").unlink()
+    with pytest.raises(DataLossError, match=f"{tmp_path}/{BATCH}/0/0 is gone"):
+        TaskLog(store, BATCH, 0).catch_up()
+
+
+def test_rows_that_are_damaged_say_where_and_what_to_do(log: Log, tmp_path: Path):
+    file = next((tmp_path / "wal").rglob("*.arrow"))
+    data = bytearray(file.read_bytes())
+    data[-100] ^= 4
+    file.write_bytes(data)
+    with pytest.raises(
+        DataLossError,
+        match=rf"{file} is damaged: its CRC32C is \w+, and \w+ was written; restore it, or, .*new checkpoint",
+    ):
+        replay(log())
+
+
+def test_rows_that_are_cut_say_where_and_what_to_do(log: Log, tmp_path: Path):
+    file = next((tmp_path / "wal").rglob("*.arrow"))
+    size = file.stat().st_size
+    file.write_bytes(file.read_bytes()[: size // 2])
+    with pytest.raises(DataLossError, match=rf"{file} is damaged: it has {size // 2} bytes of {size}"):
+        replay(log())
+
+
+def test_a_slot_that_is_still_being_written_is_waited_for(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where there are no links, a file is seen before it is whole."""
+    file = tmp_path / "wal" / BATCH / "0" / "1"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:10])
+    monkeypatch.setattr(wal.time, "sleep", lambda _: file.write_bytes(whole))
+    assert replay(log()) == EVERY_ID

@@ -1,0 +1,256 @@
+"""Where a token comes from, how long it is used, who it says we are, and what is never shown of it."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import logging
+import pickle
+import sys
+from types import ModuleType
+
+import pytest
+
+from dev.credentials import make_credentials
+from spark_mq_source.core.errors import AuthenticationError, MQSourceError, TransportError
+from spark_mq_source.core.options import READ, WRITE
+from spark_mq_source.pulsar.client import oauth2
+from spark_mq_source.pulsar.client.authentication import (
+    BasicAuthentication,
+    TlsAuthentication,
+    TokenAuthentication,
+    TokenFileAuthentication,
+    TokenSupplierAuthentication,
+)
+from spark_mq_source.pulsar.client.oauth2 import OAuth2Authentication
+from spark_mq_source.pulsar.client.session import authentication_of
+from spark_mq_source.pulsar.options import PulsarOptions
+from tests.fix_net import free_port
+from tests.issuer import CLIENT_ID, CLIENT_SECRET, Issuer
+
+
+def jwt(subject: str) -> str:
+    payload = base64.urlsafe_b64encode(json.dumps({"sub": subject}).encode()).rstrip(b"=").decode()
+    return f"e30.{payload}.c2lnbmF0dXJl"
+
+
+@pytest.fixture
+def supplier(monkeypatch):
+    """Makes a module of the user's, with this function in it."""
+
+    def make(function):
+        module = ModuleType("tokens_of_mine")
+        module.fetch = function
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return TokenSupplierAuthentication("tokens_of_mine:fetch")
+
+    return make
+
+
+def test_a_function_is_asked_each_time(supplier):
+    number = itertools.count()
+    authentication = supplier(lambda: f" token-{next(number)}\n")
+    assert [authentication.auth_data(c) for c in (None, b"PulsarAuthRefresh")] == [b"token-0", b"token-1"]
+
+
+def test_a_function_may_return_bytes(supplier):
+    assert supplier(lambda: b"abc").auth_data(None) == b"abc"
+
+
+@pytest.mark.parametrize("returned", [None, "", "  ", 7])
+def test_a_function_that_returns_no_token_is_an_error(supplier, returned):
+    with pytest.raises(AuthenticationError, match="authTokenSupplier='tokens_of_mine:fetch' returned no token"):
+        supplier(lambda: returned).auth_data(None)
+
+
+def test_a_function_that_fails_shows_no_secret(supplier):
+    def fetch():
+        msg = f"no answer for {CLIENT_SECRET}"
+        raise RuntimeError(msg)
+
+    with pytest.raises(AuthenticationError, match="failed with RuntimeError") as caught:
+        supplier(fetch).auth_data(None)
+    assert CLIENT_SECRET not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("name", ["no_such_module:f", "json:no_such_function", "json:decoder.nothing"])
+def test_a_function_that_is_not_there_is_an_error(name):
+    with pytest.raises(AuthenticationError, match=f"authTokenSupplier='{name}': not found here"):
+        TokenSupplierAuthentication(name).auth_data(None)
+
+
+@pytest.mark.parametrize(
+    ("authentication", "proof", "principal"),
+    [
+        (TokenAuthentication(jwt("al")), jwt("al"), "'al' (the token's subject)"),
+        (TokenAuthentication("opaque"), "opaque", "whom the token is about"),
+        (TokenAuthentication("a.!.c"), "a.!.c", "whom the token is about"),
+        (TokenAuthentication("a.W10.c"), "a.W10.c", "whom the token is about"),
+        (TokenFileAuthentication("/f"), jwt("al"), "'al' (the token's subject) in /f"),
+        (TokenSupplierAuthentication("m:f"), jwt("al"), "'al' (the token's subject) from m:f"),
+        (BasicAuthentication("al", "hush"), "al:hush", "user 'al'"),
+        (TlsAuthentication("/c.pem"), "", "the owner of the certificate /c.pem"),
+        (OAuth2Authentication("https://i", client_id="c"), "t", "client 'c' of https://i"),
+        (OAuth2Authentication("https://i", credentials_file="/c"), "t", "the client in /c of https://i"),
+    ],
+)
+def test_an_error_can_say_who_we_are(authentication, proof, principal):
+    assert authentication.principal(proof.encode()) == principal
+
+
+@pytest.mark.parametrize("scope", [READ, WRITE])
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"authToken": CLIENT_SECRET}, TokenAuthentication),
+        ({"authTokenFile": "/f"}, TokenFileAuthentication),
+        ({"authTokenSupplier": "m:f"}, TokenSupplierAuthentication),
+        ({"authBasicUser": "u", "authBasicPassword": CLIENT_SECRET}, BasicAuthentication),
+        ({"clientCert": "/c"}, TlsAuthentication),
+        ({"issuerUrl": "https://i", "authClientId": "c", "authClientSecret": CLIENT_SECRET}, OAuth2Authentication),
+        ({"issuerUrl": "https://i", "authCredentialsFile": "/c"}, OAuth2Authentication),
+    ],
+)
+def test_options_choose_and_show_no_secret(given, kind, scope):
+    required = {"serviceUrl": "pulsar+ssl://b", "topic": "t"}
+    options = PulsarOptions.from_spark({k.lower(): v for k, v in (required | given).items()}, scope)
+    authentication = authentication_of(options)
+    assert type(authentication) is kind
+    for shown in (repr(options), str(options), repr(authentication), str(authentication), f"{authentication!r}"):
+        assert CLIENT_SECRET not in shown
+    # To the executors it goes whole.
+    assert authentication_of(pickle.loads(pickle.dumps(options))) == authentication  # noqa: S301 - our own
+
+
+# -- OAuth 2.0
+
+
+@pytest.fixture
+def issuer(monkeypatch):
+    number = itertools.count()
+    monkeypatch.setattr(oauth2, "_tokens", {})
+    with Issuer(lambda: f"token-{next(number)}") as issuer:
+        yield issuer
+
+
+def client_of(issuer, **more):
+    return OAuth2Authentication(
+        issuer.url, **({"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET, "timeout_ms": 20_000} | more)
+    )
+
+
+def test_a_token_is_asked_for_as_rfc_6749_says(issuer):
+    authentication = client_of(issuer, audience="urn:broker", scope="a b")
+    assert authentication.auth_data(None) == b"token-0"
+    assert issuer.asked == [
+        {
+            "grant_type": "client_credentials",
+            "client_id": CLIENT_ID,
+            "client_secret": CLIENT_SECRET,
+            "audience": "urn:broker",
+            "scope": "a b",
+        }
+    ]
+
+
+def test_what_is_not_set_is_not_sent(issuer):
+    client_of(issuer).auth_data(None)
+    assert set(issuer.asked[0]) == {"grant_type", "client_id", "client_secret"}
+
+
+def test_credentials_may_be_in_a_file(issuer, tmp_path):
+    file = tmp_path / "credentials.json"
+    file.write_text(json.dumps({"type": "client_credentials", "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}))
+    assert client_of(issuer, client_id=None, client_secret=None, credentials_file=str(file)).auth_data(None)
+
+
+def test_a_process_asks_once_until_a_token_is_old(issuer, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(oauth2.time, "monotonic", lambda: now)
+    assert client_of(issuer).auth_data(None) == b"token-0"
+    now += 3600 * 0.9 - 1
+    assert client_of(issuer).auth_data(None) == b"token-0"
+    now += 2
+    assert client_of(issuer).auth_data(None) == b"token-1"
+    assert client_of(issuer, scope="other").auth_data(None) == b"token-2"
+
+
+def test_a_challenge_is_answered_with_a_new_token_once_for_all_connections(issuer, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(oauth2.time, "monotonic", lambda: now)
+    assert client_of(issuer).auth_data(None) == b"token-0"
+    now += 60
+    assert client_of(issuer).auth_data(b"PulsarAuthRefresh") == b"token-1"
+    assert client_of(issuer).auth_data(b"PulsarAuthRefresh") == b"token-1"
+    assert client_of(issuer).auth_data(None) == b"token-1"
+
+
+def test_a_token_that_does_not_say_its_life_is_used_once(monkeypatch):
+    monkeypatch.setattr(oauth2, "_tokens", {})
+    with Issuer(lambda: "t", expires_in=None) as issuer:
+        for _ in range(2):
+            client_of(issuer).auth_data(None)
+        assert len(issuer.asked) == 2
+
+
+def test_an_issuer_of_a_private_authority(tmp_path, monkeypatch):
+    monkeypatch.setattr(oauth2, "_tokens", {})
+    credentials = make_credentials(tmp_path)
+    server = str(credentials.certificate("server")), str(credentials.key("server"))
+    with Issuer(lambda: "t", certificate=server) as issuer:
+        assert client_of(issuer, trust_certs=str(credentials.ca_certificate)).auth_data(None) == b"t"
+        with pytest.raises(TransportError, match=r"no token for client 'flights'.*authIssuerUrl"):
+            client_of(issuer).auth_data(None)
+
+
+def test_a_refusal_says_who_and_why_and_no_secret(issuer):
+    with pytest.raises(AuthenticationError) as caught:
+        client_of(issuer, client_secret="wrong-and-secret").auth_data(None)
+    sentence = str(caught.value)
+    assert f"no token for client 'flights' of {issuer.url}: {issuer.origin}/tokens: HTTP status 401" in sentence
+    assert "invalid_client: *** is not the secret of flights" in sentence
+    assert "wrong-and-secret" not in sentence
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind", "words"),
+    [
+        ((400, json.dumps({"error": "invalid_scope"})), AuthenticationError, "HTTP status 400: invalid_scope"),
+        ((500, f"<html>{CLIENT_SECRET}"), AuthenticationError, "HTTP status 500$"),
+        ((400, json.dumps([CLIENT_SECRET])), AuthenticationError, "HTTP status 400$"),
+        ((200, "<html>"), MQSourceError, "the answer is not JSON; is this authIssuerUrl"),
+        ((200, "[]"), AuthenticationError, "the answer has no access_token"),
+        ((200, json.dumps({"access_token": ""})), AuthenticationError, "the answer has no access_token"),
+    ],
+)
+def test_whatever_an_issuer_answers_no_secret_is_shown(issuer, refusal, kind, words, caplog):
+    caplog.set_level(logging.DEBUG)
+    issuer.refusal = refusal
+    with pytest.raises(kind, match=words) as caught:
+        client_of(issuer).auth_data(None)
+    assert CLIENT_SECRET not in str(caught.value)
+    assert CLIENT_SECRET not in caplog.text
+
+
+def test_an_issuer_that_is_not_there_or_is_none():
+    nobody = OAuth2Authentication(f"http://127.0.0.1:{free_port()}", client_id="c", client_secret="s", timeout_ms=300)
+    with pytest.raises(TransportError, match=r"no token for client 'c'.*check authIssuerUrl"):
+        nobody.auth_data(None)
+    with (
+        Issuer(lambda: "t") as issuer,
+        pytest.raises(AuthenticationError, match=r"no token for client 'c'.*HTTP status 404"),
+    ):
+        OAuth2Authentication(issuer.origin, client_id="c", client_secret="s").auth_data(None)
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", '{"client_id": "c"}', '{"client_secret": "hush-and-more-hush"'])
+def test_a_credentials_file_that_is_none(tmp_path, text):
+    file = tmp_path / "c.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(AuthenticationError, match=r"c\.json") as caught:
+        OAuth2Authentication("https://i", credentials_file=str(file)).auth_data(None)
+    assert CLIENT_SECRET not in str(caught.value)

@@ -1,0 +1,980 @@
+"""Topology against scripted brokers on real sockets: redirects, proxies, refusals, silence, order, back-pressure."""
+
+import contextlib
+import http.server
+import io
+import json
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from spark_mq_source.core.buffer import BLOCK_BYTES
+from spark_mq_source.core.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    ConnectionLostError,
+    ConnectTimeoutError,
+    MQSourceError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+    TransportError,
+)
+from spark_mq_source.core.options import READ
+from spark_mq_source.pulsar.client.client import PulsarClient, split_broker_url
+from spark_mq_source.pulsar.client.session import Bounds
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions, parse_topics_pattern
+from spark_mq_source.pulsar.protocol import commands as c
+from spark_mq_source.pulsar.protocol.wire import take_frame
+from tests.fix_net import HOST, RecordingProxy, ScriptedServer, close, free_port, stay_silent
+
+TOPIC = "persistent://public/default/t"
+TP = TopicPartition(TOPIC, -1)
+PATIENCE = 20.0
+NONE_ID = 2**64 - 1
+NEWER = c.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True)
+
+
+class Link:
+    """A broker's end of one connection."""
+
+    def __init__(self, peer):
+        self.peer = peer
+        self.connect: c.Connect | None = None
+        self.commands: list[object] = []
+
+    def send(self, *commands):
+        self.peer.send(b"".join(map(c.encode_command, commands)))
+
+    def read(self):
+        frame = self.peer.read_frame()
+        taken = take_frame(memoryview(frame), 0, 1 << 30)
+        assert taken is not None
+        return c.decode_command(taken)
+
+
+class Broker:
+    """Answers as a broker would, unless `answers` has something else for a command's class.
+
+    An answer is a function of the link and the command; what it returns is sent (None: nothing is).
+    """
+
+    def __init__(self, answers=None, *, partitions=0):
+        self.answers: dict[type, Callable[[Link, object], object]] = dict(answers or {})
+        self.partitions = partitions
+        self.links: list[Link] = []
+        self.changed = threading.Condition()
+        self.server = ScriptedServer([self.serve], repeat=True)
+        self.port = self.server.port
+        self.url = f"pulsar://{self.server.address}"
+
+    def stop(self):
+        self.server.stop()
+        if self.server._failures:
+            raise self.server._failures[0]
+
+    def serve(self, peer):
+        link = Link(peer)
+        with self.changed:
+            self.links.append(link)
+        while True:
+            try:
+                command = link.read()
+            except (AssertionError, OSError):
+                return  # the client has closed
+            with self.changed:
+                link.commands.append(command)
+                self.changed.notify_all()
+            if isinstance(command, c.Connect):
+                link.connect = command
+            reply = self.answers.get(type(command), self.usual)(link, command)
+            if reply is not None:
+                # The client may be gone, or the answer have cut the connection, while more was asked already.
+                with contextlib.suppress(OSError):
+                    link.send(*(reply if isinstance(reply, list) else [reply]))
+
+    def usual(self, link, command):  # noqa: PLR0911 - one line a command
+        match command:
+            case c.Connect():
+                return c.Connected("Pulsar Server test", 19, 5 << 20, NEWER)
+            case c.Ping():
+                return c.Pong()
+            case c.PartitionedMetadata():
+                return c.PartitionedMetadataResponse(command.request_id, self.partitions)
+            case c.Lookup():
+                return c.LookupResponse(command.request_id, c.LookupType.Connect, self.url)
+            case c.Subscribe() | c.CloseConsumer() | c.Seek():
+                return c.Success(command.request_id)
+            case c.GetLastMessageId():
+                return c.GetLastMessageIdResponse(c.MessageId(7, 99), command.request_id, c.MessageId(7, 4))
+        return None
+
+    def of(self, kind):
+        """Every command of a class, on all connections, in the order they came on each."""
+        return [command for link in self.links for command in link.commands if isinstance(command, kind)]
+
+    def wait_for(self, condition):
+        with self.changed:
+            assert self.changed.wait_for(condition, PATIENCE), [link.commands for link in self.links]
+
+
+@pytest.fixture
+def broker():
+    """Starts brokers, and stops them when the test ends."""
+    with contextlib.ExitStack() as stack:
+
+        def start(answers=None, **more):
+            started = Broker(answers, **more)
+            stack.callback(started.stop)
+            return started
+
+        yield start
+
+
+@pytest.fixture
+def client():
+    """Makes clients of these addresses, and closes them when the test ends."""
+    with contextlib.ExitStack() as stack:
+
+        def make(url, **options):
+            given = {"serviceUrl": url, "topic": "t", "operationTimeout": "10s", "connectTimeout": "10s"} | options
+            lowered = {name.lower(): value for name, value in given.items()}
+            return stack.enter_context(PulsarClient(PulsarOptions.from_spark(lowered, READ)))
+
+        yield make
+
+
+def redirect(url, *, authoritative=False):
+    return lambda _, lookup: c.LookupResponse(
+        lookup.request_id, c.LookupType.Redirect, url, authoritative=authoritative
+    )
+
+
+def refuse(code, message="no"):
+    return lambda _, command: c.Error(command.request_id, code, message)
+
+
+# -- connecting
+
+
+def test_what_connect_says(broker, client):
+    one = broker()
+    client(one.url, authToken="secret").fetch_partitions([TOPIC])
+    (connect,) = one.of(c.Connect)
+    assert (connect.auth_method_name, connect.auth_data) == ("token", b"secret")
+    assert connect.client_version.startswith("spark-mq-source")
+    assert connect.protocol_version == 20
+    assert connect.proxy_to_broker_url is None
+
+
+def test_a_refused_token_ends_at_once(broker, client):
+    one = broker({c.Connect: lambda *_: c.Error(-1, 3, "Failed to authenticate")})
+    begin = time.monotonic()
+    with pytest.raises(AuthenticationError, match="Failed to authenticate") as caught:
+        client(one.url, authToken="secret").fetch_partitions([TOPIC])
+    assert time.monotonic() - begin < 5
+    assert "secret" not in str(caught.value)
+    assert len(one.links) == 1
+
+
+def test_a_broker_that_asks_for_a_token_nobody_has(broker, client):
+    challenge = c.AuthChallenge("Pulsar", c.AuthData("token", b""), 19)
+    one = broker({c.Connect: lambda *_: challenge})
+    with pytest.raises(AuthenticationError, match="set authToken"):
+        client(one.url).fetch_partitions([TOPIC])
+
+
+@pytest.mark.parametrize("silence", [stay_silent, close], ids=["silent", "closing"])
+def test_a_port_that_is_no_broker(client, silence):
+    with ScriptedServer([lambda peer: (peer.read_frame(), None)[1], silence], repeat=True) as server:
+        begin = time.monotonic()
+        one = client(f"pulsar://{server.address}", operationTimeout="600ms", connectTimeout="300ms")
+        with pytest.raises((ConnectTimeoutError, ConnectionLostError), match="binary port") as caught:
+            one.fetch_partitions([TOPIC])
+        assert time.monotonic() - begin < 4
+        assert server.address in str(caught.value)
+        one.close()
+
+
+def test_an_http_port_is_recognised(client):
+    answer = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    with ScriptedServer([lambda peer: peer.send(answer), stay_silent]) as server:
+        one = client(f"pulsar://{server.address}")
+        with pytest.raises(RemoteProtocolError, match="looks like an HTTP server"):
+            one.fetch_partitions([TOPIC])
+        one.close()
+
+
+def test_the_second_address_is_used_when_the_first_is_dead(broker, client):
+    one = broker()
+    for _ in range(8):  # the order is random
+        url = f"pulsar://{HOST}:{free_port()},{HOST}:{one.port}"
+        assert client(url, operationTimeout="5s").fetch_partitions([TOPIC]) == [TP]
+
+
+def test_all_addresses_dead_names_them_all(client):
+    ports = [free_port(), free_port()]
+    url = f"pulsar://{HOST}:{ports[0]},{HOST}:{ports[1]}"
+    with pytest.raises(TransportError) as caught:
+        client(url, operationTimeout="300ms").fetch_partitions([TOPIC])
+    assert all(f"{HOST}:{port}: cannot connect" in str(caught.value) for port in ports)
+
+
+def test_a_broker_that_restarts_is_waited_for(broker, client):
+    attempts = []
+
+    def flaky(link, _connect):
+        attempts.append(1)
+        if len(attempts) < 3:
+            link.peer.reset()
+            return None
+        return c.Connected("Pulsar Server test", 19, feature_flags=NEWER)
+
+    one = broker({c.Connect: flaky})
+    assert client(one.url).fetch_partitions([TOPIC]) == [TP]
+    assert len(attempts) == 3
+
+
+# -- lookup
+
+
+def test_a_lookup_that_names_the_broker(broker, client):
+    serving = broker()
+    one = broker({c.Lookup: lambda _, x: c.LookupResponse(x.request_id, c.LookupType.Connect, serving.url)})
+    bounds = client(one.url).fetch_bounds([TP])
+    assert bounds == {TP: Bounds(Position(7, 4), Position(7, 99))}
+    assert one.of(c.Subscribe) == []
+    assert len(serving.of(c.Subscribe)) == 1
+
+
+@pytest.mark.parametrize("authoritative", [True, False])
+def test_a_redirect_is_followed_with_its_flag(broker, client, authoritative):
+    serving = broker()
+    second = broker({c.Lookup: lambda _, x: c.LookupResponse(x.request_id, c.LookupType.Connect, serving.url)})
+    first = broker({c.Lookup: redirect(second.url, authoritative=authoritative)})
+    client(first.url, listenerName="outside").fetch_bounds([TP])
+    assert [(x.authoritative, x.advertised_listener_name) for x in first.of(c.Lookup)] == [(False, "outside")]
+    assert [(x.authoritative, x.advertised_listener_name) for x in second.of(c.Lookup)] == [(authoritative, "outside")]
+    assert len(serving.of(c.Subscribe)) == 1
+
+
+def test_redirects_in_circles(broker, client):
+    one = broker()
+    one.answers[c.Lookup] = redirect(one.url)
+    with pytest.raises(RemoteProtocolError, match=f"LOOKUP of {TOPIC} was redirected more than 20 times"):
+        client(one.url).fetch_bounds([TP])
+    assert len(one.of(c.Lookup)) == 20
+
+
+def test_a_proxy_is_connected_through(broker, client):
+    def proxied(_, lookup):
+        return c.LookupResponse(
+            lookup.request_id, c.LookupType.Connect, "pulsar://inside.example:6650", proxy_through_service_url=True
+        )
+
+    proxy = broker({c.Lookup: proxied})
+    client(proxy.url).fetch_bounds([TP])
+    assert [link.connect.proxy_to_broker_url for link in proxy.links] == [None, "inside.example:6650"]
+    assert [type(x) for x in proxy.links[1].commands[1:3]] == [c.Subscribe, c.GetLastMessageId]
+
+
+def test_a_redirect_through_a_proxy(broker, client):
+    def answer(link, lookup):
+        inside = link.connect.proxy_to_broker_url
+        kind = c.LookupType.Redirect if inside is None else c.LookupType.Connect
+        url = "pulsar://one.example:6650" if inside is None else "pulsar://two.example:6650"
+        return c.LookupResponse(lookup.request_id, kind, url, authoritative=True, proxy_through_service_url=True)
+
+    proxy = broker({c.Lookup: answer})
+    client(proxy.url).fetch_bounds([TP])
+    asked = [link.connect.proxy_to_broker_url for link in proxy.links]
+    assert asked == [None, "one.example:6650", "two.example:6650"]
+    assert [x.authoritative for x in proxy.of(c.Lookup)] == [False, True]
+
+
+def test_a_standalone_that_names_itself_as_a_proxy_gets_one_connection(broker, client):
+    one = broker()
+    one.answers[c.Lookup] = lambda _, x: c.LookupResponse(
+        x.request_id, c.LookupType.Connect, one.url, proxy_through_service_url=True
+    )
+    client(one.url).fetch_bounds([TP])
+    assert len(one.links) == 1
+
+
+def test_a_broker_that_cannot_be_reached_from_here(broker, client):
+    dead = f"pulsar://{HOST}:{free_port()}"
+    one = broker({c.Lookup: lambda _, x: c.LookupResponse(x.request_id, c.LookupType.Connect, dead)})
+    with pytest.raises(TransportError, match="the broker advertises itself as") as caught:
+        client(one.url, operationTimeout="300ms").fetch_bounds([TP])
+    assert "listenerName" in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://x:8080", "pulsar://", "pulsar://x", "x:6650", "pulsar://x:99999999", "", None])
+def test_an_address_that_is_none(broker, client, url):
+    one = broker({c.Lookup: lambda _, x: c.LookupResponse(x.request_id, c.LookupType.Connect, url)})
+    with pytest.raises(RemoteProtocolError, match=r"LOOKUP names a broker without|which is no Pulsar address"):
+        client(one.url).fetch_bounds([TP])
+
+
+def test_a_broker_without_a_tls_address_is_said(broker, client):
+    one = broker(
+        {
+            c.Lookup: lambda _, x: c.LookupResponse(
+                x.request_id, c.LookupType.Connect, None, broker_service_url_tls="pulsar+ssl://x:6651"
+            )
+        }
+    )
+    with pytest.raises(RemoteProtocolError, match="without a pulsar:// address; use the other kind of serviceUrl"):
+        client(one.url).fetch_bounds([TP])
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(4, AuthorizationError), (11, TopicNotFoundError), (17, BrokerError), (999, BrokerError)]
+)
+def test_a_failed_lookup_is_the_brokers_error(broker, client, code, kind):
+    one = broker(
+        {c.Lookup: lambda _, x: c.LookupResponse(x.request_id, c.LookupType.Failed, error=code, message="because")}
+    )
+    with pytest.raises(kind, match="because") as caught:
+        client(one.url).fetch_bounds([TP])
+    assert type(caught.value) is kind
+    assert caught.value.code == code
+    assert f"LOOKUP of {TOPIC}" in str(caught.value)
+    assert len(one.of(c.Lookup)) == 1
+
+
+def test_a_lookup_that_may_work_later_is_asked_again(broker, client):
+    one = broker()
+
+    def answer(link, lookup):
+        if len(one.of(c.Lookup)) < 3:
+            return c.LookupResponse(lookup.request_id, c.LookupType.Failed, error=6, message="loading")
+        return one.usual(link, lookup)
+
+    one.answers[c.Lookup] = answer
+    assert TP in client(one.url).fetch_bounds([TP])
+    assert len(one.of(c.Lookup)) == 3
+
+
+def test_splitting_urls():
+    assert split_broker_url("pulsar+ssl://[::1]:6651") == ("::1", 6651)
+
+
+# -- partitions and topics
+
+
+def test_partitions_are_asked_for_without_creating_the_topic(broker, client):
+    one = broker(partitions=3)
+    assert client(one.url).fetch_partitions([TOPIC]) == [TopicPartition(TOPIC, n) for n in range(3)]
+    assert [x.metadata_auto_creation_enabled for x in one.of(c.PartitionedMetadata)] == [False]
+
+
+def test_a_topic_that_does_not_exist(broker, client):
+    def missing(_, x):
+        failed = c.PartitionedMetadataType.Failed
+        return c.PartitionedMetadataResponse(x.request_id, response=failed, error=11, message="Not found")
+
+    one = broker({c.PartitionedMetadata: missing})
+    with pytest.raises(TopicNotFoundError, match="Not found") as caught:
+        client(one.url).fetch_partitions([TOPIC])
+    assert TOPIC in str(caught.value)
+
+
+def older(listed=()):
+    """A broker that creates the topic whose partitions it is asked for, as 2.10.1 does, and has used these."""
+    return {
+        c.Connect: lambda *_: c.Connected("Pulsar Server2.10.1", 19, 5 << 20),
+        c.GetTopicsOfNamespace: lambda _, x: c.GetTopicsOfNamespaceResponse(
+            x.request_id, tuple(name for name in listed if name.startswith(f"persistent://{x.namespace}/"))
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", [TOPIC, f"{TOPIC}-partition-1", "persistent://public/absent/t"])
+def test_an_older_broker_is_not_asked_for_a_topic_that_it_does_not_list(broker, client, name):
+    one = broker(older(["persistent://public/default/other", f"{TOPIC}x", "persistent://public/default/a/t"]))
+    with pytest.raises(TopicNotFoundError, match=r"Pulsar Server2\.10\.1 lists no topic .* adminUrl") as caught:
+        client(one.url).fetch_partitions(["persistent://public/default/other", name])
+    assert f" {name}: " in str(caught.value)
+    assert one.url.removeprefix("pulsar://") in str(caught.value)
+    assert one.of(c.PartitionedMetadata) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "listed"),
+    [
+        (TOPIC, TOPIC),
+        (TOPIC, f"{TOPIC}-partition-7"),
+        (f"{TOPIC}-partition-1", f"{TOPIC}-partition-1"),
+    ],
+)
+def test_an_older_broker_is_asked_for_what_it_lists(broker, client, name, listed):
+    one = broker(older([listed]))
+    assert client(one.url).fetch_partitions([name]) == [TopicPartition.parse(name)]
+    assert [x.namespace for x in one.of(c.GetTopicsOfNamespace)] == ["public/default"]
+
+
+@pytest.mark.parametrize(("partitions", "is_there"), [(0, False), (1, False), (2, True)])
+def test_a_partition_that_an_older_broker_does_not_list_is_there_if_its_topic_has_so_many(
+    broker, client, partitions, is_there
+):
+    def count(_, x):
+        return c.PartitionedMetadataResponse(x.request_id, partitions if x.topic == TOPIC else 0)
+
+    one = broker(older([f"{TOPIC}-partition-0"]) | {c.PartitionedMetadata: count})
+    with contextlib.nullcontext() if is_there else pytest.raises(TopicNotFoundError):
+        assert client(one.url).fetch_partitions([f"{TOPIC}-partition-1"]) == [TopicPartition(TOPIC, 1)]
+
+
+def test_an_older_broker_is_asked_once_for_all_topics_of_a_namespace(broker, client):
+    names = [f"{TOPIC}{n}" for n in range(20)]
+    one = broker(older(names))
+    assert client(one.url).fetch_partitions(names) == [TopicPartition(name, -1) for name in names]
+    assert len(one.of(c.GetTopicsOfNamespace)) == 1
+
+
+def test_an_older_broker_may_create_what_is_to_be_created(broker, client):
+    one = broker(older(), partitions=2)
+    assert len(client(one.url).fetch_partitions([TOPIC], create=True)) == 2
+    assert one.of(c.GetTopicsOfNamespace) == []
+
+
+def test_a_namespace_that_does_not_exist_is_not_waited_for(broker, client):
+    def missing(_, x):
+        failed = c.PartitionedMetadataType.Failed
+        return c.PartitionedMetadataResponse(x.request_id, response=failed, error=1, message="Namespace not found")
+
+    one = broker({c.PartitionedMetadata: missing})
+    with pytest.raises(TopicNotFoundError, match=r"MetadataError.*check the names"):
+        client(one.url).fetch_partitions([TOPIC], create=True)
+    assert len(one.of(c.PartitionedMetadata)) == 1
+
+
+def test_topics_of_a_namespace(broker, client):
+    names = [
+        f"persistent://public/default/{x}" for x in ("b-partition-1", "b-partition-0", "a", "__change_events", "z")
+    ]
+    one = broker({c.GetTopicsOfNamespace: lambda _, x: c.GetTopicsOfNamespaceResponse(x.request_id, tuple(names))})
+    found = client(one.url).fetch_topics(parse_topics_pattern("public/default/[ab_].*"))
+    assert found == ["persistent://public/default/a", "persistent://public/default/b"]
+
+
+# -- requests
+
+
+def test_answers_in_another_order(broker, client):
+    held = []
+
+    def hold(_, request):
+        held.append(request)
+        if len(held) < 4:
+            return None
+        return [c.PartitionedMetadataResponse(x.request_id, int(x.topic[-1])) for x in reversed(held)]
+
+    one = broker({c.PartitionedMetadata: hold})
+    topics = [f"{TOPIC}{n}" for n in range(1, 5)]
+    found = client(one.url).fetch_partitions(topics)
+    assert found == [TopicPartition(f"{TOPIC}{n}", p) for n in range(1, 5) for p in range(n)]
+
+
+def test_answers_that_nobody_waits_for_are_ignored(broker, client):
+    def more(_, request):
+        return [
+            c.Success(12345),
+            c.Error(12346, 6, "for nobody"),
+            c.UnknownCommand(64),
+            c.ActiveConsumerChange(77, True),
+            c.ReachedEndOfTopic(78),
+            c.CloseConsumer(79, -1),
+            c.PartitionedMetadataResponse(request.request_id, 2),
+            c.PartitionedMetadataResponse(request.request_id, 3),
+        ]
+
+    one = broker({c.PartitionedMetadata: more})
+    assert len(client(one.url).fetch_partitions([TOPIC])) == 2
+
+
+def test_an_answer_of_the_wrong_kind(broker, client):
+    one = broker({c.PartitionedMetadata: lambda _, x: c.Success(x.request_id)})
+    with pytest.raises(RemoteProtocolError, match="answered Success where PartitionedMetadataResponse belongs"):
+        client(one.url).fetch_partitions([TOPIC])
+
+
+@pytest.mark.parametrize("kind", [c.PartitionedMetadata, c.Lookup, c.Subscribe, c.GetLastMessageId])
+def test_a_request_that_is_never_answered(broker, client, kind):
+    one = broker({kind: lambda *_: None})
+    begin = time.monotonic()
+    asked = client(one.url, operationTimeout="400ms")
+    with pytest.raises(RequestTimeoutError, match=r"within operationTimeout \(400 ms\)") as caught:
+        asked.fetch_partitions([TOPIC]) if kind is c.PartitionedMetadata else asked.open_consumer(TP, EARLIEST)
+    assert 0.3 < time.monotonic() - begin < 3
+    assert caught.value.retryable
+    assert TOPIC in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [c.PartitionedMetadata, c.Lookup, c.Subscribe, c.GetLastMessageId])
+def test_a_connection_on_which_a_request_was_never_answered_is_not_used_again(broker, client, kind):
+    def answer(link, command):
+        return None if link is one.links[0] else one.usual(link, command)
+
+    one = broker()
+    one.answers[kind] = answer
+    asked = client(one.url, operationTimeout="400ms")
+    with pytest.raises(RequestTimeoutError):
+        asked.fetch_bounds(asked.fetch_partitions([TOPIC]))
+    assert list(asked.fetch_bounds(asked.fetch_partitions([TOPIC]))) == [TP]
+    assert len(one.links) == 2
+
+
+def test_many_requests_that_are_never_answered_take_no_longer_than_one(broker, client):
+    one = broker({c.PartitionedMetadata: lambda *_: None})
+    begin = time.monotonic()
+    with pytest.raises(RequestTimeoutError):
+        client(one.url, operationTimeout="300ms").fetch_partitions([f"{TOPIC}{n}" for n in range(10)])
+    assert time.monotonic() - begin < 2
+
+
+def test_planning_many_partitions_takes_few_round_trips(broker, client):
+    count = 200
+    one = broker(partitions=count)
+    held: dict[type, list[object]] = {}
+
+    def all_at_once(link, command):
+        # Nothing is answered before all have asked: a client that waits for each answer never gets one.
+        waiting = held.setdefault(type(command), [])
+        waiting.append(one.usual(link, command))
+        if len(waiting) < count:
+            return None
+        replies, waiting[:] = list(waiting), []
+        return replies
+
+    for kind in (c.Lookup, c.Subscribe, c.GetLastMessageId, c.CloseConsumer):
+        one.answers[kind] = all_at_once
+    asked = client(one.url)
+    partitions = asked.fetch_partitions([TOPIC])
+    bounds = asked.fetch_bounds(partitions)
+    assert set(bounds) == set(partitions)
+    assert len(one.links) == 1
+    assert len({x.subscription for x in one.of(c.Subscribe)}) == count
+
+
+def test_a_lost_connection_fails_every_request_and_is_made_anew(broker, client):
+    one = broker(partitions=2)
+
+    cut: list[None] = []
+
+    def cut_once(link, command):
+        if cut:
+            return one.usual(link, command)
+        cut.append(link.peer.reset())
+        return None
+
+    one.answers[c.GetLastMessageId] = cut_once
+    asked = client(one.url)
+    assert len(asked.fetch_bounds(asked.fetch_partitions([TOPIC]))) == 2
+    assert len(one.links) >= 2
+
+
+# -- consumers
+
+
+def message(entry, size=10, consumer_id=1):
+    return c.Message(consumer_id, 7, entry, 0, (), memoryview(bytes(size)))
+
+
+def test_what_subscribe_says(broker, client):
+    one = broker()
+    consumer = client(one.url, subscription="mine", readCompacted="true").open_consumer(TP, Position(7, 3))
+    (subscribe,) = one.of(c.Subscribe)
+    assert subscribe.topic == TOPIC
+    assert subscribe.subscription.startswith("mine-")
+    assert subscribe.durable is False
+    assert subscribe.start_message_id == c.MessageId(7, 3)
+    assert subscribe.initial_position is c.InitialPosition.Latest
+    assert subscribe.force_topic_creation is False
+    assert subscribe.read_compacted is True
+    assert subscribe.sub_type is c.SubType.Exclusive
+    assert consumer.opened == Bounds(Position(7, 4), Position(7, 99))
+    assert one.of(c.Flow) == []
+
+
+def test_messages_come_in_order(broker, client):
+    one = broker({c.Flow: lambda _, x: [message(n) for n in range(x.message_permits)]})
+    consumer = client(one.url).open_consumer(TP, EARLIEST)
+    consumer.grant(100)
+    got: list[c.Message] = []
+    while len(got) < 100:
+        burst = consumer.receive(max_bytes=35, timeout_seconds=PATIENCE)
+        assert 1 <= len(burst) <= 4
+        got += burst
+    assert [m.entry_id for m in got] == list(range(100))
+    assert consumer.receive(max_bytes=100, timeout_seconds=0.01) == []
+
+
+def test_a_consumer_that_the_broker_closes_may_be_opened_again(broker, client):
+    one = broker({c.Flow: lambda _, x: [message(0), message(1), c.CloseConsumer(x.consumer_id, -1), message(2)]})
+    asked = client(one.url)
+    consumer = asked.open_consumer(TP, EARLIEST)
+    consumer.grant(10)
+    got = []
+    with pytest.raises(ServiceNotReadyError, match="the broker closed the consumer") as caught:  # noqa: PT012
+        for _ in range(10):
+            got += consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
+    assert caught.value.retryable
+    assert one.server.address in str(caught.value)
+    # What came before is taken first; what came after belongs to nobody.
+    assert [m.entry_id for m in got] == [0, 1]
+    consumer.grant(5)
+    asked.close_consumer(consumer)
+    assert asked.open_consumer(TP, EARLIEST).opened.last == Position(7, 99)
+    assert len(one.links) == 1
+
+
+def test_a_migrated_topic_is_looked_up_at_the_new_address(broker, client):
+    new = broker()
+    kind = c.ResourceType.Consumer
+    old = broker({c.Flow: lambda _, x: c.TopicMigrated(x.consumer_id, kind, new.url)})
+    asked = client(old.url)
+    consumer = asked.open_consumer(TP, EARLIEST)
+    consumer.grant(10)
+    with pytest.raises(ServiceNotReadyError, match=f"has migrated to {new.url}") as caught:
+        consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
+    assert caught.value.retryable
+    asked.open_consumer(TP, EARLIEST)
+    assert len(new.of(c.Lookup)) == 1
+    assert len(new.of(c.Subscribe)) == 1
+    assert len(old.of(c.Lookup)) == 1
+
+
+def test_a_lost_connection_ends_the_consumer(broker, client):
+    one = broker({c.Flow: lambda link, _: link.peer.reset()})
+    consumer = client(one.url).open_consumer(TP, EARLIEST)
+    consumer.grant(10)
+    with pytest.raises(ConnectionLostError):
+        consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
+    with pytest.raises(ConnectionLostError):
+        consumer.grant(10)
+
+
+def test_a_refused_subscription(broker, client):
+    one = broker({c.Subscribe: refuse(22, "not here")})
+    with pytest.raises(BrokerError, match="not here") as caught:
+        client(one.url).open_consumer(TP, EARLIEST)
+    assert TOPIC in str(caught.value)
+    assert len(one.of(c.Subscribe)) == 1
+
+
+class Flood:
+    """Sends `count` messages of `size` bytes when FLOW comes, from a thread of its own, and counts them."""
+
+    def __init__(self, count, size):
+        self.count = count
+        self.size = size
+        self.sent = 0
+        self.thread = threading.Thread()
+
+    def __call__(self, link, _flow):
+        if self.sent or self.thread.is_alive():
+            return
+
+        def run():
+            with contextlib.suppress(OSError):
+                for n in range(self.count):
+                    link.send(message(n, self.size))
+                    self.sent += 1
+
+        self.thread = threading.Thread(target=run)
+        self.thread.start()
+
+    def wait_until_held(self):
+        """Until the broker has not got a message further for 100 ms."""
+        before = -1
+        while self.sent != before:
+            before = self.sent
+            threading.Event().wait(0.1)
+        return before
+
+
+def test_a_full_queue_holds_the_broker_back_and_an_empty_one_lets_it_go_on(broker, client):
+    # More than the sockets at both ends can hold: systems let them grow to 32 MiB.
+    size, count = 64 << 10, 1_200
+    flood = Flood(count, size)
+    one = broker({c.Flow: flood})
+    consumer = client(one.url, receiveQueueBytes="1m").open_consumer(TP, EARLIEST)
+    consumer.grant(count)
+    one.wait_for(lambda: one.of(c.Flow))
+    held = flood.wait_until_held()
+    assert held < count - 10, "the broker was not held back"
+    # What the queue may hold, and what one receive may bring on top; the rest is the system's, in the sockets.
+    assert consumer._bytes <= (1 << 20) + BLOCK_BYTES
+    got: list[c.Message] = []
+    while len(got) < count:
+        burst = consumer.receive(max_bytes=1 << 18, timeout_seconds=PATIENCE)
+        assert burst, f"nothing more after {len(got)} messages"
+        got += burst
+    assert [m.entry_id for m in got] == list(range(count))
+    flood.thread.join()
+
+
+def test_keep_alives_are_answered_while_nobody_takes_messages(broker, client):
+    pongs = threading.Event()
+    one = broker()
+
+    def ping(link, _flow):
+        for _ in range(5):
+            link.send(c.Ping())
+            if not isinstance(link.read(), c.Pong):
+                return
+        pongs.set()
+
+    one.answers[c.Flow] = ping
+    consumer = client(one.url).open_consumer(TP, EARLIEST)
+    consumer.grant(1)
+    assert pongs.wait(PATIENCE)
+
+
+def test_a_silent_broker_is_found_dead(broker, client):
+    one = broker({c.Ping: lambda *_: None})
+    consumer = client(one.url, keepAliveInterval="100ms").open_consumer(TP, EARLIEST)
+    begin = time.monotonic()
+    with pytest.raises(ConnectionLostError, match="was silent"):
+        consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
+    assert time.monotonic() - begin < 5
+    assert len(one.of(c.Ping)) == 1
+
+
+def test_asking_for_the_bounds_while_the_queue_is_full(broker, client):
+    # The answer comes behind messages that nobody takes, because who would take them is waiting for the answer.
+    size, count = 64 << 10, 64
+    one = broker()
+    one.answers[c.Flow] = lambda *_: [message(n, size) for n in range(count)]
+    asked = client(one.url, receiveQueueBytes="1m", operationTimeout="2s")
+    consumer = asked.open_consumer(TP, EARLIEST)
+    consumer.grant(count)
+    deadline = time.monotonic() + PATIENCE
+    while not consumer._paused and time.monotonic() < deadline:
+        threading.Event().wait(0.005)
+    assert asked.wait_for_bounds(consumer) == Bounds(Position(7, 4), Position(7, 99))
+
+
+@pytest.mark.parametrize(
+    ("entries", "gaps"),
+    [
+        ([(7, 5), (7, 6), (7, 7)], []),
+        ([(7, 6)], [(7, 6)]),
+        ([(7, 5), (7, 7), (7, 8)], [(7, 7)]),
+        ([(7, 5), (9, 0), (9, 1)], [(9, 0)]),
+        ([(7, 5), (7, 9), (8, 0), (9, 7)], [(7, 9), (8, 0), (9, 7)]),
+    ],
+)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_bounds_are_asked_for_when_a_gap_arrives(broker, client, entries, gaps, at_once):
+    # The consumer is opened after 7:4. The answers tell how many messages were sent before the question came.
+    one = broker()
+    sent: list[tuple[int, int]] = []
+
+    def bounds(_, asked):
+        place = c.MessageId(7, 4) if not sent else c.MessageId(*sent[-1])
+        return c.GetLastMessageIdResponse(c.MessageId(7, 99), asked.request_id, place)
+
+    one.answers[c.GetLastMessageId] = bounds
+    asking = client(one.url)
+    consumer = asking.open_consumer(TP, EARLIEST)
+    messages = [c.Message(1, ledger, entry, 0, (), memoryview(b"x")) for ledger, entry in entries]
+    if at_once:
+        sent += entries
+        one.links[0].send(*messages)
+    got: list[c.Message] = []
+    for n, each in enumerate(messages):
+        if not at_once:
+            sent.append(entries[n])
+            one.links[0].send(each)
+            expected = 1 + sum(gap <= entries[n] for gap in gaps)
+            one.wait_for(lambda expected=expected: len(one.of(c.GetLastMessageId)) == expected)
+        while len(got) <= n:
+            got += consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
+    assert [(m.ledger_id, m.entry_id) for m in got] == entries
+    for gap in gaps:
+        first = asking.wait_for_one(consumer.bounds_after_gap(*gap), "the cursor").first
+        assert first == Position(*(entries[-1] if at_once else gap))
+    if not gaps:
+        assert len(one.of(c.GetLastMessageId)) == 1
+
+
+def test_waiting_for_the_bounds_behind_a_gap_while_the_queue_is_full(broker, client):
+    size, count = 64 << 10, 64
+    one = broker()
+    one.answers[c.Flow] = lambda *_: [message(n + 100, size) for n in range(count)]
+    asked = client(one.url, receiveQueueBytes="1m", operationTimeout="2s")
+    consumer = asked.open_consumer(TP, EARLIEST)
+    consumer.grant(count)
+    deadline = time.monotonic() + PATIENCE
+    while not consumer._paused and time.monotonic() < deadline:
+        threading.Event().wait(0.005)
+    assert asked.wait_for_one(consumer.bounds_after_gap(7, 100), "the cursor") == Bounds(
+        Position(7, 4), Position(7, 99)
+    )
+
+
+def test_closing_a_consumer_whose_queue_is_full_frees_its_connection(broker, client):
+    size, count = 64 << 10, 64
+    one = broker()
+    one.answers[c.Flow] = lambda *_: [message(n, size) for n in range(count)]
+    asked = client(one.url, receiveQueueBytes="1m", operationTimeout="2s")
+    consumer = asked.open_consumer(TP, EARLIEST)
+    consumer.grant(count)
+    deadline = time.monotonic() + PATIENCE
+    while not consumer._paused and time.monotonic() < deadline:
+        threading.Event().wait(0.005)
+    asked.close_consumer(consumer)
+    again = asked.open_consumer(TP, EARLIEST)
+    assert again.opened.last == Position(7, 99)
+
+
+def test_a_queue_emptied_while_it_is_being_paused_is_not_paused_for_ever(broker, client, monkeypatch):
+    one = broker()
+    consumer = client(one.url, receiveQueueBytes="1m").open_consumer(TP, EARLIEST)
+    session = consumer.session
+    pausing, emptied = threading.Event(), threading.Event()
+    inner = session.pause_reading
+
+    def slow_pause():
+        # The driver's thread has decided to pause, and loses the processor here.
+        pausing.set()
+        emptied.wait(1)
+        inner()
+
+    monkeypatch.setattr(session, "pause_reading", slow_pause)
+    one.links[0].send(*[message(n, 64 << 10) for n in range(17)])
+    assert pausing.wait(PATIENCE)
+    got: list[c.Message] = []
+    while len(got) < 17:
+        got += consumer.receive(max_bytes=1 << 30, timeout_seconds=PATIENCE)
+    emptied.set()
+    one.links[0].send(message(17))
+    assert [m.entry_id for m in consumer.receive(max_bytes=1, timeout_seconds=2)] == [17]
+
+
+def test_credentials_that_cannot_be_read_leave_no_connection_open(broker, client, tmp_path):
+    one = broker()
+    token = tmp_path / "token"
+    token.write_text("x")
+    asked = client(one.url, authTokenFile=str(token))
+    token.unlink()
+    with pytest.raises(MQSourceError, match="token") as caught:
+        asked.fetch_partitions([TOPIC])
+    # Not even while the error, and with it the frames it went through, is kept.
+    one.server._accepting.join(0.2)  # time to accept it, if there was one
+    for thread in one.server._threads:
+        thread.join(3)
+        assert not thread.is_alive(), caught.value
+
+
+def test_a_recording_of_what_is_said(broker, client):
+    one = broker(partitions=2)
+    out = io.StringIO()
+    with RecordingProxy(HOST, one.port, out, "a case") as proxy:
+        asked = client(f"pulsar://{proxy.address}")
+        assert len(asked.fetch_partitions([TOPIC])) == 2
+        asked.close()
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(x["name"], x["dir"], x["type"]) for x in lines] == [
+        ("a case", "c2b", "CONNECT"),
+        ("a case", "b2c", "CONNECTED"),
+        ("a case", "c2b", "PARTITIONED_METADATA"),
+        ("a case", "b2c", "PARTITIONED_METADATA_RESPONSE"),
+    ]
+    frame = take_frame(memoryview(bytes.fromhex(lines[3]["hex"])), 0, 1000)
+    assert frame is not None
+    assert c.decode_command(frame) == c.PartitionedMetadataResponse(1, 2)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_consumers_opened_in_vain_are_closed(broker, client, late):
+    one = broker()
+    missing, held = f"{TOPIC}-partition-1", []
+
+    def subscribe(link, x):
+        if x.topic == missing:
+            return c.Error(x.request_id, 11, "Topic not found")
+        if late:
+            with one.changed:
+                held.append((link, x))
+                one.changed.notify_all()
+            return None
+        return c.Success(x.request_id)
+
+    one.answers[c.Subscribe] = subscribe
+    partitions = [TopicPartition(TOPIC, n) for n in range(4)]
+    opening = client(one.url)
+    with pytest.raises(TopicNotFoundError):
+        opening.open_consumers(dict.fromkeys([*partitions[1:2], *partitions] if late else partitions, EARLIEST))
+    # The refusal came first, maybe before the broker had read the others.
+    one.wait_for(lambda: len(held) == (3 if late else 0))
+    for link, x in held:
+        link.send(c.Success(x.request_id))
+    one.wait_for(lambda: len(one.of(c.CloseConsumer)) == 3)
+    opened = {x.consumer_id for x in one.of(c.Subscribe) if x.topic != missing}
+    assert {x.consumer_id for x in one.of(c.CloseConsumer)} == opened
+
+
+# -- the admin interface
+
+
+class Admin:
+    """Answers what it is asked with `status`, `headers` and the ledgers of a topic; keeps the tokens that it saw."""
+
+    def __init__(self, status=200, headers=None):
+        admin = self
+        self.tokens: list[str | None] = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                admin.tokens.append(self.headers["Authorization"])
+                self.send_response(status)
+                for name, value in (headers or {}).items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(b'{"ledgers": [], "currentLedgerEntries": 0, "currentLedgerSize": 0}')
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer((HOST, 0), Handler)
+        self.port = self.server.server_port
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.mark.parametrize("named_by", ["serviceUrl", "LOOKUP", "nobody"])
+def test_a_question_goes_on_to_the_broker_of_a_topic_with_the_token_if_that_broker_is_known(broker, client, named_by):
+    one = broker()
+    if named_by != "LOOKUP":
+        one.answers[c.Lookup] = lambda _, x: c.LookupResponse(x.request_id, c.LookupType.Connect, one.url)
+    else:
+        address = f"pulsar://localhost:{one.port}"
+        one.answers[c.Lookup] = lambda _, x: c.LookupResponse(x.request_id, c.LookupType.Connect, address)
+    also = f",localhost:{one.port}" if named_by == "serviceUrl" else ""
+    with Admin() as owner, Admin(307, {"Location": f"http://localhost:{owner.port}/x"}) as first:
+        asked = client(f"{one.url}{also}", adminUrl=f"http://{HOST}:{first.port}", authToken="secret")
+        if named_by == "nobody":
+            with pytest.raises(RemoteProtocolError, match=r"localhost.*name it in serviceUrl"):
+                asked.fetch_ledgers(TP)
+            assert owner.tokens == []
+        else:
+            assert asked.fetch_ledgers(TP) == []
+            assert owner.tokens == ["Bearer secret"]
+        assert first.tokens == ["Bearer secret"]

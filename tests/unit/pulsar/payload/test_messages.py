@@ -1,0 +1,1298 @@
+from __future__ import annotations
+
+import base64
+import gc
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import cramjam
+import lz4.block
+import pyarrow as pa
+import pytest
+import zstandard
+
+from spark_mq_source.core.crc import crc32c
+from spark_mq_source.core.errors import (
+    CorruptMessageError,
+    EncryptedMessageError,
+    OptionError,
+    UnsupportedFeatureError,
+)
+from spark_mq_source.pulsar.payload._messages_python import EntryColumns as PythonColumns
+from spark_mq_source.pulsar.payload.messages import (
+    WHOLE_ENTRY,
+    ChunkAssembly,
+    EntryDecoder,
+    OrphanChunk,
+    implementation,
+)
+from spark_mq_source.pulsar.protocol._pb import BrokerEntryMetadata, KeyValue, MessageMetadata, SingleMessageMetadata
+from spark_mq_source.pulsar.protocol.wire import take_frame
+from tests.vectors import RecordedFrame, pulsar_frames
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TIME = pa.timestamp("us", "UTC")
+MESSAGE_ID = pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())])
+ALL = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("message_id", MESSAGE_ID),
+        ("publish_time", TIME),
+        ("event_time", TIME),
+        ("properties", pa.map_(pa.string(), pa.string())),
+        ("producer_name", pa.string()),
+        ("sequence_id", pa.int64()),
+        ("ordering_key", pa.binary()),
+        ("schema_version", pa.binary()),
+        ("replicated_from", pa.string()),
+        ("broker_publish_time", TIME),
+        ("broker_index", pa.int64()),
+    ]
+)
+VALUE = pa.schema([("value", pa.binary())])
+CODECS = {
+    1: lambda data: lz4.block.compress(data, store_size=False),
+    2: zlib.compress,
+    3: zstandard.compress,
+    4: lambda data: bytes(cramjam.snappy.compress_raw(data)),
+}
+
+
+@pytest.fixture(params=["native", "python"])
+def impl(request: pytest.FixtureRequest) -> str:
+    if request.param == "native":
+        pytest.importorskip("spark_mq_source.pulsar.payload._messages_native", exc_type=ImportError)
+    return request.param
+
+
+def decoder(impl: str, schema: pa.Schema = ALL, **options: Any) -> EntryDecoder:
+    return EntryDecoder(schema, topic="t", partition=3, implementation=impl, **options)
+
+
+def entry(
+    payload: bytes = b"", *, broker: BrokerEntryMetadata | None = None, checked: bool = True, **fields: Any
+) -> bytes:
+    compression = fields.get("compression", 0)
+    if compression in CODECS and "num_chunks_from_msg" not in fields:
+        fields.setdefault("uncompressed_size", len(payload))
+        payload = CODECS[compression](payload)
+    fields = {"producer_name": "p", "sequence_id": 10, "publish_time": 1000} | fields
+    return framed(MessageMetadata(**fields).SerializeToString(), payload, broker=broker, checked=checked)
+
+
+def framed(
+    metadata: bytes, payload: bytes, *, broker: BrokerEntryMetadata | None = None, checked: bool = True
+) -> bytes:
+    body = len(metadata).to_bytes(4, "big") + metadata + payload
+    if checked:
+        body = b"\x0e\x01" + crc32c(body).to_bytes(4, "big") + body
+    if broker is not None:
+        extra = broker.SerializeToString()
+        body = b"\x0e\x02" + len(extra).to_bytes(4, "big") + extra + body
+    return body
+
+
+def single(value: bytes = b"", **fields: Any) -> bytes:
+    metadata = SingleMessageMetadata(**({"payload_size": len(value)} | fields)).SerializeToString()
+    return len(metadata).to_bytes(4, "big") + metadata + value
+
+
+def batch(*singles: bytes, **fields: Any) -> bytes:
+    return entry(b"".join(singles), **({"num_messages_in_batch": len(singles)} | fields))
+
+
+def taken(decoder_: EntryDecoder) -> list[dict[str, Any]]:
+    result = decoder_.take_batch()
+    result.validate(full=True)
+    return [{k: dict(v) if k == "properties" else v for k, v in row.items()} for row in result.to_pylist()]
+
+
+def ms(value: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=value)
+
+
+def rows_of(impl: str, body: bytes, *args: Any, **options: Any) -> list[dict[str, Any]]:
+    d = decoder(impl, **options)
+    expected = d.decode(7, 5, memoryview(body), *args)
+    rows = taken(d)
+    assert len(rows) == expected
+    return rows
+
+
+def indexes(rows: Sequence[dict[str, Any]]) -> list[int]:
+    return [row["message_id"]["batch_index"] for row in rows]
+
+
+# What a broker sent
+
+
+RECORDED = [frame for frame in pulsar_frames() if frame.kind == "MESSAGE"]
+
+
+def body_of(frame: RecordedFrame) -> memoryview:
+    taken_frame = take_frame(memoryview(frame.data), 0, 1 << 23)
+    assert taken_frame is not None
+    assert taken_frame.body is not None
+    return taken_frame.body
+
+
+def test_there_are_recorded_messages() -> None:
+    assert len(RECORDED) >= 14
+
+
+def test_recorded_messages(impl: str) -> None:
+    d = decoder(impl)
+    appended = [d.decode(141, n, body_of(frame)) for n, frame in enumerate(RECORDED[:12])]
+    assert appended == [1, 3, 1, 2, 2, 2, 2, 1, 0, 0, 1, 1]
+    rows = taken(d)
+    assert [
+        (r["key"], r["value"], r["sequence_id"], r["broker_index"], r["message_id"]["batch_index"]) for r in rows
+    ] == [
+        (b"k", b"hello", 0, 0, -1),
+        (b"k1", b"a", 1, 1, 0),
+        (None, None, 2, 2, 1),
+        (None, b"ccc", 3, 3, 2),
+        (None, b"solo", 4, 4, 0),
+        (None, b"compress me " * 4, 11, 5, 0),
+        (None, b"compress me " * 5, 11, 6, 1),
+        (None, b"compress me " * 4, 12, 7, 0),
+        (None, b"compress me " * 5, 12, 8, 1),
+        (None, b"compress me " * 4, 13, 9, 0),
+        (None, b"compress me " * 5, 13, 10, 1),
+        (None, b"compress me " * 4, 14, 11, 0),
+        (None, b"compress me " * 5, 14, 12, 1),
+        (None, b"single " * 9, 20, 13, -1),
+        (None, b"chunk-one-chunk-two-three", 30, 16, -1),
+        (b"k", None, 40, 17, -1),
+    ]
+    assert rows[0]["event_time"] == ms(1_700_000_000_000)
+    assert rows[0]["publish_time"] == ms(1_795_232_364_243)
+    assert rows[0]["broker_publish_time"] == ms(1_795_232_364_244)
+    assert rows[3]["event_time"] == ms(5)
+    assert {r["producer_name"] for r in rows} == {"standalone-0-33"}
+    assert {(r["topic"], r["partition"]) for r in rows} == {("t", 3)}
+    assert rows[-2]["message_id"] == {"ledger_id": 141, "entry_id": 10, "batch_index": -1}
+
+
+def test_recorded_messages_without_broker_metadata(impl: str) -> None:
+    d = decoder(impl)
+    for frame in RECORDED:
+        if frame.case == "messages without supports_broker_entry_metadata flag":
+            d.decode(141, 0, body_of(frame))
+    rows = taken(d)
+    assert [r["value"] for r in rows[:2]] == [b"hello", b"a"]
+    assert {(r["broker_index"], r["broker_publish_time"]) for r in rows} == {(None, None)}
+
+
+def recorded_rows(impl: str, case: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    """What the messages of a case hold, in the order of their recording."""
+    d = decoder(impl)
+    for n, frame in enumerate(frame for frame in RECORDED if frame.case == case):
+        d.decode(7, n, body_of(frame))
+    return [tuple(row[column] for column in columns) for row in taken(d)]
+
+
+def test_what_the_java_client_puts_into_a_message_and_a_batch(impl: str) -> None:
+    columns = ("key", "value", "ordering_key", "event_time", "properties")
+    sent = [
+        (b"text key", b"value", None, ms(1_700_000_000_000), {"a": "1", "b": "2"}),
+        (b"\x00\xffkey", None, None, None, {}),
+        (None, b"", b"order\x00", None, {}),
+    ]
+    assert recorded_rows(impl, "java messages", columns) == sent + sent
+
+
+def test_the_ids_and_indexes_of_java_messages(impl: str) -> None:
+    rows = recorded_rows(impl, "java messages", ("message_id", "sequence_id", "broker_index"))
+    assert [(i["entry_id"], i["batch_index"], sequence, index) for i, sequence, index in rows] == [
+        (0, -1, 0, 0),
+        (1, -1, 1, 1),
+        (2, -1, 2, 2),
+        (3, 0, 0, 3),
+        (3, 1, 1, 4),
+        (3, 2, 2, 5),
+    ]
+
+
+def test_chunks_of_the_official_clients(impl: str) -> None:
+    columns = ("key", "value", "message_id")
+    assert recorded_rows(impl, "java chunks", columns) == [
+        (None, b"0123456789" * 12, {"ledger_id": 7, "entry_id": 2, "batch_index": -1}),
+        (None, bytes(range(120)), {"ledger_id": 7, "entry_id": 5, "batch_index": -1}),
+    ]
+    assert recorded_rows(impl, "cpp chunks", columns) == [
+        (b"k", b"0123456789" * 220, {"ledger_id": 7, "entry_id": 2, "batch_index": -1})
+    ]
+
+
+def test_batches_that_the_broker_compacted(impl: str) -> None:
+    rows = recorded_rows(impl, "compacted", ("key", "value", "message_id"))
+    assert [(key, value, i["entry_id"], i["batch_index"]) for key, value, i in rows] == [
+        # Of each key the last value, and neither a tombstone nor a message without a key.
+        (b"a", b"a2", 0, 2),
+        (b"b", b"b2", 1, 0),
+        (b"e", b"e1", 2, 1),
+        (b"d", b"d2", 2, 2),
+        (b"f", b"f1", 3, -1),
+    ]
+
+
+@pytest.mark.parametrize("frame", RECORDED, ids=[str(n) for n in range(len(RECORDED))])
+def test_every_prefix_and_every_flipped_bit_of_a_recorded_message_is_corrupt(impl: str, frame: RecordedFrame) -> None:
+    body = bytes(body_of(frame))
+    d = decoder(impl)
+    for size in range(len(body)):
+        with pytest.raises(CorruptMessageError, match="message 1:2: "):
+            d.decode(1, 2, body[:size])
+    checked_from = body.index(b"\x0e\x01") + 2
+    for bit in range(8 * checked_from, 8 * len(body)):
+        flipped = bytearray(body)
+        flipped[bit >> 3] ^= 1 << (bit & 7)
+        with pytest.raises(CorruptMessageError, match="checksum does not match"):
+            d.decode(1, 2, bytes(flipped))
+    assert d.rows == 0
+
+
+# Fields
+
+
+def test_every_field_of_a_single_message(impl: str) -> None:
+    body = entry(
+        b"payload",
+        broker=BrokerEntryMetadata(broker_timestamp=1500, index=99),
+        producer_name="prodücer",
+        sequence_id=2**63,
+        publish_time=1001,
+        event_time=2002,
+        properties=[KeyValue(key="a", value="1"), KeyValue(key="b", value=""), KeyValue(key="a", value="2")],
+        replicated_from="cluster-b",
+        partition_key="key",
+        schema_version=b"\0\1",
+        ordering_key=b"\xff",
+    )
+    assert rows_of(impl, body) == [
+        {
+            "key": b"key",
+            "value": b"payload",
+            "topic": "t",
+            "partition": 3,
+            "message_id": {"ledger_id": 7, "entry_id": 5, "batch_index": -1},
+            "publish_time": ms(1001),
+            "event_time": ms(2002),
+            "properties": {"a": "2", "b": ""},
+            "producer_name": "prodücer",
+            "sequence_id": -(2**63),
+            "ordering_key": b"\xff",
+            "schema_version": b"\0\1",
+            "replicated_from": "cluster-b",
+            "broker_publish_time": ms(1500),
+            "broker_index": 99,
+        }
+    ]
+
+
+def test_what_a_message_of_a_batch_takes_from_its_entry(impl: str) -> None:
+    pair = KeyValue(key="k", value="v")
+    body = batch(
+        single(b"own", event_time=5, sequence_id=77, partition_key="mine", properties=[pair], ordering_key=b"o"),
+        single(b"none"),
+        single(b"", null_value=True, null_partition_key=True, partition_key="hidden"),
+        single(b"zero", event_time=0, sequence_id=0, partition_key=""),
+        event_time=2000,
+        sequence_id=10,
+        partition_key="entry's",
+        ordering_key=b"entry's",
+        properties=[KeyValue(key="entry's", value="x")],
+        schema_version=b"s",
+        broker=BrokerEntryMetadata(index=2),
+    )
+    rows = rows_of(impl, body)
+    assert [(r["key"], r["value"], r["event_time"], r["sequence_id"], r["ordering_key"]) for r in rows] == [
+        (b"mine", b"own", ms(5), 77, b"o"),
+        (None, b"none", ms(2000), 10, None),
+        (None, None, ms(2000), 10, None),
+        (b"", b"zero", None, 0, None),
+    ]
+    assert [r["properties"] for r in rows] == [{"k": "v"}, {}, {}, {}]
+    assert [r["broker_index"] for r in rows] == [-1, 0, 1, 2]
+    assert {r["schema_version"] for r in rows} == {b"s"}
+    assert {r["broker_publish_time"] for r in rows} == {None}
+    assert indexes(rows) == [0, 1, 2, 3]
+
+
+def test_null_flags_of_the_entry_count_where_the_message_has_none(impl: str) -> None:
+    body = batch(
+        single(b"", partition_key="k"),
+        single(b"x", partition_key="k", null_value=False, null_partition_key=False),
+        null_value=True,
+        null_partition_key=True,
+    )
+    assert [(r["key"], r["value"]) for r in rows_of(impl, body)] == [(None, None), (b"k", b"x")]
+
+
+def test_an_empty_payload_is_not_a_tombstone(impl: str) -> None:
+    assert [r["value"] for r in rows_of(impl, entry(b""))] == [b""]
+    assert [r["value"] for r in rows_of(impl, entry(b"", null_value=True))] == [None]
+
+
+def test_a_batch_of_one_is_a_batch(impl: str) -> None:
+    assert indexes(rows_of(impl, batch(single(b"x")))) == [0]
+    assert indexes(rows_of(impl, entry(b"x"))) == [-1]
+
+
+@pytest.mark.parametrize("count", [2, 16, 17, 40])
+def test_many_properties_and_the_same_key_again(impl: str, count: int) -> None:
+    pairs = [KeyValue(key=f"k{n}", value=f"v{n}") for n in range(count)]
+    different = {f"k{n}": f"v{n}" for n in range(count)}
+    assert rows_of(impl, entry(properties=pairs))[0]["properties"] == different
+    again = [*pairs, KeyValue(key="k0", value="last"), KeyValue(key="k1", value="")]
+    body = batch(single(properties=again), single(b"x"), single(properties=pairs))
+    assert [r["properties"] for r in rows_of(impl, body)] == [
+        different | {"k0": "last", "k1": ""},
+        {},
+        different,
+    ]
+
+
+@pytest.mark.parametrize("raw", [b"", b"a", b"ab", b"abc", bytes(range(256))], ids=len)
+@pytest.mark.parametrize("padded", [True, False])
+def test_base64_keys(impl: str, raw: bytes, padded: bool) -> None:
+    key = base64.b64encode(raw).decode()
+    if not padded:
+        key = key.rstrip("=")
+    assert rows_of(impl, entry(partition_key=key, partition_key_b64_encoded=True))[0]["key"] == raw
+    body = batch(single(partition_key=key, partition_key_b64_encoded=True), single(partition_key=key))
+    assert [r["key"] for r in rows_of(impl, body)] == [raw, key.encode()]
+
+
+@pytest.mark.parametrize("key", ["a", "a===", "=", "====", "ab=", "abc==", "abcd=", "abcd==", "ab-_", "ab c", "abcde"])
+def test_keys_that_are_not_base64(impl: str, key: str) -> None:
+    body = batch(single(), single(partition_key=key, partition_key_b64_encoded=True))
+    with pytest.raises(CorruptMessageError, match="message 7:5: batch index 1: the key is not base64"):
+        rows_of(impl, body)
+    assert rows_of(impl, body, schema=VALUE) == [{"value": b""}] * 2
+
+
+@pytest.mark.parametrize("time_ms", [1, 9_223_372_036_854_775, 2**64 - 9_223_372_036_854_775, 2**64 - 1])
+def test_event_times_that_fit(impl: str, time_ms: int) -> None:
+    d = decoder(impl, pa.schema([("event_time", TIME)]))
+    d.decode(1, 1, entry(event_time=time_ms))
+    signed = time_ms - 2**64 if time_ms >= 2**63 else time_ms
+    assert d.take_batch().column(0).cast(pa.int64()).to_pylist() == [signed * 1000]
+
+
+@pytest.mark.parametrize("time_ms", [9_223_372_036_854_776, 2**63, 2**63 - 1, 2**64 - 9_223_372_036_854_776])
+def test_times_that_do_not_fit(impl: str, time_ms: int) -> None:
+    for body in (entry(event_time=time_ms), batch(single(), single(event_time=time_ms)), entry(publish_time=time_ms)):
+        with pytest.raises(CorruptMessageError, match=r"_time of -?\d+ ms is beyond what a timestamp can hold"):
+            rows_of(impl, body)
+        assert rows_of(impl, body, schema=VALUE)
+
+
+# Which messages of a batch
+
+
+def numbered(count: int, **fields: Any) -> bytes:
+    return batch(*(single(b"%d" % n) for n in range(count)), **fields)
+
+
+@pytest.mark.parametrize(
+    ("ack_set", "expected"),
+    [
+        ((), range(70)),
+        ((-1, -1), range(70)),
+        ((0, 0), []),
+        ((0b101, 0), [0, 2]),
+        ((-(2**63), 0b11), [63, 64, 65]),
+        ((2**64 - 1,), range(64)),
+        ((0, 1 << 5, -1), [69]),
+    ],
+)
+def test_acknowledged_messages_are_left_out(impl: str, ack_set: tuple[int, ...], expected: Sequence[int]) -> None:
+    rows = rows_of(impl, numbered(70), ack_set)
+    assert indexes(rows) == list(expected)
+    assert [r["value"] for r in rows] == [b"%d" % n for n in expected]
+
+
+def test_compacted_messages_are_left_out(impl: str) -> None:
+    body = batch(
+        single(b"0"), single(compacted_out=True), single(b"2"), single(b"3"), single(b"4"), single(compacted_out=True),
+        compacted_batch_indexes=[3, 99, -1],
+        broker=BrokerEntryMetadata(index=105),
+    )  # fmt: skip
+    rows = rows_of(impl, body)
+    assert [(i, r["value"], r["broker_index"]) for i, r in zip(indexes(rows), rows, strict=True)] == [
+        (0, b"0", 100),
+        (2, b"2", 102),
+        (4, b"4", 104),
+    ]
+    assert rows_of(impl, batch(single(compacted_out=True))) == []
+
+
+def test_compacted_indexes_may_be_packed(impl: str) -> None:
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=4)
+    packed = metadata.SerializeToString() + b"\xfa\x01\x02\x00\x02"
+    payload = b"".join(single(b"%d" % n) for n in range(4))
+    assert indexes(rows_of(impl, framed(packed, payload))) == [1, 3]
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 4), (2, 4), (2, WHOLE_ENTRY), (0, 0), (3, 2), (5, 9)])
+def test_a_range_of_a_batch(impl: str, first: int, last: int) -> None:
+    assert indexes(rows_of(impl, numbered(5), (), first, last)) == [n for n in range(5) if first <= n <= last]
+
+
+def test_a_single_message_counts_as_index_0(impl: str) -> None:
+    assert len(rows_of(impl, entry(), (), 0, 0)) == 1
+    assert rows_of(impl, entry(), (), 1, WHOLE_ENTRY) == []
+    assert rows_of(impl, entry(compression=1), (), 1, WHOLE_ENTRY) == []
+
+
+def test_filters_together(impl: str) -> None:
+    body = numbered(10, compacted_batch_indexes=[4])
+    assert indexes(rows_of(impl, body, (0b11_1111_1101,), 0, 7)) == [0, 2, 3, 5, 6, 7]
+
+
+# Markers, encryption, compression
+
+
+def test_markers_give_nothing(impl: str) -> None:
+    assert rows_of(impl, entry(b"\1\2\3", marker_type=20)) == []
+    assert rows_of(impl, entry(b"\1\2\3", marker_type=0)) == []
+
+
+def encrypted(payload: bytes, **fields: Any) -> bytes:
+    return entry(payload, encryption_keys=[{"key": "k", "value": b"v"}], encryption_algo="a", **fields)
+
+
+def test_encrypted_messages_are_an_error_or_their_ciphertext(impl: str) -> None:
+    bodies = {
+        "single": encrypted(b"secret"),
+        "batch": encrypted(b"secret", num_messages_in_batch=9),
+        "compressed": encrypted(b"secret", compression=1),
+        "chunk": encrypted(b"secret", uuid="u", num_chunks_from_msg=2, chunk_id=1, total_chunk_msg_size=9),
+    }
+    for body in bodies.values():
+        for on_corrupt in ("fail", "skip", "null"):
+            with pytest.raises(EncryptedMessageError, match=r"message 7:5: .*onEncrypted=raw"):
+                rows_of(impl, body, on_corrupt=on_corrupt)
+        assert rows_of(impl, body, (), 0, WHOLE_ENTRY, False) == []
+        rows = rows_of(impl, body, on_encrypted="raw")
+        assert indexes(rows) == [-1]
+        assert rows_of(impl, body, (), 1, on_encrypted="raw") == []
+    for name in ("single", "batch", "chunk"):
+        assert rows_of(impl, bodies[name], on_encrypted="raw")[0]["value"] == b"secret"
+    assert rows_of(impl, bodies["compressed"], on_encrypted="raw")[0]["value"] == CODECS[1](b"secret")
+
+
+def test_an_encrypted_batch_has_the_index_of_its_entry(impl: str) -> None:
+    # The broker counts to the last message of a batch.
+    body = encrypted(b"secret", num_messages_in_batch=9, broker=BrokerEntryMetadata(index=70))
+    assert [row["broker_index"] for row in rows_of(impl, body, on_encrypted="raw")] == [70]
+
+
+KEY = pa.struct([("key", pa.string()), ("value", pa.binary()), ("metadata", pa.map_(pa.string(), pa.string()))])
+CONTEXT = pa.struct(
+    [
+        ("keys", pa.list_(KEY)),
+        ("param", pa.binary()),
+        ("algorithm", pa.string()),
+        ("compression", pa.string()),
+        ("uncompressed_size", pa.int64()),
+        ("batch_size", pa.int32()),
+        ("uuid", pa.string()),
+        ("chunk_id", pa.int32()),
+        ("num_chunks", pa.int32()),
+    ]
+)
+
+
+def test_the_encryption_context_stands_beside_the_ciphertext(impl: str) -> None:
+    schema = pa.schema([("encryption_context", CONTEXT), ("value", pa.binary())])
+    d = decoder(impl, schema, on_encrypted="raw", on_corrupt="null")
+    keys = [{"key": "a", "value": b"1", "metadata": [KeyValue(key="k", value="v")]}, {"key": "b", "value": b"2"}]
+    said = {"encryption_keys": keys, "encryption_algo": "AES", "encryption_param": b"iv"}
+    broker = BrokerEntryMetadata(index=1)
+    d.decode(1, 0, entry(b"plain"))
+    d.decode(1, 1, entry(b"secret", **said, num_messages_in_batch=9, uncompressed_size=3_000_000_000, broker=broker))
+    d.decode(1, 2, b"corrupt")
+    d.decode(1, 3, encrypted(b"chunk", uuid="u", num_chunks_from_msg=2, chunk_id=1, checked=False, compression=3))
+    before = d.nbytes
+    assert before > 2 * 30
+    result = d.take_batch()
+    result.validate(full=True)
+    assert result.schema.equals(schema)
+    batched = {
+        "keys": [{"key": "a", "value": b"1", "metadata": [("k", "v")]}, {"key": "b", "value": b"2", "metadata": []}],
+        "param": b"iv",
+        "algorithm": "AES",
+        "compression": "NONE",
+        "uncompressed_size": 3_000_000_000,
+        "batch_size": 9,
+        "uuid": None,
+        "chunk_id": None,
+        "num_chunks": None,
+    }
+    chunked = {
+        "keys": [{"key": "k", "value": b"v", "metadata": []}],
+        "param": None,
+        "algorithm": "a",
+        "compression": "ZSTD",
+        "uncompressed_size": 0,
+        "batch_size": None,
+        "uuid": "u",
+        "chunk_id": 1,
+        "num_chunks": 2,
+    }
+    assert result.column("encryption_context").to_pylist() == [None, batched, None, chunked]
+    assert result.column("value").to_pylist()[:3] == [b"plain", b"secret", None]
+    d.decode(1, 4, entry(b"next"))
+    assert d.take_batch().column("encryption_context").to_pylist() == [None]
+
+
+def test_an_encryption_context_that_is_not_text_is_corrupt(impl: str) -> None:
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, encryption_algo="XX")
+    metadata.encryption_keys.add(key="k", value=b"v")
+    body = framed(metadata.SerializeToString().replace(b"XX", b"\xff\xff"), b"secret")
+    d = decoder(impl, pa.schema([("encryption_context", CONTEXT)]), on_encrypted="raw")
+    with pytest.raises(CorruptMessageError, match="message 7:5: the encryption metadata"):
+        d.decode(7, 5, body)
+    assert d.rows == d.nbytes == 0
+
+
+def test_an_encryption_context_of_another_type_is_refused(impl: str) -> None:
+    with pytest.raises(OptionError, match="column encryption_context cannot be of type struct"):
+        decoder(impl, pa.schema([("encryption_context", pa.struct(list(CONTEXT)[1:]))]))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_compressed_messages(impl: str, codec: int) -> None:
+    assert rows_of(impl, entry(b"text " * 50, compression=codec))[0]["value"] == b"text " * 50
+    assert rows_of(impl, entry(b"", compression=codec))[0]["value"] == b""
+    body = batch(*(single(b"text " * n) for n in range(50)), compression=codec)
+    assert [r["value"] for r in rows_of(impl, body)] == [b"text " * n for n in range(50)]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_size_that_lies_is_corrupt(impl: str, codec: int) -> None:
+    for size in (0, 99, 101, 2**32 - 1):
+        with pytest.raises(CorruptMessageError):
+            rows_of(impl, entry(b"x" * 100, compression=codec, uncompressed_size=size))
+
+
+def test_an_uncompressed_size_is_bounded(impl: str) -> None:
+    assert rows_of(impl, entry(b"x" * 100, compression=1), max_message_bytes=100)
+    with pytest.raises(CorruptMessageError, match="100 bytes uncompressed, more than maxMessageBytes=99 allows"):
+        rows_of(impl, entry(b"x" * 100, compression=1), max_message_bytes=99)
+
+
+def test_an_unknown_compression_is_unsupported(impl: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match="message 7:5: compression type 5 is not supported"):
+        rows_of(impl, entry(b"x", compression=5), on_corrupt="skip")
+
+
+# Corrupt entries
+
+
+CORRUPT = {
+    "empty": b"",
+    "too short": b"\0\0\0",
+    "metadata cut off": b"\0\0\0\x09abc",
+    "magic alone": b"\x0e\x01",
+    "checksum cut off": b"\x0e\x01\0\0\0",
+    "broker metadata cut off": b"\x0e\x02\0\0\0\x05ab",
+    "broker metadata garbage": b"\x0e\x02\0\0\0\x02\x0f\xff" + entry(),
+    "no required field": framed(b"", b""),
+    "only a producer name": framed(b"\x0a\x01p", b""),
+    "wire type 3": framed(
+        MessageMetadata(producer_name="p", sequence_id=0, publish_time=0).SerializeToString() + b"\x0b", b""
+    ),
+    "field number 0": framed(b"\x00\x00", b""),
+    "huge field number": framed(b"\x80\x80\x80\x80\x10\x00", b""),
+    "varint without end": framed(b"\x10" + b"\xff" * 11, b""),
+    "length past the end": framed(b"\x0a\x7f", b""),
+    "fixed64 past the end": framed(b"\x11\0\0\0", b""),
+    "length one past the end": framed(b"\x0a\x01p\x10\x00\x18\x00\x32\x02k", b"x"),
+    "fixed64 one past the end": framed(b"\x0a\x01p\x10\x00\x18\x00\xc1\x3e" + bytes(7), b"x"),
+    "fixed32 one past the end": framed(b"\x0a\x01p\x10\x00\x18\x00\xc5\x3e" + bytes(3), b"x"),
+    "varint one past the end": framed(b"\x0a\x01p\x10\x00\x18\x00\x60\x80", b"\x01"),
+    "single metadata field one past the end": batch(single(b"x"), b"\0\0\0\x05\x18\x01\x12\x02k" + b"x"),
+    "property field one past the end": framed(b"\x0a\x01p\x10\x00\x18\x00\x22\x06\x0a\x01k\x12\x02v", b"x"),
+    "batch without messages": entry(b"", num_messages_in_batch=1),
+    "batch of 0": entry(b"", num_messages_in_batch=0),
+    "batch of -1": entry(b"abcdef", num_messages_in_batch=-1),
+    "batch of 2^31-1": entry(b"abcdef", num_messages_in_batch=2**31 - 1),
+    "batch of 3 with 2": batch(single(b"long enough"), single(b"for three"), num_messages_in_batch=3),
+    "payload past the end": batch(single(b"ok"), single(b"x", payload_size=2)),
+    "negative payload": batch(single(b"ok"), single(b"x", payload_size=-1)),
+    "no payload size": batch(single(b"x"), (6).to_bytes(4, "big") + b"\x40\x01\x40\x01\x40\x01"),
+    "single metadata past the end": batch(single(b"x"), b"\0\0\0\xff\x18\x01x"),
+    "single metadata 4 GiB": batch(single(b"x"), b"\xff\xff\xff\xff\x18\x01x"),
+    "property without value": framed(b"\x0a\x01p\x10\x00\x18\x00\x22\x03\x0a\x01k", b""),
+    "property garbage": framed(b"\x0a\x01p\x10\x00\x18\x00\x22\x02\x0f\xff", b""),
+    "property not UTF-8": framed(b"\x0a\x01p\x10\x00\x18\x00\x22\x06\x0a\x01k\x12\x01\xff", b""),
+    "producer name not UTF-8": framed(b"\x0a\x01\xff\x10\x00\x18\x00", b""),
+    "replicated_from not UTF-8": framed(b"\x0a\x01p\x10\x00\x18\x00\x2a\x01\xff", b""),
+    "packed varint without end": framed(b"\x0a\x01p\x10\x00\x18\x00\xfa\x01\x01\xff", b""),
+    "LZ4 garbage": entry(b"", compression=1, uncompressed_size=50),
+    "chunk past its number": entry(b"x", uuid="u", num_chunks_from_msg=2, chunk_id=2, total_chunk_msg_size=5),
+    "chunk without uuid": entry(b"x", num_chunks_from_msg=2, chunk_id=0, total_chunk_msg_size=5),
+    "negative chunk total": entry(b"x", uuid="u", num_chunks_from_msg=2, chunk_id=0, total_chunk_msg_size=-1),
+    "chunk larger than its message": entry(b"xxx", uuid="u", num_chunks_from_msg=2, chunk_id=0, total_chunk_msg_size=2),
+}
+
+
+@pytest.mark.parametrize("name", CORRUPT)
+def test_corrupt_entries(impl: str, name: str) -> None:
+    body = CORRUPT[name]
+    d = decoder(impl)
+    d.decode(1, 0, numbered(3))
+    before = d.rows, d.nbytes
+    with pytest.raises(CorruptMessageError, match=r"^message 1:2: .+") as caught:
+        d.decode(1, 2, body)
+    assert type(caught.value) is CorruptMessageError
+    assert (d.rows, d.nbytes) == before
+    assert d.decode(1, 3, body, (), 0, WHOLE_ENTRY, False) == 0
+    assert d.corrupt_entries == 0
+    d.on_corrupt = "skip"
+    assert d.decode(1, 4, body) == 0
+    assert d.corrupt_entries == 1
+    d.on_corrupt = "null"
+    assert d.decode(1, 5, body) == 1
+    assert d.decode(1, 6, body, (), 1) == 0
+    assert d.corrupt_entries == 2
+    d.decode(1, 7, numbered(2))
+    rows = taken(d)
+    assert [r["value"] for r in rows] == [b"0", b"1", b"2", None, b"0", b"1"]
+    known = {"topic": "t", "partition": 3, "message_id": {"ledger_id": 1, "entry_id": 5, "batch_index": -1}}
+    assert rows[3] == dict.fromkeys(ALL.names) | known | {"properties": {}}
+
+
+def test_every_byte_of_a_wrong_checksum_is_seen_unless_told_not_to_look(impl: str) -> None:
+    body = bytearray(entry(b"hello"))
+    body[-1] ^= 1
+    with pytest.raises(CorruptMessageError, match="checksum does not match: CRC32C 0x"):
+        rows_of(impl, bytes(body))
+    assert rows_of(impl, bytes(body), verify_checksum=False)[0]["value"] == b"helln"
+
+
+def test_entries_without_a_checksum_are_allowed(impl: str) -> None:
+    assert rows_of(impl, entry(b"x", checked=False))[0]["value"] == b"x"
+    broker = BrokerEntryMetadata(index=4)
+    assert rows_of(impl, entry(b"x", checked=False, broker=broker))[0]["broker_index"] == 4
+
+
+def test_unknown_fields_are_skipped(impl: str) -> None:
+    known = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString()
+    unknown = b"\x82\x02\x03abc" + b"\xc1\x3e" + bytes(8) + b"\xc5\x3e" + bytes(4) + b"\xb0\x01" + b"\xff" * 9 + b"\x7f"
+    # Fields whose number is known and whose wire type is not: publish_time as bytes, producer_name as a varint.
+    assert rows_of(impl, framed(unknown + known + b"\x1a\x01x\x08\x05" + unknown, b"v"))[0]["value"] == b"v"
+    data = SingleMessageMetadata(payload_size=1).SerializeToString() + unknown + b"\x1a\x01x"
+    body = entry(len(data).to_bytes(4, "big") + data + b"v", num_messages_in_batch=1)
+    assert [(r["value"], r["key"]) for r in rows_of(impl, body)] == [(b"v", None)]
+
+
+def test_the_last_of_several_counts(impl: str) -> None:
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
+    again = MessageMetadata(producer_name="q", sequence_id=3, publish_time=4)
+    row = rows_of(impl, framed(metadata.SerializeToString() + again.SerializeToString(), b""))[0]
+    assert (row["producer_name"], row["sequence_id"], row["publish_time"]) == ("q", 3, ms(4))
+
+
+def test_bytes_after_the_last_message_are_ignored(impl: str) -> None:
+    assert len(rows_of(impl, batch(single(b"x"), b"trailing", num_messages_in_batch=1))) == 1
+
+
+TEXT_KEY_VALUE = pa.schema([("key", pa.string()), ("value", pa.string()), ("message_id", MESSAGE_ID)])
+NOT_UTF8 = [
+    b"\xff", b"\x80", b"\xc3", b"\xc0\x80", b"\xc1\xbf", b"\xe0\x80\x80", b"\xe0\x9f\xbf", b"\xed\xa0\x80",
+    b"\xed\xbf\xbf", b"\xf0\x80\x80\x80", b"\xf0\x8f\xbf\xbf", b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80",
+    b"\xe2\x82", b"\xf0\x9f\x98", b"\xc3\x41", b"\xe2\x82\x41", b"\xf0\x9f\x98\x41",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", NOT_UTF8, ids=bytes.hex)
+@pytest.mark.parametrize("before", ["", "ascii", "16 ascii letters", "ü€😀"])
+def test_values_that_are_not_utf8(impl: str, bad: bytes, before: str) -> None:
+    value = before.encode() + bad
+    with pytest.raises(UnicodeDecodeError) as expected:
+        value.decode()
+    at = expected.value.start
+    body = batch(single(b"fine"), single(b"x"), single(value, partition_key="k"))
+    message = f"message 7:5: batch index 2: the value is not UTF-8 \\(byte {at}\\)"
+    with pytest.raises(CorruptMessageError, match=message):
+        rows_of(impl, body, schema=TEXT_KEY_VALUE)
+    key = base64.b64encode(value).decode()
+    body = batch(single(b"fine"), single(partition_key=key, partition_key_b64_encoded=True))
+    with pytest.raises(CorruptMessageError, match=f"batch index 1: the key is not UTF-8 \\(byte {at}\\)"):
+        rows_of(impl, body, schema=TEXT_KEY_VALUE)
+    with pytest.raises(CorruptMessageError, match="message 7:5: the value is not UTF-8"):
+        rows_of(impl, entry(value), schema=TEXT_KEY_VALUE)
+    d = decoder(impl, TEXT_KEY_VALUE, on_corrupt="null")
+    d.decode(1, 1, batch(single(b"fine"), single(value)))
+    assert [(r["key"], r["value"]) for r in taken(d)] == [(None, None)]
+
+
+def test_values_and_keys_as_text(impl: str) -> None:
+    texts = ["", "a", "16 ascii letters", "ü", "€", "\ud7ff\ue000\uffff", "\U00010000\U0010ffff", "mixed ü in ascii 😀"]
+    body = batch(*(single(text.encode(), partition_key=text) for text in texts), single(null_value=True))
+    d = decoder(impl, TEXT_KEY_VALUE)
+    d.decode(1, 1, body)
+    result = d.take_batch()
+    result.validate(full=True)
+    assert result.schema.equals(TEXT_KEY_VALUE)
+    assert result.column("value").to_pylist() == result.column("key").to_pylist() == [*texts, None]
+
+
+def test_a_batch_made_to_explode_is_refused(impl: str) -> None:
+    name = "n" * 10_000
+    schema = pa.schema([("producer_name", pa.string())])
+    body = numbered(1000, producer_name=name)
+    with pytest.raises(CorruptMessageError, match="a producer_name of 10000 bytes for each of 1000 messages"):
+        rows_of(impl, body, schema=schema, max_message_bytes=1000)
+    assert len(rows_of(impl, body, schema=schema, max_message_bytes=1_000_000)) == 1000
+
+
+# Chunks
+
+
+def chunk(payload: bytes, chunk_id: int, chunks: int, total: int, uuid: str = "u", **fields: Any) -> bytes:
+    return entry(
+        payload, uuid=uuid, chunk_id=chunk_id, num_chunks_from_msg=chunks, total_chunk_msg_size=total, **fields
+    )
+
+
+def test_a_chunked_message(impl: str) -> None:
+    d = decoder(impl)
+    assert d.decode(1, 4, chunk(b"ab", 0, 3, 6, sequence_id=1)) == 0
+    assert d.pending_chunk_start() == (1, 4)
+    assert d.decode(1, 5, chunk(b"cd", 1, 3, 6, sequence_id=2)) == 0
+    assert d.decode(2, 0, chunk(b"ef", 2, 3, 6, sequence_id=3, partition_key="k")) == 1
+    assert d.pending_chunk_start() is None
+    (row,) = taken(d)
+    assert (row["value"], row["key"], row["sequence_id"]) == (b"abcdef", b"k", 3)
+    assert row["message_id"] == {"ledger_id": 2, "entry_id": 0, "batch_index": -1}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_chunked_message_is_compressed_as_a_whole(impl: str, codec: int) -> None:
+    value = bytes(range(256)) * 40
+    whole = CODECS[codec](value)
+    parts = [whole[:100], whole[100:101], whole[101:]]
+    # Larger than a message may be: chunks are there for that.
+    d = decoder(impl, max_message_bytes=1000)
+    for n, part in enumerate(parts):
+        d.decode(1, n, chunk(part, n, 3, len(whole), compression=codec, uncompressed_size=len(value)))
+    assert [r["value"] for r in taken(d)] == [value]
+
+
+def test_a_chunked_message_is_never_a_batch(impl: str) -> None:
+    d = decoder(impl)
+    d.decode(1, 0, chunk(b"a", 0, 2, 2, num_messages_in_batch=5))
+    assert d.entry_messages == 1
+    d.decode(1, 1, chunk(b"b", 1, 2, 2, num_messages_in_batch=5))
+    assert [r["value"] for r in taken(d)] == [b"ab"]
+
+
+def test_one_chunk_is_no_chunk(impl: str) -> None:
+    assert rows_of(impl, chunk(b"x", 0, 1, 1))[0]["value"] == b"x"
+
+
+def test_chunks_of_several_messages_in_between(impl: str) -> None:
+    d = decoder(impl)
+    d.decode(1, 0, chunk(b"a1", 0, 2, 4, "a"))
+    d.decode(1, 1, chunk(b"b1", 0, 2, 4, "b"))
+    d.decode(1, 2, entry(b"single"))
+    assert d.pending_chunk_start() == (1, 0)
+    d.decode(1, 3, chunk(b"a2", 1, 2, 4, "a"))
+    assert d.pending_chunk_start() == (1, 1)
+    d.decode(1, 4, chunk(b"b2", 1, 2, 4, "b"))
+    assert [r["value"] for r in taken(d)] == [b"single", b"a1a2", b"b1b2"]
+
+
+def test_redelivered_chunks_are_ignored(impl: str) -> None:
+    d = decoder(impl)
+    for entry_id, part in [(0, b"a"), (1, b"b"), (0, b"a"), (1, b"b"), (2, b"c")]:
+        d.decode(1, entry_id, chunk(part, entry_id, 3, 3))
+        assert d.orphan is None
+    assert [r["value"] for r in taken(d)] == [b"abc"]
+
+
+def test_a_chunk_without_its_beginning_is_an_orphan(impl: str) -> None:
+    d = decoder(impl)
+    assert d.decode(1, 9, chunk(b"c", 2, 3, 3)) == 0
+    assert d.orphan == OrphanChunk(b"u", 1, 9, 2, 3, None)
+    d.orphan = None
+    d.decode(1, 10, entry())
+    assert d.orphan is None
+    # Read again from farther back.
+    assert [d.decode(1, 7 + n, chunk(b"abc"[n : n + 1], n, 3, 3), (), 0, WHOLE_ENTRY, n == 2) for n in range(3)] == [
+        0,
+        0,
+        1,
+    ]
+    assert [r["value"] for r in taken(d)] == [b"", b"abc"]
+
+
+def test_a_chunk_that_comes_too_early_is_ignored_and_taken_when_it_is_sent_again(impl: str) -> None:
+    # A0 and A2 are stored, A1 is refused for its checksum: the producer sends A1 and A2 again.
+    d = decoder(impl)
+    for entry_id, chunk_id in enumerate([0, 2, 1, 2]):
+        d.decode(1, entry_id, chunk(b"abc"[chunk_id : chunk_id + 1], chunk_id, 3, 3))
+        assert d.orphan is None
+    assert [(r["value"], r["message_id"]["entry_id"]) for r in taken(d)] == [(b"abc", 3)]
+
+
+def test_a_chunk_that_contradicts_the_first_one_does_not_belong_to_it(impl: str) -> None:
+    d = decoder(impl)
+    d.decode(1, 0, chunk(b"a", 0, 4, 4))
+    d.decode(1, 1, chunk(b"x", 1, 2, 2))
+    assert d.orphan == OrphanChunk(b"u", 1, 1, 1, 2, None)
+    assert d.pending_chunk_start() == (1, 0)
+
+
+def test_a_producer_that_restarts_within_a_message_does_not_join_two_of_the_same_uuid_and_size(impl: str) -> None:
+    d = decoder(impl)
+    for entry_id, (part, chunk_id) in enumerate([(b"A0", 0), (b"B0", 0), (b"B1", 1), (b"C0", 0), (b"C1", 1)]):
+        d.decode(1, entry_id, chunk(part, chunk_id, 2, 4))
+    assert [r["value"] for r in taken(d)] == [b"B0B1", b"C0C1"]
+    assert d.orphan is None
+    assert d.pending_chunk_start() is None
+
+
+def test_chunks_of_a_complete_message_that_are_sent_again_are_ignored(impl: str) -> None:
+    # The receipts of A1 and A2 were lost, and the topic has no deduplication.
+    d = decoder(impl)
+    for entry_id, chunk_id in enumerate([0, 1, 2, 1, 2]):
+        d.decode(1, entry_id, chunk(b"abc"[chunk_id : chunk_id + 1], chunk_id, 3, 3))
+        assert d.orphan is None
+    assert [r["value"] for r in taken(d)] == [b"abc"]
+
+
+def test_the_last_chunk_again_at_its_own_position_is_an_orphan(impl: str) -> None:
+    # The message is put together, and then found not to decompress: only its first chunk tells whether it is so.
+    d = decoder(impl)
+    d.decode(1, 0, chunk(b"a", 0, 2, 2, compression=2, uncompressed_size=9))
+    for _ in range(2):
+        with pytest.raises(CorruptMessageError, match="message 1:1: ZLIB"):
+            d.decode(1, 1, chunk(b"b", 1, 2, 2, compression=2, uncompressed_size=9))
+        assert d.decode(1, 1, chunk(b"b", 1, 2, 2, compression=2, uncompressed_size=9)) == 0
+        assert d.orphan == OrphanChunk(b"u", 1, 1, 1, 2, None)
+        d.orphan = None
+        assert d.decode(1, 0, chunk(b"a", 0, 2, 2), (), 0, WHOLE_ENTRY, False) == 0
+
+
+def test_a_uuid_used_again_for_another_message_begins_anew(impl: str) -> None:
+    d = decoder(impl)
+    d.decode(1, 0, chunk(b"old", 0, 2, 6))
+    d.decode(1, 1, chunk(b"new", 0, 2, 7))
+    assert d.pending_chunk_start() == (1, 1)
+    d.decode(1, 2, chunk(b"er!!", 1, 2, 7))
+    assert [r["value"] for r in taken(d)] == [b"newer!!"]
+
+
+def test_chunks_before_the_range_are_kept_and_not_emitted(impl: str) -> None:
+    d = decoder(impl)
+    assert d.decode(1, 0, chunk(b"a", 0, 2, 2), (), 0, WHOLE_ENTRY, False) == 0
+    assert d.decode(1, 1, entry(b"before"), (), 0, WHOLE_ENTRY, False) == 0
+    assert d.decode(1, 1, numbered(4), (), 0, WHOLE_ENTRY, False) == 0
+    assert d.decode(1, 2, chunk(b"b", 1, 2, 2)) == 1
+    assert [r["value"] for r in taken(d)] == [b"ab"]
+    d.decode(1, 3, chunk(b"c", 0, 2, 2))
+    assert d.decode(1, 4, chunk(b"d", 1, 2, 2), (), 0, WHOLE_ENTRY, False) == 0
+    assert d.pending_chunk_start() is None
+
+
+@pytest.mark.parametrize("last", [b"b", b"bbbbb"])
+def test_chunks_that_do_not_add_up_are_corrupt_however_often_they_are_read(impl: str, last: bytes) -> None:
+    d = decoder(impl)
+    d.decode(1, 0, chunk(b"a", 0, 2, 5))
+    message = f"message 1:1: 2 of 2 chunks hold {1 + len(last)} bytes where 5 were announced for all of them"
+    for _ in range(2):
+        with pytest.raises(CorruptMessageError, match=message):
+            d.decode(1, 1, chunk(last, 1, 2, 5))
+        assert d.pending_chunk_start() == (1, 0)
+        d.decode(1, 0, chunk(b"a", 0, 2, 5))
+
+
+@pytest.mark.parametrize(("on_corrupt", "rows"), [("skip", 0), ("null", 1)])
+def test_chunks_that_do_not_add_up_are_dropped_where_corruption_is_allowed(
+    impl: str, on_corrupt: str, rows: int
+) -> None:
+    d = decoder(impl, on_corrupt=on_corrupt)
+    d.decode(1, 0, chunk(b"a", 0, 2, 5))
+    assert d.decode(1, 1, chunk(b"b", 1, 2, 5)) == rows
+    assert d.pending_chunk_start() is None
+
+
+@pytest.mark.parametrize("on_corrupt", ["fail", "skip", "null"])
+def test_a_complete_message_beyond_the_bound_names_the_option(impl: str, on_corrupt: str) -> None:
+    d = decoder(impl, max_pending_chunk_bytes=2000, on_corrupt=on_corrupt)
+    assert d.decode(1, 0, chunk(bytes(2000), 0, 2, 2001)) == 0
+    message = r"message 1:1: a chunked message of 2001 bytes, whose first chunk is 1:0, .*maxPendingChunkBytes=2000"
+    with pytest.raises(UnsupportedFeatureError, match=message):
+        d.decode(1, 1, chunk(b"a", 1, 2, 2001))
+
+
+def test_a_message_beyond_the_bound_that_is_abandoned_or_before_the_range_stops_nobody(impl: str) -> None:
+    d = decoder(impl, max_pending_chunk_bytes=2000)
+    d.decode(1, 0, chunk(bytes(1000), 0, 3, 1 << 30, uuid="abandoned"))
+    for n in range(2):
+        assert d.decode(1, 1 + n, chunk(bytes(1000), n, 2, 2000, uuid="before"), (), 0, WHOLE_ENTRY, False) == 0
+    for n in range(2):
+        d.decode(1, 3 + n, chunk(b"b" * 100, n, 2, 200))
+    assert [r["value"] for r in taken(d)] == [b"b" * 200]
+
+
+def test_abandoned_messages_are_dropped_where_memory_ends_and_the_live_ones_stay(impl: str, caplog: Any) -> None:
+    caplog.set_level("INFO")
+    d = decoder(impl, max_pending_chunk_bytes=5000)
+    d.decode(1, 0, chunk(b"a" * 100, 0, 50, 5000 - 513, uuid="l"))
+    for n in range(1, 40):
+        d.decode(1, 2 * n - 1, chunk(bytes(900), 0, 2, 1800, uuid=f"abandoned-{n}"))
+        d.decode(1, 2 * n, chunk(b"%03d" % n, n, 50, 5000 - 513, uuid="l"))
+    assert d.orphan is None
+    assert d.pending_chunk_start() == (1, 0)
+    assert "t: dropped 1 of 2 chunks of the message that began at 1:1: maxPendingChunkBytes is reached" in caplog.text
+
+
+def test_a_live_message_that_was_dropped_is_found_by_reading_it_again(impl: str) -> None:
+    # Five messages between each other, of which two fit at a time.
+    entries = [(n, chunk(b"%d" % n * 600, part, 2, 1200, uuid=f"u{n}")) for part in range(2) for n in range(5)]
+    d = decoder(impl, max_pending_chunk_bytes=2 * (1200 + 514))
+    values = []
+    done = at = 0
+    for _ in range(100):
+        if at == len(entries):
+            break
+        d.decode(1, at, entries[at][1], (), 0, WHOLE_ENTRY, at >= done)
+        if d.orphan is not None and at >= done:
+            d.orphan, at = None, 0
+            continue
+        d.orphan = None
+        at += 1
+        done = max(done, at)
+        values += [r["value"] for r in taken(d)]
+    assert values == [b"%d" % n * 1200 for n in range(5)]
+
+
+def test_assembly_gives_back_what_it_took() -> None:
+    chunks = ChunkAssembly(max_bytes=10_000)
+    for n in range(1000):
+        assert chunks.add(b"u%d" % n, 0, 2, 2000, (0, n), bytes(1000)) is None
+        assert chunks.add(b"u%d" % n, 1, 2, 2000, (0, n), bytes(1000)) == bytes(2000)
+        assert chunks.nbytes == 0
+        chunks.add(b"v", 1, 2, 2, (0, n), b"x")
+        assert chunks.nbytes == 0
+    assert chunks.dropped == 0
+    for n in range(1000):
+        chunks.add(b"u", 0, 2, 2000, (1, n), bytes(1000))
+    assert (chunks.nbytes, chunks.dropped) == (1000 + 1 + 512, 999)
+    chunks.discard(b"u")
+    assert (chunks.nbytes, chunks.dropped) == (0, 1000)
+
+
+# Batches and columns
+
+
+@pytest.mark.parametrize("name", ALL.names)
+def test_each_column_by_itself(impl: str, name: str) -> None:
+    schema = pa.schema([ALL.field(name)])
+    body = batch(
+        single(b"a", partition_key="k", properties=[KeyValue(key="k", value="v")], ordering_key=b"o", event_time=4),
+        single(b"b"),
+        broker=BrokerEntryMetadata(index=5, broker_timestamp=6),
+        replicated_from="r",
+        schema_version=b"s",
+    )
+    d, everything = decoder(impl, schema), decoder(impl)
+    for part in (d, everything):
+        part.decode(7, 5, body)
+        part.decode(7, 6, entry(b"c", checked=False))
+        part.on_corrupt = "null"
+        part.decode(7, 7, b"")
+    result, whole = d.take_batch(), everything.take_batch()
+    result.validate(full=True)
+    assert result.schema.equals(schema)
+    assert result.column(0).equals(whole.column(name))
+    assert d.take_batch().num_rows == 0
+
+
+def test_columns_come_in_the_order_asked_for_and_with_the_types_of_the_schema(impl: str) -> None:
+    schema = pa.schema(
+        [
+            pa.field("properties", pa.map_(pa.field("k", pa.string(), nullable=False), pa.field("v", pa.string()))),
+            pa.field("value", pa.string(), metadata={"a": "b"}),
+            pa.field("publish_time", pa.timestamp("us", "Europe/Berlin")),
+            pa.field("topic", pa.string(), nullable=False),
+            pa.field(
+                "message_id", pa.struct([pa.field("ledger_id", pa.int64(), nullable=False), *list(MESSAGE_ID)[1:]])
+            ),
+            pa.field("event_time", pa.timestamp("us")),
+        ],
+        metadata={"c": "d"},
+    )
+    d = decoder(impl, schema)
+    for rows in (0, 1, 3):
+        for n in range(rows):
+            d.decode(1, n, entry(b"x", properties=[KeyValue(key="a", value="b")], event_time=3))
+        result = d.take_batch()
+        result.validate(full=True)
+        assert result.num_rows == rows
+        assert result.schema.equals(schema, check_metadata=True)
+
+
+def test_no_column_at_all(impl: str) -> None:
+    d = decoder(impl, pa.schema([]))
+    d.decode(1, 1, numbered(5))
+    d.decode(1, 1, entry())
+    assert d.take_batch().num_rows == 6
+    assert d.take_batch().num_rows == 0
+
+
+def test_columns_that_cannot_be_built_are_refused(impl: str) -> None:
+    for name, type_ in [("value", pa.large_binary()), ("partition", pa.int64()), ("publish_time", pa.timestamp("ms"))]:
+        with pytest.raises(OptionError, match=f"column {name} cannot be of type"):
+            decoder(impl, pa.schema([(name, type_)]))
+    with pytest.raises(OptionError, match=r"column colour is unknown \(known are key, value"):
+        decoder(impl, pa.schema([("colour", pa.binary())]))
+    with pytest.raises(OptionError, match="column message_id cannot be of type struct"):
+        decoder(impl, pa.schema([("message_id", pa.struct([("ledger_id", pa.int64())]))]))
+
+
+def test_batches_outlive_the_decoder_and_what_they_came_from(impl: str) -> None:
+    d = decoder(impl)
+    body = bytearray(numbered(1000, producer_name="pp"))
+    batches = []
+    for n in range(20):
+        d.decode(1, n, memoryview(body))
+        batches.append(d.take_batch())
+    expected = batches[0].column("value").to_pylist()
+    # If anything still pointed into it, this would be refused (a memoryview) or seen below.
+    body[:] = bytes(len(body))
+    del d
+    gc.collect()
+    for n, result in enumerate(batches):
+        result.validate(full=True)
+        assert result.column("value").to_pylist() == expected == [b"%d" % i for i in range(1000)]
+        assert set(result.column("message_id").field("entry_id").to_pylist()) == {n}
+
+
+def test_the_body_is_let_go_after_each_entry(impl: str) -> None:
+    d = decoder(impl, on_corrupt="null")
+    for body in (entry(b"x"), numbered(3), entry(b"text", compression=1)):
+        block = bytearray(body)
+        d.decode(1, 1, memoryview(block))
+        block.append(0)  # BufferError if somebody still looked at it
+
+
+def test_rows_and_nbytes(impl: str) -> None:
+    d = decoder(impl, pa.schema([("value", pa.binary()), ("topic", pa.string()), ("sequence_id", pa.int64())]))
+    assert (d.rows, d.nbytes) == (0, 0)
+    d.decode(1, 1, batch(single(b"12345"), single(b"123")))
+    assert (d.rows, d.nbytes) == (2, 8 + 2 * (4 + 8))
+    d.take_batch()
+    assert (d.rows, d.nbytes) == (0, 0)
+
+
+def test_entry_messages_counts_for_flow(impl: str) -> None:
+    d = decoder(impl)
+    for body, expected in [(numbered(7), 7), (entry(), 1), (numbered(1), 1), (entry(marker_type=1), 1)]:
+        d.decode(1, 1, body, (0,))
+        assert d.entry_messages == expected
+        d.decode(1, 1, body, (), 0, WHOLE_ENTRY, False)
+        assert d.entry_messages == expected
+    with pytest.raises(CorruptMessageError):
+        d.decode(1, 1, b"")
+    assert d.entry_messages == 1
+
+
+def test_many_entries_of_all_kinds_in_one_batch(impl: str) -> None:
+    d = decoder(impl)
+    bodies = [
+        numbered(300, partition_key="x"),
+        entry(
+            b"single" * 1000, partition_key="key", properties=[KeyValue(key=f"k{n}", value="v" * n) for n in range(30)]
+        ),
+        batch(*(single(os.urandom(n), properties=[KeyValue(key="n", value=str(n))] * (n % 3)) for n in range(100))),
+    ]
+    alone = []
+    for body in bodies:
+        one = decoder(impl)
+        one.decode(1, 1, body)
+        alone.append(one.take_batch())
+    for _ in range(30):
+        for body in bodies:
+            d.decode(1, 1, body)
+    result = d.take_batch()
+    result.validate(full=True)
+    assert pa.Table.from_batches([result]).equals(pa.Table.from_batches(alone * 30).combine_chunks())
+
+
+@pytest.mark.parametrize("size", [100_000, 3_000_000])
+def test_large_values(impl: str, size: int) -> None:
+    # Beyond some size the compiled loop lets other threads run.
+    value = os.urandom(size)
+    assert rows_of(impl, entry(value))[0]["value"] == value
+    assert rows_of(impl, batch(single(b"a"), single(value), single(b"c")))[1]["value"] == value
+    rows = rows_of(impl, batch(single(value, compacted_out=True), single(value)))
+    assert [r["value"] == value for r in rows] == [True]
+
+
+def test_a_column_beyond_2_gib_is_refused() -> None:
+    columns = PythonColumns(VALUE, topic="t", partition=0, max_repeated_bytes=0, max_rows=WHOLE_ENTRY)
+    columns._bytes["value"] = 2**31 - 5
+    columns.open_entry(entry(b"12345"), True)
+    with pytest.raises(UnsupportedFeatureError, match=r"column value would pass the 2 GiB .* lower maxBatchBytes"):
+        columns.append_single(None, 1, 1)
+    assert columns.rows == 0
+
+
+# Which implementation
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+HIDE_NATIVE = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.endswith("_messages_native"):
+            raise ImportError("hidden")
+sys.meta_path.insert(0, Hide())
+"""
+
+
+def test_the_environment_chooses() -> None:
+    show = "from spark_mq_source.pulsar.payload.messages import implementation; print(implementation())"
+    assert run(show, SPARK_MQ_SOURCE_IMPL="python").stdout == "python\n"
+    wrong = run(show, SPARK_MQ_SOURCE_IMPL="nativ")
+    assert "ImportError: SPARK_MQ_SOURCE_IMPL=nativ: expected native or python" in wrong.stderr
+    absent = run(HIDE_NATIVE + show, SPARK_MQ_SOURCE_IMPL="native")
+    assert "ImportError: SPARK_MQ_SOURCE_IMPL=native, but the compiled loop cannot be loaded: hidden" in absent.stderr
+    # Importing, and asking which, warns of nothing.
+    assert run(HIDE_NATIVE + show, SPARK_MQ_SOURCE_IMPL="").stdout == "python\n"
+
+
+HIDE_ENCODER = HIDE_NATIVE.replace("_messages_native", "_encode_native")
+
+
+def test_an_encoder_that_falls_back_warns_once_and_counts() -> None:
+    code = """
+import warnings, pyarrow as pa
+from spark_mq_source import implementation as of_all
+from spark_mq_source.pulsar.payload.messages import EntryEncoder, implementation, open_rows
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        open_rows(pa.record_batch({"value": [b""]}))
+        EntryEncoder(producer_id=1, producer_name="p", sequence_id=0, max_message_bytes=100)
+print(implementation(), of_all(), len(caught), caught[0].category.__name__, caught[0].message)
+"""
+    result = run(HIDE_ENCODER + code, SPARK_MQ_SOURCE_IMPL="")
+    words = "python python 1 RuntimeWarning spark-mq-source runs without its compiled loops"
+    assert result.stdout.startswith(words), result.stderr
+    quiet = run(code.replace("print", "print(len(caught)) #"), SPARK_MQ_SOURCE_IMPL="python")
+    assert quiet.stdout == "0\n", quiet.stderr
+
+
+def test_falling_back_warns_once() -> None:
+    code = """
+import warnings, pyarrow as pa
+from spark_mq_source.pulsar.payload.messages import EntryDecoder
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        EntryDecoder(pa.schema([]), topic="t", partition=0)
+print(len(caught), caught[0].category.__name__, caught[0].message)
+"""
+    result = run(HIDE_NATIVE + code, SPARK_MQ_SOURCE_IMPL="")
+    assert result.stdout.startswith("1 RuntimeWarning spark-mq-source runs without its compiled loops"), result.stderr
+    quiet = run(code.replace("print", "print(len(caught)) #"), SPARK_MQ_SOURCE_IMPL="python")
+    assert quiet.stdout == "0\n", quiet.stderr
+
+
+def test_implementation_is_one_of_two() -> None:
+    assert implementation() in {"native", "python"}
+
+
+# Entries of more messages than a batch may have rows
+
+
+def parts_of(d: EntryDecoder, body: bytes, *args: Any) -> list[list[dict[str, Any]]]:
+    """The rows of an entry, in the parts in which they come."""
+    appended = [d.decode(7, 5, body, *args)]
+    parts = [taken(d)]
+    while d.unfinished:
+        appended.append(d.decode_rest())
+        parts.append(taken(d))
+    assert appended == [len(part) for part in parts]
+    return parts
+
+
+@pytest.mark.parametrize("codec", [0, 2])
+@pytest.mark.parametrize("args", [(), ((0b1010_1111_0000,),), ((), 4), ((), 0, 8), ((), 2, 5)], ids=str)
+def test_an_entry_of_many_messages_comes_in_parts(impl: str, codec: int, args: tuple[Any, ...]) -> None:
+    body = batch(
+        *(single(b"%d" % n, partition_key="k" * n, compacted_out=n == 3, sequence_id=n) for n in range(11)),
+        compression=codec,
+        compacted_batch_indexes=[6],
+        broker=BrokerEntryMetadata(index=70),
+    )
+    whole = rows_of(impl, body, *args)
+    for most in (1, 3, 4, 10, 11):
+        d = decoder(impl, max_batch_rows=most)
+        parts = parts_of(d, body, *args)
+        assert [row for part in parts for row in part] == whole
+        assert max(map(len, parts)) <= most
+        assert len(parts) == -(-11 // most)
+        assert parts_of(d, body, *args) == parts
+
+
+@pytest.mark.parametrize("what", ["value", "end", "producer"])
+def test_an_entry_of_many_messages_is_checked_before_its_first_rows_come(impl: str, what: str) -> None:
+    last = {"value": single(b"\xff"), "end": single(b"x")[:-1], "producer": single(b"x")}[what]
+    fields = {"publish_time": 2**62} if what == "producer" else {}
+    body = batch(*[single(b"x")] * 10, last, **fields)
+    schema = pa.schema([("value", pa.string()), ("publish_time", TIME)])
+    sentences = []
+    for most in (WHOLE_ENTRY, 3):
+        d = decoder(impl, schema, max_batch_rows=most)
+        d.decode(7, 4, batch(single(b"before")))
+        with pytest.raises(CorruptMessageError) as raised:
+            d.decode(7, 5, body)
+        sentences.append(str(raised.value))
+        assert not d.unfinished
+        assert d.take_batch().column("value").to_pylist() == ["before"]
+    assert sentences[0] == sentences[1]
+
+
+def test_the_rest_of_an_entry_is_forgotten_when_the_next_one_is_opened(impl: str) -> None:
+    d = decoder(impl, max_batch_rows=2)
+    assert d.decode(7, 5, numbered(5)) == 2
+    assert d.decode(7, 6, entry(b"next")) == 1
+    assert not d.unfinished
+    assert [row["value"] for row in taken(d)] == [b"0", b"1", b"next"]
+
+
+def test_a_column_never_passes_what_offsets_can_count(impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Growing doubles the room, which once let the bound pass unnoticed.
+    d = decoder(impl, VALUE)
+    monkeypatch.setattr(sys.modules[type(d._columns).__module__], "MAX_COLUMN_BYTES", 1000)
+    for n in range(3):
+        d.decode(7, n, entry(bytes(300)))
+    with pytest.raises(UnsupportedFeatureError, match="column value would pass the 2 GiB"):
+        d.decode(7, 3, entry(bytes(300)))
+    assert d.take_batch().num_rows == 3

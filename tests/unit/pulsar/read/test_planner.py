@@ -1,0 +1,246 @@
+"""Cutting ranges into tasks: whatever is cut, the pieces are the whole, in order, and nearly equal."""
+
+import datetime
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_mq_source.core.errors import DataLossError, OptionError
+from spark_mq_source.core.options import READ
+from spark_mq_source.core.ports import Predicate
+from spark_mq_source.pulsar.client.client import Ledger
+from spark_mq_source.pulsar.client.session import Bounds
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.read.planner import _cut, _Planner, split_ranges
+from spark_mq_source.pulsar.read.reader import PulsarRange
+
+TOPIC = "persistent://public/default/t"
+
+
+class Cluster:
+    """What a planner asks of a client, answered from memory."""
+
+    def __init__(self, *, bounds=None, ledgers=None, times=None, stored=None):
+        self.bounds = bounds or {}
+        self.stored = stored or {}
+        self.ledgers = ledgers or []
+        self.times = times or {}
+        self.asked_times: list[int] = []
+
+    def fetch_partitions(self, topics):
+        return sorted(self.bounds)
+
+    def fetch_bounds(self, partitions):
+        return {tp: self.bounds[tp] for tp in partitions}
+
+    def fetch_positions_at(self, timestamps_ms):
+        self.asked_times += timestamps_ms.values()
+        return {tp: self.times[ms] for tp, ms in timestamps_ms.items()}
+
+    def fetch_stored(self, positions):
+        return {tp: min(at, self.stored.get(tp, self.bounds[tp].last)) for tp, at in positions.items()}
+
+    def fetch_ledgers(self, topic_partition):
+        return self.ledgers
+
+
+def planner(cluster=None, predicates=(), **options):
+    given = {"serviceurl": "pulsar://x", "topic": "t", "publishtimeslack": "0"}
+    given |= {name.lower(): value for name, value in options.items()}
+    return _Planner(cluster or Cluster(), PulsarOptions.from_spark(given, READ), predicates)  # type: ignore[arg-type]
+
+
+def split(ranges, wanted, cluster=None, **options):
+    given = {"serviceurl": "pulsar://x", "topic": "t", "minpartitions": str(wanted)}
+    given |= {name.lower(): value for name, value in options.items()}
+    return split_ranges(cluster or Cluster(), PulsarOptions.from_spark(given, READ), list(ranges))
+
+
+@st.composite
+def stretches(draw):
+    ledgers = sorted(draw(st.sets(st.integers(0, 2**62), min_size=1, max_size=6)))
+    return [
+        (ledger, draw(st.integers(-1, 2**40)), draw(st.integers(1, 9) | st.integers(1, 2**40))) for ledger in ledgers
+    ]
+
+
+@given(stretches(), st.integers(1, 200))
+def test_cuts_ascend_lie_inside_and_are_fair(parts, pieces):
+    cuts = _cut(parts, pieces)
+    total = sum(entries for _, _, entries in parts)
+    assert len(cuts) == min(pieces, total) - 1
+    assert cuts == sorted(set(cuts))
+    # How many entries of the stretches are at or before each cut.
+    begins = {}
+    passed = 0
+    for ledger, before, entries in parts:
+        begins[ledger] = (passed, before, entries)
+        passed += entries
+    counts = [0]
+    for cut in cuts:
+        passed, before, entries = begins[cut.ledger]
+        assert before < cut.entry <= before + entries
+        assert cut.batch == -1
+        counts.append(passed + cut.entry - before)
+    counts.append(total)
+    sizes = [b - a for a, b in itertools.pairwise(counts)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(("parts", "pieces"), [([], 1), ([], 5), ([(7, 3, 1)], 9), ([(7, 3, 100)], 1)])
+def test_what_cannot_be_cut_is_left_whole(parts, pieces):
+    assert _cut(parts, pieces) == []
+
+
+positions = st.builds(Position, st.integers(0, 5), st.integers(0, 50), st.sampled_from([-1, 0, 1, 7]))
+
+
+@st.composite
+def ranges(draw):
+    found = []
+    for n in range(draw(st.integers(1, 5))):
+        start, end = draw(positions | st.just(EARLIEST)), draw(positions)
+        if start < end:
+            found.append(PulsarRange(TopicPartition(TOPIC, n), start, end))
+    return found
+
+
+@given(ranges(), st.integers(1, 40), st.none() | st.lists(st.integers(0, 60), min_size=6, max_size=6))
+def test_pieces_are_exactly_the_ranges(whole, wanted, sizes):
+    cluster = Cluster(ledgers=[Ledger(n, entries, 0) for n, entries in enumerate(sizes or [])])
+    options = {} if sizes is None else {"adminUrl": "http://x:8080"}
+    pieces = split(whole, wanted, cluster, **options)
+    for r in whole:
+        mine = [p for p in pieces if p.topic_partition == r.topic_partition]
+        assert mine[0].start == r.start
+        assert mine[-1].end == r.end
+        assert all(p.start < p.end for p in mine)
+        assert all(a.end == b.start for a, b in itertools.pairwise(mine))
+    assert {p.topic_partition for p in pieces} == {r.topic_partition for r in whole}
+    if wanted <= len(whole):
+        assert pieces == whole
+
+
+@settings(deadline=None)
+@given(st.integers(1, 60), st.integers(60, 500))
+def test_there_are_as_many_pieces_as_were_wanted_where_that_can_be(wanted, entries):
+    r = PulsarRange(TopicPartition(TOPIC, 0), Position(7, -1), Position(7, entries - 1))
+    pieces = split([r], wanted)
+    assert len(pieces) == wanted
+    assert {p.end.entry - p.start.entry for p in pieces} <= {entries // wanted, entries // wanted + 1}
+
+
+def test_larger_ranges_are_cut_into_more_pieces():
+    small = PulsarRange(TopicPartition(TOPIC, 0), Position(7, 0), Position(7, 10))
+    large = PulsarRange(TopicPartition(TOPIC, 1), Position(8, 0), Position(8, 90))
+    pieces = split([small, large], 10)
+    assert [sum(p.topic_partition.partition == n for p in pieces) for n in (0, 1)] == [1, 9]
+
+
+# -- starts and ends
+
+TP = TopicPartition(TOPIC, -1)
+HELD = {TP: Bounds(Position(7, 3), Position(9, 5))}
+
+
+def test_everything_by_default():
+    assert planner(Cluster(bounds=HELD)).ranges() == [PulsarRange(TP, Position(7, 3), Position(9, 5))]
+
+
+def test_an_empty_topic_has_no_range():
+    assert planner(Cluster(bounds={TP: Bounds(EARLIEST, EARLIEST)})).ranges() == []
+
+
+def test_a_start_that_is_gone_is_loss_unless_the_user_says_otherwise(caplog):
+    start = '{"t": {"ledger": 7, "entry": 1}}'
+    with pytest.raises(DataLossError, match="failOnDataLoss=false"):
+        planner(Cluster(bounds=HELD), startingOffsets=start).ranges()
+    (found,) = planner(Cluster(bounds=HELD), startingOffsets=start, failOnDataLoss="false").ranges()
+    assert found.start == Position(7, 3)
+    assert "is gone" in caplog.text
+
+
+def test_an_end_past_the_last_message_is_the_last_message():
+    end = '{"t": {"ledger": 99, "entry": 1}}'
+    assert planner(Cluster(bounds=HELD), endingOffsets=end).ranges()[0].end == Position(9, 5)
+
+
+def test_offsets_of_what_is_not_read_are_a_mistake():
+    with pytest.raises(OptionError, match=r"startingOffsets names .*other.*, which this query does not read"):
+        planner(Cluster(bounds=HELD), startingOffsets='{"t": "earliest", "other": "earliest"}').ranges()
+
+
+def test_offsets_that_leave_a_partition_out_are_a_mistake():
+    held = {TopicPartition(TOPIC, n): Bounds(EARLIEST, Position(7, 9)) for n in range(3)}
+    with pytest.raises(OptionError, match=r"missing.*t-partition-1, .*t-partition-2$"):
+        planner(Cluster(bounds=held), startingOffsets='{"t": {"0": "earliest"}}').ranges()
+
+
+# -- predicates
+
+
+def at(ms, us=0):
+    return datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(milliseconds=ms, microseconds=us)
+
+
+@pytest.mark.parametrize(
+    ("operator", "value", "asked"),
+    [
+        (">=", at(5), [5]),
+        (">", at(5), [5]),
+        (">", at(5, 7), [5]),
+        ("<", at(5), [5]),
+        ("<", at(5, 7), [6]),
+        ("<=", at(5), [6]),
+        ("<=", at(5, 7), [6]),
+        ("=", at(5), [5, 6]),
+        ("=", at(-5), [-5, -4]),
+        ("in", (at(5),), []),
+    ],
+)
+def test_publish_times_become_positions_that_leave_nothing_out(operator, value, asked):
+    cluster = Cluster(bounds=HELD, times={ms: Position(8, ms) for ms in range(-10, 10)})
+    planner(cluster, [Predicate("publish_time", operator, value)]).ranges()
+    assert cluster.asked_times == asked
+
+
+def test_the_narrowest_publish_times_count():
+    cluster = Cluster(bounds=HELD, times={ms: Position(8, ms) for ms in range(100)})
+    predicates = [Predicate("publish_time", *x) for x in ((">", at(10)), (">=", at(30)), ("<", at(60)), ("<", at(50)))]
+    assert planner(cluster, predicates).ranges() == [PulsarRange(TP, Position(8, 30), Position(8, 50))]
+
+
+@pytest.mark.parametrize(
+    ("predicate", "kept"),
+    [
+        (Predicate("partition", "=", 1), [1]),
+        (Predicate("partition", ">", 1), [2]),
+        (Predicate("partition", "in", (0, 2, 9)), [0, 2]),
+        (Predicate("topic", "=", "other"), []),
+        (Predicate("topic", "=", TOPIC), [0, 1, 2]),
+        (Predicate("value", "=", b"x"), [0, 1, 2]),
+    ],
+)
+def test_predicates_drop_whole_partitions(predicate, kept):
+    held = {TopicPartition(TOPIC, n): Bounds(EARLIEST, Position(7, 9)) for n in range(3)}
+    found = planner(Cluster(bounds=held), [predicate]).ranges()
+    assert [r.topic_partition.partition for r in found] == kept
+
+
+@pytest.mark.parametrize(
+    ("start", "is_there"), [((7, 9), True), ((7, 12), True), ((7, 13), True), ((7, 14), False), ((2**40, 0), False)]
+)
+def test_a_start_past_everything_that_is_stored_is_refused(start, is_there):
+    # 7:10 to 7:12 are stored and not for delivery; 7:13 is where a user may want to begin.
+    tp = TopicPartition(TOPIC, -1)
+    cluster = Cluster(bounds={tp: Bounds(Position(7, -1), Position(7, 9))}, stored={tp: Position(7, 12)})
+    named = f'{{"t": {{"ledger": {start[0]}, "entry": {start[1]}}}}}'
+    if is_there:
+        assert planner(cluster, startingOffsets=named).ranges() == []
+    else:
+        with pytest.raises(DataLossError, match=r"does not exist: the last entry before it is 7:12;"):
+            planner(cluster, startingOffsets=named).ranges()
+    assert planner(cluster, startingOffsets=named, failOnDataLoss="false").ranges() == []

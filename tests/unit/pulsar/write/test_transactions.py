@@ -1,0 +1,138 @@
+"""Transactions against scripted brokers on real sockets: answers that are lost, refused, or never come."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_mq_source.core.errors import BrokerError
+from spark_mq_source.core.options import WRITE
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.protocol import commands as c
+from spark_mq_source.pulsar.write.transactions import (
+    MAX_ENDS_IN_FLIGHT,
+    Transaction,
+    abort_transactions,
+    commit_transactions,
+)
+from tests.unit.pulsar.client.test_client import Broker, Link
+from tests.unit.pulsar.write.test_writer import in_turn, nothing
+
+TRANSACTIONS = [Transaction(0, number) for number in range(3)]
+NOT_READY, CONFLICT, NOT_FOUND = 6, 23, 24
+
+
+def loaded(_: Link, command: Any) -> c.TcClientConnectResponse:
+    return c.TcClientConnectResponse(command.request_id)
+
+
+def ended(_: Link, command: Any) -> c.EndTxnResponse:
+    return c.EndTxnResponse(command.request_id)
+
+
+def refused(code: int) -> Callable[[Link, Any], object]:
+    return lambda _, command: c.EndTxnResponse(command.request_id, error=code, message="no")
+
+
+@pytest.fixture
+def broker() -> Iterator[Callable[..., Broker]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(answer: Callable[[Link, Any], object]) -> Broker:
+            started = Broker({c.TcClientConnectRequest: loaded, c.EndTxn: answer})
+            stack.callback(started.stop)
+            return started
+
+        yield start
+
+
+def options(broker: Broker, **more: str) -> PulsarOptions:
+    given = {"serviceUrl": broker.url, "operationTimeout": "500ms", "sendTimeout": "10s"} | more
+    return PulsarOptions.from_spark({name.lower(): value for name, value in given.items()}, WRITE)
+
+
+def test_all_ends_are_asked_for_before_the_first_is_answered(broker) -> None:
+    waiting: list[Any] = []
+
+    def collect(_: Link, command: Any) -> object:
+        waiting.append(command)
+        return [ended(_, one) for one in waiting] if len(waiting) == len(TRANSACTIONS) else None
+
+    commit_transactions(options(broker(collect)), TRANSACTIONS)
+    assert [(one.txnid_least_bits, one.txn_action) for one in waiting] == [(n, c.TxnAction.COMMIT) for n in range(3)]
+
+
+def test_what_may_pass_is_asked_for_again(broker) -> None:
+    at = broker(in_turn(refused(NOT_READY), ended))
+    commit_transactions(options(at), TRANSACTIONS)
+    assert sorted(one.txnid_least_bits for one in at.of(c.EndTxn)) == [0, 0, 1, 2]
+
+
+def test_one_that_has_ended_unasked_was_not_committed(broker) -> None:
+    at = broker(in_turn(ended, refused(NOT_FOUND), ended))
+    with pytest.raises(
+        BrokerError, match=r"2 of 3 transactions are committed.*\(0,1\) was not committed.*TransactionNotFound"
+    ):
+        commit_transactions(options(at), TRANSACTIONS)
+
+
+def test_one_whose_answer_was_lost_may_have_been_committed(broker) -> None:
+    at = broker(in_turn(nothing, refused(NOT_FOUND)))
+    with pytest.raises(BrokerError, match=r"0 of 1 .*\(0,0\) may have been committed, or not: .*TransactionNotFound"):
+        commit_transactions(options(at), TRANSACTIONS[:1])
+
+
+def test_one_that_is_never_answered_may_have_been_committed(broker) -> None:
+    at = broker(nothing)
+    with pytest.raises(BrokerError, match=r"may have been committed, or not: .*no answer to END_TXN of \(0,0\)"):
+        commit_transactions(options(at, sendTimeout="1s"), TRANSACTIONS[:1])
+
+
+def test_an_abort_leaves_what_cannot_be_aborted(broker) -> None:
+    at = broker(in_turn(refused(NOT_FOUND), refused(CONFLICT), ended))
+    abort_transactions(options(at), TRANSACTIONS)
+    assert [one.txn_action for one in at.of(c.EndTxn)] == [c.TxnAction.ABORT] * 3
+
+
+MANY = [Transaction(number % 3, number) for number in range(4 * MAX_ENDS_IN_FLIGHT + 60)]
+
+
+@pytest.mark.parametrize("count", [MAX_ENDS_IN_FLIGHT + 60, len(MANY)])
+@pytest.mark.parametrize(
+    ("end", "action"), [(commit_transactions, c.TxnAction.COMMIT), (abort_transactions, c.TxnAction.ABORT)]
+)
+def test_each_of_thousands_is_ended_once(broker, count, end, action) -> None:
+    at = broker(ended)
+    end(options(at), MANY[:count])
+    asked = [(one.txnid_most_bits, one.txnid_least_bits, one.txn_action) for one in at.of(c.EndTxn)]
+    assert asked == [(one.most, one.least, action) for one in MANY[:count]]
+
+
+def test_those_of_thousands_that_failed_are_named_and_all_others_committed(broker, caplog) -> None:
+    lost = {0, MAX_ENDS_IN_FLIGHT - 1, MAX_ENDS_IN_FLIGHT, len(MANY) - 1} | set(range(700, 740))
+    slow = {5, MAX_ENDS_IN_FLIGHT + 1, 1100}
+    committed: list[int] = []
+
+    def answer(link: Link, command: Any) -> object:
+        number = command.txnid_least_bits
+        if number in lost:
+            return refused(NOT_FOUND)(link, command)
+        if number in slow:
+            slow.remove(number)
+            return refused(NOT_READY)(link, command)
+        committed.append(number)
+        return ended(link, command)
+
+    with pytest.raises(BrokerError) as caught:
+        commit_transactions(options(broker(answer)), MANY)
+    assert sorted(committed) == sorted(set(range(len(MANY))) - lost)
+    sentence = str(caught.value)
+    assert f"{len(MANY) - len(lost)} of {len(MANY)} transactions are committed" in sentence
+    assert "(0,0) was not committed: " in sentence
+    assert f"({(MAX_ENDS_IN_FLIGHT - 1) % 3},{MAX_ENDS_IN_FLIGHT - 1}) was not committed" in sentence
+    assert "; 23 more are in the driver's log" in sentence
+    logged = [record.args[0] for record in caplog.records if record.levelname == "ERROR"]
+    assert [one.least for one in logged] == sorted(lost)

@@ -1,0 +1,628 @@
+"""The writer against scripted brokers on real sockets: what a real one does rarely, or never when it is asked to."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import (
+    BrokerError,
+    LocalProtocolError,
+    MQSourceError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    UnsupportedFeatureError,
+)
+from spark_mq_source.core.options import WRITE
+from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.pulsar.offsets import Position
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.protocol import _pb
+from spark_mq_source.pulsar.protocol import commands as c
+from spark_mq_source.pulsar.write.writer import PulsarWriter
+from tests.unit.pulsar.client.test_client import Broker, Link
+
+TOPIC = "persistent://public/default/t"
+ATTEMPT = TaskAttempt("job")
+UNKNOWN_ERROR, PERSISTENCE_ERROR, CHECKSUM_ERROR, NOT_ALLOWED = 0, 2, 9, 22
+
+
+def opened(_: Link, command: Any) -> c.ProducerSuccess:
+    return c.ProducerSuccess(command.request_id, "made-up-1")
+
+
+def stored(_: Link, send: Any) -> c.SendReceipt:
+    return c.SendReceipt(send.producer_id, send.sequence_id, c.MessageId(7, send.sequence_id))
+
+
+def closed(_: Link, command: Any) -> c.Success:
+    return c.Success(command.request_id)
+
+
+USUAL = {c.Producer: opened, c.Send: stored, c.CloseProducer: closed}
+
+
+@pytest.fixture
+def broker() -> Iterator[Callable[..., Broker]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(answers: dict[type, Any] | None = None) -> Broker:
+            started = Broker(USUAL | (answers or {}))
+            stack.callback(started.stop)
+            return started
+
+        yield start
+
+
+@pytest.fixture
+def writer() -> Iterator[Callable[..., PulsarWriter]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(broker: Broker, **options: Any) -> PulsarWriter:
+            given = {"serviceUrl": broker.url, "topic": "t", "sendTimeout": "10s", "batching": "false"} | options
+            lowered = {name.lower(): value for name, value in given.items()}
+            return stack.enter_context(PulsarWriter(PulsarOptions.from_spark(lowered, WRITE), ATTEMPT))
+
+        yield make
+
+
+def rows(*values: bytes) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(values, pa.binary())})
+
+
+def in_turn(*answers: Callable[[Link, Any], object]) -> Callable[[Link, Any], object]:
+    """Each answer once, the last one again and again."""
+    left = list(answers)
+
+    def answer(link: Link, command: Any) -> object:
+        return (left.pop(0) if len(left) > 1 else left[0])(link, command)
+
+    return answer
+
+
+def nothing(_: Link, __: Any) -> None:
+    return None
+
+
+def refused(code: int) -> Callable[[Link, Any], object]:
+    return lambda _, send: c.SendError(send.producer_id, send.sequence_id, code, "no")
+
+
+def sent(broker: Broker) -> list[int]:
+    return [send.sequence_id for send in broker.of(c.Send)]
+
+
+def test_rows_are_sent_and_acknowledged(broker, writer) -> None:
+    at = broker()
+    made = writer(at)
+    made.write(rows(b"a", b"b"))
+    made.flush()
+    assert sent(at) == [0, 1]
+    (producer,) = at.of(c.Producer)
+    assert (producer.topic, producer.producer_name, producer.epoch, producer.user_provided_producer_name) == (
+        TOPIC,
+        None,
+        0,
+        False,
+    )
+
+
+def test_numbers_go_on_from_what_the_broker_has_and_messages_carry_the_schema_s_version(broker, writer) -> None:
+    at = broker({c.Producer: lambda _, command: c.ProducerSuccess(command.request_id, "p", 41, b"\0\1")})
+    made = writer(at)
+    made.write(rows(b"a"))
+    made.flush()
+    (send,) = at.of(c.Send)
+    assert send.sequence_id == 42
+    body = bytes(send.body)
+    metadata = _pb.MessageMetadata.FromString(body[10 : 10 + int.from_bytes(body[6:10], "big")])
+    assert (metadata.producer_name, metadata.sequence_id, metadata.schema_version) == ("p", 42, b"\0\1")
+
+
+def test_a_producer_that_the_broker_closes_is_opened_again_and_what_has_no_receipt_is_sent_again(
+    broker, writer
+) -> None:
+    def close(_: Link, send: Any) -> object:
+        return c.CloseProducer(send.producer_id, -1)
+
+    at = broker({c.Send: in_turn(stored, nothing, close, stored)})
+    made = writer(at)
+    made.write(rows(b"a", b"b", b"c"))
+    made.flush()
+    assert sent(at) == [0, 1, 2, 1, 2]
+    sends = at.of(c.Send)
+    assert [bytes(send.body) for send in sends[3:]] == [bytes(send.body) for send in sends[1:3]]
+    first, second = at.of(c.Producer)
+    assert (second.producer_name, second.epoch, second.producer_id) == ("made-up-1", 1, first.producer_id)
+    assert len(at.of(c.Lookup)) == 2
+    # It is closed on the broker's side already.
+    assert at.of(c.CloseProducer) == []
+
+
+def test_a_lost_connection_is_made_again(broker, writer) -> None:
+    def cut(link: Link, _: Any) -> None:
+        link.peer.sock.shutdown(socket.SHUT_RDWR)
+
+    at = broker({c.Send: in_turn(stored, cut, stored)})
+    made = writer(at)
+    made.write(rows(b"a", b"b", b"c"))
+    made.flush()
+    assert set(sent(at)) == {0, 1, 2}
+    assert sent(at)[-2:] == [1, 2]
+
+
+def test_an_entry_that_could_not_be_stored_is_sent_again_on_a_new_producer(broker, writer) -> None:
+    at = broker({c.Send: in_turn(refused(PERSISTENCE_ERROR), stored)})
+    made = writer(at)
+    made.write(rows(b"a"))
+    made.flush()
+    assert sent(at) == [0, 0]
+    assert len(at.of(c.CloseProducer)) == 1
+    assert len(at.of(c.Producer)) == 2
+
+
+def test_an_entry_that_was_damaged_is_sent_again_once(broker, writer) -> None:
+    at = broker({c.Send: in_turn(refused(CHECKSUM_ERROR), stored)})
+    made = writer(at)
+    made.write(rows(b"a"))
+    made.flush()
+    assert sent(at) == [0, 0]
+    made = writer(broker({c.Send: refused(CHECKSUM_ERROR)}))
+    made.write(rows(b"a"))
+    with pytest.raises(BrokerError, match=r"writing to .*/t from sequence id 0 on: .*sequence id 0: .*ChecksumError"):
+        made.flush()
+
+
+def test_a_damaged_chunk_is_not_sent_again_behind_those_that_follow_it(broker, writer) -> None:
+    at = broker({c.Send: in_turn(stored, refused(CHECKSUM_ERROR), stored)})
+    made = writer(at, chunking="true")
+    with pytest.raises(BrokerError, match=r"sequence id 1: .*ChecksumError"):  # noqa: PT012 - whichever notices first
+        made.write(rows(b"x" * (11 << 20)))
+        made.flush()
+    assert sent(at).count(1) == 1
+
+
+def test_a_batch_that_was_damaged_is_named_by_its_last_message(broker, writer) -> None:
+    def damaged(_: Link, send: Any) -> object:
+        return c.SendError(send.producer_id, send.highest_sequence_id, CHECKSUM_ERROR, "no")
+
+    at = broker({c.Send: in_turn(damaged, stored)})
+    made = writer(at, batching="true")
+    made.write(rows(b"a", b"b", b"c"))
+    made.flush()
+    assert sent(at) == [0, 0]
+
+
+def test_an_entry_that_is_refused_for_good_fails_at_once(broker, writer) -> None:
+    at = broker({c.Send: in_turn(stored, refused(NOT_ALLOWED))})
+    made = writer(at)
+    made.write(rows(b"a", b"b"))
+    with pytest.raises(
+        BrokerError, match=rf"{TOPIC} from sequence id 1 on: {at.server.address}.*NotAllowedError \(22\)"
+    ):
+        made.flush()
+    assert len(at.of(c.Producer)) == 1
+
+
+def test_receipts_out_of_order_are_no_receipts(broker, writer) -> None:
+    def later(_: Link, send: Any) -> object:
+        return c.SendReceipt(send.producer_id, send.sequence_id, c.MessageId(7, 5))
+
+    made = writer(broker({c.Send: in_turn(nothing, later)}))
+    made.write(rows(b"a", b"b"))
+    with pytest.raises(RemoteProtocolError, match="a receipt of 1 came before that of 0"):
+        made.flush()
+
+
+def duplicate(_: Link, send: Any) -> object:
+    return c.SendReceipt(send.producer_id, send.sequence_id, c.MessageId(-1, -1))
+
+
+def test_an_entry_dropped_as_a_duplicate_that_was_sent_once_is_lost(broker, writer) -> None:
+    made = writer(broker({c.Send: duplicate}))
+    made.write(rows(b"a"))
+    with pytest.raises(
+        LocalProtocolError, match=r"sequence id 0 as a duplicate, though it never stored it.*'made-up-1'"
+    ):
+        made.flush()
+
+
+@pytest.mark.parametrize("answers", [(duplicate,), (stored, duplicate)], ids=["at once", "behind the first"])
+def test_a_chunk_dropped_as_a_duplicate_of_its_message_is_what_the_broker_lacks(broker, writer, answers) -> None:
+    made = writer(broker({c.Send: in_turn(*answers)}), chunking="true", **EXACTLY_ONCE)
+    with pytest.raises(UnsupportedFeatureError, match=r"dropped a chunk of a message .* chunking=false"):
+        write_and_finish(made, rows(b"x" * (11 << 20)))
+
+
+def test_an_entry_dropped_as_a_duplicate_after_it_was_refused_is_lost(broker, writer) -> None:
+    made = writer(broker({c.Send: in_turn(refused(PERSISTENCE_ERROR), duplicate)}))
+    made.write(rows(b"a"))
+    with pytest.raises(LocalProtocolError, match="sequence id 0 as a duplicate"):
+        made.flush()
+
+
+def test_an_entry_refused_when_it_was_sent_again_may_be_stored(broker, writer) -> None:
+    def close(_: Link, send: Any) -> object:
+        return c.CloseProducer(send.producer_id, -1)
+
+    at = broker({c.Send: in_turn(close, refused(PERSISTENCE_ERROR), duplicate)})
+    made = writer(at)
+    made.write(rows(b"a"))
+    made.flush()
+    assert sent(at) == [0, 0, 0]
+
+
+def test_an_entry_whose_receipt_was_lost_is_a_duplicate_when_it_is_sent_again(broker, writer) -> None:
+    def close(_: Link, send: Any) -> object:
+        return c.CloseProducer(send.producer_id, -1)
+
+    made = writer(broker({c.Send: in_turn(close, duplicate)}))
+    made.write(rows(b"a"))
+    made.flush()
+
+
+def names_asked_for(broker: Broker) -> list[str | None]:
+    return [command.producer_name for command in broker.of(c.Producer)]
+
+
+def test_what_may_have_been_refused_unheard_is_not_sent_again_as_a_duplicate(broker, writer) -> None:
+    # The broker has the second one; of the first it does not say whether it refused it.
+    at = broker({c.Producer: in_turn(opened, opened_with(1), opened_with(-1)), c.Send: in_turn(nothing, cut, stored)})
+    made = writer(at)
+    made.write(rows(b"a", b"b"))
+    made.flush()
+    assert sent(at) == [0, 1, 0, 1]
+    assert names_asked_for(at) == [None, "made-up-1", None]
+
+
+def test_what_was_refused_is_not_sent_again_as_a_duplicate(broker, writer) -> None:
+    def stored_the_second(link: Link, send: Any) -> object:
+        return [c.SendError(send.producer_id, 0, CHECKSUM_ERROR, "no"), stored(link, send)]
+
+    at = broker(
+        {
+            c.Producer: in_turn(opened, opened_with(1), opened_with(-1)),
+            c.Send: in_turn(nothing, stored_the_second, stored),
+        }
+    )
+    made = writer(at)
+    made.write(rows(b"a", b"b"))
+    made.flush()
+    assert sent(at) == [0, 1, 0]
+    assert names_asked_for(at) == [None, "made-up-1", None]
+
+
+@pytest.mark.parametrize("last", [-1, 0])
+def test_what_nothing_is_stored_behind_is_sent_again_under_the_same_name(broker, writer, last) -> None:
+    at = broker({c.Producer: in_turn(opened, opened_with(last)), c.Send: in_turn(nothing, cut, stored)})
+    made = writer(at)
+    made.write(rows(b"a", b"b"))
+    made.flush()
+    assert sent(at) == [0, 1, 0, 1]
+    assert names_asked_for(at) == [None, "made-up-1"]
+
+
+def test_what_was_said_before_the_broker_closed_the_producer_was_heard(broker, writer) -> None:
+    at = broker(
+        {c.Producer: in_turn(opened, opened_with(1)), c.Send: in_turn(nothing, close_producer, duplicate, duplicate)}
+    )
+    made = writer(at)
+    made.write(rows(b"a", b"b"))
+    made.flush()
+    assert names_asked_for(at) == [None, "made-up-1"]
+
+
+def test_a_refusal_that_is_final_is_not_hidden_by_one_that_is_not(broker, writer) -> None:
+    """As where a batch and a chunk behind it were both damaged."""
+
+    def both(link: Link, send: Any) -> object:
+        first = c.SendError(send.producer_id, 0, CHECKSUM_ERROR, "no")
+        return [first, c.SendError(send.producer_id, send.sequence_id, CHECKSUM_ERROR, "no")]
+
+    at = broker({c.Send: in_turn(nothing, both, stored)})
+    with pytest.raises(MQSourceError, match="Checksum"):
+        write_and_finish(writer(at, chunking="true"), rows(b"a", b"x" * (11 << 20)))
+    assert sent(at).count(0) == 1
+
+
+def test_a_producer_that_gets_no_answer_is_asked_for_again_on_another_connection(broker, writer) -> None:
+    at = broker({c.Producer: in_turn(nothing, opened)})
+    made = writer(at, operationTimeout="500ms")
+    made.write(rows(b"a"))
+    made.flush()
+    # The first one is closed, and the producer with it: the broker need not be told.
+    assert [sum(isinstance(command, c.Producer) for command in link.commands) for link in at.links] == [1, 1]
+
+
+def test_a_producer_that_ended_with_nothing_under_way_is_nobody_s_concern(broker, writer) -> None:
+    def store_and_close(_: Link, send: Any) -> object:
+        return [stored(_, send), c.CloseProducer(send.producer_id, -1)]
+
+    at = broker({c.Send: store_and_close})
+    made = writer(at)
+    made.write(rows(b"a"))
+    made.flush()
+    made.flush()
+    assert len(at.of(c.Producer)) == 1
+    made.write(rows(b"b"))
+    made.flush()
+    assert sent(at)[-1] == 1
+    assert len(at.of(c.Producer)) == 2
+
+
+def test_a_refused_producer_fails_with_the_topic(broker, writer) -> None:
+    made = writer(broker({c.Producer: lambda _, command: c.Error(command.request_id, 18, "Incompatible schema")}))
+    with pytest.raises(MQSourceError, match=rf"writing to {TOPIC}: .*IncompatibleSchema \(18\)"):
+        made.write(rows(b"a"))
+
+
+def test_names_begin_as_they_were_asked_to_and_no_two_are_alike(broker, writer) -> None:
+    at = broker()
+    for _ in range(2):
+        made = writer(at, producerName="flights")
+        made.write(rows(b"a"))
+        made.flush()
+    names = [producer.producer_name for producer in at.of(c.Producer)]
+    assert all(name.startswith("flights-0-") for name in names)
+    assert len(set(names)) == 2
+
+
+def test_an_entry_that_was_damaged_is_lost_if_it_is_then_a_duplicate_however_often_it_is_refused(
+    broker, writer
+) -> None:
+    # As a broker that deduplicates refuses it for the time being, which has stored what was sent behind it.
+    made = writer(broker({c.Send: in_turn(refused(CHECKSUM_ERROR), refused(UNKNOWN_ERROR), duplicate)}))
+    made.write(rows(b"a"))
+    with pytest.raises(LocalProtocolError, match="sequence id 0 as a duplicate, though it never stored it"):
+        made.flush()
+
+
+class Transactions:
+    """What a broker answers that has transactions, and which of them have ended how."""
+
+    def __init__(self) -> None:
+        self.ended: list[c.TxnAction] = []
+        self.answers = {
+            c.PartitionedMetadata: lambda _, command: c.PartitionedMetadataResponse(
+                command.request_id, int("transaction_coordinator" in command.topic)
+            ),
+            c.TcClientConnectRequest: lambda _, command: c.TcClientConnectResponse(command.request_id),
+            c.NewTxn: lambda _, command: c.NewTxnResponse(command.request_id, 7, 0),
+            c.AddPartitionToTxn: lambda _, command: c.AddPartitionToTxnResponse(command.request_id, 7, 0),
+            c.EndTxn: self._end,
+        }
+
+    def _end(self, _: Link, command: Any) -> c.EndTxnResponse:
+        self.ended.append(command.txn_action)
+        return c.EndTxnResponse(command.request_id)
+
+
+TRANSACTION = {"deliveryGuarantee": "transaction"}
+
+
+def close_producer(_: Link, send: Any) -> object:
+    return c.CloseProducer(send.producer_id, -1)
+
+
+def cut(link: Link, _: Any) -> None:
+    link.peer.sock.shutdown(socket.SHUT_RDWR)
+
+
+def opened_with(last_sequence_id: int) -> Callable[[Link, Any], object]:
+    return lambda _, command: c.ProducerSuccess(command.request_id, "made-up-1", last_sequence_id)
+
+
+@pytest.mark.parametrize("lose", [close_producer, cut, refused(PERSISTENCE_ERROR)], ids=["closed", "cut", "refused"])
+def test_a_transaction_sends_nothing_twice_to_a_broker_that_does_not_deduplicate(broker, writer, lose) -> None:
+    transactions = Transactions()
+    at = broker(transactions.answers | {c.Send: in_turn(stored, lose, stored)})
+    with pytest.raises(
+        MQSourceError,
+        match=rf"writing to {TOPIC} from sequence id 1 on: it is unknown whether 1 entries.*attempt is aborted.*"
+        r"set-deduplication --enable public/default",
+    ) as caught:
+        write_and_finish(writer(at, **TRANSACTION), rows(b"a"), rows(b"b"))
+    assert caught.value.__cause__ is not None
+    assert sent(at) == [0, 1]
+    assert transactions.ended == [c.TxnAction.ABORT]
+
+
+def write_and_finish(made: PulsarWriter, *batches: pa.RecordBatch) -> Any:
+    """As `write_rows` does, but for a writer that stays open."""
+    try:
+        for batch in batches:
+            made.write(batch)
+            made.flush()
+        return made.finish()
+    except MQSourceError as error:
+        made.__exit__(type(error), error, None)
+        raise
+
+
+@pytest.mark.parametrize("lose", [close_producer, cut, refused(PERSISTENCE_ERROR)], ids=["closed", "cut", "refused"])
+@pytest.mark.parametrize("again", [stored, duplicate], ids=["stored", "duplicate"])
+def test_a_transaction_goes_on_where_the_broker_deduplicates(broker, writer, lose, again) -> None:
+    transactions = Transactions()
+    at = broker(
+        transactions.answers
+        | {c.Send: in_turn(stored, lose, again), c.Producer: in_turn(opened_with(-1), opened_with(0))}
+    )
+    transaction = write_and_finish(writer(at, **TRANSACTION), rows(b"a"), rows(b"b"))
+    assert sent(at) == [0, 1, 1]
+    # Where the first one is: that of a duplicate is not told.
+    assert transaction.position == Position(7, 1 if again is stored else 0)
+    assert transactions.ended == []
+
+
+def test_a_transaction_fails_where_something_may_have_been_refused_unheard(broker, writer) -> None:
+    transactions = Transactions()
+    at = broker(
+        transactions.answers
+        | {c.Producer: in_turn(opened_with(-1), opened_with(1)), c.Send: in_turn(nothing, cut, stored)}
+    )
+    with pytest.raises(MQSourceError, match="may have refused an entry, and would take it for a duplicate"):
+        write_and_finish(writer(at, **TRANSACTION), rows(b"a", b"b"))
+    assert sent(at) == [0, 1]
+    assert transactions.ended == [c.TxnAction.ABORT]
+
+
+def test_a_transaction_sends_again_what_the_broker_has_certainly_not_stored(broker, writer) -> None:
+    transactions = Transactions()
+    at = broker(transactions.answers | {c.Send: in_turn(refused(CHECKSUM_ERROR), stored)})
+    assert write_and_finish(writer(at, **TRANSACTION), rows(b"a")) is not None
+    assert sent(at) == [0, 0]
+
+
+def test_a_transaction_sends_no_chunk_twice_though_the_broker_deduplicates(broker, writer) -> None:
+    transactions = Transactions()
+    at = broker(transactions.answers | {c.Producer: opened_with(5), c.Send: in_turn(stored, close_producer, stored)})
+    with pytest.raises(MQSourceError, match="where messages are sent in chunks a transaction must not send them again"):
+        write_and_finish(writer(at, chunking="true", **TRANSACTION), rows(b"x" * (11 << 20)))
+    assert sent(at).count(7) == 1
+    assert transactions.ended == [c.TxnAction.ABORT]
+
+
+def test_a_transaction_that_ends_soon_does_not_wait_for_receipts(broker, writer) -> None:
+    transactions = Transactions()
+    at = broker(transactions.answers | {c.Send: nothing})
+    made = writer(at, **TRANSACTION, transactionTimeout="1s", sendTimeout="10m")
+    with pytest.raises(RequestTimeoutError, match=r"ends soon.*raise transactionTimeout \(1000 ms\)"):
+        write_and_finish(made, rows(b"a"))
+    # The connection on which the entry may still be under way was closed, and its name taken over, before that.
+    first, *others = [link for link in at.links if any(isinstance(one, c.Producer) for one in link.commands)]
+    assert sent(at) == [0]
+    assert [type(one) for one in first.commands].count(c.EndTxn) == 0
+    assert len(others) == 1
+    assert made._counters.reconnects == 0, "it gave up only when it had lost the connection"
+    assert transactions.ended == [c.TxnAction.ABORT]
+
+
+EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once", "producerName": "flights"}
+
+
+def test_of_a_message_that_is_stored_only_the_last_chunk_is_sent_again(broker, writer) -> None:
+    value = b"x" * (11 << 20)
+    first = broker({c.Producer: opened_with(0), c.Send: stored})
+    write_and_finish(writer(first, chunking="true", **EXACTLY_ONCE), rows(b"a", value, b"b"))
+    assert len(sent(first)) == 5
+    before, *_, message, behind = sent(first)
+    again = broker({c.Producer: opened_with(behind), c.Send: duplicate})
+    write_and_finish(writer(again, chunking="true", **EXACTLY_ONCE), rows(b"a", value, b"b"))
+    assert sent(again) == [before, message, behind]
+
+
+def test_a_chunk_is_not_sent_alone_where_its_message_was_not_stored_after_all(broker, writer) -> None:
+    """A broker tells the ids of what it has sent to its storage, which may fail."""
+    value = b"x" * (11 << 20)
+    first = broker({c.Producer: opened_with(0), c.Send: stored})
+    write_and_finish(writer(first, chunking="true", **EXACTLY_ONCE), rows(value))
+    message = sent(first)[-1]
+    again = broker({c.Producer: in_turn(opened_with(message), opened_with(0)), c.Send: in_turn(close_producer, stored)})
+    with pytest.raises(BrokerError, match=rf"lacks the message of sequence id {message}, which it had stored"):
+        write_and_finish(writer(again, chunking="true", **EXACTLY_ONCE), rows(value))
+    assert sent(again) == [message]
+
+
+class Deduplicating:
+    """A broker's topic that deduplicates one producer: what it stores, and whatever else it does with a SEND.
+
+    It drops an entry that is not above the highest stored, and knows nothing of those that it has refused.
+    """
+
+    def __init__(self, upset: Callable[[int, Link, Any], object]) -> None:
+        self.values: list[bytes] = []
+        self.highest = -1
+        self._upset = upset
+        self.answers = {c.Producer: self._open, c.Send: self._store}
+
+    def _open(self, _: Link, command: Any) -> object:
+        return c.ProducerSuccess(command.request_id, command.producer_name, self.highest)
+
+    def _store(self, link: Link, send: Any) -> object:
+        row = (send.sequence_id >> 16) - 1
+        answer = self._upset(row, link, send)
+        if answer is not None:
+            return answer
+        if send.sequence_id <= self.highest:
+            return duplicate(link, send)
+        self.highest = send.sequence_id
+        body = bytes(send.body)
+        self.values.append(body[10 + int.from_bytes(body[6:10], "big") :])
+        return stored(link, send)
+
+
+@pytest.mark.parametrize("code", [CHECKSUM_ERROR, NOT_ALLOWED, PERSISTENCE_ERROR])
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_an_entry_that_is_refused_in_the_midst_of_others_is_stored_once_and_in_order(
+    broker, writer, code, times
+) -> None:
+    """The broker stores what follows it, unless nothing does: no id tells the next attempt of the gap."""
+    left = [code] * times
+
+    def refuse(row: int, link: Link, send: Any) -> object:
+        return refused(left.pop())(link, send) if row == 5 and left else None
+
+    topic = Deduplicating(refuse)
+    at = broker(topic.answers)
+    values = [b"%d" % number for number in range(10)]
+    for _ in range(4):
+        try:
+            write_and_finish(writer(at, **EXACTLY_ONCE), rows(*values))
+        except BrokerError:
+            assert topic.values == values[:5]
+        else:
+            break
+    assert topic.values == values
+
+
+def test_an_entry_whose_refusal_is_lost_with_the_connection_is_stored_once(broker, writer) -> None:
+    lost = [5]
+
+    def lose(row: int, link: Link, send: Any) -> object:
+        if row not in lost:
+            return None
+        lost.remove(row)
+        cut(link, send)
+        return []
+
+    topic = Deduplicating(lose)
+    values = [b"%d" % number for number in range(10)]
+    write_and_finish(writer(broker(topic.answers), **EXACTLY_ONCE), rows(*values))
+    assert topic.values == values
+
+
+def test_what_an_earlier_attempt_has_stored_may_be_dropped(broker, writer) -> None:
+    sent_by_then: list[int] = []
+
+    def open_(_: Link, command: Any) -> object:
+        return c.ProducerSuccess(command.request_id, "flights-0", max(sent_by_then[:2], default=-1))
+
+    def store(link: Link, send: Any) -> object:
+        is_known = send.sequence_id in sent_by_then[:2]
+        sent_by_then.append(send.sequence_id)
+        return (duplicate if is_known else stored)(link, send)
+
+    at = broker({c.Producer: open_, c.Send: store})
+    for _ in range(2):
+        made = writer(at, **EXACTLY_ONCE)
+        made.write(rows(b"a", b"b", b"c"))
+        made.finish()
+    assert sent_by_then[:3] == sent_by_then[3:]
+    assert [id_ >> 16 for id_ in sent_by_then[:3]] == [1, 2, 3]
+    # The first attempt asks once more, whether the broker deduplicates.
+    assert {producer.producer_name for producer in at.of(c.Producer)} == {"flights-0"}
+    assert len(at.of(c.Producer)) == 3
+
+
+def test_what_nobody_has_stored_may_not_be_dropped(broker, writer) -> None:
+    def open_(_: Link, command: Any) -> object:
+        return c.ProducerSuccess(command.request_id, "", -1 if command.epoch == 0 else 1 << 40)
+
+    made = writer(broker({c.Producer: open_, c.Send: duplicate}), **EXACTLY_ONCE)
+    with pytest.raises(LocalProtocolError, match="as a duplicate, though it never stored it"):
+        made.write(rows(b"a"))

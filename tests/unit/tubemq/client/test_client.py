@@ -1,0 +1,280 @@
+"""Clients and members against scripted servers on real sockets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+
+from spark_mq_source.core.errors import (
+    TopicNotFoundError,
+    TransportError,
+)
+from spark_mq_source.tubemq.client import client as client_module
+from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.client.session import PartitionConsumer
+from spark_mq_source.tubemq.protocol import commands as c
+from tests.fix_brokers import wait_until
+from tests.fix_net import free_port
+from tests.unit.tubemq.scripted import STANDBY, Link, Server, cut, in_turn
+
+Servers = Callable[..., Server]
+Clients = Callable[..., TubeMQClient]
+
+
+def consumer_of(client: TubeMQClient, server: Server) -> PartitionConsumer:
+    return client.consumer(c.BrokerPartition(server.broker, "t", 0), client_id="client", group="group")
+
+
+# -- masters
+
+
+def test_a_standby_master_is_passed_over_and_the_one_that_serves_is_asked_first_then(
+    server: Servers, client: Clients
+) -> None:
+    standby = server({c.RegisterConsumerV2: lambda _, __: STANDBY})
+    serving = server()
+    made = client(standby, serving)
+    for _ in range(3):
+        assert made.fetch_topics(["t"], group="g").brokers == {1: serving.broker}
+    assert len(standby.of(c.RegisterConsumerV2)) == 1
+
+
+def test_where_no_master_serves_all_reasons_are_said(server: Servers, client: Clients) -> None:
+    standby = server({c.RegisterConsumerV2: lambda _, __: STANDBY})
+    dead = free_port()
+    made = client(standby, masters=f"{standby.address},127.0.0.1:{dead}", operationTimeout="300ms")
+    with pytest.raises(TransportError, match="no master serves") as raised:
+        made.fetch_topics(["t"], group="g")
+    assert "StandbyException" in str(raised.value)
+    assert f":{dead}" in str(raised.value)
+    assert raised.value.retryable
+
+
+def test_a_master_that_comes_to_serve_is_waited_for(server: Servers, client: Clients) -> None:
+    made = client(server({c.RegisterConsumerV2: in_turn(STANDBY, STANDBY, c.RegisterConsumerV2Response(200, "OK!"))}))
+    assert made.fetch_topics(["t"], group="g").partitions()
+
+
+def test_a_call_to_one_master_outlives_a_call_to_another(server: Servers, client: Clients) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def answer_late(_: Link, __: Any) -> object:
+        asked.set()
+        go_on.wait(30)
+        return c.GetPartMetaResponse(200, "OK!", 7)
+
+    slow, other = server({c.GetPartMeta: answer_late}), server()
+    made = client(slow, other)
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(made.ask_master, c.GetPartMeta("client", "g"))
+        assert asked.wait(30)
+        # As another member's heartbeat does that was refused by the first one.
+        made._ask((other.broker.host, other.broker.port), c.CloseProducer("client"), any_code=False)
+        go_on.set()
+        assert answer.result(30).broker_config_id == 7  # type: ignore[union-attr]
+    assert not other.of(c.GetPartMeta)
+
+
+def test_a_topic_without_partitions(server: Servers, client: Clients) -> None:
+    made = client(server({c.GetPartMeta: lambda _, __: c.GetPartMetaResponse(200, "OK!")}))
+    with pytest.raises(TopicNotFoundError, match="topic t, u is on no broker"):
+        made.fetch_topics(["t", "u"], group="g")
+
+
+def test_connections_that_nobody_uses_are_closed(
+    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "IDLE_SECONDS", 0.0)
+    one, two, three = (server(broker_id=n) for n in (1, 2, 3))
+    made = client(one)
+    idle = made.broker(one.broker)
+    held = consumer_of(made, two)
+    made.wait(held.register(curr_offset=0), "register")
+    assert made.broker(three.broker) is not idle
+    assert idle.closed
+    assert not held.session.closed
+    made.wait(held.unregister(), "unregister")
+    made.broker(three.broker)
+    assert held.session.closed
+
+
+def test_client_ids_are_never_the_same() -> None:
+    ids = {unique_client_id("g") for _ in range(1000)}
+    assert len(ids) == 1000
+    assert not any(set("@#, ") & set(one) for one in ids)
+
+
+# -- members
+
+
+def events_of(*events: c.Event | None) -> Callable[[Link, Any], object]:
+    left = list(events)
+
+    def answer(_: Link, __: Any) -> object:
+        event = left.pop(0) if left else None
+        return c.ConsumerHeartbeatResponse(True, 200, "OK!", event)
+
+    return answer
+
+
+def subscribed(*partition_ids: int) -> tuple[str, ...]:
+    return tuple(f"client@g#1:127.0.0.1:8123#t:{n}" for n in partition_ids)
+
+
+def test_a_member_answers_each_event_with_what_it_has_then(
+    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    one = server(
+        {c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0, 1)), c.Event(4, 20, None, subscribed(0)))}
+    )
+    calls: list[tuple[str, list[int]]] = []
+
+    def note(what: str, partitions: Sequence[c.BrokerPartition]) -> Sequence[c.BrokerPartition]:
+        calls.append((what, [p.partition_id for p in partitions]))
+        return partitions
+
+    member = client(one).join(
+        "g",
+        ["t"],
+        filters=["a", "b"],
+        on_connect=partial(note, "takes"),
+        on_disconnect=partial(note, "leaves"),
+    )
+    one.wait_for(lambda: len([beat for beat in one.of(c.ConsumerHeartbeat) if beat.event is not None]) == 2)
+    assert calls == [("takes", [0, 1]), ("leaves", [0])]
+    (registered,) = one.of(c.RegisterConsumer)
+    assert (registered.topic_list, registered.topic_condition, registered.not_allocated) == (("t",), ("t#a,b",), True)
+    answers = [beat for beat in one.of(c.ConsumerHeartbeat) if beat.event is not None]
+    assert [(beat.event.rebalance_id, beat.event.op_type, beat.event.status) for beat in answers] == [
+        (3, 10, c.EventStatus.DONE),
+        (4, 20, c.EventStatus.DONE),
+    ]
+    names = [[c.BrokerPartition.parse(text).partition_id for text in beat.subscribe_info] for beat in answers]
+    assert all(beat.report_subscribe_info for beat in answers)
+    assert names[-1] == [1]
+    assert {p.partition_id for p in member.assignment} == {1}
+    member.close()
+    one.wait_for(lambda: len(one.of(c.CloseConsumer)) == 1)
+
+
+def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(
+    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the master would give it to nobody, or to another member while this one reads it."""
+    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    events = c.Event(3, 10, None, subscribed(0, 1, 2)), c.Event(4, 20, None, subscribed(0, 2))
+    one = server({c.ConsumerHeartbeat: events_of(*events)})
+    member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held[:1])
+    one.wait_for(lambda: len([beat for beat in one.of(c.ConsumerHeartbeat) if beat.event is not None]) == 2)
+    answer = [beat for beat in one.of(c.ConsumerHeartbeat) if beat.event is not None][-1]
+    assert (answer.event.rebalance_id, answer.event.status) == (4, c.EventStatus.FAILED)
+    assert answer.report_subscribe_info
+    assert [c.BrokerPartition.parse(text).partition_id for text in answer.subscribe_info] == [1, 2]
+    member.close()
+
+
+def test_partitions_that_can_be_taken_are_though_others_cannot(
+    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    one = server({c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0, 1, 2)))})
+    member = client(one).join("g", ["t"], on_connect=lambda held: held[1:], on_disconnect=lambda held: held)
+    assert member.assigned.wait(30)
+    (answer,) = [beat for beat in one.of(c.ConsumerHeartbeat) if beat.event is not None]
+    assert answer.event.status == c.EventStatus.FAILED
+    assert [c.BrokerPartition.parse(text).partition_id for text in answer.subscribe_info] == [1, 2]
+    member.close()
+
+
+def test_an_answer_to_an_event_that_was_not_heard_is_given_again(
+    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    heard = threading.Event()
+    failures = [cut, cut]
+
+    def beat(link: Link, request: Any) -> object:
+        if request.event is None:
+            event = None if heard.is_set() else c.Event(3, 10, None, subscribed(0))
+            return c.ConsumerHeartbeatResponse(True, 200, "OK!", event if not beats else None)
+        beats.append(request)
+        if failures:
+            failures.pop()(link, request)
+            return None
+        heard.set()
+        return c.ConsumerHeartbeatResponse(True, 200, "OK!")
+
+    beats: list[Any] = []
+    one = server({c.ConsumerHeartbeat: beat})
+    member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held)
+    assert heard.wait(30)
+    assert member.assigned.wait(30)
+    assert len(beats) >= 3
+    member.close()
+
+
+def test_heartbeats_go_on_while_an_event_is_answered(
+    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    one = server({c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0)))})
+    release = threading.Event()
+
+    def take_long(partitions: Sequence[c.BrokerPartition]) -> Sequence[c.BrokerPartition]:
+        release.wait(30)
+        return partitions
+
+    member = client(one).join("g", ["t"], on_connect=take_long, on_disconnect=lambda held: held)
+    one.wait_for(lambda: len(one.of(c.ConsumerHeartbeat)) > 5)
+    assert not any(beat.event for beat in one.of(c.ConsumerHeartbeat))
+    assert not member.assigned.is_set()
+    release.set()
+    assert member.assigned.wait(30)
+    member.close()
+
+
+def test_a_member_that_is_refused_for_good_says_so(
+    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    one = server({c.ConsumerHeartbeat: lambda _, __: c.ConsumerHeartbeatResponse(False, 450, "no")})
+    member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held)
+    wait_until(lambda: member.error is not None, "it is no member any more", 30)
+    assert "CONSUME_GROUP_FORBIDDEN (450)" in str(member.error)
+    member.close()
+
+
+def test_a_heartbeat_that_a_master_fails_at_is_sent_again(
+    server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    failed = c.RpcException(c.Status.ERROR, "java.lang.NullPointerException", "half a master")
+    usual = c.ConsumerHeartbeatResponse(True, 200, "OK!")
+    one = server({c.ConsumerHeartbeat: in_turn(failed, failed, usual)})
+    member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held)
+    one.wait_for(lambda: len(one.of(c.ConsumerHeartbeat)) > 4)
+    assert member.error is None
+    member.close()
+
+
+def test_a_producer_keeps_what_it_knows_while_a_new_master_knows_nothing(server: Servers, client: Clients) -> None:
+    not_ready = c.ProducerHeartbeatResponse(True, 201, "not ready")
+    one = server()
+    producer = client(one).publish(["t"])
+    before = producer.meta
+    one.answers[c.ProducerHeartbeat] = lambda _, __: not_ready
+    producer.beat()
+    assert producer.meta is before
+    one.answers[c.ProducerHeartbeat] = in_turn(
+        c.ProducerHeartbeatResponse(False, 411, "unknown"), lambda _, request: one.usual(request)
+    )
+    producer.beat()
+    assert len(one.of(c.RegisterProducer)) == 2
+    assert producer.meta.partitions("t") == before.partitions("t")
+    producer.close()

@@ -1,0 +1,348 @@
+"""The decoder of TubeMQ's messages, both implementations: recorded answers, rows, errors, what comes after them."""
+
+from __future__ import annotations
+
+import gc
+import json
+import zlib
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import CorruptMessageError, OptionError, RemoteProtocolError
+from spark_mq_source.tubemq.payload.messages import MessageDecoder, first_message, implementation
+from spark_mq_source.tubemq.protocol._pb import GetMessageResponseB2C, TransferedMessage, TransferedMessages
+from spark_mq_source.tubemq.protocol.commands import GetMessageResponse, decode_response
+from spark_mq_source.tubemq.protocol.wire import take_frame
+from tests.vectors import FOLDER
+
+ALL = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("broker_id", pa.int32()),
+        ("partition", pa.int32()),
+        ("message_id", pa.int64()),
+        ("message_time", pa.timestamp("us", "UTC")),
+        ("message_type", pa.string()),
+        ("attributes", pa.map_(pa.string(), pa.string())),
+        ("fetch_offset", pa.int64()),
+    ]
+)
+VALUE = pa.schema([("value", pa.binary())])
+
+
+@pytest.fixture(params=["native", "python"])
+def impl(request: pytest.FixtureRequest) -> str:
+    if request.param == "native":
+        pytest.importorskip("spark_mq_source.tubemq.payload._messages_native", exc_type=ImportError)
+    return request.param
+
+
+def decoder(impl: str, schema: pa.Schema = ALL, **options: Any) -> MessageDecoder:
+    return MessageDecoder(schema, topic="t", broker_id=1, partition=10_002, implementation=impl, **options)
+
+
+def message(
+    value: bytes = b"", attributes: str | bytes | None = None, *, message_id: int = 7, check_sum: int | None = None
+) -> TransferedMessage:
+    payload, flag = value, 0
+    if attributes is not None:
+        text = attributes if isinstance(attributes, bytes) else attributes.encode()
+        payload, flag = len(text).to_bytes(4, "big") + text + value, 1
+    if check_sum is None:
+        check_sum = zlib.crc32(payload) & 0x7FFFFFFF
+    return TransferedMessage(message_id=message_id, check_sum=check_sum, pay_load_data=payload, flag=flag)
+
+
+def answer(*messages: TransferedMessage) -> bytes:
+    head = GetMessageResponseB2C(success=True, err_code=200).SerializeToString()
+    return head + TransferedMessages(messages=messages).SerializeToString() + b"\x28\xf0\x15"
+
+
+def taken(d: MessageDecoder) -> list[dict[str, Any]]:
+    batch = d.take_batch()
+    batch.validate(full=True)
+    return [{k: dict(v) if k == "attributes" else v for k, v in row.items()} for row in batch.to_pylist()]
+
+
+def rows_of(impl: str, *messages: TransferedMessage, **options: Any) -> list[dict[str, Any]]:
+    d = decoder(impl, **options)
+    count = d.decode(memoryview(answer(*messages)), 2800)
+    rows = taken(d)
+    assert len(rows) == count
+    return rows
+
+
+def broken(message_id: int = 9) -> TransferedMessage:
+    return message(b"broken", message_id=message_id, check_sum=1)
+
+
+# What a broker sent
+
+
+def recorded(name: str) -> bytes:
+    """The body of a recorded answer to GET_MESSAGE."""
+    for line in (FOLDER / "tubemq" / "server-2.4.0.jsonl").read_text(encoding="utf-8").splitlines():
+        item = json.loads(line)
+        if item["name"] == name:
+            return get_message_body(bytes.fromhex(item["recv"]))
+    raise AssertionError(name)
+
+
+def get_message_body(frame: bytes) -> bytes:
+    found = take_frame(memoryview(frame), 0)
+    assert found is not None
+    _, response = decode_response(found)
+    assert isinstance(response, GetMessageResponse)
+    return bytes(response.body)
+
+
+def test_messages_of_a_real_broker(impl: str) -> None:
+    body = recorded("broker.getMessage (17) 200 with messages (first fetch)")
+    d = decoder(impl)
+    assert d.decode(body, 34720112) == 3
+    plain, typed, large = taken(d)
+    assert plain == {
+        "value": b"hello tubemq",
+        "topic": "t",
+        "broker_id": 1,
+        "partition": 10_002,
+        "message_id": 234145655977672704,
+        "message_time": None,
+        "message_type": None,
+        "attributes": {},
+        "fetch_offset": 34720112,
+    }
+    assert typed["value"] == "k\u00e4se".encode()
+    assert typed["message_type"] == "a"
+    assert typed["message_time"] == datetime(2026, 11, 21, 3, 40, tzinfo=UTC)
+    assert typed["attributes"] == {}
+    assert large["value"] == b"Z" * 20_000
+    assert first_message(body) == (234145655977672704, 1242675533)
+
+
+def test_an_answer_without_messages(impl: str) -> None:
+    body = recorded("broker.getMessage (17) 200 with no message (not the end)")
+    d = decoder(impl)
+    assert d.decode(body, 34719720) == 0
+    assert taken(d) == []
+    assert first_message(body) is None
+
+
+# Contents
+
+
+def test_values_of_many_sizes_are_as_they_were(impl: str) -> None:
+    values = [bytes([n % 256]) * n for n in [0, 1, 7, 8, 9, 127, 128, 129, 16_383, 16_384, 100_000]]
+    assert [row["value"] for row in rows_of(impl, *map(message, values))] == values
+
+
+def test_own_attributes_are_a_map_without_the_systems(impl: str) -> None:
+    rows = rows_of(
+        impl,
+        message(b"1", "$msgType$=a,$msgTime$=202611210340,carrier=UA,note=x=y,empty=,alone"),
+        message(b"2", "carrier=AA,carrier=DL,,=none"),
+        message(b"3"),
+    )
+    assert rows[0]["attributes"] == {"carrier": "UA", "note": "x=y", "empty": "", "alone": ""}
+    assert rows[1]["attributes"] == {"carrier": "AA", "": "none"}
+    assert rows[2]["attributes"] == {}
+
+
+@pytest.mark.parametrize("count", [15, 16, 17, 40])
+def test_of_many_attributes_with_one_key_the_first_counts(impl: str, count: int) -> None:
+    pairs = [(f"k{n % 20}", str(n)) for n in range(count)]
+    first = {}
+    for key, value in pairs:
+        first.setdefault(key, value)
+    rows = rows_of(impl, *[message(b"", ",".join("=".join(pair) for pair in pairs))] * 2)
+    assert [row["attributes"] for row in rows] == [first] * 2
+
+
+@pytest.mark.parametrize(
+    "text", ["", "2026", "202613210340", "202602290340", "202611212440", "202611210360", "000001010000", "20261121034x"]
+)
+def test_a_time_that_is_none_is_null(impl: str, text: str) -> None:
+    assert rows_of(impl, message(b"", f"$msgTime$={text}"))[0]["message_time"] is None
+
+
+@pytest.mark.parametrize("text", ["197001010000", "200002291234", "190003010000", "000101010000", "999912312359"])
+def test_times_are_those_of_the_calendar(impl: str, text: str) -> None:
+    expected = datetime.strptime(text, "%Y%m%d%H%M").replace(tzinfo=UTC)
+    assert rows_of(impl, message(b"", f"$msgTime$={text}"))[0]["message_time"] == expected
+
+
+def test_times_are_of_the_zone_asked_for(impl: str) -> None:
+    times = ["202601010000", "202607010000", "202601010000"]
+    rows = rows_of(impl, *(message(b"", f"$msgTime$={t}") for t in times), message(), time_zone="Europe/Berlin")
+    assert [row["message_time"] for row in rows] == [
+        datetime(2025, 12, 31, 23, 0, tzinfo=UTC),
+        datetime(2026, 6, 30, 22, 0, tzinfo=UTC),
+        datetime(2025, 12, 31, 23, 0, tzinfo=UTC),
+        None,
+    ]
+
+
+def test_only_types_of_the_filters_are_left(impl: str) -> None:
+    # "Aa" and "BB" have the same hash in Java, so a broker sends both.
+    found = [message(t.encode(), f"$msgType$={t},k={t}") for t in ("Aa", "BB", "AaBB", "c")] + [message(b"none")]
+    rows = rows_of(impl, *found, filters=["Aa", "c"])
+    assert [(row["value"], row["attributes"]) for row in rows] == [(b"Aa", {"k": "Aa"}), (b"c", {"k": "c"})]
+    d = decoder(impl, VALUE, filters=["Aa"])
+    d.decode(answer(*found), 0)
+    assert taken(d) == [{"value": b"Aa"}]
+
+
+def test_stops_before_the_message_it_is_told(impl: str) -> None:
+    found = [message(b"%d" % n, message_id=n) for n in range(5)]
+    d = decoder(impl, VALUE)
+    assert d.decode(answer(*found), 0, (3, found[3].check_sum)) == 3
+    assert d.decode(answer(*found), 0, (3, 12345)) == 5
+    assert [row["value"] for row in taken(d)] == [b"0", b"1", b"2", b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_minus_one_is_no_checksum(impl: str) -> None:
+    assert rows_of(impl, message(b"x", check_sum=-1))[0]["value"] == b"x"
+
+
+def test_checksums_hold_and_tell_one_bit_at_every_size_and_alignment(impl: str) -> None:
+    # The compiled one folds 64 bytes at a time, then 16, then takes the rest byte by byte.
+    values = [bytes((7 * size + at) % 256 for at in range(size)) for size in range(1, 300)]
+    d = decoder(impl, VALUE)
+    assert d.decode(answer(*map(message, values)), 0) == len(values)
+    d.on_corrupt = "skip"
+    for value in values:
+        bit = 1 << len(value) % 8
+        wrong = bytearray(value)
+        wrong[len(value) * 2 // 3] ^= bit
+        assert d.decode(answer(message(bytes(wrong), check_sum=message(value).check_sum)), 0) == 0
+
+
+def test_only_the_columns_asked_for_are_built_and_text_is_text(impl: str) -> None:
+    schema = pa.schema([("fetch_offset", pa.int64()), ("value", pa.string())])
+    d = decoder(impl, schema)
+    d.decode(answer(message("\u2713".encode(), b"\xff=\xff")), 56)
+    assert taken(d) == [{"fetch_offset": 56, "value": "\u2713"}]
+
+
+def test_no_column_at_all_counts(impl: str) -> None:
+    d = decoder(impl, pa.schema([]))
+    d.decode(answer(message(), message()), 0)
+    assert d.take_batch().num_rows == 2
+
+
+def test_batches_outlive_the_decoder_and_the_answer(impl: str) -> None:
+    d = decoder(impl)
+    batches = []
+    for n in range(20):
+        body = bytearray(answer(*[message(b"%d" % n * 50, f"n={n}")] * 30))
+        d.decode(memoryview(body), n)
+        batches.append(d.take_batch())
+        body[:] = bytes(len(body))
+    del d, body
+    gc.collect()
+    for n, batch in enumerate(batches):
+        batch.validate(full=True)
+        assert batch.column("value").to_pylist() == [b"%d" % n * 50] * 30
+        assert [dict(a) for a in batch.column("attributes").to_pylist()] == [{"n": str(n)}] * 30
+
+
+# What is corrupt
+
+CORRUPT = [
+    pytest.param(broken(7), "the checksum does not match: 0x00000001 announced", id="checksum"),
+    pytest.param(
+        TransferedMessage(message_id=7, check_sum=-1, pay_load_data=b"abc", flag=1),
+        "the attributes do not fit into the message",
+        id="no room for a size",
+    ),
+    pytest.param(
+        TransferedMessage(message_id=7, check_sum=-1, pay_load_data=b"\x00\x00\x00\x02x", flag=1),
+        "the attributes do not fit into the message",
+        id="size past the end",
+    ),
+    pytest.param(
+        TransferedMessage(message_id=7, check_sum=-1, pay_load_data=b"\xff\xff\xff\xffx", flag=1),
+        "the attributes do not fit into the message",
+        id="negative size",
+    ),
+    pytest.param(message(b"", b"k=\xff"), "the attributes are not UTF-8", id="attributes"),
+    pytest.param(message(b"", b"$msgType$=\xff"), "the message_type is not UTF-8", id="type"),
+]
+
+
+@pytest.mark.parametrize(("bad", "sentence"), CORRUPT)
+def test_a_corrupt_message_is_named_and_nothing_of_the_answer_is_kept(
+    impl: str, bad: TransferedMessage, sentence: str
+) -> None:
+    d = decoder(impl)
+    d.decode(answer(message(b"before", "k=v")), 0)
+    nbytes = d.nbytes
+    with pytest.raises(CorruptMessageError) as caught:
+        d.decode(answer(message(b"x", "a=b"), bad, message(b"y", "c=d")), 2800)
+    assert str(caught.value).startswith(f"message 7, number 2 of those fetched at 2800: {sentence}")
+    assert (d.rows, d.nbytes, d.corrupt_messages) == (1, nbytes, 0)
+    d.decode(answer(message(b"after", "e=f")), 0)
+    assert [(row["value"], row["attributes"]) for row in taken(d)] == [(b"before", {"k": "v"}), (b"after", {"e": "f"})]
+
+
+@pytest.mark.parametrize(("bad", "sentence"), CORRUPT)
+def test_a_corrupt_message_is_skipped_or_null_where_that_is_asked(
+    impl: str, bad: TransferedMessage, sentence: str
+) -> None:
+    d = decoder(impl, on_corrupt="skip")
+    assert d.decode(answer(message(b"x", "a=b"), bad, message(b"y", "c=d")), 2800) == 2
+    d.on_corrupt = "null"
+    assert d.decode(answer(bad, message(b"z")), 56) == 2
+    assert d.corrupt_messages == 2, sentence
+    rows = taken(d)
+    assert [row["value"] for row in rows] == [b"x", b"y", None, b"z"]
+    assert [row["attributes"] for row in rows] == [{"a": "b"}, {"c": "d"}, {}, {}]
+    assert rows[2] == {
+        "value": None,
+        "topic": "t",
+        "broker_id": 1,
+        "partition": 10_002,
+        "message_id": 7,
+        "message_time": None,
+        "message_type": None,
+        "attributes": {},
+        "fetch_offset": 56,
+    }
+
+
+def test_a_message_without_a_required_field_has_no_id_to_name(impl: str) -> None:
+    body = b"\x22\x02\x08\x07" + answer(message(b"x"))
+    with pytest.raises(CorruptMessageError, match="a message, number 1 of those fetched at 28: the message lacks"):
+        decoder(impl).decode(body, 28)
+    d = decoder(impl, on_corrupt="null")
+    d.decode(body, 28)
+    assert [row["message_id"] for row in taken(d)] == [None, 7]
+
+
+def test_text_that_is_none_is_corrupt(impl: str) -> None:
+    d = decoder(impl, pa.schema([("value", pa.string())]))
+    with pytest.raises(CorruptMessageError, match=r"message 7, .*: the value is not UTF-8"):
+        d.decode(answer(message(b"\xe2\x82")), 0)
+
+
+@pytest.mark.parametrize("on_corrupt", ["fail", "skip", "null"])
+def test_an_answer_that_is_no_protobuf_is_an_error_whatever_is_asked(impl: str, on_corrupt: str) -> None:
+    d = decoder(impl, on_corrupt=on_corrupt)
+    with pytest.raises(RemoteProtocolError, match="answer to GET_MESSAGE cannot be read: a protobuf field reaches"):
+        d.decode(answer(message(b"x")) + b"\x22\x7f\x00", 0)
+    assert d.rows == 0
+    with pytest.raises(RemoteProtocolError):
+        first_message(b"\x22\x7f\x00")
+
+
+def test_unknown_columns_and_types_are_refused(impl: str) -> None:
+    with pytest.raises(OptionError, match=r"column valeu is unknown.*column value cannot be of type int64"):
+        decoder(impl, pa.schema([("valeu", pa.binary()), ("value", pa.int64())]))
+
+
+def test_implementation_is_one_of_two() -> None:
+    assert implementation() in ("native", "python")

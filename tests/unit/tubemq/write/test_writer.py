@@ -1,0 +1,442 @@
+"""The writer against scripted servers on real sockets, and rows that cannot be messages."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import (
+    BrokerError,
+    ConnectionLostError,
+    MQSourceError,
+    OptionError,
+    RequestTimeoutError,
+    TopicNotFoundError,
+    UnwritableRowError,
+)
+from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY
+from spark_mq_source.tubemq.protocol import commands as c
+from spark_mq_source.tubemq.write.writer import RowEncoder, TubeMQWriter, write_rows
+from tests.fix_brokers import wait_until
+from tests.fix_net import free_port
+from tests.unit.tubemq.conftest import options_for
+from tests.unit.tubemq.scripted import Link, Server, cut, in_turn
+
+Servers = Callable[..., Server]
+STORED = c.SendMessageResponse(True, 200, "1", False, 1, 1, 0)
+
+
+def refused(code: int) -> c.SendMessageResponse:
+    return c.SendMessageResponse(False, code, "no")
+
+
+@pytest.fixture
+def writer(server: Any) -> Iterator[Callable[..., TubeMQWriter]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(*servers: Server, turn: int = 0, **options: Any) -> TubeMQWriter:
+            given = {"topic": "t", "sendTimeout": "30s"} | options
+            return stack.enter_context(TubeMQWriter(options_for(*servers, **given), turn=turn))
+
+        yield make
+
+
+def rows(*values: bytes, **columns: Any) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(values, pa.binary())} | columns)
+
+
+def attributes(*pairs: list[tuple[str, str | None]] | None) -> pa.Array:
+    return pa.array(pairs, pa.map_(pa.string(), pa.string()))
+
+
+def encoded(batch: pa.RecordBatch, topic: str | None = "t", zone: str = "UTC") -> list[tuple[Any, ...]]:
+    return list(RowEncoder(topic, zone).encode(batch))
+
+
+# -- rows
+
+
+def test_a_value_alone_is_the_message() -> None:
+    assert encoded(rows(b"a", b"b")) == [("t", b"a", 0, None, None), ("t", b"b", 0, None, None)]
+    assert encoded(pa.record_batch({"value": ["ä"]})) == [("t", "ä".encode(), 0, None, None)]
+
+
+def test_type_time_and_attributes_stand_before_the_value_as_the_java_client_2_4_0_writes_them() -> None:
+    # Recorded: sendMessage with $msgType$/$msgTime$.
+    time = pa.array([datetime(2026, 11, 21, 3, 40, 59, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+    batch = rows("käse".encode(), message_type=["a"], message_time=time)
+    data = bytes.fromhex("00000022") + b"$msgType$=a,$msgTime$=202611210340" + "käse".encode()
+    assert encoded(batch) == [("t", data, 1, "a", "202611210340")]
+    more = encoded(rows(b"x", message_type=["a"], attributes=attributes([("k", "v"), ("l", "w x")])))
+    assert more == [("t", b"\0\0\0\x15$msgType$=a,k=v,l=w xx", 1, "a", None)]
+
+
+def test_rows_without_any_of_them_have_no_attributes() -> None:
+    batch = rows(b"x", b"y", message_type=pa.array([None, "a"]), attributes=attributes(None, []))
+    assert encoded(batch) == [("t", b"x", 0, None, None), ("t", b"\0\0\0\x0b$msgType$=ay", 1, "a", None)]
+
+
+@pytest.mark.parametrize(
+    ("zone", "type_", "minute"),
+    [
+        pytest.param("UTC", pa.timestamp("us", "UTC"), "202611210340", id="UTC"),
+        pytest.param("Asia/Shanghai", pa.timestamp("us", "UTC"), "202611211140", id="another zone"),
+        pytest.param("Asia/Shanghai", pa.timestamp("us"), "202611210340", id="a local time is written as it is"),
+    ],
+)
+def test_times_are_minutes_of_the_zone(zone: str, type_: pa.DataType, minute: str) -> None:
+    times = pa.array([1_795_232_400_000_000 + 59_999_999, None], pa.int64()).cast(type_)
+    assert [row[4] for row in encoded(rows(b"x", b"y", message_time=times), zone=zone)] == [minute, None]
+
+
+def test_years_have_four_digits_and_must() -> None:
+    times = pa.array([-62_135_596_800_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    assert encoded(rows(b"x", message_time=times))[0][4] == "000101010000"
+    with pytest.raises(UnwritableRowError, match="years 1 to 9999"):
+        encoded(rows(b"x", message_time=pa.array([1 << 62], pa.int64()).cast(pa.timestamp("us", "UTC"))))
+
+
+def test_rows_may_name_their_topics() -> None:
+    assert [row[0] for row in encoded(rows(b"a", b"b", topic=pa.array(["u", None])))] == ["u", "t"]
+    with pytest.raises(UnwritableRowError, match="a row has no topic: set the option topic, or the column"):
+        encoded(rows(b"a", topic=pa.array([None], pa.string())), topic=None)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        (rows(b""), "NULL or empty"),
+        (pa.record_batch({"value": pa.array([None], pa.binary())}), "NULL or empty"),
+        (rows(b"", message_type=["a"]), "NULL or empty"),
+        (rows(b"x", message_type=["a,b"]), "'a,b' as message_type"),
+        (rows(b"x", message_type=["a=b"]), "'a=b' as message_type"),
+        (rows(b"x", message_type=[" "]), "' ' as message_type"),
+        (rows(b"x", attributes=attributes([("k=", "v")])), "'k=' as the key of an attribute"),
+        (rows(b"x", attributes=attributes([("k", "a,b")])), "'a,b' as the attribute 'k'"),
+        (rows(b"x", attributes=attributes([("k", "")])), "'' as the attribute 'k'"),
+        (rows(b"x", attributes=attributes([("k", None)])), "None as the attribute 'k'"),
+        (rows(b"x", attributes=attributes([("$msgType$", "v")])), r"set the column message_type or message_time"),
+    ],
+)
+def test_rows_that_a_reader_could_not_tell_apart_or_a_broker_refuses(batch: pa.RecordBatch, words: str) -> None:
+    with pytest.raises(UnwritableRowError, match=words.replace("$", r"\$")):
+        encoded(batch)
+
+
+def test_columns_that_cannot_be_written() -> None:
+    with pytest.raises(OptionError, match=r"column key is unknown \(known are value, topic, message_type"):
+        encoded(rows(b"x", key=["k"]))
+    with pytest.raises(OptionError, match="column value cannot be of type int64"):
+        encoded(pa.record_batch({"value": [1]}))
+    with pytest.raises(OptionError, match="there is no column value"):
+        encoded(pa.record_batch({"topic": ["t"]}))
+
+
+# -- where they go
+
+
+def test_every_row_is_sent_once_and_partitions_take_turns_over_all_brokers(server: Servers, writer: Any) -> None:
+    other = server(broker_id=2)
+    master = server(brokers=(other.broker,), partitions=2)
+    one = writer(master, turn=1)
+    one.write(rows(*(b"%d" % n for n in range(600))))
+    one.flush()
+    first, second = master.of(c.SendMessage), other.of(c.SendMessage)
+    assert sorted(int(send.data) for send in first + second) == list(range(600))
+    assert [len([s for s in sends if s.partition_id == n]) for sends in (first, second) for n in (0, 1)] == [150] * 4
+    # The second task begins with the second partition.
+    assert next((s.partition_id, s.data) for s in second) == (0, b"0")
+    assert len(other.links) == 1
+    assert len(master.links) == 2  # one as a master, one as a broker
+    send = first[0]
+    assert send.check_sum == zlib.crc32(send.data) & 0x7FFFFFFF
+    assert send.auth_info == c.AuthorizedInfo(7)
+    assert send.sent_addr == 0x7F000001
+    assert {s.client_id for s in first + second} == {request.client_id for request in master.of(c.RegisterProducer)}
+
+
+def test_a_task_says_how_many_rows_were_stored_and_ends_its_producer(server: Servers) -> None:
+    one = server()
+    batches = iter([rows(b"a", b"b"), rows(), rows(b"c")])
+    assert write_rows(options_for(one, topic="t"), batches, TaskAttempt("job")) == 3
+    assert [send.data for send in one.of(c.SendMessage)] == [b"a", b"b", b"c"]
+    one.wait_for(lambda: len(one.of(c.CloseProducer)) == 1)
+
+
+def test_no_more_is_under_way_than_allowed(server: Servers, writer: Any) -> None:
+    held: list[tuple[Link, Any]] = []
+    answering = threading.Event()
+
+    def hold(link: Link, send: Any) -> object:
+        if not answering.is_set():
+            held.append((link, send))
+            answering.wait(30)
+        return STORED
+
+    one = server({c.SendMessage: hold})
+    task = writer(one, maxPendingMessages="10")
+    thread = threading.Thread(target=lambda: task.write(rows(*[b"x"] * 25)))
+    thread.start()
+    one.wait_for(lambda: len(held) == 1)
+    assert task._lanes[one.broker].pending_rows <= 10
+    answering.set()
+    thread.join(30)
+    task.flush()
+    assert len(one.of(c.SendMessage)) == 25
+
+
+def test_a_row_that_is_too_large_is_not_sent(server: Servers, writer: Any) -> None:
+    one = server()
+    task = writer(one)
+    task.write(rows(bytes(1000)))
+    with pytest.raises(UnwritableRowError, match=r"topic t has 1001 bytes with its attributes, .* allows 1000"):
+        task.write(rows(bytes(1001)))
+    with pytest.raises(UnwritableRowError, match="1001 bytes"):
+        task.write(rows(bytes(986), message_type=["a"]))
+    task.flush()
+    assert [len(send.data) for send in one.of(c.SendMessage)] == [1000]
+
+
+def test_a_topic_that_nobody_takes_messages_for(server: Servers, writer: Any) -> None:
+    one = server({c.ProducerHeartbeat: lambda _, __: c.ProducerHeartbeatResponse(True, 200, "OK!", 1)})
+    with pytest.raises(TopicNotFoundError, match="tubemq: writing to t: topic t is on no broker that takes messages"):
+        writer(one).write(rows(b"x"))
+
+
+# -- what is sent again
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        pytest.param(refused(419), id="the store is full"),
+        pytest.param(refused(503), id="the broker is starting"),
+        pytest.param(refused(500), id="the broker fails"),
+        pytest.param(c.RpcException(1, "org.apache.inlong.tubemq.corerpc.exception.OverflowException"), id="exception"),
+        pytest.param(cut, id="the connection breaks"),
+        pytest.param(lambda _, __: None, id="no answer"),
+    ],
+)
+def test_what_was_not_acknowledged_is_sent_again(server: Servers, writer: Any, failure: object) -> None:
+    one = server({c.SendMessage: in_turn(STORED, failure, failure, STORED)})
+    task = writer(one, requestTimeout="200ms")
+    task.write(rows(*(b"%d" % n for n in range(10))))
+    task.flush()
+    assert {int(send.data) for send in one.of(c.SendMessage)} == set(range(10))
+    assert len(one.of(c.SendMessage)) >= 11
+    assert not task._again
+    assert all(lane.pending_rows == lane.pending_bytes == 0 for lane in task._lanes.values())
+
+
+def test_a_broker_that_fails_is_set_aside_and_the_others_go_on(server: Servers, writer: Any) -> None:
+    dead = c.Broker(2, "127.0.0.1", free_port())
+    one = server(brokers=(dead,))
+    task = writer(one)
+    for _ in range(10):
+        task.write(rows(*[b"x"] * 100))
+    task.flush()
+    assert len(one.of(c.SendMessage)) == 1000
+    assert task._client.is_set_aside(dead)
+
+
+def test_a_broker_that_was_set_aside_is_tried_again_with_one_message(
+    server: Servers, writer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_mq_source.tubemq.client.client.FIRST_REST_SECONDS", 0.05)
+    bad = server({c.SendMessage: in_turn(*[refused(503)] * 7, STORED)}, broker_id=2)
+    one = server(brokers=(bad.broker,))
+    task = writer(one)
+    rest = threading.Event()
+    sent = 0
+
+    def write(count: int) -> None:
+        nonlocal sent
+        task.write(rows(*[b"%d" % n for n in range(sent, sent + count)]))
+        sent += count
+
+    write(10)
+    task.flush()
+    # The five that were under way at once, and were all refused.
+    assert len(bad.of(c.SendMessage)) == 5
+    while len(bad.of(c.SendMessage)) < 8:
+        assert sent < 100_000
+        write(10)
+        task.flush()
+        rest.wait(0.01)  # the broker's rest passes with time, which no event tells
+    write(100)
+    task.flush()
+    assert len(bad.of(c.SendMessage)) > 40
+    stored = {int(send.data) for send in one.of(c.SendMessage)} | {int(s.data) for s in bad.of(c.SendMessage)[7:]}
+    assert stored == set(range(sent))
+
+
+def test_a_broker_that_is_too_slow_gets_less_at_once_and_more_again(server: Servers, writer: Any) -> None:
+    one = server({c.SendMessage: in_turn(*[lambda _, __: None] * 64, STORED)})
+    task = writer(one, requestTimeout="500ms")
+    task.write(rows(*[b"x"] * 64))
+    task.flush()
+    (lane,) = task._lanes.values()
+    assert lane.most_rows < 2000
+    while lane.most_rows < 2000:
+        assert len(one.of(c.SendMessage)) < 100_000
+        task.write(rows(*[b"x"] * 200))
+        task.flush()
+
+
+def test_a_token_that_is_refused_is_renewed(server: Servers, writer: Any) -> None:
+    tokens = iter(range(100, 200))
+
+    def register(_: Link, request: Any) -> object:
+        usual = one.usual(request)
+        assert isinstance(usual, c.RegisterProducerResponse)
+        config = usual.appd_config
+        return c.RegisterProducerResponse(
+            True, 200, "OK!", 1, usual.broker_infos, c.AuthorizedInfo(next(tokens)), config
+        )
+
+    def send(_: Link, request: Any) -> object:
+        return STORED if request.auth_info.visit_authorized_token == 101 else refused(415)
+
+    def beat(_: Link, request: Any) -> object:
+        usual = one.usual(request)
+        assert isinstance(usual, c.ProducerHeartbeatResponse)
+        return c.ProducerHeartbeatResponse(True, 200, "OK!", 1, usual.topic_infos, usual.broker_infos)
+
+    one = server({c.RegisterProducer: register, c.ProducerHeartbeat: beat, c.SendMessage: send})
+    task = writer(one)
+    task.write(rows(b"x", b"y"))
+    task.flush()
+    assert len(one.of(c.RegisterProducer)) == 2
+    assert task._client.authorized == c.AuthorizedInfo(101)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [pytest.param(400, BrokerError, id="not a message"), pytest.param(455, MQSourceError, id="forbidden")],
+)
+def test_what_cannot_help_to_be_sent_again_fails(server: Servers, writer: Any, code: int, kind: type) -> None:
+    one = server({c.SendMessage: lambda _, __: refused(code)})
+    task = writer(one)
+    task.write(rows(b"x"))
+    words = rf"tubemq: writing to topic t, partition 0: broker {one.broker}: .*\({code}\): no; "
+    with pytest.raises(kind, match=words):
+        task.flush()
+    assert len(one.of(c.SendMessage)) == 1
+
+
+def test_a_token_that_is_refused_again_and_again_fails_in_the_end(server: Servers, writer: Any) -> None:
+    one = server({c.SendMessage: lambda _, __: refused(415)})
+    task = writer(one, sendTimeout="1s")
+    task.write(rows(b"x"))
+    with pytest.raises(RequestTimeoutError, match=r"the last reason: .*CERTIFICATE_FAILURE \(415\).*check authUser"):
+        task.flush()
+
+
+@pytest.mark.parametrize("failure", [refused(419), cut], ids=["full", "cut"])
+def test_patience_ends(server: Servers, writer: Any, failure: object) -> None:
+    one = server({c.SendMessage: in_turn(failure)})
+    task = writer(one, sendTimeout="500ms")
+    words = r"nothing of 3 messages was acknowledged within sendTimeout \(500 ms\); the last reason: .*127\.0\.0\.1:"
+    task.write(rows(b"x", b"y", b"z"))
+    with pytest.raises(RequestTimeoutError, match=words):
+        task.flush()
+
+
+def test_patience_is_for_every_answer_and_not_for_all(server: Servers, writer: Any) -> None:
+    def slowly(_: Link, __: Any) -> object:
+        threading.Event().wait(0.3)  # a broker that takes its time
+        return STORED
+
+    one = server({c.SendMessage: slowly})
+    task = writer(one, sendTimeout="2s")
+    task.write(rows(*[b"x"] * 9))
+    task.flush()
+    assert len(one.of(c.SendMessage)) == 9
+
+
+# -- what is on the disk
+
+
+def flushing(*flushed: int) -> Callable[[Link, Any], object]:
+    """A store that ends at 280, of which so much is on the disk: one number for each time it is asked."""
+    left = list(flushed)
+
+    def answer(_: Link, request: Any) -> object:
+        if request.op_type == c.RegisterType.UNREGISTER:
+            return c.RegisterPartitionResponse(True, 200, "OK!", -1)
+        last = 280 if request.qry_priority_id == WITH_MEMORY else left.pop(0) if len(left) > 1 else left[0]
+        return c.RegisterPartitionResponse(True, 200, "OK!", 0, last)
+
+    return answer
+
+
+def asked_for_disk(server: Server) -> int:
+    registered = [one for one in server.of(c.RegisterPartition) if one.op_type == c.RegisterType.REGISTER]
+    return sum(one.qry_priority_id == FLUSHED_ONLY for one in registered)
+
+
+def test_a_task_waits_until_its_rows_are_on_the_disk(server: Servers, writer: Any) -> None:
+    one = server({c.RegisterPartition: flushing(0, 252, 280)})
+    made = writer(one, waitForDisk="true")
+    made.write(rows(b"1", b"2"))
+    made.flush()
+    assert asked_for_disk(one) == 3
+    assert len({id(link) for link in one.links if any(isinstance(r, c.SendMessage) for r in link.requests)}) == 1
+
+
+def test_without_the_option_nobody_asks_for_the_disk(server: Servers, writer: Any) -> None:
+    one = server()
+    made = writer(one)
+    made.write(rows(b"1"))
+    made.flush()
+    assert not one.of(c.RegisterPartition)
+
+
+def test_a_connection_that_ends_before_its_rows_are_on_the_disk_fails_the_task(server: Servers, writer: Any) -> None:
+    """After a kill the broker gives the offsets of what it lost to others: the end that was waited for is reached."""
+    usual = flushing(0, 280)
+
+    def answer(link: Link, request: Any) -> object:
+        if asked_for_disk(one) == 2 and not cuts:
+            cuts.append(link)
+            link.close()
+            return None
+        return usual(link, request)
+
+    cuts: list[Link] = []
+    one = server({c.RegisterPartition: answer})
+    made = writer(one, waitForDisk="true")
+    made.write(rows(b"1", b"2"))
+    with pytest.raises(ConnectionLostError, match="ended before 2 rows that the broker had acknowledged were on its"):
+        made.flush()
+    assert cuts
+
+
+def test_a_broker_that_comes_back_while_rows_are_written_fails_the_task_at_once(server: Servers, writer: Any) -> None:
+    one = server()
+    made = writer(one, waitForDisk="true")
+    made.write(rows(b"1"))
+    made._wait_until(lambda: not any(lane.pending_rows for lane in made._lanes.values()))
+    for link in one.links:
+        if any(isinstance(request, c.SendMessage) for request in link.requests):
+            link.close()
+    (lane,) = made._lanes.values()
+    wait_until(lambda: lane.links[0].session.closed, "the end of the connection is seen", 30)
+    with pytest.raises(ConnectionLostError, match="ended before 1 rows"):
+        made.write(rows(b"2"))
+
+
+def test_a_disk_that_is_too_slow_is_an_error_that_says_what_to_set(server: Servers, writer: Any) -> None:
+    one = server({c.RegisterPartition: flushing(252)})
+    made = writer(one, waitForDisk="true", sendTimeout="3s")
+    made.write(rows(b"1"))
+    with pytest.raises(RequestTimeoutError, match=r"1:t:0 \(252 of 280\); set sendTimeout above the topic's memCache"):
+        made.flush()
