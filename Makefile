@@ -10,7 +10,7 @@ PROTOCOLS ?=
 
 BIN := .venv/bin
 OLDEST_BIN := .venv-oldest/bin
-NATIVE_SOURCES := $(wildcard src/spark_mq_source/*/_*_native.py src/spark_mq_source/*/_*_native.pxd src/spark_mq_source/*/*.h)
+NATIVE_SOURCES := $(wildcard $(addprefix src/spark_mq_source/*/payload/,_*_native.py _*_native.pxd *.h))
 BOOTSTRAP := dev/bootstrap.py
 # The tools of the compatibility environment, kept as new as in dev.txt.
 OLDEST_TOOLS := ^(pytest|pytest-timeout|hypothesis|cython|setuptools|pulsar-client|cryptography)==

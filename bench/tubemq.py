@@ -41,12 +41,13 @@ from dev.tubemq_servers import VERSION, TubeCluster, distribution
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.spark.tubemq import TubeMQDataSource
+from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY, TubeMQOptions
 from spark_mq_source.tubemq.protocol import _pb, commands
 from spark_mq_source.tubemq.protocol.wire import Frame, take_frame
-from spark_mq_source.tubemq.read.planner import fetch_bounds, partitions_of, plan_batch
+from spark_mq_source.tubemq.read.planner import plan_batch
 from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
 from spark_mq_source.tubemq.write.writer import write_rows
 

@@ -102,7 +102,7 @@ def implementation() -> str:
 
     `SPARK_MQ_SOURCE_IMPL=native` or `python` in the environment asks for one.
     """
-    found = {import_module(f"spark_mq_source.{protocol}.messages").implementation() for protocol in _PROTOCOLS}
+    found = {import_module(f"spark_mq_source.{protocol}.payload.messages").implementation() for protocol in _PROTOCOLS}
     return "native" if found == {"native"} else "python"
 
 

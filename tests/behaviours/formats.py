@@ -36,11 +36,11 @@ from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
 from spark_mq_source.spark._compat import arrow_schema
 from spark_mq_source.tubemq.client import session as tubemq_session
+from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY, TubeMQOptions
 from spark_mq_source.tubemq.protocol.commands import SendMessage
-from spark_mq_source.tubemq.read.planner import fetch_bounds, partitions_of
 from spark_mq_source.tubemq.read.planner import plan_batch as plan_tubemq
 from spark_mq_source.tubemq.read.reader import TubeMQRange
 from spark_mq_source.tubemq.read.reader import read_range as read_tubemq

@@ -124,11 +124,11 @@ def check_group(target: Target, seed: int, inputs: list[bytes]) -> None:
 def use_modules(folder: Path) -> None:
     """Puts the instrumented modules before the installed ones."""
     for protocol in ("pulsar", "tubemq", "nsq"):
-        package = import_module(f"spark_mq_source.{protocol}")
-        package.__path__.insert(0, str(folder / "spark_mq_source" / protocol))
+        package = import_module(f"spark_mq_source.{protocol}.payload")
+        package.__path__.insert(0, str(folder / "spark_mq_source" / protocol / "payload"))
     for protocol in ("pulsar", "tubemq", "nsq"):
         for name in ("_messages_native", "_encode_native"):
-            module = import_module(f"spark_mq_source.{protocol}.{name}")
+            module = import_module(f"spark_mq_source.{protocol}.payload.{name}")
             assert str(module.__file__).startswith(str(folder)), f"{module.__file__} has no sanitizers"
 
 

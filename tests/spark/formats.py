@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from spark_mq_source.core.options import READ
+from spark_mq_source.tubemq.client.reading_groups import reading_group
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
-from spark_mq_source.tubemq.read.reader import reading_group
 from tests.behaviours.formats import NsqFormat, send_to_partition, tubemq_options, wait_until_flushed
 from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
 from tests.fix_tubemq import TubeUnderTest

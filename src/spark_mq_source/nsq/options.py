@@ -24,6 +24,7 @@ from spark_mq_source.core.options import (
     parse_size_bytes,
     parse_text,
 )
+from spark_mq_source.nsq.protocol.commands import parse_name
 
 __all__ = [
     "DEFAULT_HTTP_PORT",
@@ -34,7 +35,6 @@ __all__ = [
     "NsqOptions",
     "OnMaxAttempts",
     "parse_address",
-    "parse_name",
 ]
 
 _READING: Final = READ | STREAM
@@ -44,9 +44,6 @@ _INT32_MAX: Final = 2**31 - 1
 DEFAULT_TCP_PORT: Final = 4150
 DEFAULT_HTTP_PORT: Final = 4151
 DEFAULT_LOOKUPD_HTTP_PORT: Final = 4161
-
-_LONGEST_NAME: Final = 64
-_NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
 
 class Compression(enum.StrEnum):
@@ -69,26 +66,6 @@ class OnMaxAttempts(enum.StrEnum):
 
     FAIL = "fail"
     DEAD_LETTER_TOPIC = "deadLetterTopic"
-
-
-def parse_name(text: str) -> str:
-    """A topic's or a channel's name.
-
-    The rules are nsqd's own (V2 specification, Notes; lengths of 1 to 64 with the suffix, seen on nsqd 1.3.0). They are
-    kept here because a command ends at a newline and its words at spaces: nsqd 1.3.0 took ``PUB bad topic!`` for a
-    publish to ``bad``.
-
-    Raises:
-        ValueError: not a name; the message says why.
-
-    Example:
-        >>> parse_name("flights.2013#ephemeral")
-        'flights.2013#ephemeral'
-    """
-    if not _NAME.fullmatch(text) or len(text) > _LONGEST_NAME:
-        msg = "expected 1 to 64 letters, digits and .-_ with #ephemeral at the end where it is meant to vanish"
-        raise ValueError(msg)
-    return text
 
 
 def parse_address(text: str, default_port: int) -> tuple[str, int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from spark_mq_source.core.errors import OptionError
+from spark_mq_source.tubemq.client.bounds import Partitions, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.offsets import INDEX_BYTES, decode_offsets
 from spark_mq_source.tubemq.options import TubeMQOptions
-from spark_mq_source.tubemq.read.planner import Partitions, fetch_bounds, partitions_of
 
 __all__ = ["TubeMQInspector"]
 

@@ -15,9 +15,10 @@ import pytest
 from spark_mq_source.core.errors import BrokerError, CorruptMessageError, DataLossError, OptionError
 from spark_mq_source.core.options import READ
 from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.client.reading_groups import reading_group
 from spark_mq_source.tubemq.protocol.commands import BrokerPartition, SendMessage
 from spark_mq_source.tubemq.read.planner import plan_batch
-from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range, reading_group
+from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
 from tests.behaviours.formats import TubeMQFormat, schema_of, tubemq_options, wait_until_flushed
 from tests.behaviours.tubemq.java_client import Place, TubeJavaClient
 from tests.fix_tubemq import TubeUnderTest

@@ -18,7 +18,7 @@ MUTATIONS: Final[Sequence[Mutation]] = (
         "all attempts at all tasks have the same client id: a second register moves the cursor of the first",
         [
             (
-                "tubemq/read/reader.py",
+                "tubemq/client/reading_groups.py",
                 "consumer = client.consumer(partition, client_id=unique_client_id(group), group=group)",
                 'consumer = client.consumer(partition, client_id=f"{group}_client", group=group)',
             )

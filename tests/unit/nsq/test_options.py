@@ -6,14 +6,8 @@ import pytest
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE, Scope
-from spark_mq_source.nsq.options import (
-    AckMode,
-    Compression,
-    NsqOptions,
-    OnMaxAttempts,
-    parse_address,
-    parse_name,
-)
+from spark_mq_source.nsq.options import AckMode, Compression, NsqOptions, OnMaxAttempts, parse_address
+from spark_mq_source.nsq.protocol.commands import parse_name
 
 READING = {"nsqdTcpAddresses": "h", "topic": "t", "channel": "c", "maxRows": "1"}
 STREAMING = {"nsqdTcpAddresses": "h", "topic": "t", "channel": "c", "walDir": "/wal"}

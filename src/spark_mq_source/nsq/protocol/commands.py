@@ -44,12 +44,37 @@ __all__ = [
     "decode_identified",
     "decode_response",
     "encode",
+    "parse_name",
 ]
 
 ByteString = bytes | bytearray | memoryview
 
 DEFAULT_MAX_RDY_COUNT: Final = 2500
 """nsqd's `-max-rdy-count` where it does not say its own: an nsqd without feature negotiation."""
+
+
+_LONGEST_NAME: Final = 64
+_NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
+
+
+def parse_name(text: str) -> str:
+    """A topic's or a channel's name.
+
+    The rules are nsqd's own (V2 specification, Notes; lengths of 1 to 64 with the suffix, seen on nsqd 1.3.0). They are
+    kept here because a command ends at a newline and its words at spaces: nsqd 1.3.0 took ``PUB bad topic!`` for a
+    publish to ``bad``.
+
+    Raises:
+        ValueError: not a name; the message says why.
+
+    Example:
+        >>> parse_name("flights.2013#ephemeral")
+        'flights.2013#ephemeral'
+    """
+    if not _NAME.fullmatch(text) or len(text) > _LONGEST_NAME:
+        msg = "expected 1 to 64 letters, digits and .-_ with #ephemeral at the end where it is meant to vanish"
+        raise ValueError(msg)
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ from spark_mq_source.core.errors import (
     RemoteProtocolError,
     UnsupportedFeatureError,
 )
-from spark_mq_source.nsq.options import parse_name
 from spark_mq_source.nsq.payload.messages import encode_id_commands, scan_messages
 from spark_mq_source.nsq.protocol.commands import (
     Auth,
@@ -61,6 +60,7 @@ from spark_mq_source.nsq.protocol.commands import (
     decode_identified,
     decode_response,
     encode,
+    parse_name,
 )
 from spark_mq_source.nsq.protocol.compression import MAX_INPUT_BYTES, DeflateStream, SnappyStream, Stream
 from spark_mq_source.nsq.protocol.error_codes import error_for_code

@@ -24,9 +24,8 @@ from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, ServiceNotReadyError, UnwritableRowError
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.nsq.client.client import Limits, NsqClient, Nsqd
-from spark_mq_source.nsq.options import parse_name
 from spark_mq_source.nsq.payload.messages import build_body, find_unwritable, open_rows
-from spark_mq_source.nsq.protocol.commands import Dpub, Mpub, Pub
+from spark_mq_source.nsq.protocol.commands import Dpub, Mpub, Pub, parse_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,6 +1,6 @@
 """How we say who we are to a Pulsar broker: token, user and password, or the TLS certificate. See also `oauth2`.
 
-Below the connection, so that the options can build one. Secrets never appear in a `repr` or an error.
+Each is an `Authentication` for a connection. Secrets never appear in a `repr` or an error.
 """
 
 from __future__ import annotations
@@ -12,36 +12,16 @@ from dataclasses import dataclass, field
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
 
 from spark_mq_source.core.errors import AuthenticationError
 
 __all__ = [
-    "Authentication",
     "BasicAuthentication",
     "TlsAuthentication",
     "TokenAuthentication",
     "TokenFileAuthentication",
     "TokenSupplierAuthentication",
 ]
-
-
-class Authentication(Protocol):
-    """What a connection asks for when it connects and when the broker challenges it."""
-
-    @property
-    def method_name(self) -> str:
-        """The broker's name of the method."""
-
-    def auth_data(self, challenge: bytes | None) -> bytes:
-        """What proves who we are; `challenge` is what the broker sent, None when connecting.
-
-        Raises:
-            MQSourceError: it cannot be had.
-        """
-
-    def principal(self, data: bytes) -> str:
-        """Who we are by this proof, for an error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from spark_mq_source.net.driver import ConnectionDriver
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
 from spark_mq_source.pulsar.client.authentication import (
-    Authentication,
     BasicAuthentication,
     TlsAuthentication,
     TokenAuthentication,
@@ -38,7 +37,7 @@ from spark_mq_source.pulsar.client.oauth2 import OAuth2Authentication
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands
-from spark_mq_source.pulsar.protocol.connection import PulsarConnection
+from spark_mq_source.pulsar.protocol.connection import Authentication, PulsarConnection
 from spark_mq_source.pulsar.protocol.error_codes import error_for_code
 
 __all__ = [

@@ -12,9 +12,9 @@ import time
 from dataclasses import dataclass
 
 from spark_mq_source.net.transport import TlsSettings
-from spark_mq_source.pulsar.client.authentication import Authentication
 from spark_mq_source.pulsar.client.session import Session, authentication_of, keep_alive_ms, tls_settings
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.protocol.connection import Authentication
 
 __all__ = ["SessionKey", "WarmSessions", "warm_sessions"]
 

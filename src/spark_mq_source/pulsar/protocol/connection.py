@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from enum import Enum
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, Protocol, TypeAlias
 
 from spark_mq_source.core.buffer import ReceiveBuffer
 from spark_mq_source.core.errors import (
@@ -30,7 +30,6 @@ from spark_mq_source.core.errors import (
     RemoteProtocolError,
     ServiceNotReadyError,
 )
-from spark_mq_source.pulsar.client.authentication import Authentication
 from spark_mq_source.pulsar.protocol.commands import (
     NO_ID,
     Ack,
@@ -93,7 +92,14 @@ from spark_mq_source.pulsar.protocol.wire import (
     take_frame,
 )
 
-__all__ = ["PROTOCOL_VERSION", "ConnectionState", "Event", "PulsarConnection", "Request"]
+__all__ = [
+    "PROTOCOL_VERSION",
+    "Authentication",
+    "ConnectionState",
+    "Event",
+    "PulsarConnection",
+    "Request",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -236,6 +242,24 @@ class _Producer:
     def __init__(self, created_by: int) -> None:
         self.created_by = created_by
         self.opened = False
+
+
+class Authentication(Protocol):
+    """What a connection asks for when it connects and when the broker challenges it."""
+
+    @property
+    def method_name(self) -> str:
+        """The broker's name of the method."""
+
+    def auth_data(self, challenge: bytes | None) -> bytes:
+        """What proves who we are; `challenge` is what the broker sent, None when connecting.
+
+        Raises:
+            MQSourceError: it cannot be had.
+        """
+
+    def principal(self, data: bytes) -> str:
+        """Who we are by this proof, for an error."""
 
 
 class PulsarConnection:

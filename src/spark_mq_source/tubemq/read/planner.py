@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
 
-from spark_mq_source.core.errors import BrokerError, DataLossError, MQSourceError, OptionError, ResourceBusyError
-from spark_mq_source.net.retry import Deadline, retrying
-from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
+from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError
+from spark_mq_source.tubemq.client.bounds import Bounds, fetch_bounds, partitions_of
+from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, TopicPartition, WantedOffsets
 from spark_mq_source.tubemq.options import TubeMQOptions
-from spark_mq_source.tubemq.protocol.commands import BrokerPartition
-from spark_mq_source.tubemq.protocol.error_codes import PARTITION_OCCUPIED
-from spark_mq_source.tubemq.read.reader import MOST_GROUPS, TubeMQRange, reading_group, with_names_to_authorize
+from spark_mq_source.tubemq.read.reader import TubeMQRange
 
 __all__ = [
-    "Bounds",
-    "Partitions",
     "check_named",
-    "fetch_bounds",
-    "partitions_of",
     "plan_batch",
     "resolve_offset",
     "split_ranges",
 ]
 
 logger = logging.getLogger(__name__)
-
-MOST_AT_ONCE = 500
-"""Stores asked for their bounds before the first answer is waited for."""
-
-Partitions = Mapping[TopicPartition, BrokerPartition]
-"""Partitions by what offsets call them, with the addresses of their brokers."""
-
-
-class Bounds(NamedTuple):
-    """What a broker has of a partition's store: offsets in [first, last)."""
-
-    first: int
-    last: int
 
 
 def plan_batch(options: TubeMQOptions) -> list[TubeMQRange]:
@@ -107,17 +86,6 @@ def _cut(r: TubeMQRange, pieces: int) -> Iterator[TubeMQRange]:
         yield dataclasses.replace(r, start=start, end=end)
 
 
-def partitions_of(found: Iterable[BrokerPartition]) -> dict[TopicPartition, BrokerPartition]:
-    """The same by what offsets call them.
-
-    Example:
-        >>> from spark_mq_source.tubemq.protocol.commands import Broker
-        >>> [str(tp) for tp in partitions_of([BrokerPartition(Broker(1, "host", 8123), "flights", 10000)])]
-        ['1:flights:10000']
-    """
-    return {TopicPartition(one.topic, one.broker.broker_id, one.partition_id): one for one in found}
-
-
 def check_named(option: str, wanted: WantedOffsets, partitions: Iterable[TopicPartition]) -> None:
     """Refuses offsets that name what is not read (most likely a name is misspelt), or not all that is.
 
@@ -160,67 +128,3 @@ def resolve_offset(wanted: WantedOffsets, tp: TopicPartition, bounds: Bounds, *,
             raise DataLossError(msg)
         logger.warning("tubemq: %s", msg)
     return nearest
-
-
-def fetch_bounds(
-    client: TubeMQClient, options: TubeMQOptions, partitions: Partitions, *, priority: int | None = None
-) -> dict[TopicPartition, Bounds]:
-    """What there is of each partition; one of each store is asked, because they share an index.
-
-    Args:
-        client: asks.
-        options: the query's.
-        partitions: of which.
-        priority: what counts, as a reader's qryPriorityId; that of the options where it is None.
-
-    Raises:
-        MQSourceError: a broker cannot be reached in time, or refuses.
-    """
-    asked: dict[tuple[int, str, int], BrokerPartition] = {}
-    for tp in sorted(partitions):
-        asked.setdefault((tp.broker_id, tp.topic, tp.store), partitions[tp])
-    which = options.read_priority if priority is None else priority
-    found: dict[BrokerPartition, Bounds] = {}
-    deadline = Deadline.after_ms(options.operation_timeout_ms)
-    stores = list(asked.values())
-    for at in range(0, len(stores), MOST_AT_ONCE):
-        some = stores[at : at + MOST_AT_ONCE]
-        retrying(lambda some=some: _probe(client, options, some, found, which), deadline=deadline)  # type: ignore[misc]
-    return {tp: found[asked[tp.broker_id, tp.topic, tp.store]] for tp in partitions}
-
-
-def _probe(
-    client: TubeMQClient,
-    options: TubeMQOptions,
-    stores: Sequence[BrokerPartition],
-    found: dict[BrokerPartition, Bounds],
-    priority: int,
-) -> None:
-    """Registers at 0, which the broker moves to the first offset it has, and leaves again."""
-    for number in range(MOST_GROUPS):
-        group = reading_group(options, number)
-        consumers = [
-            client.consumer(one, client_id=unique_client_id(group), group=group) for one in stores if one not in found
-        ]
-        answers = [consumer.register(curr_offset=0, qry_priority_id=priority) for consumer in consumers]
-        left = []
-        is_occupied = False
-        try:
-            for consumer, answer in zip(consumers, answers, strict=True):
-                try:
-                    response = client.wait(answer, f"register of {consumer.partition}")
-                except BrokerError as error:
-                    if error.code != PARTITION_OCCUPIED:
-                        raise with_names_to_authorize(error, options) from error
-                    is_occupied = True
-                else:
-                    left.append(consumer.unregister(commit=False))
-                    found[consumer.partition] = Bounds(response.curr_offset, response.max_offset)
-        finally:
-            for farewell in left:
-                with contextlib.suppress(BrokerError):
-                    client.wait(farewell, "unregister")
-        if not is_occupied:
-            return
-    msg = f"tubemq: {MOST_GROUPS} readers have the partitions already"
-    raise ResourceBusyError(msg)

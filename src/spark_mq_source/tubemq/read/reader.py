@@ -24,19 +24,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
-    AuthorizationError,
     BrokerError,
     CorruptMessageError,
     DataLossError,
     MQSourceError,
     RemoteProtocolError,
     RequestTimeoutError,
-    ResourceBusyError,
     ServiceNotReadyError,
 )
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.stopwatch import waiting
-from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.client.client import TubeMQClient
+from spark_mq_source.tubemq.client.reading_groups import register_anywhere
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.offsets import TopicPartition
 from spark_mq_source.tubemq.options import WITH_MEMORY, OnCorrupt
@@ -51,9 +50,7 @@ from spark_mq_source.tubemq.protocol.commands import (
     RegisterPartitionResponse,
 )
 from spark_mq_source.tubemq.protocol.error_codes import (
-    CONSUME_GROUP_FORBIDDEN,
     DUPLICATE_PARTITION,
-    PARTITION_OCCUPIED,
     SERVER_CONSUME_SPEED_LIMIT,
 )
 
@@ -62,12 +59,9 @@ if TYPE_CHECKING:
 
     from spark_mq_source.tubemq.options import TubeMQOptions
 
-__all__ = ["TubeMQRange", "read_range", "reading_group", "register_anywhere", "with_names_to_authorize"]
+__all__ = ["TubeMQRange", "read_range"]
 
 logger = logging.getLogger(__name__)
-
-MOST_GROUPS: Final = 100
-"""Readers of one partition at once; each leaves a group's name on the broker."""
 
 LONGEST_LIMIT_MS: Final = 10_000
 """How long flow control is obeyed before it is asked again."""
@@ -129,57 +123,6 @@ def read_range(
             yield from _RangeReader(client, options, task, schema, counters or Counters()).batches()
         except MQSourceError as error:
             raise error.within(f"tubemq: reading {task}") from error
-
-
-def reading_group(options: TubeMQOptions, number: int) -> str:
-    """The group that the reader of this number reads in."""
-    return f"{options.group_name}-read-{number}"
-
-
-class Registered(NamedTuple):
-    """A partition that was taken, and what the broker said."""
-
-    consumer: PartitionConsumer
-    response: RegisterPartitionResponse
-
-
-def register_anywhere(
-    client: TubeMQClient, options: TubeMQOptions, partition: BrokerPartition, offset: int, *, priority: int
-) -> Registered:
-    """Takes a partition at an offset, in the first of our groups where nobody has it.
-
-    Raises:
-        ResourceBusyError: all are taken.
-        MQSourceError: no answer, or a refusal.
-    """
-    busy: MQSourceError | None = None
-    for number in range(MOST_GROUPS):
-        group = reading_group(options, number)
-        consumer = client.consumer(partition, client_id=unique_client_id(group), group=group)
-        try:
-            answer = consumer.register(curr_offset=offset, filters=options.filters, qry_priority_id=priority)
-            return Registered(consumer, client.wait(answer, f"register of {partition}"))
-        except BrokerError as error:
-            if error.code != PARTITION_OCCUPIED:
-                raise with_names_to_authorize(error, options) from error
-            busy = error
-    msg = f"{partition}: {MOST_GROUPS} readers have it already; {busy}"
-    raise ResourceBusyError(msg)
-
-
-def with_names_to_authorize(error: BrokerError, options: TubeMQOptions) -> BrokerError:
-    """The same error; a refusal of a reader's group says which names an administrator has to authorize.
-
-    Brokers 2.4.0 never refuse one: only masters check groups, and they are asked for the group itself.
-    """
-    if error.code != CONSUME_GROUP_FORBIDDEN:
-        return error
-    first, last = reading_group(options, 0), reading_group(options, MOST_GROUPS - 1)
-    msg = (
-        f"{error}; tasks read as {first}, or up to {last} when several read one partition, and this broker, unlike "
-        f"2.4.0, wants those names to be authorized as well"
-    )
-    return AuthorizationError(msg, code=error.code, code_name=error.code_name, broker_message=error.broker_message)
 
 
 class _Pair(NamedTuple):

@@ -26,6 +26,7 @@ from spark_mq_source.core.errors import (
     ServiceNotReadyError,
 )
 from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import ClientBalancedMember, GroupMember, TubeMQClient, unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.offsets import (
@@ -41,15 +42,7 @@ from spark_mq_source.tubemq.offsets import (
 from spark_mq_source.tubemq.options import WITH_MEMORY, Assignment, TubeMQOptions
 from spark_mq_source.tubemq.protocol.commands import BrokerPartition, ReadStatus, RegisterPartitionResponse
 from spark_mq_source.tubemq.protocol.error_codes import PARTITION_OCCUPIED
-from spark_mq_source.tubemq.read.planner import (
-    Bounds,
-    Partitions,
-    check_named,
-    fetch_bounds,
-    partitions_of,
-    resolve_offset,
-    split_ranges,
-)
+from spark_mq_source.tubemq.read.planner import check_named, resolve_offset, split_ranges
 from spark_mq_source.tubemq.read.reader import TubeMQRange
 
 __all__ = ["TubeMQStream", "share_out"]

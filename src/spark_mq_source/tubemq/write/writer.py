@@ -35,6 +35,7 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.stopwatch import waiting
+from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import ClusterMeta, ProducerMember, TubeMQClient
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY
 from spark_mq_source.tubemq.protocol import commands
@@ -45,14 +46,13 @@ from spark_mq_source.tubemq.protocol.error_codes import (
     error_for_code,
     error_for_exception,
 )
-from spark_mq_source.tubemq.read.planner import fetch_bounds, partitions_of
 
 if TYPE_CHECKING:
     from spark_mq_source.core.ports import TaskAttempt
+    from spark_mq_source.tubemq.client.bounds import Bounds, Partitions
     from spark_mq_source.tubemq.client.session import Receipt, Session
     from spark_mq_source.tubemq.offsets import TopicPartition
     from spark_mq_source.tubemq.options import TubeMQOptions
-    from spark_mq_source.tubemq.read.planner import Bounds, Partitions
 
 __all__ = ["RowEncoder", "TubeMQWriter", "write_rows"]
 

@@ -17,7 +17,6 @@ from spark_mq_source.core.errors import (
     ServiceNotReadyError,
 )
 from spark_mq_source.pulsar.client.authentication import (
-    Authentication,
     BasicAuthentication,
     TlsAuthentication,
     TokenAuthentication,
@@ -26,7 +25,7 @@ from spark_mq_source.pulsar.client.authentication import (
 from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.protocol import connection as module
 from spark_mq_source.pulsar.protocol.commands import Command, decode_command, encode_command
-from spark_mq_source.pulsar.protocol.connection import ConnectionState, PulsarConnection
+from spark_mq_source.pulsar.protocol.connection import Authentication, ConnectionState, PulsarConnection
 from spark_mq_source.pulsar.protocol.wire import take_frame
 from tests.vectors import pulsar_frames
 

@@ -1,0 +1,72 @@
+"""The groups that tasks read in: ``GROUP-read-0``, ``GROUP-read-1``, ..., so that nobody competes with anybody.
+
+A partition has one reader a group, and one that ended without a word is kept for 30 s (broker 2.4.0). A task that reads,
+or asks for bounds, takes the first of these groups in which the partition is free.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from spark_mq_source.core.errors import AuthorizationError, BrokerError, MQSourceError, ResourceBusyError
+from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.client.session import PartitionConsumer
+from spark_mq_source.tubemq.options import TubeMQOptions
+from spark_mq_source.tubemq.protocol.commands import BrokerPartition, RegisterPartitionResponse
+from spark_mq_source.tubemq.protocol.error_codes import CONSUME_GROUP_FORBIDDEN, PARTITION_OCCUPIED
+
+__all__ = ["MOST_GROUPS", "Registered", "reading_group", "register_anywhere", "with_names_to_authorize"]
+
+MOST_GROUPS: Final = 100
+"""Readers of one partition at once; each leaves a group's name on the broker."""
+
+
+def reading_group(options: TubeMQOptions, number: int) -> str:
+    """The group that the reader of this number reads in."""
+    return f"{options.group_name}-read-{number}"
+
+
+class Registered(NamedTuple):
+    """A partition that was taken, and what the broker said."""
+
+    consumer: PartitionConsumer
+    response: RegisterPartitionResponse
+
+
+def register_anywhere(
+    client: TubeMQClient, options: TubeMQOptions, partition: BrokerPartition, offset: int, *, priority: int
+) -> Registered:
+    """Takes a partition at an offset, in the first of our groups where nobody has it.
+
+    Raises:
+        ResourceBusyError: all are taken.
+        MQSourceError: no answer, or a refusal.
+    """
+    busy: MQSourceError | None = None
+    for number in range(MOST_GROUPS):
+        group = reading_group(options, number)
+        consumer = client.consumer(partition, client_id=unique_client_id(group), group=group)
+        try:
+            answer = consumer.register(curr_offset=offset, filters=options.filters, qry_priority_id=priority)
+            return Registered(consumer, client.wait(answer, f"register of {partition}"))
+        except BrokerError as error:
+            if error.code != PARTITION_OCCUPIED:
+                raise with_names_to_authorize(error, options) from error
+            busy = error
+    msg = f"{partition}: {MOST_GROUPS} readers have it already; {busy}"
+    raise ResourceBusyError(msg)
+
+
+def with_names_to_authorize(error: BrokerError, options: TubeMQOptions) -> BrokerError:
+    """The same error; a refusal of a reader's group says which names an administrator has to authorize.
+
+    Brokers 2.4.0 never refuse one: only masters check groups, and they are asked for the group itself.
+    """
+    if error.code != CONSUME_GROUP_FORBIDDEN:
+        return error
+    first, last = reading_group(options, 0), reading_group(options, MOST_GROUPS - 1)
+    msg = (
+        f"{error}; tasks read as {first}, or up to {last} when several read one partition, and this broker, unlike "
+        f"2.4.0, wants those names to be authorized as well"
+    )
+    return AuthorizationError(msg, code=error.code, code_name=error.code_name, broker_message=error.broker_message)
