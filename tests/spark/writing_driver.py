@@ -22,8 +22,8 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from dev.pulsar_admin import PulsarAdmin
+from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.spark.base import MQDataSource
-from spark_mq_source.spark.pulsar import PulsarFormat
 from tests.spark.streams import NAME
 
 if TYPE_CHECKING:

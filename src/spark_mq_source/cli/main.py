@@ -41,9 +41,9 @@ app = typer.Typer(
 )
 
 FORMATS: Final[Mapping[str, tuple[str, str]]] = {
-    "pulsar-native": ("spark_mq_source.spark.pulsar", "PulsarFormat"),
-    "tubemq": ("spark_mq_source.spark.tubemq", "TubeMQFormat"),
-    "nsq": ("spark_mq_source.spark.nsq", "NsqFormat"),
+    "pulsar-native": ("spark_mq_source.pulsar.format", "PulsarFormat"),
+    "tubemq": ("spark_mq_source.tubemq.format", "TubeMQFormat"),
+    "nsq": ("spark_mq_source.nsq.format", "NsqFormat"),
 }
 """Where each format is; one is loaded when it is asked for."""
 

@@ -111,11 +111,12 @@ class BatchFormat(Protocol[OptionsT, RangeT]):
         """The work of one batch read, one range a task (driver)."""
 
     def read(
-        self, options: OptionsT, task: RangeT, schema: pa.Schema, counters: Counters | None = None
+        self, options: OptionsT, task: RangeT, schema: pa.Schema, counters: Counters | None = None, *, tries: int = 0
     ) -> Iterator[pa.RecordBatch]:
         """The rows of one range, in order, as batches of `schema` (executor).
 
-        `counters` get what only the reader knows: all but rows and work.
+        `counters` get what only the reader knows: all but rows and work. `tries` is how many attempts at this task
+        Spark has begun before.
         """
 
 
@@ -204,6 +205,9 @@ class WriteFormat(Protocol[OptionsT, ReportT]):
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> OptionsT:
         """The format's options dataclass, for rows of these columns. Raises OptionError with all problems at once."""
+
+    def fit(self, options: OptionsT, schema: pa.Schema) -> OptionsT:
+        """The options for rows of these types. Raises OptionError where such rows cannot be written with them."""
 
     def write(
         self,

@@ -147,7 +147,7 @@ class MQDataSource(DataSource):
     def _write_options(self, schema: StructType) -> Any:  # noqa: ANN401 - the format's own
         options = self.format.parse_write_options(self.options, schema.names)
         check_write_columns(self.format, schema)
-        return options
+        return self.format.fit(options, arrow_schema(schema))
 
 
 class MQBatchReader(DataSourceReader, Generic[OptionsT, RangeT]):
@@ -249,8 +249,9 @@ def _read(
     format_: BatchFormat[OptionsT, RangeT], options: OptionsT, task: RangeT, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     leave_modules_uncollected()
-    counters = Counters()
-    return logged_read(format_.name, task, format_.read(options, task, schema, counters), counters)
+    counters, context = Counters(), TaskContext.get()
+    tries = 0 if context is None else context.attemptNumber()
+    return logged_read(format_.name, task, format_.read(options, task, schema, counters, tries=tries), counters)
 
 
 class _Writing(Generic[OptionsT, ReportT]):

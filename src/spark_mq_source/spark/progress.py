@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from spark_mq_source.nsq.offsets import count_lag as count_nsq_lag
-from spark_mq_source.pulsar.offsets import count_lag as count_pulsar_lag
+from spark_mq_source.nsq.format import NsqFormat
+from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
-from spark_mq_source.tubemq.offsets import count_lag as count_tubemq_lag
+from spark_mq_source.tubemq.format import TubeMQFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,7 +38,7 @@ __all__ = ["ProgressListener", "TriggerProgress", "observe_delay", "triggers_of"
 DELAY: Final = "spark_mq_source_delay"
 """The name of what `observe_delay` observes."""
 
-_LAGS: Final = (count_nsq_lag, count_tubemq_lag, count_pulsar_lag)
+_FORMATS: Final = (NsqFormat, TubeMQFormat, PulsarFormat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +168,9 @@ def _lags(source: Mapping[str, Any]) -> Iterable[Lag]:
     if not HAS_ADMISSION_CONTROL:
         return ()  # what is called the newest offset is where the trigger ends
     read, newest = source.get("endOffset"), source.get("latestOffset")
-    for count in _LAGS:
+    for format_ in _FORMATS:
         try:
-            return count(read, newest, source.get("numInputRows") or 0)
+            return format_.count_lag(read, newest, source.get("numInputRows") or 0)
         except ValueError:
             continue  # of another format, or Spark says nothing
     return ()

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, StorageError, TopicNotFoundError
-from spark_mq_source.spark.nsq import NsqFormat
+from spark_mq_source.nsq.format import NsqFormat
 from tests.simulation import clockwork, spark
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, common_faults
 from tests.simulation.nsq import files

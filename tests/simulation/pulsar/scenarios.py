@@ -17,11 +17,11 @@ from spark_mq_source.core.errors import (
     ResourceBusyError,
     ServiceNotReadyError,
 )
+from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.read.stream import offsets_from_json
 from spark_mq_source.pulsar.write.transactions import Transaction
 from spark_mq_source.pulsar.write.writer import WriteReport
-from spark_mq_source.spark.pulsar import PulsarFormat
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, common_faults
 from tests.simulation.pulsar import oracle
 from tests.simulation.pulsar.broker import Cluster

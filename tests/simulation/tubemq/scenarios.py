@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_mq_source.core.errors import DataLossError, MQSourceError
-from spark_mq_source.spark.tubemq import TubeMQFormat
+from spark_mq_source.tubemq.format import TubeMQFormat
 from spark_mq_source.tubemq.offsets import TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.read.reader import TubeMQRange

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ import spark_mq_source
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.core.ports import Predicate, TaskAttempt
+from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.read.reader import PulsarRange
@@ -46,7 +48,7 @@ from spark_mq_source.spark.base import (
     MQPushdownReader,
     check_columns,
 )
-from spark_mq_source.spark.pulsar import PulsarFormat, PulsarNativeDataSource
+from spark_mq_source.spark.pulsar import PulsarNativeDataSource
 
 MESSAGE_ID = StructType(
     [
@@ -85,8 +87,9 @@ class ListFormat:
         return [*range(options.rows), *predicates]
 
     def read(
-        self, options: ListOptions, task: int, schema: pa.Schema, counters: Counters | None = None
+        self, options: ListOptions, task: int, schema: pa.Schema, counters: Counters | None = None, *, tries: int = 0
     ) -> Iterator[pa.RecordBatch]:
+        self.tries = tries
         yield pa.RecordBatch.from_pydict({"n": [task]}, schema=schema)
 
     write_columns: Mapping[str, Sequence[str]] = {"value": ("string",)}
@@ -95,6 +98,9 @@ class ListFormat:
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> ListOptions:
         return ListOptions(len(columns))
+
+    def fit(self, options: ListOptions, schema: pa.Schema) -> ListOptions:
+        return options
 
     def write(
         self,
@@ -230,6 +236,15 @@ def test_reader_plans_one_partition_a_range_and_reads_them() -> None:
     assert [batch.to_pydict() for partition in partitions for batch in reader.read(partition)] == [
         {"n": [n]} for n in range(3)
     ]
+
+
+def test_reader_says_how_often_a_task_was_begun_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = ListDataSource({"rows": "1"}).reader(schema_of(n=LongType()))
+    list(reader.read(MQPartition(0)))
+    assert ListDataSource.format.tries == 0
+    monkeypatch.setattr(base.TaskContext, "get", lambda: SimpleNamespace(attemptNumber=lambda: 2))
+    list(reader.read(MQPartition(0)))
+    assert ListDataSource.format.tries == 2
 
 
 def test_reader_reads_nothing_of_the_partition_that_spark_makes_up() -> None:

@@ -1,7 +1,7 @@
 """The groups that tasks read in: ``GROUP-read-0``, ``GROUP-read-1``, ..., so that nobody competes with anybody.
 
-A partition has one reader a group, and one that ended without a word is kept for 30 s (broker 2.4.0). A task that reads,
-or asks for bounds, takes the first of these groups in which the partition is free.
+A partition has one reader a group, and one that ended without a word is kept for 30 s (broker 2.4.0). A task that
+reads, or asks for bounds, takes the first of these groups in which the partition is free.
 """
 
 from __future__ import annotations

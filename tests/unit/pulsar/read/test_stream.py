@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import DataLossError, OptionError
 from spark_mq_source.core.options import STREAM
+from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read.limits import share_out
 from spark_mq_source.pulsar.read.stream import PulsarStream, offsets_from_json, offsets_to_json
 from spark_mq_source.spark.base import MQStreamReader
-from spark_mq_source.spark.pulsar import PulsarFormat
 
 TOPIC = "persistent://public/default/t"
 

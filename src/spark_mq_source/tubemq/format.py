@@ -1,0 +1,74 @@
+"""`tubemq`, as Spark and the command line see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_mq_source.core.base_format import BaseFormat
+from spark_mq_source.tubemq.inspector import TubeMQInspector
+from spark_mq_source.tubemq.offsets import count_lag
+from spark_mq_source.tubemq.options import TubeMQOptions
+from spark_mq_source.tubemq.payload.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
+from spark_mq_source.tubemq.read.planner import plan_batch
+from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
+from spark_mq_source.tubemq.read.stream import TubeMQStream
+from spark_mq_source.tubemq.write.writer import write_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from spark_mq_source.core.counters import Counters
+    from spark_mq_source.core.ports import Predicate, TaskAttempt
+
+
+__all__ = ["TubeMQFormat"]
+
+
+class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, int]):
+    """Apache InLong TubeMQ, as `core.ports.Format` wants it: the door to everything in this folder."""
+
+    name = "tubemq"
+    columns = COLUMNS
+    default_columns = DEFAULT_COLUMNS
+    write_columns = WRITE_COLUMNS
+    required_write_columns = REQUIRED_WRITE_COLUMNS
+    options_type = TubeMQOptions
+    count_lag = staticmethod(count_lag)
+
+    def plan(self, options: TubeMQOptions, predicates: Sequence[Predicate]) -> Sequence[TubeMQRange]:
+        """See `plan_batch`."""
+        del predicates
+        return plan_batch(options)
+
+    def read(
+        self,
+        options: TubeMQOptions,
+        task: TubeMQRange,
+        schema: pa.Schema,
+        counters: Counters | None = None,
+        *,
+        tries: int = 0,
+    ) -> Iterator[pa.RecordBatch]:
+        """See `read_range`; any number of attempts read the same."""
+        del tries
+        return read_range(options, task, schema, counters)
+
+    def write(
+        self,
+        options: TubeMQOptions,
+        batches: Iterator[pa.RecordBatch],
+        attempt: TaskAttempt,
+        counters: Counters | None = None,
+    ) -> int:
+        """See `write_rows`."""
+        return write_rows(options, batches, attempt, counters)
+
+    def open_stream(self, options: TubeMQOptions) -> TubeMQStream:
+        """See `TubeMQStream`."""
+        return TubeMQStream(options)
+
+    def open_inspector(self, options: TubeMQOptions) -> TubeMQInspector:
+        """See `TubeMQInspector`."""
+        return TubeMQInspector(options)

@@ -1,0 +1,33 @@
+"""What a task of nsq refuses before it reads."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import DataLossError
+from spark_mq_source.nsq.client.client import Nsqd
+from spark_mq_source.nsq.format import NsqFormat
+from spark_mq_source.nsq.read.reader import NsqRange
+
+NSQD = Nsqd("h:4150", "h", 4150, None)
+SCHEMA = pa.schema([("value", pa.binary())])
+
+
+def begin(task: NsqRange, *, tries: int, **more: str) -> None:
+    """Asks for the rows, of which none is taken."""
+    given = {"nsqdtcpaddresses": "h", "topic": "t", "channel": "c", "maxrows": "5"} | more
+    format_ = NsqFormat()
+    format_.read(format_.parse_options(given), task, SCHEMA, tries=tries)
+
+
+def test_a_drain_is_not_done_over():
+    begin(NsqRange(NSQD), tries=0)
+    text = "nsq topic t, channel c, nsqd h:4150: attempt 2 at a read without walDir: .* set walDir and runId"
+    with pytest.raises(DataLossError, match=text):
+        begin(NsqRange(NSQD), tries=1)
+
+
+def test_what_loses_nothing_is_done_over():
+    begin(NsqRange(NSQD), tries=1, ackmode="requeue")
+    begin(NsqRange(NSQD, folder="run-r"), tries=1, waldir="/w", runid="r")
