@@ -11,7 +11,7 @@ PROTOCOLS ?=
 BIN := .venv/bin
 OLDEST_BIN := .venv-oldest/bin
 NATIVE_SOURCES := $(wildcard $(addprefix src/spark_mq_source/*/payload/,_*_native.py _*_native.pxd *.h))
-BOOTSTRAP := dev/bootstrap.py
+BOOTSTRAP := tools/bootstrap.py
 # The tools of the compatibility environment, kept as new as in dev.txt.
 OLDEST_TOOLS := ^(pytest|pytest-timeout|hypothesis|cython|setuptools|pulsar-client|cryptography)==
 
@@ -61,7 +61,7 @@ demo: setup ## Publish 336,776 flights to a real Pulsar with Spark; read them as
 
 .PHONY: test
 test: setup setup-oldest ## Run all tests, and the Spark-facing ones on the oldest supported pyspark too, two parts at a time
-	$(BIN)/python -m dev.run_tests $(PYTEST_FLAGS)
+	$(BIN)/python -m tools.run_tests $(PYTEST_FLAGS)
 
 .PHONY: simulate
 simulate: setup ## Explore the guarantees in simulated worlds: SEEDS=100000 fresh seeds a protocol, on all cores (PROTOCOLS="pulsar nsq")
@@ -96,8 +96,8 @@ check: setup ## ruff, mypy --strict, import-linter, codespell, drift of the READ
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
-	$(BIN)/python -m dev.readme --check
-	$(BIN)/python -m dev.generate_proto --check
+	$(BIN)/python -m tools.readme --check
+	$(BIN)/python -m tools.generate_proto --check
 
 .PHONY: format
 format: setup ## Let ruff format the code and repair what it can
@@ -110,11 +110,11 @@ bench: setup ## Measure against the null source, pulsar-client and the Java clie
 
 .PHONY: brokers
 brokers: setup ## Start real brokers in the background on their usual ports
-	$(BIN)/python -m dev.brokers start
+	$(BIN)/python -m brokers start
 
 .PHONY: brokers-stop
 brokers-stop: setup ## Stop the brokers that `make brokers` started
-	$(BIN)/python -m dev.brokers stop
+	$(BIN)/python -m brokers stop
 
 .PHONY: lock
 lock: setup ## Write requirements/*.txt anew: the newest versions, and the lowest that the ranges allow

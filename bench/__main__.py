@@ -36,7 +36,7 @@ from bench.readers import CONTENDERS, JVM, Case, spark_session, warm_broker, war
 from bench.report import CaseResult, Results, StreamResult, describe_machine
 from bench.stream import CATCH_UP_MESSAGES, TRIGGERS, measure_stream
 from bench.writers import WRITERS, WRITTEN_MESSAGES, WriteCase, warm_broker_up, warm_up_writers
-from dev.pulsar_broker import VERSION, PulsarStandalone
+from brokers.pulsar import VERSION, PulsarStandalone
 
 HERE = Path(__file__).resolve().parent
 

@@ -37,8 +37,8 @@ import pyarrow as pa
 from bench.publish import make_values
 from bench.readers import ROOT, VALUE_ONLY, spark_session
 from bench.report import describe_machine, replaced, runs
-from dev.nsq_broker import NsqdProcess, nsqd_on_path, wait_until_answering
-from dev.processes import ManagedProcess, free_ports
+from brokers.nsq import NsqdProcess, nsqd_on_path, wait_until_answering
+from brokers.processes import ManagedProcess, free_ports
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.nsq.options import NsqOptions

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dev.pulsar_admin import CONFLICT, AdminError, PulsarAdmin
-from dev.raw_connection import RawConnection
+from brokers.pulsar_admin import CONFLICT, AdminError, PulsarAdmin
 from spark_mq_source.pulsar.payload.messages import EntryEncoder, open_rows
 from spark_mq_source.pulsar.protocol import commands
+from tests.vectors.raw_connection import RawConnection
 
 __all__ = [
     "NAMESPACE",

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from bench.publish import Workload
 from bench.sources import MeasuredSource, NullSource
-from dev.pulsar_broker import distribution, program_environment
+from brokers.pulsar import distribution, program_environment
 from spark_mq_source.core.options import READ
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read.planner import plan_batch

@@ -36,8 +36,8 @@ import pyarrow as pa
 from bench.publish import make_values
 from bench.readers import ROOT, VALUE_ONLY, spark_session
 from bench.report import describe_machine, replaced, runs
-from dev.tubemq_admin import Topic
-from dev.tubemq_servers import VERSION, TubeCluster, distribution
+from brokers.tubemq import VERSION, TubeCluster, distribution
+from brokers.tubemq_admin import Topic
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.spark.tubemq import TubeMQDataSource

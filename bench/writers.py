@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from bench.publish import NAMESPACE, Workload, create_topic, make_values, publish
 from bench.readers import JVM, ROOT, VALUE_ONLY, perf_rate
-from dev.pulsar_admin import PulsarAdmin
-from dev.pulsar_broker import distribution, program_environment
+from brokers.pulsar import distribution, program_environment
+from brokers.pulsar_admin import PulsarAdmin
 from spark_mq_source.pulsar.options import PulsarOptions
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from brokers.pulsar import PulsarStandalone
 from demo.data import FLIGHT_COLUMNS, DelayTotals, Flight, compare, data_file, read_flights, unpack_flights
 from demo.live import replay_and_compare
 from demo.nsq import alert_and_count
 from demo.official import read_all
 from demo.say import say
 from demo.tubemq import pass_on_and_count
-from dev.pulsar_broker import PulsarStandalone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,10 +16,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from brokers.pulsar import PulsarStandalone
 from demo.data import FLIGHT_COLUMNS, DelayTotals, Flight, compare
 from demo.official import Publisher
 from demo.say import say
-from dev.pulsar_broker import PulsarStandalone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,8 @@ from collections import Counter
 from types import TracebackType
 from typing import Any, Self
 
+from brokers.pulsar import PulsarStandalone
 from demo.data import Flight
-from dev.pulsar_broker import PulsarStandalone
 
 __all__ = ["Publisher", "read_all"]
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from brokers.tubemq import TubeCluster
+from brokers.tubemq_admin import Topic
 from demo.data import FLIGHT_COLUMNS, Flight
 from demo.say import say
-from dev.tubemq_admin import Topic
-from dev.tubemq_servers import TubeCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,8 +9,8 @@ from importlib.metadata import version
 import pytest
 from hypothesis import HealthCheck, settings
 
-from dev.nsq_broker import nsqd_on_path
-from dev.pulsar_broker import VERSION as PULSAR_VERSION
+from brokers.nsq import nsqd_on_path
+from brokers.pulsar import VERSION as PULSAR_VERSION
 
 pytest_plugins = ["tests.fix_brokers", "tests.fix_tubemq", "tests.fix_net", "tests.fix_s3", "tests.fix_spark"]
 

@@ -16,9 +16,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from dev.nsq_broker import NsqdProcess, NsqlookupdProcess, nsqd_on_path
-from dev.pulsar_admin import TEST_NAMESPACE, PulsarAdmin
-from dev.pulsar_broker import PulsarStandalone, wait_until_ready
+from brokers.nsq import NsqdProcess, NsqlookupdProcess, nsqd_on_path
+from brokers.pulsar import PulsarStandalone, wait_until_ready
+from brokers.pulsar_admin import TEST_NAMESPACE, PulsarAdmin
 from spark_mq_source.testing import NsqBroker, NsqLookupd
 
 _serial = itertools.count()

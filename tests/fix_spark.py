@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dev.processes import ManagedProcess, free_ports, log_tail
+from brokers.processes import ManagedProcess, free_ports, log_tail
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dev.tubemq_admin import AdminError, Topic, TubeAdmin
-from dev.tubemq_servers import TubeCluster
+from brokers.tubemq import TubeCluster
+from brokers.tubemq_admin import AdminError, Topic, TubeAdmin
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 
 _serial = itertools.count()
@@ -163,6 +163,6 @@ def _tubemq_secure_session(
 def tubemq_secure(_tubemq_secure_session: TubeUnderTest) -> TubeUnderTest:
     """A cluster with mutual TLS, visit tokens and authentication; its topics have 3 partitions on its one broker.
 
-    `tubemq_secure.cluster.credentials` has the certificates, `dev.tubemq_servers` the user and the password.
+    `tubemq_secure.cluster.credentials` has the certificates, `brokers.tubemq` the user and the password.
     """
     return _tubemq_secure_session

@@ -14,10 +14,10 @@ from typing import Any
 import nbformat
 import pytest
 
-from dev.notebooks import NOTEBOOKS
 from tests.fix_brokers import PulsarUnderTest, start_nsq
 from tests.fix_spark import spark_environment
 from tests.fix_tubemq import TubeUnderTest
+from tools.notebooks import NOTEBOOKS
 
 TIMEOUT_S = 280
 MOST_BYTES = 150_000
@@ -44,7 +44,7 @@ def shown(cell: Any) -> list[object]:
 def run(path: Path, folder: Path, **addresses: str) -> None:
     """Runs a notebook in a process of its own, and compares what it shows with what is kept."""
     done = subprocess.run(
-        [sys.executable, "-m", "dev.notebooks", "--into", str(folder), str(path)],
+        [sys.executable, "-m", "tools.notebooks", "--into", str(folder), str(path)],
         env=os.environ | spark_environment() | addresses,
         cwd=ROOT,
         capture_output=True,

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from dev import brokers, pulsar_broker
+from brokers import background as brokers
+from brokers import pulsar as pulsar_broker
 from tests.packaging.conftest import ROOT
 
 FILE = ROOT / "docker-compose.yml"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.dataset as ds
 
-from dev.processes import ManagedProcess, log_tail
+from brokers.processes import ManagedProcess, log_tail
 from spark_mq_source.pulsar.offsets import Position
 from tests.fix_spark import spark_environment
 from tests.spark.formats import MESSAGE_ID, PulsarFeed

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dev.pulsar_broker import PulsarStandalone
+from brokers.pulsar import PulsarStandalone
 from spark_mq_source.pulsar.offsets import EARLIEST
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
 from tests.fix_brokers import PulsarUnderTest, _start, _under_test

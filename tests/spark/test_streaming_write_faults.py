@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dev.processes import ManagedProcess, log_tail
+from brokers.processes import ManagedProcess, log_tail
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.write.transactions import Transaction, abort_transactions

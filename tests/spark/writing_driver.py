@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from dev.pulsar_admin import PulsarAdmin
+from brokers.pulsar_admin import PulsarAdmin
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.spark.base import MQDataSource
 from tests.spark.streams import NAME

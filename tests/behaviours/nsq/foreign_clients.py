@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dev.cache import artifact_with_dependencies, cache_folder, exclusive
+from brokers.cache import artifact_with_dependencies, cache_folder, exclusive
 from tests.fix_brokers import NsqUnderTest
 
 TESTS = Path(__file__).resolve().parents[2]

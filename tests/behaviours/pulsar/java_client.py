@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dev.pulsar_broker import distribution
+from brokers.pulsar import distribution
 from tests.fix_brokers import PulsarUnderTest
 from tests.java_program import JavaProgram
 

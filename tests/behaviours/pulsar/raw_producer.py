@@ -14,8 +14,8 @@ from typing import Self
 
 import crc32c
 
-from dev.raw_connection import RawConnection
 from spark_mq_source.pulsar.protocol.commands import Send, SendReceipt
+from tests.vectors.raw_connection import RawConnection
 
 
 class RawProducer:

@@ -21,7 +21,7 @@ from typing import Any
 import pulsar as official
 import pyarrow as pa
 
-from dev.pulsar_admin import PulsarAdmin
+from brokers.pulsar_admin import PulsarAdmin
 from spark_mq_source.core.errors import MQSourceError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt

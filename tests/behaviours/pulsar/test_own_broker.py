@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dev.pulsar_broker import PulsarStandalone
+from brokers.pulsar import PulsarStandalone
 from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch
 from tests.fix_brokers import _start, _under_test

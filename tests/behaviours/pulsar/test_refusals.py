@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dev.credentials import BASIC_PASSWORD, BASIC_USER
+from brokers.credentials import BASIC_PASSWORD, BASIC_USER
 from spark_mq_source.core.errors import (
     AuthenticationError,
     AuthorizationError,

@@ -14,7 +14,7 @@ from types import ModuleType
 import pyarrow as pa
 import pytest
 
-from dev.credentials import BASIC_PASSWORD, BASIC_USER, Credentials
+from brokers.credentials import BASIC_PASSWORD, BASIC_USER, Credentials
 from spark_mq_source.core.errors import AuthenticationError, AuthorizationError, MQSourceError
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.client import oauth2

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dev.pulsar_broker import PulsarStandalone
+from brokers.pulsar import PulsarStandalone
 from tests.behaviours.pulsar.storm import KINDS, storms
 from tests.fix_brokers import PulsarUnderTest, _start, _under_test
 

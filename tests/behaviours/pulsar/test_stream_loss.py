@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dev.pulsar_broker import PulsarStandalone
+from brokers.pulsar import PulsarStandalone
 from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.pulsar.offsets import Position
 from tests.behaviours.formats import PulsarFormat, read_tasks

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dev.pulsar_broker import PulsarStandalone
+from brokers.pulsar import PulsarStandalone
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import DeliveryGuarantee, PulsarOptions

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dev.tubemq_servers import AUTH_PASSWORD, AUTH_USER
+from brokers.tubemq import AUTH_PASSWORD, AUTH_USER
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.options import TubeMQOptions

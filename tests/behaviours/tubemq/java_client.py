@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from dev.tubemq_servers import TubeCluster, distribution
+from brokers.tubemq import TubeCluster, distribution
 from tests.java_program import JavaProgram
 
 PATIENCE_S = 60.0

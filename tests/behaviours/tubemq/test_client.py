@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from dev.tubemq_admin import AdminError
+from brokers.tubemq_admin import AdminError
 from spark_mq_source.core.errors import (
     AuthenticationError,
     AuthorizationError,

@@ -22,8 +22,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dev.tubemq_admin import Topic
-from dev.tubemq_servers import TubeCluster
+from brokers.tubemq import TubeCluster
+from brokers.tubemq_admin import Topic
 from spark_mq_source.core.errors import BrokerError, ConnectionLostError, DataLossError
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.net.retry import Deadline, retrying

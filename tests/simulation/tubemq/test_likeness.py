@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from dev.tubemq_admin import Topic as RealTopic
-from dev.tubemq_servers import TubeCluster
+from brokers.tubemq import TubeCluster
+from brokers.tubemq_admin import Topic as RealTopic
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY, TubeMQOptions

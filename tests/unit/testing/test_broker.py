@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dev.credentials import Credentials, make_credentials
+from brokers.credentials import Credentials, make_credentials
 from spark_mq_source.testing import Authorization, AuthorizedClient, AuthRequest
 from tests.behaviours.nsq.conftest import RawClient
 from tests.fix_brokers import NsqUnderTest, start_nsq, wait_until

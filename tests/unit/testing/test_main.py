@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dev.nsq_broker import wait_until_answering
-from dev.processes import ManagedProcess, free_ports
+from brokers.nsq import wait_until_answering
+from brokers.processes import ManagedProcess, free_ports
 from spark_mq_source.testing import NsqBroker, NsqSettings
 from spark_mq_source.testing.__main__ import main
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from dev.credentials import make_credentials
+from brokers.credentials import make_credentials
 from spark_mq_source.core.errors import AuthenticationError, MQSourceError, TransportError
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.pulsar.client import oauth2

@@ -1,6 +1,6 @@
 """Runs one program, and ends it with everything it started as soon as whoever asked for it is gone.
 
-    python -I dev/supervise.py PROGRAM ARGUMENT...
+    python -I brokers/supervise.py PROGRAM ARGUMENT...
 
 Standard input is the leash: when it closes (the owner ended, however rudely) the program's process group is killed.
 The first line of standard output is the program's process id, which is its group's id; the program itself writes to

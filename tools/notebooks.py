@@ -1,6 +1,6 @@
 """Runs the notebooks against the brokers that the environment names (by default those of `make brokers`).
 
-    python -m dev.notebooks [--into FOLDER] [NOTEBOOK ...]
+    python -m tools.notebooks [--into FOLDER] [NOTEBOOK ...]
 
 What they show is kept in them, without what a machine says of itself. Each runs in a kernel and a folder of its own.
 """

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m dev.record_vectors [group ...]
+    python -m tests.vectors.record_pulsar [group ...]
 
 Writes `tests/vectors/pulsar/recorded-*.jsonl`, one file a group of cases, with the brokers and clients of the README
 there. Takes some six minutes: brokers are started and stopped for it. Ids, times and ports differ from one recording to
@@ -28,9 +28,9 @@ from typing import Any, Self
 import pulsar
 from google.protobuf import text_format
 
-from dev.processes import ManagedProcess, free_ports, log_tail
-from dev.pulsar_admin import AdminError, PulsarAdmin
-from dev.pulsar_broker import Ports, PulsarStandalone, distribution, program_environment
+from brokers.processes import ManagedProcess, free_ports, log_tail
+from brokers.pulsar import Ports, PulsarStandalone, distribution, program_environment
+from brokers.pulsar_admin import AdminError, PulsarAdmin
 from spark_mq_source.pulsar.protocol import _pb
 from spark_mq_source.pulsar.protocol.wire import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
 from tests.behaviours.pulsar.java_client import JavaClient
@@ -134,7 +134,7 @@ def describe_body(frame: bytes) -> str:
 
 
 @contextlib.contextmanager
-def official_client(service_url: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - pulsar.Client's own
+def official_client(service_url: str, **options: Any) -> Iterator[Any]:
     """pulsar-client (C++), closed at the end."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     client = pulsar.Client(service_url, logger=logger, **options)
@@ -160,7 +160,7 @@ class Recorder:
             cases.append(case)
         return cases
 
-    def produce_java(self, service_url: str, topic: str, messages: list[Any], **how: Any) -> None:  # noqa: ANN401
+    def produce_java(self, service_url: str, topic: str, messages: list[Any], **how: Any) -> None:
         """Publishes with the Java client."""
         under_test = PulsarUnderTest(service_url, self.broker.admin_url, self.broker.admin)
         self.java.produce(under_test, topic, messages, **how)
@@ -304,7 +304,7 @@ class Recorder:
             case.wait_for_frames("TOPIC_MIGRATED")
 
 
-def produce_batch(client: Any, topic: str) -> None:  # noqa: ANN401 - pulsar.Client
+def produce_batch(client: Any, topic: str) -> None:
     """A batch of three."""
     producer = client.create_producer(
         topic, batching_enabled=True, batching_max_messages=3, batching_max_publish_delay_ms=60_000
@@ -510,7 +510,9 @@ def write_recording(group: str, cases: Iterable[Case]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Records the groups that are asked for, or all."""
-    parser = argparse.ArgumentParser(prog="python -m dev.record_vectors", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.vectors.record_pulsar", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], default=list(GROUPS))
     groups = parser.parse_args(arguments).groups
     with tempfile.TemporaryDirectory() as name:

@@ -1,6 +1,6 @@
 """Runs the whole test suite in parts, two at a time: half of what a part does is waiting for brokers and for Spark.
 
-    python -m dev.run_tests [argument of pytest ...]
+    python -m tools.run_tests [argument of pytest ...]
 
 Each line says which part it is of; when all have ended, what pytest says of each at its end is said once more. The
 parts are tests/spark, everything else, and, in .venv-oldest, tests/spark again but for the slow ones and the faults, as

@@ -7,7 +7,7 @@ With a with block::
 
 By hand, until Ctrl-C or a signal::
 
-    python -m dev.tubemq_servers [--brokers 2] [--masters 2] [--secure] [--unbuffered] flights:1:3 delays:2:2
+    python -m brokers.tubemq [--brokers 2] [--masters 2] [--secure] [--unbuffered] flights:1:3 delays:2:2
 
 A topic is NAME[:STORES[:PARTITIONS]]. When all is ready (10 to 15 s) one line of JSON is printed: `masters`
 (what clients get), `brokers`, `admin` (web addresses) and, of a secure cluster, the files and names that clients need.
@@ -34,10 +34,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from dev.cache import artifact, unpacked_artifact
-from dev.credentials import Credentials, make_credentials
-from dev.processes import ManagedProcess, free_ports, log_tail
-from dev.tubemq_admin import MODIFY_TOKEN, AdminError, Topic, TubeAdmin
+from brokers.cache import artifact, unpacked_artifact
+from brokers.credentials import Credentials, make_credentials
+from brokers.processes import ManagedProcess, free_ports, log_tail
+from brokers.tubemq_admin import MODIFY_TOKEN, AdminError, Topic, TubeAdmin
 
 VERSION = "2.4.0"
 HOST = "127.0.0.1"
@@ -624,7 +624,7 @@ def description(cluster: TubeCluster) -> dict[str, object]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs a cluster until a signal comes."""
-    parser = argparse.ArgumentParser(prog="python -m dev.tubemq_servers", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m brokers.tubemq", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("topics", nargs="*", type=parse_topic, help="NAME[:STORES[:PARTITIONS]]")
     parser.add_argument("--masters", type=int, default=1, help="how many (default: 1)")
     parser.add_argument("--brokers", type=int, default=1, help="how many (default: 1)")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dev import brokers
-from dev.pulsar_admin import PulsarAdmin
+from brokers import background as brokers
+from brokers.pulsar_admin import PulsarAdmin
 
 
 class Started:

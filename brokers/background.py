@@ -1,6 +1,6 @@
 """Real brokers in the background, on their usual ports: `make brokers`, `make brokers-stop`.
 
-    python -m dev.brokers start | stop | status [pulsar | tubemq | nsq ...]
+    python -m brokers start | stop | status [pulsar | tubemq | nsq ...]
 
 What runs is recorded in the cache, with each process's start time, so that `stop` never ends a process that merely got
 the same number. Their data stays in the cache from one start to the next.
@@ -22,12 +22,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from dev import pulsar_broker, tubemq_servers
-from dev.cache import cache_folder, exclusive
-from dev.nsq_broker import NsqdProcess, NsqlookupdProcess, nsqd_on_path, wait_until_answering
-from dev.pulsar_broker import PulsarStandalone, wait_until_ready
-from dev.tubemq_admin import AdminError, Topic
-from dev.tubemq_servers import TubeCluster
+from brokers import pulsar as pulsar_broker
+from brokers import tubemq as tubemq_servers
+from brokers.cache import cache_folder, exclusive
+from brokers.nsq import NsqdProcess, NsqlookupdProcess, nsqd_on_path, wait_until_answering
+from brokers.pulsar import PulsarStandalone, wait_until_ready
+from brokers.tubemq import TubeCluster
+from brokers.tubemq_admin import AdminError, Topic
 
 STOP_TIMEOUT_S = 20.0
 TUBEMQ_PORTS = (2181, 8715, 8717, 8716, 8123, 8127, 8124, 8125, 8128, 8126)
@@ -264,7 +265,7 @@ def main() -> None:
         SystemExit: a broker did not start, or (status) does not run.
     """
     kinds = [make() for make in KINDS]
-    parser = argparse.ArgumentParser(prog="python -m dev.brokers", description="Real brokers in the background.")
+    parser = argparse.ArgumentParser(prog="python -m brokers", description="Real brokers in the background.")
     parser.add_argument("command", choices=["start", "stop", "status"])
     parser.add_argument("brokers", nargs="*", choices=[*(kind.name for kind in kinds), []], help="which (default: all)")
     options = parser.parse_args()

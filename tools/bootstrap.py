@@ -4,8 +4,8 @@ Runs on a bare Python, before anything is installed: standard library only. It i
 installed by pip at a pinned version; where uv cannot reach the package index (pip reads settings that uv does not,
 such as a private index in pip.conf), pip does the work, slower.
 
-    python3 dev/bootstrap.py .venv requirements/dev.txt
-    python3 dev/bootstrap.py --native .venv              # only compile the hot module again
+    python3 tools/bootstrap.py .venv requirements/dev.txt
+    python3 tools/bootstrap.py --native .venv              # only compile the hot module again
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dev.processes import ManagedProcess, free_ports
+from brokers.processes import ManagedProcess, free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 # A program that starts another one, as bin/pulsar does, and ignores the polite request to end.
@@ -62,7 +62,7 @@ def test_a_program_that_does_not_exist_is_an_error_with_its_name(tmp_path: Path)
 
 def test_killing_the_owner_ends_the_program(tmp_path: Path) -> None:
     source = (
-        "import sys, pathlib; from dev.processes import ManagedProcess\n"
+        "import sys, pathlib; from brokers.processes import ManagedProcess\n"
         f"p = ManagedProcess(['sh', '-c', {STUBBORN!r}], log=pathlib.Path({str(tmp_path / 'log')!r}), "
         f"folder=pathlib.Path({str(tmp_path)!r}))\n"
         "print(p.pid, flush=True); sys.stdin.read()"

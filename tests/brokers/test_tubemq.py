@@ -8,7 +8,7 @@ import ssl
 
 import pytest
 
-from dev.tubemq_admin import AdminError
+from brokers.tubemq_admin import AdminError
 from tests.behaviours.tubemq.java_client import Place, TubeJavaClient
 from tests.fix_tubemq import TubeUnderTest
 

@@ -1,4 +1,4 @@
-"""Fills the tables of README.md that the code knows better: ``python -m dev.readme [--check]``.
+"""Fills the tables of README.md that the code knows better: ``python -m tools.readme [--check]``.
 
 A table stands between ``<!-- options:FORMAT -->``, or ``<!-- write-options:FORMAT -->``, and ``<!-- end -->``. With
 ``--check`` nothing is written, and a table that differs from the code is an error.
@@ -51,7 +51,7 @@ def filled(text: str) -> str:
 
 def main() -> int:
     """Writes or checks README.md; the exit status is 1 where a check fails."""
-    parser = argparse.ArgumentParser(prog="python -m dev.readme", description="Fill the tables of README.md.")
+    parser = argparse.ArgumentParser(prog="python -m tools.readme", description="Fill the tables of README.md.")
     parser.add_argument("--check", action="store_true", help="write nothing, fail where README.md is out of date")
     check: bool = parser.parse_args().check
     before = README.read_text(encoding="utf-8")
@@ -59,7 +59,7 @@ def main() -> int:
     if before == after:
         return 0
     if check:
-        print("README.md is out of date: run `python -m dev.readme` and commit it", file=sys.stderr)
+        print("README.md is out of date: run `python -m tools.readme` and commit it", file=sys.stderr)
         return 1
     README.write_text(after, encoding="utf-8")
     return 0

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from dev.cache import unpacked_artifact
-from dev.credentials import BASIC_PASSWORD, BASIC_USER, Credentials, make_credentials
-from dev.processes import ManagedProcess, free_ports, log_tail
-from dev.pulsar_admin import TEST_NAMESPACE, AdminError, PulsarAdmin
+from brokers.cache import unpacked_artifact
+from brokers.credentials import BASIC_PASSWORD, BASIC_USER, Credentials, make_credentials
+from brokers.processes import ManagedProcess, free_ports, log_tail
+from brokers.pulsar_admin import TEST_NAMESPACE, AdminError, PulsarAdmin
 
 VERSION = "4.0.8"
 START_TIMEOUT_S = 180.0

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dev.credentials import BASIC_PASSWORD, BASIC_USER
-from dev.pulsar_admin import AdminError
-from dev.pulsar_broker import Ports, PulsarStandalone
+from brokers.credentials import BASIC_PASSWORD, BASIC_USER
+from brokers.pulsar import Ports, PulsarStandalone
+from brokers.pulsar_admin import AdminError
 from tests.fix_brokers import PulsarUnderTest
 
 

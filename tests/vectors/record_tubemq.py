@@ -2,7 +2,7 @@
 
 ::
 
-    python -m dev.record_tubemq_vectors
+    python -m tests.vectors.record_tubemq
 
 Writes `tests/vectors/tubemq/java-client-2.4.0.jsonl`: one call and its answer a line, as in the other file there. Takes
 half a minute. Proxies stand in front of the master and of the broker; masters tell clients the broker's address, so in
@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dev.tubemq_admin import Topic
-from dev.tubemq_servers import HOST, VERSION, TubeCluster
+from brokers.tubemq import HOST, VERSION, TubeCluster
+from brokers.tubemq_admin import Topic
 from spark_mq_source.tubemq.protocol import commands
 from spark_mq_source.tubemq.protocol.wire import Frame, take_frame
 from tests.behaviours.tubemq.java_client import TubeJavaClient
@@ -98,7 +98,7 @@ def lines(case: str, recorders: list[CallRecorder]) -> Iterator[str]:
 
 def _frame(data: bytes) -> Frame:
     frame = take_frame(memoryview(data), 0)
-    assert frame is not None  # noqa: S101 - for the type checker: it was cut by the same function
+    assert frame is not None
     return frame
 
 

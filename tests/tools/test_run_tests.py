@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dev.run_tests import Part, parts, run
+from tools.run_tests import Part, parts, run
 
 TESTS = {
     "good": "def test_it(): print('said')",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from dev.processes import ManagedProcess, free_ports, log_tail
+from brokers.processes import ManagedProcess, free_ports, log_tail
 from spark_mq_source.testing import AuthorizedClient, AuthRequest
 from spark_mq_source.testing.settings import Authorize
 

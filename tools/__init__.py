@@ -1,0 +1,1 @@
+"""Development tools: what `make` calls."""
