@@ -45,8 +45,7 @@ def measure_memory(service_url: str, spark: SparkSession, folder: Path) -> dict[
     in_spark: dict[str, int] = json.loads(file.read_text())
     for measured in (alone, in_spark):
         if measured["rows"] != LARGE_PARTITION.messages:
-            msg = f"{measured['rows']} rows of {LARGE_PARTITION.messages} were read"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"{measured['rows']} rows of {LARGE_PARTITION.messages} were read")
     return {"reader": alone, "spark_worker": in_spark}
 
 
@@ -69,8 +68,7 @@ def measure_planning(service_url: str, admin_url: str, address: tuple[str, int])
         ranges = plan_batch(options)
         seconds[name] = time.perf_counter() - started
         if len(ranges) != PLANNED_PARTITIONS:
-            msg = f"{len(ranges)} ranges were planned for {PLANNED_PARTITIONS} partitions"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"{len(ranges)} ranges were planned for {PLANNED_PARTITIONS} partitions")
     return seconds
 
 

@@ -132,8 +132,7 @@ class Case:
             answer = connection.getresponse()
             body = answer.read()
         if answer.status != 200:
-            msg = f"{path}: {answer.status} {body!r}"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"{path}: {answer.status} {body!r}")
         return body
 
 
@@ -156,8 +155,7 @@ def _read(case: Case, read: Callable[[str, int], None], messages: int | None = N
         seconds = time.perf_counter() - started
         left = case.waiting(topic)
         if left:
-            msg = f"{left} messages of {messages} were not finished"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"{left} messages of {messages} were not finished")
     return messages / seconds
 
 
@@ -200,8 +198,7 @@ def _read_options(case: Case, topic: str, messages: int) -> dict[str, str]:
 
 def _check_rows(rows: int, messages: int) -> None:
     if rows != messages:
-        msg = f"{rows} rows of {messages} were read"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{rows} rows of {messages} were read")
 
 
 def _read_pynsq(case: Case, topic: str, messages: int) -> None:
@@ -247,8 +244,7 @@ def _send_mpubs(case: Case, topic: str, messages: int) -> None:
     command = f"MPUB {topic}\n".encode() + struct.pack(">I", len(packed)) + packed
     count, rest = divmod(messages, MPUB_MESSAGES)
     if rest:
-        msg = f"{messages} is no multiple of {MPUB_MESSAGES}"
-        raise ValueError(msg)
+        raise ValueError(f"{messages} is no multiple of {MPUB_MESSAGES}")
     free = threading.Semaphore(PENDING_MPUBS)
     with _connected(case) as sock:
 
@@ -307,8 +303,7 @@ def _expect(sock: socket.socket, expected: bytes) -> None:
             break
         got += data
     if got != expected:
-        msg = f"{expected!r} was expected, {got!r} came"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{expected!r} was expected, {got!r} came")
 
 
 def contenders(case: Case) -> Mapping[str, Callable[[], float]]:

@@ -99,8 +99,7 @@ class Case:
         wanted = (self.workload.messages, self.workload.messages * self.workload.value_bytes)
         found = self.read_ours(columns).selectExpr("count(*)", "sum(length(value))").first()
         if found is None or tuple(found) != wanted:
-            msg = f"{self.workload.topic}: read (rows, bytes) {found}, published {wanted}"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"{self.workload.topic}: read (rows, bytes) {found}, published {wanted}")
 
     def null_file(self, columns: str | None) -> Path:
         """Batches that our reader makes of this topic, for the null source."""
@@ -222,8 +221,7 @@ def perf_rate(output: str, what: str, seconds: range) -> float:
         rates[partition].append(float(rate))
     steady = [fmean(r[seconds.start : seconds.stop]) for r in rates.values() if len(r) > seconds.start]
     if not steady:
-        msg = f"pulsar-perf reported no rates:\n{output[-2000:]}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"pulsar-perf reported no rates:\n{output[-2000:]}")
     return sum(steady)
 
 

@@ -412,8 +412,7 @@ def replaced(text: str, part: str, table: str) -> str:
     before, found_begin, rest = text.partition(begin)
     _, found_end, after = rest.partition(end)
     if not found_begin or not found_end:
-        msg = f"README.md has no {begin} ... {end}"
-        raise ValueError(msg)
+        raise ValueError(f"README.md has no {begin} ... {end}")
     return f"{before}{begin}\n{table}{end}{after}"
 
 

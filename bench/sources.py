@@ -96,8 +96,7 @@ class _NullWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         rows = sum(message.rows for message in messages if isinstance(message, _Counted))
         if rows != self._rows:
-            msg = f"{rows} rows were written, {self._rows} expected"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"{rows} rows were written, {self._rows} expected")
 
 
 class _NullReader(DataSourceReader):
@@ -188,8 +187,7 @@ def _status_bytes(name: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(name):
             return int(line.split()[1]) * 1024
-    msg = f"/proc/self/status has no {name}"
-    raise RuntimeError(msg)
+    raise RuntimeError(f"/proc/self/status has no {name}")
 
 
 class MeasuredSource(PulsarNativeDataSource):

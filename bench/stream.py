@@ -111,8 +111,7 @@ def _catch_up(case: Case, reader: DataStreamReader) -> float:
     seconds = time.perf_counter() - started
     rows: int = sum(progress["numInputRows"] for progress in _progress(query))
     if rows != case.workload.messages:
-        msg = f"{case.workload.topic}: read {rows:,} rows, published {case.workload.messages:,}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{case.workload.topic}: read {rows:,} rows, published {case.workload.messages:,}")
     return rows / seconds
 
 
@@ -159,8 +158,7 @@ def _wait_for(query: StreamingQuery, triggers: int) -> None:
     """Waits for so many triggers with rows; a query that fails raises its error here."""
     while len(_progress(query)) < triggers:
         if query.awaitTermination(1):
-            msg = "the query ended by itself"
-            raise RuntimeError(msg)
+            raise RuntimeError("the query ended by itself")
 
 
 def _stop(case: Case, query: StreamingQuery) -> None:

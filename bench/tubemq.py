@@ -153,8 +153,9 @@ class Case:
                 if bounds.last == self.read_messages * INDEX_BYTES:
                     return
                 if time.monotonic() > deadline:
-                    msg = f"only {bounds.last // INDEX_BYTES} of {self.read_messages} messages were flushed"
-                    raise RuntimeError(msg)
+                    raise RuntimeError(
+                        f"only {bounds.last // INDEX_BYTES} of {self.read_messages} messages were flushed"
+                    )
                 time.sleep(0.2)  # the broker tells nobody
 
 
@@ -210,8 +211,7 @@ def _read_raw(case: Case) -> None:
 def _count_messages(answer: Frame) -> int:
     _, response = commands.decode_response(answer)
     if not isinstance(response, commands.GetMessageResponse):
-        msg = f"{response} came where messages were asked for"
-        raise TypeError(msg)
+        raise TypeError(f"{response} came where messages were asked for")
     return len(_pb.TransferedMessages.FromString(bytes(response.body)).messages)
 
 
@@ -256,8 +256,7 @@ def _read_java(case: Case, *flags: str) -> float:
 
 def _check_rows(rows: int, expected: int) -> None:
     if rows != expected:
-        msg = f"{rows} rows of {expected} were read"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{rows} rows of {expected} were read")
 
 
 # -- writing
@@ -364,8 +363,7 @@ def _answers(sock: socket.socket) -> Iterator[Frame]:
             yield frame
         received = sock.recv(1 << 20)
         if not received:
-            msg = "the broker closed the connection"
-            raise RuntimeError(msg)
+            raise RuntimeError("the broker closed the connection")
         data = data[at:] + received
 
 
@@ -388,16 +386,14 @@ def _steady_rate(command: Sequence[str], messages: int, index_bytes: Callable[[]
         while program.poll() is None:
             if time.monotonic() > deadline:
                 program.kill()
-                msg = f"{command[4]} did not end within {PROGRAM_PATIENCE_S:.0f} s"
-                raise RuntimeError(msg)
+                raise RuntimeError(f"{command[4]} did not end within {PROGRAM_PATIENCE_S:.0f} s")
             offset = index_bytes()
             if offset is not None:
                 seen.append((time.perf_counter(), offset / INDEX_BYTES / messages))
             time.sleep(0.02)  # the broker tells nobody
     steady = [(when, share) for when, share in seen if 0.1 <= share <= 0.9]
     if len(steady) < 2:
-        msg = f"{len(steady)} looks at what {command[4]} does are too few for a rate"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{len(steady)} looks at what {command[4]} does are too few for a rate")
     (began, first), (ended, last) = steady[0], steady[-1]
     return (last - first) * messages / (ended - began)
 

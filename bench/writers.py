@@ -122,8 +122,7 @@ class WriteCase:
             found = reader.schema(VALUE_ONLY).load().selectExpr("count(*)", "sum(length(value))").first()
         wanted = (self.workload.messages, self.workload.messages * self.workload.value_bytes)
         if found is None or tuple(found) != wanted:
-            msg = f"{topic}: found (rows, bytes) {found}, written {wanted}"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"{topic}: found (rows, bytes) {found}, written {wanted}")
 
 
 def _ours(case: WriteCase) -> float:
@@ -241,8 +240,7 @@ def _write_with_pulsar_client(service_url: str, topic: str, codec: str, value_by
         producer.send_async(value, take)
     producer.flush()
     if not all_stored.wait(60):
-        msg = f"{stored} of {messages} messages were stored"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{stored} of {messages} messages were stored")
     seconds = time.perf_counter() - started
     client.close()
     return messages / seconds

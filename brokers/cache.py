@@ -112,8 +112,7 @@ def artifact_with_dependencies(coordinates: str, *, say: str) -> Path:
             done = _maven([MAVEN_DEPENDENCIES, f"-DoutputDirectory={jars}"], Path(temporary))
             if done.returncode != 0:
                 tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-                msg = f"Maven could not fetch {coordinates} (exit {done.returncode}):\n{tail}"
-                raise RuntimeError(msg)
+                raise RuntimeError(f"Maven could not fetch {coordinates} (exit {done.returncode}):\n{tail}")
             jars.rename(folder)
     return folder
 
@@ -136,16 +135,14 @@ def _fetch(coordinates: str, folder: Path, parent: str = "") -> Path:
     found = list(folder.glob(f"*.{kind}"))
     if done.returncode != 0 or len(found) != 1:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        msg = f"Maven could not fetch {coordinates} (exit {done.returncode}):\n{tail}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"Maven could not fetch {coordinates} (exit {done.returncode}):\n{tail}")
     return found[0]
 
 
 def _maven(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     maven = shutil.which("mvn")
     if maven is None:
-        msg = "Maven (mvn) is needed to fetch brokers, and it is not on PATH"
-        raise RuntimeError(msg)
+        raise RuntimeError("Maven (mvn) is needed to fetch brokers, and it is not on PATH")
     return subprocess.run(
         [maven, "-B", "-q", *arguments],
         cwd=folder,  # away from any pom.xml of the caller

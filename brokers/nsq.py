@@ -152,8 +152,9 @@ class NsqdProcess:
         deadline = time.monotonic() + START_TIMEOUT_S
         while f'"tcp_port":{self.tcp_port},' not in _get(self.lookupd_address, "/nodes"):
             if time.monotonic() > deadline:
-                msg = f"nsqd did not register with a lookup daemon; the end of {self.log}:\n{log_tail(self.log)}"
-                raise RuntimeError(msg)
+                raise RuntimeError(
+                    f"nsqd did not register with a lookup daemon; the end of {self.log}:\n{log_tail(self.log)}"
+                )
             time.sleep(0.02)  # nothing tells when it has
 
     def stop(self) -> None:
@@ -206,8 +207,7 @@ def wait_until_answering(http_address: str, log: Path, still_alive: Callable[[],
                 return
         except OSError:
             time.sleep(0.02)  # it does not listen yet, and there is no event for it
-    msg = f"nothing answers at {http_address}; the end of {log}:\n{log_tail(log)}"
-    raise RuntimeError(msg)
+    raise RuntimeError(f"nothing answers at {http_address}; the end of {log}:\n{log_tail(log)}")
 
 
 def _get(http_address: str, path: str) -> str:

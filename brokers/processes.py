@@ -66,8 +66,7 @@ class ManagedProcess:
         first_line = self._supervisor.stdout.readline()
         if not first_line:
             self._close()
-            msg = f"{self.command[0]} could not be started:\n{log_tail(log)}"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"{self.command[0]} could not be started:\n{log_tail(log)}")
         self.pid = int(first_line)
 
     @property

@@ -165,15 +165,13 @@ class PulsarStandalone:
             RuntimeError: it was not started.
         """
         if self._process is None:
-            msg = "the broker is not running"
-            raise RuntimeError(msg)
+            raise RuntimeError("the broker is not running")
         return self._process.pid
 
     @property
     def _ports(self) -> Ports:
         if self.ports is None:
-            msg = "the broker has no ports before start()"
-            raise RuntimeError(msg)
+            raise RuntimeError("the broker has no ports before start()")
         return self.ports
 
     def client(self, **options: Any) -> Any:  # noqa: ANN401 - pulsar.Client's own arguments and type; it has no annotations
@@ -395,8 +393,7 @@ class PulsarStandalone:
         )
         if done.returncode != 0:
             tail = "\n".join(done.stdout.splitlines()[-15:])
-            msg = f"{program} {' '.join(arguments[:1])} failed (exit {done.returncode}):\n{tail}"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"{program} {' '.join(arguments[:1])} failed (exit {done.returncode}):\n{tail}")
         return done.stdout
 
     def remove(self) -> None:
@@ -418,8 +415,7 @@ def wait_until_ready(admin: PulsarAdmin, log: Path, *, still_alive: Any) -> None
     last: object = "no answer"
     while time.monotonic() < deadline:
         if not still_alive():
-            msg = f"Pulsar ended while starting; the end of {log}:\n{_first_cause(log)}{log_tail(log)}"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"Pulsar ended while starting; the end of {log}:\n{_first_cause(log)}{log_tail(log)}")
         with contextlib.suppress(AdminError):
             if admin.clusters() == ["standalone"] and "public/default" in admin.namespaces():
                 try:
@@ -431,8 +427,9 @@ def wait_until_ready(admin: PulsarAdmin, log: Path, *, still_alive: Any) -> None
                 else:
                     return
         time.sleep(0.2)  # the broker offers no event for it
-    msg = f"Pulsar did not get ready in {START_TIMEOUT_S:.0f} s ({last}); the end of {log}:\n{log_tail(log)}"
-    raise RuntimeError(msg)
+    raise RuntimeError(
+        f"Pulsar did not get ready in {START_TIMEOUT_S:.0f} s ({last}); the end of {log}:\n{log_tail(log)}"
+    )
 
 
 def _first_cause(log: Path) -> str:

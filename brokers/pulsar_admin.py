@@ -63,14 +63,12 @@ class PulsarAdmin:
             try:
                 answer = self._http.request(method, f"{self.url}/admin/v2/{path}", body=payload, headers=self._headers)
             except urllib3.exceptions.HTTPError as error:
-                msg = f"{method} {path}: no answer from {self.url}: {error}"
-                raise AdminError(msg) from error
+                raise AdminError(f"{method} {path}: no answer from {self.url}: {error}") from error
             text = answer.data.decode(errors="replace")
             if answer.status < 300:
                 break
             if not any(what in text for what in RECOVERING) or time.monotonic() > deadline:
-                msg = f"{method} {path}: {answer.status} {text[:300]}"
-                raise AdminError(msg, answer.status)
+                raise AdminError(f"{method} {path}: {answer.status} {text[:300]}", answer.status)
             time.sleep(0.2)  # the broker offers no event for it
         try:
             return json.loads(text) if text else None
@@ -226,8 +224,7 @@ class PulsarAdmin:
                 break
             time.sleep(0.1)  # the broker offers no event for it
         if state["status"] != "SUCCESS":
-            msg = f"compaction of {topic}: {state}"
-            raise AdminError(msg)
+            raise AdminError(f"compaction of {topic}: {state}")
 
     @staticmethod
     def _topic(topic: str) -> str:
@@ -238,7 +235,6 @@ class PulsarAdmin:
         """
         domain, separator, rest = topic.partition("://")
         if not separator:
-            msg = f"topic {topic!r}: name it in full, like persistent://public/default/{topic}"
-            raise ValueError(msg)
+            raise ValueError(f"topic {topic!r}: name it in full, like persistent://public/default/{topic}")
         tenant, namespace, name = rest.split("/", 2)
         return f"{domain}/{tenant}/{namespace}/{quote(name, safe='')}"

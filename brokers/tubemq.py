@@ -432,8 +432,7 @@ class TubeCluster:
                 last = str(error)
             time.sleep(POLL_S)  # the servers offer no event for it
         logs = "\n".join(f"{server.log}:\n{log_tail(server.log, 10)}" for server in needed)
-        msg = f"TubeMQ {VERSION}: {problem} after {START_TIMEOUT_S:.0f} s {last}\n{logs}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"TubeMQ {VERSION}: {problem} after {START_TIMEOUT_S:.0f} s {last}\n{logs}")
 
     # -- configuration
 
@@ -596,8 +595,7 @@ def parse_topic(text: str) -> Topic:
     """
     match = re.fullmatch(r"([A-Za-z]\w*)(?::(\d+))?(?::(\d+))?", text)
     if match is None:
-        msg = f"{text!r} is not NAME[:STORES[:PARTITIONS]]"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME[:STORES[:PARTITIONS]]")
     return Topic(match[1], int(match[2] or 1), int(match[3] or 1))
 
 

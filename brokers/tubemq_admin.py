@@ -76,8 +76,7 @@ class TubeAdmin:
             for node in answer["data"]:
                 if node["statusInfo"]["nodeStatus"] == "Master":
                     return str(node["name"])
-        msg = f"none of the masters {', '.join(self.masters)} leads"
-        raise AdminError(msg)
+        raise AdminError(f"none of the masters {', '.join(self.masters)} leads")
 
     def query(self, method: str, **parameters: object) -> list[dict[str, Any]]:
         """Asks the masters.
@@ -263,8 +262,7 @@ class TubeAdmin:
         try:
             answer = self._http.request("POST", url, fields=fields, encode_multipart=False)
         except urllib3.exceptions.HTTPError as error:
-            msg = f"{method}: no answer from {url}: {error}"
-            raise AdminError(msg) from error
+            raise AdminError(f"{method}: no answer from {url}: {error}") from error
         text = answer.data.decode(errors="replace")
         try:
             found: dict[str, Any] = json.loads(text)

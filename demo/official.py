@@ -88,8 +88,7 @@ class _Receipts:
         with self._changed:
             self._changed.wait_for(lambda: self._stored >= count or self._refusal is not None, timeout_s)
             if self._refusal is not None or self._stored != count:
-                msg = f"{self._stored:,} of {count:,} messages were stored; last refusal: {self._refusal}"
-                raise RuntimeError(msg)
+                raise RuntimeError(f"{self._stored:,} of {count:,} messages were stored; last refusal: {self._refusal}")
 
 
 def read_all(broker: PulsarStandalone, topic: str) -> Counter[tuple[str, str, int]]:

@@ -107,22 +107,21 @@ class Peer:
             except (ConnectionError, ssl.SSLError):
                 return
             except TimeoutError:
-                msg = f"connection {self.number}: the client did not close"
-                raise ScriptError(msg) from None
+                raise ScriptError(f"connection {self.number}: the client did not close") from None
             if not data:
                 break
             self._unread += data
             self.seen += data
         if self._unread:
-            msg = f"connection {self.number}: nothing more was expected, but came {bytes(self._unread[:200])!r}"
-            raise ScriptError(msg)
+            raise ScriptError(
+                f"connection {self.number}: nothing more was expected, but came {bytes(self._unread[:200])!r}"
+            )
 
     def expect(self, expected: bytes) -> None:
         """Exactly these bytes."""
         got = self.read(len(expected))
         if got != expected:
-            msg = f"connection {self.number}: expected {expected!r}, got {got!r}"
-            raise ScriptError(msg)
+            raise ScriptError(f"connection {self.number}: expected {expected!r}, got {got!r}")
 
     def send(self, data: bytes) -> None:
         """Sends all of it."""
@@ -141,8 +140,7 @@ class Peer:
     def wait(self, event: threading.Event) -> None:
         """Until the test says so."""
         if not event.wait(PATIENCE_SECONDS):
-            msg = f"connection {self.number}: the test did not set the event the script waits for"
-            raise ScriptError(msg)
+            raise ScriptError(f"connection {self.number}: the test did not set the event the script waits for")
 
     def stay_silent(self) -> None:
         """Reads whatever comes and answers nothing, until the client or the test is done."""
@@ -168,8 +166,7 @@ class Peer:
             self.start_tls(context)
             # In TLS 1.3 the client's refusal of the certificate comes after the server is done.
             if self._sock.recv(1):
-                msg = f"connection {self.number}: the TLS handshake was expected to fail, but bytes came"
-                raise ScriptError(msg)
+                raise ScriptError(f"connection {self.number}: the TLS handshake was expected to fail, but bytes came")
         except (ssl.SSLError, ConnectionError):
             pass
         finally:
@@ -181,8 +178,7 @@ class Peer:
         except TimeoutError:
             data = b""
         if not data:
-            msg = f"connection {self.number}: wanted {wanted}, have only {bytes(self._unread[:200])!r}"
-            raise ScriptError(msg)
+            raise ScriptError(f"connection {self.number}: wanted {wanted}, have only {bytes(self._unread[:200])!r}")
         self._unread += data
         self.seen += data
 
@@ -281,12 +277,10 @@ class ScriptedServer:
         if self._failures:
             raise self._failures[0]
         if len(self.peers) < len(self._scripts):
-            msg = f"only {len(self.peers)} of {len(self._scripts)} connections came"
-            raise ScriptError(msg)
+            raise ScriptError(f"only {len(self.peers)} of {len(self._scripts)} connections came")
         still = [thread.name for thread in [self._accepting, *self._threads] if thread.is_alive()]
         if still:
-            msg = f"still running: {still}"
-            raise ScriptError(msg)
+            raise ScriptError(f"still running: {still}")
 
     def _accept(self) -> None:
         while True:
@@ -439,8 +433,9 @@ class FaultProxy:
         """Until the condition holds; it is asked again whenever bytes pass or something happens."""
         with self._change:
             if not self._change.wait_for(lambda: condition(self), PATIENCE_SECONDS):
-                msg = f"{self.address}: waited in vain ({self.connections} connections, {self.happened} happened)"
-                raise ScriptError(msg)
+                raise ScriptError(
+                    f"{self.address}: waited in vain ({self.connections} connections, {self.happened} happened)"
+                )
 
     @property
     def open(self) -> int:
@@ -463,8 +458,7 @@ class FaultProxy:
         for thread in self._threads:
             thread.join(PATIENCE_SECONDS)
             if thread.is_alive():
-                msg = f"{thread.name} does not end"
-                raise ScriptError(msg)
+                raise ScriptError(f"{thread.name} does not end")
 
     # -- what passes
 

@@ -39,8 +39,7 @@ def filled(text: str) -> str:
     found = sorted((match["format"], match["what"]) for match in _TABLE.finditer(text))
     wanted = sorted((name, what) for name in FORMATS for what in SCOPES)
     if found != wanted:
-        msg = f"README.md has the option tables {found}, and should have {wanted}"
-        raise ValueError(msg)
+        raise ValueError(f"README.md has the option tables {found}, and should have {wanted}")
 
     def table(match: re.Match[str]) -> str:
         name, what = match["format"], match["what"]

@@ -92,8 +92,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has
     # The data sources import pyspark, which a program that only wants the errors need not load.
     module = _DATA_SOURCES.get(name)
     if module is None:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(module), name)
 
 

@@ -31,7 +31,8 @@ from spark_mq_source.pulsar.protocol import wire as pulsar_wire
 from spark_mq_source.pulsar.protocol._pb import BrokerEntryMetadata, KeyValue, MessageMetadata, SingleMessageMetadata
 from spark_mq_source.pulsar.protocol.commands import decode_command
 from spark_mq_source.tubemq.payload import _messages_python
-from spark_mq_source.tubemq.payload.messages import MessageDecoder, first_message
+from spark_mq_source.tubemq.payload._messages_python import first_message
+from spark_mq_source.tubemq.payload.messages import MessageDecoder
 from spark_mq_source.tubemq.protocol import wire as tubemq_wire
 from spark_mq_source.tubemq.protocol._pb import GetMessageResponseB2C, TransferedMessage, TransferedMessages
 from spark_mq_source.tubemq.protocol.commands import decode_response, take_stored

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import CorruptMessageError, MQSourceError, RemoteProtocolError
 from spark_mq_source.tubemq.payload import _messages_python
-from spark_mq_source.tubemq.payload.messages import MessageDecoder, first_message
+from spark_mq_source.tubemq.payload._messages_python import first_message
+from spark_mq_source.tubemq.payload.messages import MessageDecoder
 from spark_mq_source.tubemq.protocol._pb import GetMessageResponseB2C, TransferedMessage, TransferedMessages
 
 _messages_native = pytest.importorskip("spark_mq_source.tubemq.payload._messages_native", exc_type=ImportError)

@@ -14,6 +14,5 @@ world: Any = None
 def here() -> World:
     """The world that runs."""
     if world is None:
-        msg = "no simulated world runs"
-        raise RuntimeError(msg)
+        raise RuntimeError("no simulated world runs")
     return world  # type: ignore[no-any-return]

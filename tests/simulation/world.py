@@ -256,8 +256,7 @@ class World:
         self.check_alive()
         fiber = self.current
         if fiber is None:
-            msg = "only a fiber can wait"
-            raise RuntimeError(msg)
+            raise RuntimeError("only a fiber can wait")
         fiber.token += 1
         token, expired = fiber.token, []
         if timeout is not None:
@@ -351,13 +350,13 @@ class World:
             runnable = [f for f in runnable if f.process.stopped_until <= self.now]
         if not runnable:
             if not self._timers:
-                msg = f"everybody waits, and nothing is due:\n{self.places()}"
-                raise DeadlockError(msg)
+                raise DeadlockError(f"everybody waits, and nothing is due:\n{self.places()}")
             when, _, call = heapq.heappop(self._timers)
             self.now = max(self.now, when)
             if self.now > self._limit:
-                msg = f"not done after {self._limit - FIRST_NOW:.0f} s of the world's clock:\n{self.places()}"
-                raise HangError(msg)
+                raise HangError(
+                    f"not done after {self._limit - FIRST_NOW:.0f} s of the world's clock:\n{self.places()}"
+                )
             call()
             return
         # What is due happens before anybody runs on: time passes for those who run, too.
@@ -372,8 +371,7 @@ class World:
             return
         self.steps += 1
         if self.steps > MOST_STEPS:
-            msg = f"more than {MOST_STEPS} switches, at {self.now - FIRST_NOW:.3f} s:\n{self.places()}"
-            raise HangError(msg)
+            raise HangError(f"more than {MOST_STEPS} switches, at {self.now - FIRST_NOW:.3f} s:\n{self.places()}")
         process.switches += 1
         if process.kill_at is not None and process.switches >= process.kill_at:
             self.kill(process)

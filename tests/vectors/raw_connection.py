@@ -77,5 +77,4 @@ class RawConnection:
         event = self._events.popleft()
         if isinstance(event, kind):
             return event
-        msg = f"the broker sent {event}, not {kind.__name__}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"the broker sent {event}, not {kind.__name__}")

@@ -106,8 +106,7 @@ class Case(RecordingProxy):
             seen.add(frame["hex"])
             data = bytes.fromhex(frame["hex"])
             if re.search(rb"/home/|/root/|/tmp/", data) or (len(host) >= MIN_HOST_NAME and host in data):
-                msg = f"{self.name}: a frame that names this machine: {frame['text']}"
-                raise RuntimeError(msg)
+                raise RuntimeError(f"{self.name}: a frame that names this machine: {frame['text']}")
             # The package's own definitions have numbers for names.
             frame["text"] = re.sub(r"^type: \d+", f"type: {frame['type']}", frame["text"]) + describe_body(data)
             yield json.dumps(frame)
@@ -368,8 +367,7 @@ def wait_for_port(port: int, process: ManagedProcess) -> None:
         with contextlib.suppress(OSError), socket.create_connection((HOST, port), 1):
             return
         time.sleep(0.2)  # the process offers no event for it
-    msg = f"nobody listens on {port}:\n{log_tail(process.log)}"
-    raise RuntimeError(msg)
+    raise RuntimeError(f"nobody listens on {port}:\n{log_tail(process.log)}")
 
 
 # -- two brokers of one cluster

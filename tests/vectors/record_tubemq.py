@@ -84,8 +84,7 @@ def lines(case: str, recorders: list[CallRecorder]) -> Iterator[str]:
     host = socket.gethostname().encode()
     for send, recv in (call for recorder in recorders for call in recorder.calls):
         if len(host) > 4 and host in send + recv:
-            msg = f"{case}: a frame that names this machine"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"{case}: a frame that names this machine")
         request, _ = commands.decode_request(_frame(send))
         _, response = commands.decode_response(_frame(recv))
         kind = type(request).__name__
@@ -117,8 +116,7 @@ def main() -> None:
             with CallRecorder(cluster.broker(1).address) as broker:
                 with CallRecorder(cluster.masters[0].address, (broker_port, broker.port)) as master:
                     if len(str(broker_port)) != len(str(broker.port)):
-                        msg = "the ports differ in their number of digits: try again"
-                        raise RuntimeError(msg)
+                        raise RuntimeError("the ports differ in their number of digits: try again")
                     yield f"{HOST}:{master.port}"
                 found.extend(lines(case, [master, broker]))
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from spark_mq_source.core.ports import InspectFormat, Inspector
 
-__all__ = ["app", "main"]
 
 app = typer.Typer(
     help="Look at a message broker as spark-mq-source sees it, without Spark.",
@@ -127,8 +126,7 @@ def unsubscribe(format_name: FormatName, option: Options = None, *, as_json: AsJ
     """Delete the subscription that the options name, of a query that will not be started again."""
     with _inspector(format_name, option) as inspector:
         if not isinstance(inspector, Unsubscriber):
-            msg = f"format {format_name}: its brokers have no subscriptions that could be deleted"
-            raise OptionError(msg)
+            raise OptionError(f"format {format_name}: its brokers have no subscriptions that could be deleted")
         _show(inspector.unsubscribe(), as_json=as_json)
 
 
@@ -186,8 +184,7 @@ def _load(name: str) -> InspectFormat[Any, Any]:
     from importlib import import_module  # noqa: PLC0415 - a format, and pyspark with it, is loaded when it is wanted
 
     if name not in FORMATS:
-        msg = f"there is no format {name}; there are {', '.join(FORMATS)}"
-        raise OptionError(msg)
+        raise OptionError(f"there is no format {name}; there are {', '.join(FORMATS)}")
     module, kind = FORMATS[name]
     format_: InspectFormat[Any, Any] = getattr(import_module(module), kind)()
     return format_
@@ -211,8 +208,7 @@ def _parsed(option: list[str] | None) -> dict[str, str]:
         name, equals, value = given.partition("=")
         if not equals:
             # The text is not shown: it may be a secret whose name was forgotten.
-            msg = "an --option is not NAME=VALUE"
-            raise OptionError(msg)
+            raise OptionError("an --option is not NAME=VALUE")
         # Spark's options have no upper and lower case.
         parsed[name.strip().lower()] = value
     return parsed
@@ -229,12 +225,10 @@ def _offsets_of(checkpoint: Path, source: int) -> dict[str, object]:
     """
     committed = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*") if path.name.isdecimal()]
     if not committed:
-        msg = f"{checkpoint}: no batch of a streaming query is committed there"
-        raise OptionError(msg)
+        raise OptionError(f"{checkpoint}: no batch of a streaming query is committed there")
     lines = (checkpoint / "offsets" / str(max(committed))).read_text(encoding="utf-8").splitlines()[2:]
     if source >= len(lines):
-        msg = f"{checkpoint}: the query has {len(lines)} sources, so there is no number {source}"
-        raise OptionError(msg)
+        raise OptionError(f"{checkpoint}: the query has {len(lines)} sources, so there is no number {source}")
     found: dict[str, object] = json.loads(lines[source])
     return found
 

@@ -11,7 +11,6 @@ from spark_mq_source.core.options import READ, STREAM, WRITE, Options, Scope
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BaseFormat"]
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 RangeT = TypeVar("RangeT")
@@ -48,8 +47,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         """Those of a write; some topic has to be named."""
         parsed = self._parsed(options, WRITE)
         if getattr(parsed, "topic", None) is None and "topic" not in columns:
-            msg = f"format {self.name!r}: set the option topic, or write a column topic"
-            raise OptionError(msg)
+            raise OptionError(f"format {self.name!r}: set the option topic, or write a column topic")
         return parsed
 
     def fit(self, options: OptionsT, schema: pa.Schema) -> OptionsT:

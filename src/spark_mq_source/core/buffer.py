@@ -6,8 +6,6 @@ holds them, because memory that is still looked at is never written to again.
 
 from __future__ import annotations
 
-__all__ = ["ReceiveBuffer"]
-
 BLOCK_BYTES = 4 << 20
 """The size of one block: large enough that carrying an unfinished tail into the next one is rare."""
 
@@ -55,8 +53,7 @@ class ReceiveBuffer:
             ValueError: `hint_bytes` is negative.
         """
         if hint_bytes < 0:
-            msg = f"hint_bytes must not be negative, not {hint_bytes}"
-            raise ValueError(msg)
+            raise ValueError(f"hint_bytes must not be negative, not {hint_bytes}")
         wanted = max(hint_bytes, 1)
         if len(self._block) - self._end < wanted:
             self._next_block(wanted)
@@ -69,8 +66,7 @@ class ReceiveBuffer:
             ValueError: `n` is negative or more than was free.
         """
         if not 0 <= n <= len(self._block) - self._end:
-            msg = f"cannot commit {n} bytes: {len(self._block) - self._end} were free"
-            raise ValueError(msg)
+            raise ValueError(f"cannot commit {n} bytes: {len(self._block) - self._end} were free")
         self._end += n
 
     def append(self, data: bytes | bytearray | memoryview) -> None:

@@ -18,27 +18,6 @@ import pyarrow as pa
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 
-__all__ = [
-    "MAX_COLUMN_BYTES",
-    "ConstantColumn",
-    "array_of",
-    "check_columns",
-    "fixed_row_bytes",
-    "fixed_width_array",
-    "is_int32",
-    "is_int64",
-    "is_string_map",
-    "is_text",
-    "is_text_or_binary",
-    "is_timestamp_us",
-    "map_array",
-    "map_array_of",
-    "record_batch",
-    "struct_array",
-    "variable_width_array",
-    "without_large_types",
-]
-
 MAX_COLUMN_BYTES = 2**31 - 1
 """What one binary, string or map column of one batch may hold: Arrow's offsets in them are signed 32-bit numbers."""
 
@@ -247,11 +226,10 @@ def without_large_types(batch: pa.RecordBatch) -> pa.RecordBatch:
     try:
         arrays = [column.cast(type_) for column, type_ in zip(batch.columns, types, strict=True)]
     except pa.ArrowInvalid as error:
-        msg = (
+        raise UnwritableRowError(
             f"a column of {batch.num_rows} rows holds more than the {MAX_COLUMN_BYTES} bytes that can be written "
             f"together: lower spark.sql.execution.arrow.maxRecordsPerBatch"
-        )
-        raise UnwritableRowError(msg) from error
+        ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 

@@ -17,8 +17,6 @@ from types import ModuleType
 
 from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
 
-__all__ = ["CODECS", "compress", "decompress"]
-
 ByteString = bytes | bytearray | memoryview
 
 # The package each codec needs, and the extra of spark-mq-source that installs it; None: part of Python.
@@ -56,12 +54,12 @@ def decompress(codec: str, data: ByteString, uncompressed_size: int) -> bytes | 
     if decompressor is None:
         decompressor = _decompressors[codec] = _load(codec)
     if uncompressed_size < 0:
-        msg = f"{codec} payload announces an impossible size of {uncompressed_size} bytes"
-        raise CorruptMessageError(msg)
+        raise CorruptMessageError(f"{codec} payload announces an impossible size of {uncompressed_size} bytes")
     out = decompressor(data, uncompressed_size)
     if len(out) != uncompressed_size:
-        msg = f"{codec} payload holds {len(out)} bytes where the message announced {uncompressed_size}"
-        raise CorruptMessageError(msg)
+        raise CorruptMessageError(
+            f"{codec} payload holds {len(out)} bytes where the message announced {uncompressed_size}"
+        )
     return out
 
 
@@ -103,18 +101,16 @@ def _import(codec: str) -> ModuleType:
         UnsupportedFeatureError: the codec is unknown, or its package is not installed.
     """
     if codec not in _PACKAGES:
-        msg = f"compression {codec!r} is not supported; known are {', '.join(CODECS)}"
-        raise UnsupportedFeatureError(msg)
+        raise UnsupportedFeatureError(f"compression {codec!r} is not supported; known are {', '.join(CODECS)}")
     package = _PACKAGES[codec]
     try:
         return import_module(package[0] if package else "zlib")
     except ImportError as error:
         name, extra = package or ("", "")
-        msg = (
+        raise UnsupportedFeatureError(
             f"the message is compressed with {codec}, which needs the Python package {name.partition('.')[0]}: "
             f"install spark-mq-source[{extra}] on every executor"
-        )
-        raise UnsupportedFeatureError(msg) from error
+        ) from error
 
 
 def _corrupt(codec: str, error: Exception) -> CorruptMessageError:
@@ -159,8 +155,7 @@ def _load_zstd(module: ModuleType) -> Callable[[ByteString, int], bytes | memory
             # A frame that states its size is allocated by that size, whatever max_output_size says: look first.
             stated = module.frame_content_size(data)
             if stated not in (-1, size):
-                msg = f"ZSTD payload holds {stated} bytes where the message announced {size}"
-                raise CorruptMessageError(msg)
+                raise CorruptMessageError(f"ZSTD payload holds {stated} bytes where the message announced {size}")
             # max_output_size=0 would mean "unlimited".
             out: bytes = decompressor.decompress(data, max_output_size=max(size, 1))
         except module.ZstdError as error:
@@ -177,8 +172,7 @@ def _load_snappy(module: ModuleType) -> Callable[[ByteString, int], bytes | memo
         try:
             stated = snappy.decompress_raw_len(data)
             if stated != size:
-                msg = f"SNAPPY payload holds {stated} bytes where the message announced {size}"
-                raise CorruptMessageError(msg)
+                raise CorruptMessageError(f"SNAPPY payload holds {stated} bytes where the message announced {size}")
             out = bytearray(size)
             written = snappy.decompress_raw_into(data, out)
         except module.DecompressionError as error:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-__all__ = ["Counters", "Lag"]
-
 _KIB = 1024
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import crc32c as _crc32c
 
-__all__ = ["crc32c"]
-
 
 def crc32c(data: bytes | bytearray | memoryview, value: int = 0) -> int:
     """The CRC32C of `data`: 0 to 2^32-1.

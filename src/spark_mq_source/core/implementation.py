@@ -12,8 +12,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import Final
 
-__all__ = ["Implementation", "name_of_all"]
-
 _ENVIRONMENT: Final = "SPARK_MQ_SOURCE_IMPL"
 _SUFFIX: Final = "_python"
 
@@ -37,8 +35,7 @@ class Implementation:
         if asked is None:
             asked = os.environ.get(_ENVIRONMENT, "")
         if asked not in ("", "native", "python"):
-            msg = f"{_ENVIRONMENT}={asked}: expected native or python"
-            raise ImportError(msg)
+            raise ImportError(f"{_ENVIRONMENT}={asked}: expected native or python")
         self.name, self.module = "python", twin
         self._fallback_reason = ""
         if asked == "python":
@@ -48,8 +45,7 @@ class Implementation:
             self.name = "native"
         except ImportError as error:
             if asked == "native":
-                msg = f"{_ENVIRONMENT}=native, but the compiled loop cannot be loaded: {error}"
-                raise ImportError(msg) from error
+                raise ImportError(f"{_ENVIRONMENT}=native, but the compiled loop cannot be loaded: {error}") from error
             self._fallback_reason = str(error)
 
     def warn_of_fallback(self) -> None:

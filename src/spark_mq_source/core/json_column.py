@@ -22,8 +22,6 @@ import pyarrow.compute as pc
 from spark_mq_source.core.columns import ConstantColumn, is_text
 from spark_mq_source.core.errors import UnwritableRowError
 
-__all__ = ["json_texts"]
-
 # The usual ones have a name in JSON and are looked for first; each of the others costs a pass over the column.
 _USUAL_ESCAPES: Final = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _RARE_ESCAPES: Final = tuple((chr(code), f"\\u{code:04x}") for code in range(0x20) if chr(code) not in "\n\r\t")
@@ -49,13 +47,11 @@ def json_texts(values: pa.Array) -> pa.Array:
     """
     kind = values.type
     if pa.types.is_map(kind) and not is_text(kind.key_type):
-        msg = f"there is no JSON for {kind}: its keys are no texts"
-        raise TypeError(msg)
+        raise TypeError(f"there is no JSON for {kind}: its keys are no texts")
     for is_it, texts_of in _WAYS:
         if is_it(kind):
             return texts_of(values)
-    msg = f"there is no JSON for {kind}"
-    raise TypeError(msg)
+    raise TypeError(f"there is no JSON for {kind}")
 
 
 def _plain(values: pa.Array) -> pa.Array:
@@ -157,8 +153,9 @@ def _escaped(texts: pa.Array) -> pa.Array:
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid as error:
-        msg = f"a text is not UTF-8, which JSON must be ({error}); keep such values out, or as binary"
-        raise UnwritableRowError(msg) from error
+        raise UnwritableRowError(
+            f"a text is not UTF-8, which JSON must be ({error}); keep such values out, or as binary"
+        ) from error
     for raw, escape in _USUAL_ESCAPES:
         texts = pc.replace_substring(texts, raw, escape)
     if pc.any(pc.match_substring_regex(texts, _CONTROL), min_count=0).as_py():

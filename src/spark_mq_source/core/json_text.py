@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-__all__ = ["load_json_object"]
-
 
 def load_json_object(text: str) -> dict[str, object]:
     """A JSON object, in which no name may be there twice.
@@ -26,17 +24,13 @@ def load_json_object(text: str) -> dict[str, object]:
     except JsonMistake:
         raise
     except RecursionError:
-        msg = "JSON that is nested too deep"
-        raise ValueError(msg) from None
+        raise ValueError("JSON that is nested too deep") from None
     except json.JSONDecodeError as error:
-        msg = f"not JSON: {error}"
-        raise ValueError(msg) from None
+        raise ValueError(f"not JSON: {error}") from None
     except ValueError:  # Python's bound on the digits of a number
-        msg = "not JSON: a number with too many digits"
-        raise ValueError(msg) from None
+        raise ValueError("not JSON: a number with too many digits") from None
     if not isinstance(document, dict):
-        msg = "expected a JSON object"
-        raise ValueError(msg)  # noqa: TRY004 - all of a user's mistakes are ValueErrors
+        raise ValueError("expected a JSON object")  # noqa: TRY004 - all of a user's mistakes are ValueErrors
     return document
 
 
@@ -49,6 +43,5 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(named) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        msg = f'"{twice}" is there twice'
-        raise JsonMistake(msg)
+        raise JsonMistake(f'"{twice}" is there twice')
     return named

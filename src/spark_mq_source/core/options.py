@@ -30,23 +30,6 @@ from typing import Any, ClassVar, Final, Self, TypeVar, overload
 
 from spark_mq_source.core.errors import OptionError
 
-__all__ = [
-    "READ",
-    "STREAM",
-    "WRITE",
-    "Options",
-    "Scope",
-    "at_least",
-    "between",
-    "option",
-    "parse_bool",
-    "parse_duration_ms",
-    "parse_int",
-    "parse_list",
-    "parse_size_bytes",
-    "parse_text",
-]
-
 T = TypeVar("T")
 
 
@@ -110,8 +93,7 @@ class _Known:
                 shown, reason = "***", reason.replace(text, "***") if text else reason
             else:
                 shown = _without_credentials(text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "...")
-            msg = f"{written}={shown!r}: {reason}"
-            raise ValueError(msg) from None
+            raise ValueError(f"{written}={shown!r}: {reason}") from None
         return value
 
 
@@ -242,8 +224,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
         candidate = cls(**{**placeholders, **values})
         problems.extend(candidate.problems(scope, frozenset(mentioned)))
         if problems:
-            msg = f"format {cls.format_name!r}: {'; '.join(problems)}"
-            raise OptionError(msg)
+            raise OptionError(f"format {cls.format_name!r}: {'; '.join(problems)}")
         return candidate
 
     @classmethod
@@ -328,8 +309,7 @@ def _parser_of(hint: Any, field_name: str) -> Callable[[str], Any]:  # noqa: ANN
         return _PARSERS[hint]
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return lambda text: _parse_enum(hint, text)
-    msg = f"{field_name}: no parser for {hint}; give option(parse=...)"
-    raise TypeError(msg)
+    raise TypeError(f"{field_name}: no parser for {hint}; give option(parse=...)")
 
 
 def _suggestion(key: str, known: list[_Known]) -> str:
@@ -368,8 +348,7 @@ def parse_bool(text: str) -> bool:
         True
     """
     if text.lower() not in ("true", "false"):
-        msg = "expected true or false"
-        raise ValueError(msg)
+        raise ValueError("expected true or false")
     return text.lower() == "true"
 
 
@@ -384,8 +363,7 @@ def parse_int(text: str) -> int:
         -12
     """
     if not re.fullmatch(r"[-+]?[0-9]{1,19}", text, re.ASCII):
-        msg = "expected a whole number"
-        raise ValueError(msg)
+        raise ValueError("expected a whole number")
     return int(text)
 
 
@@ -396,11 +374,9 @@ def parse_text(text: str) -> str:
         ValueError: it is empty, or has spaces around it (which nobody sees in an error or a path).
     """
     if not text.strip():
-        msg = "set, but empty"
-        raise ValueError(msg)
+        raise ValueError("set, but empty")
     if text != text.strip():
-        msg = "has spaces around it"
-        raise ValueError(msg)
+        raise ValueError("has spaces around it")
     return text
 
 
@@ -416,8 +392,7 @@ def parse_list(text: str) -> tuple[str, ...]:
     """
     items = tuple(item.strip() for item in text.split(","))
     if not all(items):
-        msg = "expected names with commas between them, none of them empty"
-        raise ValueError(msg)
+        raise ValueError("expected names with commas between them, none of them empty")
     return items
 
 
@@ -433,8 +408,7 @@ def parse_duration_ms(text: str) -> int:
     """
     match = re.fullmatch(r"([0-9]{1,15})(ms|s|m|h)?", text.lower(), re.ASCII)
     if not match:
-        msg = "expected a duration such as 500ms, 30s, 5m or a plain number of milliseconds"
-        raise ValueError(msg)
+        raise ValueError("expected a duration such as 500ms, 30s, 5m or a plain number of milliseconds")
     return int(match[1]) * {None: 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[match[2]]
 
 
@@ -450,8 +424,7 @@ def parse_size_bytes(text: str) -> int:
     """
     match = re.fullmatch(r"([0-9]{1,15})([kmg])?b?", text.lower(), re.ASCII)
     if not match:
-        msg = "expected a size such as 64k, 64m, 1g or a plain number of bytes"
-        raise ValueError(msg)
+        raise ValueError("expected a size such as 64k, 64m, 1g or a plain number of bytes")
     return int(match[1]) * {None: 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}[match[2]]
 
 
@@ -459,8 +432,7 @@ def _parse_enum(kind: type[enum.Enum], text: str) -> enum.Enum:
     for member in kind:
         if text.lower() == member.value.lower():
             return member
-    msg = f"expected {' or '.join(str(member.value) for member in kind)}"
-    raise ValueError(msg)
+    raise ValueError(f"expected {' or '.join(str(member.value) for member in kind)}")
 
 
 _PARSERS: Final[dict[Any, Callable[[str], Any]]] = {bool: parse_bool, int: parse_int, str: parse_text}
@@ -478,8 +450,7 @@ def at_least(least: int, text: str = "") -> Callable[[int], None]:
 
     def check(value: int) -> None:
         if value < least:
-            msg = f"must be at least {text or least}"
-            raise ValueError(msg)
+            raise ValueError(f"must be at least {text or least}")
 
     return check
 
@@ -496,7 +467,6 @@ def between(least: int, most: int, text: str = "") -> Callable[[int], None]:
 
     def check(value: int) -> None:
         if not least <= value <= most:
-            msg = f"must be {text or f'from {least} to {most}'}"
-            raise ValueError(msg)
+            raise ValueError(f"must be {text or f'from {least} to {most}'}")
 
     return check

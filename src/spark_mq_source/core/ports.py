@@ -14,18 +14,6 @@ if TYPE_CHECKING:
 
     from spark_mq_source.core.counters import Counters
 
-__all__ = [
-    "BatchFormat",
-    "Format",
-    "InspectFormat",
-    "Inspector",
-    "Predicate",
-    "SansIOConnection",
-    "Stream",
-    "StreamFormat",
-    "TaskAttempt",
-    "WriteFormat",
-]
 
 CommandT_contra = TypeVar("CommandT_contra", contravariant=True)
 EventT_co = TypeVar("EventT_co", covariant=True)

@@ -11,8 +11,6 @@ from typing import Final, NamedTuple, Union, get_args, get_origin, get_type_hint
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-__all__ = ["FieldPairs"]
-
 _SIGN: Final = 1 << 63
 _UINT64: Final = 1 << 64
 
@@ -98,8 +96,7 @@ class FieldPairs:
         try:
             return kind(**values)
         except TypeError as error:
-            msg = f"a field is missing: {error}"
-            raise ValueError(msg) from error
+            raise ValueError(f"a field is missing: {error}") from error
 
     def _fields_of(self, kind: type, message: Message) -> tuple[_Field, ...]:
         known = self._fields.get(kind)
@@ -137,6 +134,5 @@ def _pair(name: str, hint: object, wire_type: int, left_out: object) -> _Field:
 def _text_of(value: object) -> str:
     # Where the bytes are no UTF-8, some Python runtimes of protobuf give the bytes instead of an error.
     if not isinstance(value, str):
-        msg = f"{value!r} is not UTF-8"
-        raise ValueError(msg)  # noqa: TRY004 - the peer's error; to be caught with the others
+        raise ValueError(f"{value!r} is not UTF-8")  # noqa: TRY004 - the peer's error; to be caught with the others
     return value

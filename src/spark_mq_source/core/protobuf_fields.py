@@ -9,8 +9,6 @@ from collections.abc import Iterator
 
 from spark_mq_source.core.errors import CorruptMessageError
 
-__all__ = ["signed32", "take_fields", "take_varint"]
-
 
 def take_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Each field of a protobuf message: its tag, its value (varint) or where that begins (others), and where it ends.
@@ -30,8 +28,7 @@ def take_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]
             tag, at = take_varint(data, at, end)
         wire_type = tag & 7
         if tag < 8 or tag > 0xFFFFFFFF:
-            msg = "a protobuf field has an impossible number"
-            raise CorruptMessageError(msg)
+            raise CorruptMessageError("a protobuf field has an impossible number")
         if wire_type == 0:
             value, at = take_varint(data, at, end)
             yield tag, value, at
@@ -40,19 +37,16 @@ def take_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]
             start = at
             at += size
             if at > end:
-                msg = "a protobuf field reaches past the end"
-                raise CorruptMessageError(msg)
+                raise CorruptMessageError("a protobuf field reaches past the end")
             yield tag, start, at
         elif wire_type in (1, 5):
             start = at
             at += 8 if wire_type == 1 else 4
             if at > end:
-                msg = "a protobuf field reaches past the end"
-                raise CorruptMessageError(msg)
+                raise CorruptMessageError("a protobuf field reaches past the end")
             yield tag, start, at
         else:
-            msg = "a protobuf field has an unknown wire type"
-            raise CorruptMessageError(msg)
+            raise CorruptMessageError("a protobuf field has an unknown wire type")
 
 
 def take_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
@@ -73,8 +67,7 @@ def take_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & 0xFFFFFFFFFFFFFFFF, at
         shift += 7
-    msg = "a protobuf number does not end"
-    raise CorruptMessageError(msg)
+    raise CorruptMessageError("a protobuf number does not end")
 
 
 def signed32(value: int) -> int:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-__all__ = ["arrow_schema_of"]
-
 _SIMPLE: Mapping[str, pa.DataType] = {
     "binary": pa.binary(),
     "string": pa.string(),

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-__all__ = ["arrivals"]
-
 T = TypeVar("T")
 
 _ITEM: Final = 0

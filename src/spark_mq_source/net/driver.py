@@ -19,8 +19,6 @@ from spark_mq_source.core.ports import SansIOConnection
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import Transport
 
-__all__ = ["ConnectionDriver", "exchange"]
-
 CommandT = TypeVar("CommandT")
 EventT = TypeVar("EventT")
 
@@ -91,8 +89,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                 raise self._again(self._error)
             if self._closing:
                 # As when the thread has ended: a command may belong to an answer that came while it was closed.
-                msg = f"{self.address}: this connection was closed here"
-                raise ConnectionLostError(msg)
+                raise ConnectionLostError(f"{self.address}: this connection was closed here")
             for command in commands:
                 self._connection.send(command)
             flushed = False
@@ -282,8 +279,7 @@ def exchange(
             else:
                 selector.modify(transport, selectors.EVENT_READ)
             if not selector.select(deadline.remaining_seconds()):
-                msg = f"{transport.address}: no answer in time"
-                raise ConnectTimeoutError(msg)
+                raise ConnectTimeoutError(f"{transport.address}: no answer in time")
             if unsent:
                 continue
             try:

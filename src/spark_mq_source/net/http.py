@@ -20,8 +20,6 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.transport import TlsSettings
 
-__all__ = ["fetch_json"]
-
 MAX_BODY_BYTES = 256 << 20
 MAX_REDIRECTS = 5
 _MOST_WORDS = 2000
@@ -87,8 +85,7 @@ def fetch_json(
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        msg = f"{url}: the answer is not JSON; is this {address}?"
-        raise RemoteProtocolError(msg) from error
+        raise RemoteProtocolError(f"{url}: the answer is not JSON; is this {address}?") from error
 
 
 def _pool(url: str, tls: TlsSettings) -> urllib3.PoolManager:
@@ -156,19 +153,21 @@ def _fetch(
                 following = urljoin(asked, location)
                 host = urlsplit(following).hostname or ""
             except ValueError as error:
-                msg = f"{asked}: a redirect to {location!r}, which is no address ({error})"
-                raise RemoteProtocolError(msg) from error
+                raise RemoteProtocolError(
+                    f"{asked}: a redirect to {location!r}, which is no address ({error})"
+                ) from error
             if form is not None:
-                msg = f"{asked}: a redirect to {following}, which is not followed with a secret; check {address}"
-                raise RemoteProtocolError(msg)
+                raise RemoteProtocolError(
+                    f"{asked}: a redirect to {following}, which is not followed with a secret; check {address}"
+                )
             if asked.startswith("https:") and not following.startswith("https:"):
-                msg = f"{asked}: a redirect from HTTPS to {following}, which would show the token to the network"
-                raise RemoteProtocolError(msg)
+                raise RemoteProtocolError(
+                    f"{asked}: a redirect from HTTPS to {following}, which would show the token to the network"
+                )
             if "Authorization" in headers and host != urlsplit(url).hostname and not is_trusted(host):
-                msg = (
+                raise RemoteProtocolError(
                     f"{asked}: a redirect to {following}: no option names {host}, so it is not shown who we are{remedy}"
                 )
-                raise RemoteProtocolError(msg)
             asked = following
             continue
         if response.status != 200:
@@ -178,8 +177,6 @@ def _fetch(
                 f"{asked}: HTTP status {response.status}{shown}", code=response.status, broker_message=words
             )
         if len(body) > MAX_BODY_BYTES:
-            msg = f"{asked}: an answer of more than {MAX_BODY_BYTES} bytes"
-            raise RemoteProtocolError(msg)
+            raise RemoteProtocolError(f"{asked}: an answer of more than {MAX_BODY_BYTES} bytes")
         return body
-    msg = f"{url}: redirected more than {MAX_REDIRECTS} times"
-    raise RemoteProtocolError(msg)
+    raise RemoteProtocolError(f"{url}: redirected more than {MAX_REDIRECTS} times")

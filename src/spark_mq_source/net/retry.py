@@ -10,8 +10,6 @@ from typing import TypeVar
 
 from spark_mq_source.core.errors import MQSourceError
 
-__all__ = ["Deadline", "retrying"]
-
 T = TypeVar("T")
 
 FIRST_DELAY_SECONDS = 0.05

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from spark_mq_source.core.counters import Counters
 
-__all__ = ["given", "made", "waiting", "working"]
-
 
 @contextmanager
 def waiting(counters: Counters) -> Iterator[None]:

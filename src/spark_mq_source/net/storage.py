@@ -33,7 +33,6 @@ from spark_mq_source.core.errors import OptionError, StorageError, UnsupportedFe
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LocalStore", "ObjectStore", "Store", "open_store"]
 
 OBJECT_STORES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 """The schemes of URLs that obstore knows and can make files exclusively in."""
@@ -214,8 +213,9 @@ class ObjectStore:
             from obstore.exceptions import AlreadyExistsError, BaseError  # noqa: PLC0415
             from obstore.store import from_url  # noqa: PLC0415
         except ImportError as error:
-            msg = f"{name}{url} needs obstore: pip install 'spark-mq-source[s3]' on the driver and every executor"
-            raise UnsupportedFeatureError(msg) from error
+            raise UnsupportedFeatureError(
+                f"{name}{url} needs obstore: pip install 'spark-mq-source[s3]' on the driver and every executor"
+            ) from error
         self._url = url.rstrip("/")
         self._name = name
         self._obstore: Any = obstore
@@ -224,8 +224,7 @@ class ObjectStore:
         try:
             self._store: Any = from_url(url, retry_config=RETRIES)
         except (ValueError, BaseError) as error:
-            msg = f"{name}{url} cannot be used: {_first_line(error)}"
-            raise OptionError(msg) from error
+            raise OptionError(f"{name}{url} cannot be used: {_first_line(error)}") from error
 
     def where(self, path: str) -> str:
         """See `Store`."""
@@ -249,8 +248,9 @@ class ObjectStore:
                     return True
                 # S3 answers 409 while another one is made or deleted, and then there may be none.
                 time.sleep(0.1 * 2**conflict)
-        msg = f"{self._name}{self.where(path)} cannot be written: the store reports a conflict again and again"
-        raise StorageError(msg)
+        raise StorageError(
+            f"{self._name}{self.where(path)} cannot be written: the store reports a conflict again and again"
+        )
 
     def read(self, path: str) -> bytes:
         """See `Store`."""
@@ -291,8 +291,9 @@ def _failing(where: str, what: str, errors: tuple[type[Exception], ...] = (OSErr
         if isinstance(error, FileNotFoundError) and what != "written":
             raise
         reason = getattr(error, "strerror", None) or _first_line(error)
-        msg = f"{where} cannot be {what} ({reason}); make room, or mend access to it on the driver and every executor"
-        raise StorageError(msg) from error
+        raise StorageError(
+            f"{where} cannot be {what} ({reason}); make room, or mend access to it on the driver and every executor"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:
@@ -320,14 +321,12 @@ def open_store(url: str, *, name: str = "", probe: bool = False) -> Store:
         try:
             is_exclusive = _is_exclusive(store)
         except (StorageError, FileNotFoundError) as error:
-            msg = f"{name}{url} cannot be written to: {str(error).removeprefix(name)}"
-            raise OptionError(msg) from error
+            raise OptionError(f"{name}{url} cannot be written to: {str(error).removeprefix(name)}") from error
         if not is_exclusive:
-            msg = (
+            raise UnsupportedFeatureError(
                 f"{name}{url} cannot make a file exclusively, so that two attempts at one task would not agree: use a "
                 f"folder that all machines have mounted, or an object store with conditional writes"
             )
-            raise UnsupportedFeatureError(msg)
     return store
 
 
@@ -337,18 +336,17 @@ def _store_of(url: str, name: str) -> Store:
     if scheme in OBJECT_STORES:
         return ObjectStore(url, name)
     if scheme == "dbfs":
-        msg = f"{name}{url} is no path of a machine: give the one under which all have it, /Volumes/... or /dbfs/..."
-        raise OptionError(msg)
+        raise OptionError(
+            f"{name}{url} is no path of a machine: give the one under which all have it, /Volumes/... or /dbfs/..."
+        )
     if scheme not in ("", "file"):
-        msg = (
+        raise UnsupportedFeatureError(
             f"{name}{url}: nothing here makes a file exclusively in {scheme}: use a folder that all machines have "
             f"mounted, or one of {', '.join(f'{one}://' for one in OBJECT_STORES)}"
         )
-        raise UnsupportedFeatureError(msg)
     path = re.sub(r"^file:(//(localhost)?(?=/))?", "", url, flags=re.IGNORECASE)
     if not path.startswith("/") or path.startswith("//"):
-        msg = f"{name}{url} is not an absolute path: every machine would take it for another folder"
-        raise OptionError(msg)
+        raise OptionError(f"{name}{url} is not an absolute path: every machine would take it for another folder")
     return LocalStore(path, name)
 
 

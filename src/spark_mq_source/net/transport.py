@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, OptionError, TransportError
 from spark_mq_source.net.retry import Deadline
 
-__all__ = ["TlsSettings", "Transport", "connect"]
-
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
@@ -39,23 +37,22 @@ class TlsSettings:
         """
         for path in (self.trust_certs, self.client_cert, self.client_key):
             if path is not None and not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises on forbidden folders
-                msg = f"{path}: no such file on this machine (every executor needs it at the same path)"
-                raise OptionError(msg)
+                raise OptionError(f"{path}: no such file on this machine (every executor needs it at the same path)")
         try:
             context = ssl.create_default_context(cafile=self.trust_certs)
             if self.client_cert is not None:
                 context.load_cert_chain(self.client_cert, self.client_key, password=_no_password)
         except (ssl.SSLError, OSError) as error:
-            msg = f"cannot load the certificates {self.trust_certs or 'of the system'}, {self.client_cert}: {error}"
-            raise OptionError(msg) from error
+            raise OptionError(
+                f"cannot load the certificates {self.trust_certs or 'of the system'}, {self.client_cert}: {error}"
+            ) from error
         context.check_hostname = self.verify_hostname
         return context
 
 
 def _no_password() -> str:
     # Without this OpenSSL asks at the terminal, and an executor has none.
-    msg = "the private key is encrypted with a password; give one that is not"
-    raise OptionError(msg)
+    raise OptionError("the private key is encrypted with a password; give one that is not")
 
 
 class Transport:
@@ -165,11 +162,11 @@ def _tcp_connect(host: str, port: int, address: str, deadline: Deadline) -> sock
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:
-        msg = f"{address}: not a host name ({error})"
-        raise OptionError(msg) from error
+        raise OptionError(f"{address}: not a host name ({error})") from error
     except OSError as error:
-        msg = f"{address}: cannot find the host ({error.strerror or error}); check the address"
-        raise TransportError(msg) from error
+        raise TransportError(
+            f"{address}: cannot find the host ({error.strerror or error}); check the address"
+        ) from error
     failure: OSError | None = None
     for index, (family, kind, protocol, _, target) in enumerate(found):
         # The addresses not tried yet keep their share of the time: the first may be one that a firewall drops.
@@ -191,11 +188,13 @@ def _tcp_connect(host: str, port: int, address: str, deadline: Deadline) -> sock
         else:
             return sock
     if isinstance(failure, TimeoutError):
-        msg = f"{address}: no TCP connection in time; check the address and whether a firewall drops it"
-        raise ConnectTimeoutError(msg) from failure
+        raise ConnectTimeoutError(
+            f"{address}: no TCP connection in time; check the address and whether a firewall drops it"
+        ) from failure
     reason = "no address" if failure is None else failure.strerror or failure
-    msg = f"{address}: cannot connect ({reason}); check the address and that the broker runs"
-    raise TransportError(msg) from failure
+    raise TransportError(
+        f"{address}: cannot connect ({reason}); check the address and that the broker runs"
+    ) from failure
 
 
 def _tls_handshake(
@@ -207,18 +206,19 @@ def _tls_handshake(
     except BaseException as error:
         secure.close()
         if isinstance(error, ssl.SSLCertVerificationError):
-            msg = (
+            raise _refused(
                 f"{address}: the certificate is not trusted ({error.verify_message}); set trustCerts to the PEM file "
                 f"of the authority that signed it, and connect by a name that is in it"
-            )
-            raise _refused(msg) from error
+            ) from error
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-            msg = f"{address}: the TLS handshake failed ({error}); does this port speak TLS, and want clientCert?"
-            raise _refused(msg) from error
+            raise _refused(
+                f"{address}: the TLS handshake failed ({error}); does this port speak TLS, and want clientCert?"
+            ) from error
         if isinstance(error, OSError):
             # A broker or a load balancer that restarts does this too, so it may pass.
-            msg = f"{address}: closed during the TLS handshake ({error}); does this port speak TLS?"
-            raise ConnectionLostError(msg) from error
+            raise ConnectionLostError(
+                f"{address}: closed during the TLS handshake ({error}); does this port speak TLS?"
+            ) from error
         raise
     return secure
 
@@ -237,8 +237,7 @@ def _shake_hands(secure: ssl.SSLSocket, address: str, deadline: Deadline) -> Non
             else:
                 return
             if not selector.select(deadline.remaining_seconds()):
-                msg = f"{address}: no TLS handshake in time; does this port speak TLS?"
-                raise ConnectTimeoutError(msg)
+                raise ConnectTimeoutError(f"{address}: no TLS handshake in time; does this port speak TLS?")
 
 
 def _refused(message: str) -> TransportError:

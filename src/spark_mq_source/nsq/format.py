@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from spark_mq_source.core.ports import Predicate, TaskAttempt
 
 
-__all__ = ["NsqFormat"]
-
-
 class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
     """NSQ, as `core.ports.Format` wants it: the door to everything in this folder."""
 
@@ -90,9 +87,8 @@ def _check_attempt(options: NsqOptions, task: NsqRange, tries: int) -> None:
     """Refuses to do a drain over: messages are finished when Spark has their rows, which it drops with the task."""
     if task.folder or options.ack_mode is AckMode.REQUEUE or not tries:
         return
-    msg = (
+    raise DataLossError(
         f"nsq topic {options.topic}, channel {options.channel}, nsqd {task.nsqd.name}: attempt {tries + 1} at a read "
         f"without walDir: an earlier attempt may have finished messages, and their rows are lost with it; see why it "
         f"failed, and set walDir and runId, with which a task can be done over"
     )
-    raise DataLossError(msg)

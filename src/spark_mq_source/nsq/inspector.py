@@ -10,8 +10,6 @@ from spark_mq_source.nsq.client.client import NsqClient, Nsqd
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.read.planner import find_nsqds, nobody_has_it
 
-__all__ = ["NsqInspector"]
-
 
 class NsqInspector:
     """See `core.ports.Inspector`. Receives nothing; its connections subscribe to nothing.
@@ -81,8 +79,9 @@ class NsqInspector:
             MQSourceError: no nsqlookupd answers.
         """
         if checkpoint is not None:
-            msg = "nsq: a checkpoint says nothing of the lag: leave it out, and see what waits in the channel"
-            raise OptionError(msg)
+            raise OptionError(
+                "nsq: a checkpoint says nothing of the lag: leave it out, and see what waits in the channel"
+            )
         return self.offsets()
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:

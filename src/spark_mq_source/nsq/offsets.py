@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from spark_mq_source.core.counters import Lag
 
-__all__ = ["BatchOffset", "count_lag"]
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class BatchOffset:
@@ -35,11 +33,9 @@ class BatchOffset:
         """
         version, batch, wal = (document.get(name) for name in ("version", "batch", "wal"))
         if version != 1:
-            msg = f"offsets of version {version!r}, and this release knows version 1 only"
-            raise ValueError(msg)
+            raise ValueError(f"offsets of version {version!r}, and this release knows version 1 only")
         if type(batch) is not int or batch < 0 or not isinstance(wal, str) or not wal.isalnum():
-            msg = f"expected a batch and the name of its wal, not {dict(document)!r}"
-            raise ValueError(msg)
+            raise ValueError(f"expected a batch and the name of its wal, not {dict(document)!r}")
         return cls(wal, batch)
 
     def to_json(self) -> dict[str, object]:
@@ -74,8 +70,7 @@ def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
         flights 600 messages
     """
     if not isinstance(read, Mapping) or not isinstance(newest, Mapping):
-        msg = "offsets are JSON objects"
-        raise ValueError(msg)  # noqa: TRY004 - as of every other document that is none
+        raise ValueError("offsets are JSON objects")  # noqa: TRY004 - as of every other document that is none
     BatchOffset.from_json(read)
     BatchOffset.from_json(newest)
     topic, waiting = newest.get("topic"), newest.get("waiting")

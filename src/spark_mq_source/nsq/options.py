@@ -26,17 +26,6 @@ from spark_mq_source.core.options import (
 )
 from spark_mq_source.nsq.protocol.commands import parse_name
 
-__all__ = [
-    "DEFAULT_HTTP_PORT",
-    "DEFAULT_LOOKUPD_HTTP_PORT",
-    "DEFAULT_TCP_PORT",
-    "AckMode",
-    "Compression",
-    "NsqOptions",
-    "OnMaxAttempts",
-    "parse_address",
-]
-
 _READING: Final = READ | STREAM
 _EVERYWHERE: Final = READ | STREAM | WRITE
 _INT32_MAX: Final = 2**31 - 1
@@ -79,21 +68,17 @@ def parse_address(text: str, default_port: int) -> tuple[str, int]:
         (('nsq-1', 4150), ('::1', 5150))
     """
     if "://" in text or "/" in text or "@" in text or re.search(r"\s", text):
-        msg = f"{text!r}: expected host:port"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r}: expected host:port")
     # a bare IPv6 address has several colons and no brackets: its port would be guesswork
     if text.count(":") > 1 and not text.startswith("["):
-        msg = f"{text!r}: put an IPv6 address in brackets: [::1]:{default_port}"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r}: put an IPv6 address in brackets: [::1]:{default_port}")
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        msg = f"{text!r}: {error}"
-        raise ValueError(msg) from None
+        raise ValueError(f"{text!r}: {error}") from None
     if not host or port == 0 or text.endswith(":"):
-        msg = f"{text!r}: expected host:port"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r}: expected host:port")
     return host, default_port if port is None else port
 
 
@@ -115,8 +100,7 @@ def _parse_http(text: str, default_port: int) -> str:
     if not found:
         scheme, rest = "http", text
     if scheme.lower() not in ("http", "https"):
-        msg = f"{text!r}: expected host:port, http://host:port or https://host:port"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r}: expected host:port, http://host:port or https://host:port")
     host, port = parse_address(rest.rstrip("/"), default_port if not found else 443 if scheme == "https" else 80)
     return f"{scheme.lower()}://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -126,13 +110,13 @@ def _parse_host_map(text: str) -> tuple[tuple[str, str], ...]:
     for pair in parse_list(text):
         announced, found, reached = pair.partition("=")
         if not found or not announced.strip() or not reached.strip():
-            msg = f"{pair!r}: expected announced=reachable, such as nsqd-1=10.0.0.5 or nsqd-1:4150=localhost:14150"
-            raise ValueError(msg)
+            raise ValueError(
+                f"{pair!r}: expected announced=reachable, such as nsqd-1=10.0.0.5 or nsqd-1:4150=localhost:14150"
+            )
         for address in (announced.strip(), reached.strip()):
             parse_address(address, DEFAULT_TCP_PORT)
         if (":" in announced) != (":" in reached):
-            msg = f"{pair!r}: give both sides a port, or none"
-            raise ValueError(msg)
+            raise ValueError(f"{pair!r}: give both sides a port, or none")
         pairs.append((announced.strip(), reached.strip()))
     return tuple(pairs)
 

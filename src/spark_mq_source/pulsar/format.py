@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from spark_mq_source.core.ports import Predicate, TaskAttempt
 
 
-__all__ = ["PulsarFormat"]
-
-
 class PulsarFormat(BaseFormat[PulsarOptions, PulsarRange, WriteReport]):
     """Apache Pulsar, as `core.ports.Format` wants it: the door to everything in this folder."""
 

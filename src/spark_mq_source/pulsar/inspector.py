@@ -14,8 +14,6 @@ from spark_mq_source.pulsar.offsets import EARLIEST, TopicPartition, decode_offs
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read.planner import topics_of
 
-__all__ = ["PulsarInspector"]
-
 
 class PulsarInspector:
     """See `core.ports.Inspector` and `core.ports.Unsubscriber`. Reads nothing but metadata, and leaves nothing behind.
@@ -90,8 +88,9 @@ class PulsarInspector:
         partitions = self._topic_partitions()
         if checkpoint is None:
             if options.subscription is None or options.admin_url is None:
-                msg = "pulsar-native: the lag of what: give a checkpoint, or the options subscription and adminUrl"
-                raise OptionError(msg)
+                raise OptionError(
+                    "pulsar-native: the lag of what: give a checkpoint, or the options subscription and adminUrl"
+                )
             for tp in partitions:
                 waiting = self._client.fetch_subscription_backlog(tp, options.subscription)
                 yield {"topic": tp.topic, "partition": tp.partition, "entries_behind": waiting}
@@ -99,8 +98,7 @@ class PulsarInspector:
         try:
             read = {TopicPartition.parse(name): position for name, position in decode_offsets(checkpoint).items()}
         except ValueError as error:
-            msg = f"pulsar-native: these are not the offsets of this format: {error}"
-            raise OptionError(msg) from error
+            raise OptionError(f"pulsar-native: these are not the offsets of this format: {error}") from error
         bounds = self._client.fetch_bounds(partitions)
         starts = {tp: read.get(tp, EARLIEST) for tp in partitions}
         behind = {tp: bounds[tp].last for tp in partitions if starts[tp] < bounds[tp].last}
@@ -124,8 +122,7 @@ class PulsarInspector:
         """
         name = self._options.subscription
         if name is None:
-            msg = "pulsar-native: unsubscribe what: set the option subscription"
-            raise OptionError(msg)
+            raise OptionError("pulsar-native: unsubscribe what: set the option subscription")
         try:
             deleted = self._client.delete_subscription(self._topic_partitions(), name)
         except ResourceBusyError as error:
@@ -154,8 +151,7 @@ class PulsarInspector:
     def _find_topics(self) -> str:
         found = [f"{row['topic']} ({row['partitions'] or 'not partitioned'})" for row in self.topics()]
         if not found:
-            msg = "pulsar-native: no topic matches topicsPattern"
-            raise TopicNotFoundError(msg)
+            raise TopicNotFoundError("pulsar-native: no topic matches topicsPattern")
         return ", ".join(found)
 
     def _find_brokers(self) -> str:

@@ -26,24 +26,6 @@ from typing import Final, Generic, TypeVar
 from spark_mq_source.core.counters import Lag
 from spark_mq_source.core.json_text import load_json_object
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "OFFSETS_VERSION",
-    "PerTopic",
-    "Position",
-    "TopicPartition",
-    "count_lag",
-    "decode_offsets",
-    "encode_offsets",
-    "parse_offsets",
-    "parse_position",
-    "parse_timestamps",
-    "parse_topic",
-    "partition_name",
-    "split_partition",
-]
-
 T = TypeVar("T")
 
 OFFSETS_VERSION: Final = 1
@@ -185,17 +167,18 @@ def parse_topic(text: str) -> str:
     if not has_scheme:
         rest = text
     elif scheme == "non-persistent":
-        msg = (
+        raise ValueError(
             "non-persistent:// topics keep no messages: there is nothing to read back, and a receipt does not mean "
             "that a row is stored"
         )
-        raise ValueError(msg)
     elif scheme in ("topic", "segment"):
-        msg = f"{scheme}:// is a scalable topic of Pulsar 5, which is not supported; name a persistent:// topic"
-        raise ValueError(msg)
+        raise ValueError(
+            f"{scheme}:// is a scalable topic of Pulsar 5, which is not supported; name a persistent:// topic"
+        )
     elif scheme != "persistent":
-        msg = f"{scheme}:// is not a kind of topic; write name, tenant/namespace/name or persistent://tenant/namespace/name"
-        raise ValueError(msg)
+        raise ValueError(
+            f"{scheme}:// is not a kind of topic; write name, tenant/namespace/name or persistent://tenant/namespace/name"
+        )
     parts = rest.split("/")
     if len(parts) == 1 and not has_scheme:
         parts = ["public", "default", *parts]
@@ -203,18 +186,16 @@ def parse_topic(text: str) -> str:
         case tenant, namespace, name:
             pass
         case _, _, _, _:
-            msg = "a name with a cluster in it (tenant/cluster/namespace/name) is of Pulsar 1 and is not supported"
-            raise ValueError(msg)
+            raise ValueError(
+                "a name with a cluster in it (tenant/cluster/namespace/name) is of Pulsar 1 and is not supported"
+            )
         case _:
-            msg = "expected name, tenant/namespace/name or persistent://tenant/namespace/name"
-            raise ValueError(msg)
+            raise ValueError("expected name, tenant/namespace/name or persistent://tenant/namespace/name")
     for kind, part in (("tenant", tenant), ("namespace", namespace)):
         if not _NAMED_ENTITY.fullmatch(part):
-            msg = f"the {kind} may have letters, digits and -=:._ only, and not be empty"
-            raise ValueError(msg)
+            raise ValueError(f"the {kind} may have letters, digits and -=:._ only, and not be empty")
     if not name or name != name.strip() or _CONTROL.search(name):
-        msg = "the topic's name is empty, or has spaces around it or control characters in it"
-        raise ValueError(msg)
+        raise ValueError("the topic's name is empty, or has spaces around it or control characters in it")
     return f"persistent://{tenant}/{namespace}/{name}"
 
 
@@ -288,23 +269,19 @@ def parse_position(value: object) -> Position:
     if isinstance(value, str) and value.lower() in ("earliest", "latest"):
         return EARLIEST if value.lower() == "earliest" else LATEST
     if isinstance(value, list):
-        msg = 'a list of bytes is the form of pulsar-spark; write {"ledger": 12, "entry": 3} instead'
-        raise ValueError(msg)  # noqa: TRY004 - all of a user's mistakes are ValueErrors
+        raise ValueError('a list of bytes is the form of pulsar-spark; write {"ledger": 12, "entry": 3} instead')  # noqa: TRY004 - all of a user's mistakes are ValueErrors
     if not isinstance(value, Mapping) or not {"ledger", "entry"} <= value.keys() <= {"ledger", "entry", "batch"}:
-        msg = 'expected "earliest", "latest" or {"ledger": 12, "entry": 3} with "batch" where wanted'
-        raise ValueError(msg)
+        raise ValueError('expected "earliest", "latest" or {"ledger": 12, "entry": 3} with "batch" where wanted')
     numbers = [value["ledger"], value["entry"], value.get("batch", -1)]
     for name, number, most in zip(
         ("ledger", "entry", "batch"), numbers, (_INT64_MAX, _INT64_MAX, _INT32_MAX), strict=True
     ):
         if type(number) is not int or not -1 <= number <= most:
-            msg = f'"{name}" must be a whole number from -1 to {most}'
-            raise ValueError(msg)
+            raise ValueError(f'"{name}" must be a whole number from -1 to {most}')
     position = Position(*numbers)
     # so that nothing a user or a checkpoint says is before EARLIEST
     if (position.ledger < 0 and position.entry >= 0) or (position.entry < 0 and position.batch >= 0):
-        msg = 'an "entry" needs a "ledger", and a "batch" needs an "entry"'
-        raise ValueError(msg)
+        raise ValueError('an "entry" needs a "ledger", and a "batch" needs an "entry"')
     return position
 
 
@@ -323,8 +300,7 @@ def parse_offsets(text: str) -> PerTopic[Position]:
     if not text.lstrip().startswith("{"):
         if text.lower() in ("earliest", "latest"):
             return PerTopic(everywhere=parse_position(text))
-        msg = "expected earliest, latest or a JSON object that begins with {"
-        raise ValueError(msg)
+        raise ValueError("expected earliest, latest or a JSON object that begins with {")
     document = load_json_object(text)
     if type(document.get("version")) is int and "positions" in document:
         return PerTopic(named=decode_offsets(document))
@@ -379,19 +355,16 @@ def decode_offsets(document: object) -> dict[str, Position]:
         {'persistent://public/default/t': Position(ledger=12, entry=3, batch=-1)}
     """
     if not isinstance(document, Mapping) or "version" not in document:
-        msg = 'offsets without a "version" were not written by this package'
-        raise ValueError(msg)
+        raise ValueError('offsets without a "version" were not written by this package')
     version = document["version"]
     if type(version) is not int or version != OFFSETS_VERSION:
-        msg = (
+        raise ValueError(
             f"offsets of version {version!r}, and this release knows version {OFFSETS_VERSION} only; "
             "read them with the release that wrote them"
         )
-        raise ValueError(msg)
     positions = document.get("positions")
     if document.keys() != {"version", "positions"} or not isinstance(positions, Mapping):
-        msg = 'offsets must have "version" and "positions" and nothing else'
-        raise ValueError(msg)
+        raise ValueError('offsets must have "version" and "positions" and nothing else')
     return {_at(name, parse_topic, name): _at(name, parse_position, value) for name, value in positions.items()}
 
 
@@ -434,20 +407,17 @@ def _parse_per_topic(
     document: Mapping[str, object], parse: Callable[[object], T], *, is_value: Callable[[Mapping[str, object]], bool]
 ) -> dict[str, T]:
     if not document:
-        msg = "an empty JSON object names no topic"
-        raise ValueError(msg)
+        raise ValueError("an empty JSON object names no topic")
     named: dict[str, T] = {}
     for topic, value in document.items():
         full_name = _at(topic, parse_topic, topic)
         if isinstance(value, dict) and not is_value(value):
             if not value:
-                msg = f'"{topic}": an empty JSON object names no partition'
-                raise ValueError(msg)
+                raise ValueError(f'"{topic}": an empty JSON object names no partition')
             for partition, inner in value.items():
                 where = f"{topic}, partition {partition}"
                 if not re.fullmatch(r"0|[1-9][0-9]{0,9}", partition, re.ASCII):
-                    msg = f'"{topic}": "{partition}" is not the number of a partition'
-                    raise ValueError(msg)
+                    raise ValueError(f'"{topic}": "{partition}" is not the number of a partition')
                 _put(named, where, partition_name(full_name, int(partition)), _at(where, parse, inner))
         else:
             _put(named, topic, full_name, _at(topic, parse, value))
@@ -456,8 +426,7 @@ def _parse_per_topic(
 
 def _put(named: dict[str, T], where: str, name: str, value: T) -> None:
     if name in named:
-        msg = f'"{where}": {name} is there twice'
-        raise ValueError(msg)
+        raise ValueError(f'"{where}": {name} is there twice')
     named[name] = value
 
 
@@ -468,8 +437,7 @@ def _at(where: str, parse: Callable[[A], T], value: A) -> T:
     try:
         return parse(value)
     except ValueError as error:
-        msg = f'"{where}": {error}'
-        raise ValueError(msg) from None
+        raise ValueError(f'"{where}": {error}') from None
 
 
 def _parse_timestamp(value: object) -> int:
@@ -478,18 +446,14 @@ def _parse_timestamp(value: object) -> int:
     if type(value) is int and 0 <= value <= _INT64_MAX:
         return value
     if not isinstance(value, str):
-        msg = "expected milliseconds since 1970 or an ISO-8601 time such as 2013-01-01T05:15:00Z"
-        raise ValueError(msg)  # noqa: TRY004 - all of a user's mistakes are ValueErrors
+        raise ValueError("expected milliseconds since 1970 or an ISO-8601 time such as 2013-01-01T05:15:00Z")  # noqa: TRY004 - all of a user's mistakes are ValueErrors
     try:
         time = datetime.fromisoformat(value)
     except ValueError:
-        msg = "expected milliseconds since 1970 or an ISO-8601 time such as 2013-01-01T05:15:00Z"
-        raise ValueError(msg) from None
+        raise ValueError("expected milliseconds since 1970 or an ISO-8601 time such as 2013-01-01T05:15:00Z") from None
     if time.tzinfo is None:
-        msg = "a time without a zone could mean several; end it with Z or an offset such as +02:00"
-        raise ValueError(msg)
+        raise ValueError("a time without a zone could mean several; end it with Z or an offset such as +02:00")
     milliseconds = -((datetime(1970, 1, 1, tzinfo=UTC) - time) // timedelta(milliseconds=1))
     if milliseconds < 0:
-        msg = "a time before 1970"
-        raise ValueError(msg)
+        raise ValueError("a time before 1970")
     return milliseconds

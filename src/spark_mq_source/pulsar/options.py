@@ -41,17 +41,6 @@ from spark_mq_source.pulsar.offsets import (
 )
 from spark_mq_source.pulsar.payload.schema import BYTES, JSON, ValueSchema, parse_schema
 
-__all__ = [
-    "DeliveryGuarantee",
-    "OnCorrupt",
-    "OnEncrypted",
-    "PulsarOptions",
-    "TopicsPattern",
-    "ValueFormat",
-    "parse_service_url",
-    "parse_topics_pattern",
-]
-
 _READING: Final = READ | STREAM
 _EVERYWHERE: Final = READ | STREAM | WRITE
 _DEFAULT_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
@@ -130,20 +119,18 @@ def parse_service_url(text: str) -> tuple[tuple[tuple[str, int], ...], bool]:
     """
     scheme, found, rest = text.partition("://")
     if scheme.lower() in ("http", "https"):
-        msg = (
+        raise ValueError(
             "that is the admin address (adminUrl); the service address begins with pulsar:// (port 6650) or "
             "pulsar+ssl:// (port 6651)"
         )
-        raise ValueError(msg)
     if not found or scheme.lower() not in _DEFAULT_PORTS:
-        msg = "expected pulsar://host:6650 or pulsar+ssl://host:6651, more hosts after commas"
-        raise ValueError(msg)
+        raise ValueError("expected pulsar://host:6650 or pulsar+ssl://host:6651, more hosts after commas")
     if "@" in rest:
-        msg = "no user or password can be in the address; set authToken, or authBasicUser and authBasicPassword"
-        raise ValueError(msg)
+        raise ValueError(
+            "no user or password can be in the address; set authToken, or authBasicUser and authBasicPassword"
+        )
     if "://" in rest:
-        msg = f"the scheme stands once, at the beginning: {scheme}://host1:port,host2:port"
-        raise ValueError(msg)
+        raise ValueError(f"the scheme stands once, at the beginning: {scheme}://host1:port,host2:port")
     addresses = tuple(
         _parse_address(one.strip(), _DEFAULT_PORTS[scheme.lower()]) for one in rest.removesuffix("/").split(",")
     )
@@ -154,19 +141,16 @@ def _parse_address(text: str, default_port: int) -> tuple[str, int]:
     match = re.fullmatch(r"(?:\[(?P<v6>[^]]*)\]|(?P<host>[A-Za-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?", text, re.ASCII)
     if not match:
         more = "; an IPv6 address stands in brackets" if text.count(":") > 1 else ""
-        msg = f"{text!r} is not host or host:port{more}"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r} is not host or host:port{more}")
     port = int(match["port"]) if match["port"] else default_port
     if not 1 <= port <= 65535:
-        msg = f"{port} is not a port"
-        raise ValueError(msg)
+        raise ValueError(f"{port} is not a port")
     if match["host"]:
         return match["host"], port
     try:
         return str(ipaddress.IPv6Address(match["v6"])), port
     except ValueError:
-        msg = f"{match['v6']!r} is not an IPv6 address"
-        raise ValueError(msg) from None
+        raise ValueError(f"{match['v6']!r} is not an IPv6 address") from None
 
 
 def parse_topics_pattern(text: str) -> TopicsPattern:
@@ -180,8 +164,7 @@ def parse_topics_pattern(text: str) -> TopicsPattern:
         ValueError: no such pattern; the message says why.
     """
     if len(text) > _LONGEST_PATTERN:
-        msg = f"longer than {_LONGEST_PATTERN} characters"
-        raise ValueError(msg)
+        raise ValueError(f"longer than {_LONGEST_PATTERN} characters")
     scheme, found, rest = text.partition("://")
     if found and scheme != "persistent":
         parse_topic(f"{scheme}://t/n/t")  # raises the sentence for this scheme
@@ -189,25 +172,23 @@ def parse_topics_pattern(text: str) -> TopicsPattern:
     if found or re.match(r"[-=:.\w]+/[-=:.\w]+/", rest, re.ASCII):
         match = re.fullmatch(r"([-=:.\w]+/[-=:.\w]+)/(.+)", rest, re.ASCII | re.DOTALL)
         if not match:
-            msg = "tenant and namespace must be plain names: persistent://tenant/namespace/regex"
-            raise ValueError(msg)
+            raise ValueError("tenant and namespace must be plain names: persistent://tenant/namespace/regex")
         namespace, expression = match[1], match[2]
     else:
         namespace, expression = "public/default", rest
     if "/" in expression:
-        msg = "a topic's name has no /; write tenant/namespace/regex with plain names before the regex"
-        raise ValueError(msg)
+        raise ValueError("a topic's name has no /; write tenant/namespace/regex with plain names before the regex")
     # Not the only way to write an expression that takes for ever, but the one that happens by accident.
     if _REPEATED_REPETITION.search(expression):
-        msg = "a repeated group with a repetition in it can take for ever to match; write it without the inner one"
-        raise ValueError(msg)
+        raise ValueError(
+            "a repeated group with a repetition in it can take for ever to match; write it without the inner one"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)  # sets within sets, which Java reads otherwise
             regex = re.compile(expression)
     except (re.error, FutureWarning, RecursionError, OverflowError) as error:
-        msg = f"not a regular expression: {error}"
-        raise ValueError(msg) from None
+        raise ValueError(f"not a regular expression: {error}") from None
     return TopicsPattern(namespace, regex)
 
 
@@ -216,33 +197,27 @@ def _parse_topics(text: str) -> tuple[str, ...]:
     for topic in topics:
         base, partition = split_partition(topic)
         if topics.count(topic) > 1:
-            msg = f"{topic} is there twice"
-            raise ValueError(msg)
+            raise ValueError(f"{topic} is there twice")
         if partition >= 0 and base in topics:
-            msg = f"{topic} is a partition of {base}, which is there as well"
-            raise ValueError(msg)
+            raise ValueError(f"{topic} is a partition of {base}, which is there as well")
     return topics
 
 
 def _parse_admin_url(text: str) -> str:
     parts = urlsplit(parse_text(text))
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        msg = "expected http://host:8080 or https://host:8443"
-        raise ValueError(msg)
+        raise ValueError("expected http://host:8080 or https://host:8443")
     if "@" in parts.netloc:
-        msg = "no user or password can be in the address"
-        raise ValueError(msg)
+        raise ValueError("no user or password can be in the address")
     if parts.query or parts.fragment:
-        msg = "expected an address without ? and #"
-        raise ValueError(msg)
+        raise ValueError("expected an address without ? and #")
     _ = parts.port  # raises ValueError where it is no port
     return text.rstrip("/")
 
 
 def _parse_subscription(text: str) -> str:
     if re.search(r"[\x00-\x1f\x7f]", parse_text(text)):
-        msg = "has control characters in it"
-        raise ValueError(msg)
+        raise ValueError("has control characters in it")
     return text
 
 
@@ -253,8 +228,7 @@ def _parse_codec(text: str) -> str:
         ValueError: unknown.
     """
     if text.upper() not in CODECS:
-        msg = f"expected {' or '.join(CODECS)}"
-        raise ValueError(msg)
+        raise ValueError(f"expected {' or '.join(CODECS)}")
     return text.upper()
 
 
@@ -266,8 +240,7 @@ def _parse_hashing(text: str) -> int:
     """
     number = {"javastring": 0, "murmur3_32": 1}.get(text.lower().removesuffix("hash"))
     if number is None:
-        msg = "expected JavaStringHash or Murmur3_32"
-        raise ValueError(msg)
+        raise ValueError("expected JavaStringHash or Murmur3_32")
     return number
 
 
@@ -284,8 +257,7 @@ def _parse_access_mode(text: str) -> int:
     for number, name in enumerate(_ACCESS_MODES):
         if text.lower() == name.lower():
             return number
-    msg = f"expected {' or '.join(_ACCESS_MODES)}"
-    raise ValueError(msg)
+    raise ValueError(f"expected {' or '.join(_ACCESS_MODES)}")
 
 
 def _parse_function(text: str) -> str:
@@ -295,8 +267,7 @@ def _parse_function(text: str) -> str:
         ValueError: it is none.
     """
     if not all(part.isidentifier() for name in text.split(":", 1) for part in name.split(".")) or ":" not in text:
-        msg = "expected module:function"
-        raise ValueError(msg)
+        raise ValueError("expected module:function")
     return text
 
 
@@ -308,17 +279,13 @@ def _parse_issuer_url(text: str) -> str:
     """
     parts = urlsplit(parse_text(text))
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        msg = "expected https://issuer"
-        raise ValueError(msg)
+        raise ValueError("expected https://issuer")
     if parts.scheme == "http" and not _is_here(parts.hostname):
-        msg = "the client's secret is sent there, so it must begin with https://"
-        raise ValueError(msg)
+        raise ValueError("the client's secret is sent there, so it must begin with https://")
     if "@" in parts.netloc:
-        msg = "no user or password can be in the address"
-        raise ValueError(msg)
+        raise ValueError("no user or password can be in the address")
     if parts.query or parts.fragment:
-        msg = "expected an address without ? and #"
-        raise ValueError(msg)
+        raise ValueError("expected an address without ? and #")
     _ = parts.port  # raises ValueError where it is no port
     return text.rstrip("/")
 
@@ -1034,8 +1001,7 @@ def _tls(params: str) -> dict[str, str]:
 def _oauth2(params: str) -> dict[str, str]:
     fields = _fields(params, "issuerUrl", "privateKey")
     if fields.get("type", "client_credentials") != "client_credentials":
-        msg = "the type can only be client_credentials"
-        raise ValueError(msg)
+        raise ValueError("the type can only be client_credentials")
     names = {"issuerUrl": "authIssuerUrl", "audience": "authAudience", "scope": "authScope"}
     ours = {ours: fields[theirs] for theirs, ours in names.items() if fields.get(theirs)}
     key = fields["privateKey"]
@@ -1045,8 +1011,9 @@ def _oauth2(params: str) -> dict[str, str]:
         document = json.loads(base64.b64decode(key.partition("base64,")[2], validate=True))
         return ours | {"authClientId": document["client_id"], "authClientSecret": document["client_secret"]}
     except (ValueError, KeyError, TypeError):
-        msg = "expected as privateKey a file, or data:application/json;base64, and JSON with client_id, client_secret"
-        raise ValueError(msg) from None
+        raise ValueError(
+            "expected as privateKey a file, or data:application/json;base64, and JSON with client_id, client_secret"
+        ) from None
 
 
 def _fields(params: str, *names: str) -> Mapping[str, str]:
@@ -1059,6 +1026,5 @@ def _fields(params: str, *names: str) -> Mapping[str, str]:
     else:
         document = dict(pair.split(":", 1) for pair in params.split(",") if ":" in pair)
     if not isinstance(document, dict) or not all(isinstance(document.get(name), str) for name in names):
-        msg = f"expected {' and '.join(names)}, as JSON or as name:value,name:value"
-        raise ValueError(msg)
+        raise ValueError(f"expected {' and '.join(names)}, as JSON or as name:value,name:value")
     return document

@@ -36,16 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "MQBatchReader",
-    "MQBatchWriter",
-    "MQCommit",
-    "MQDataSource",
-    "MQPartition",
-    "MQPushdownReader",
-    "MQStreamReader",
-    "MQStreamWriter",
-]
 
 OptionsT = TypeVar("OptionsT")
 RangeT = TypeVar("RangeT")
@@ -107,8 +97,9 @@ class MQDataSource(DataSource):
         options = self.format.parse_options(self.options)
         check_columns(self.format, schema)
         if self.format.wants_pushdown(options) and not FILTER_OPERATORS:
-            msg = f"format {self.format.name!r}: pushdown=true needs Spark 4.1 or newer; leave it out"
-            raise UnsupportedFeatureError(msg)
+            raise UnsupportedFeatureError(
+                f"format {self.format.name!r}: pushdown=true needs Spark 4.1 or newer; leave it out"
+            )
         kind = MQPushdownReader if self.format.wants_pushdown(options) else MQBatchReader
         return kind(self.format, options, arrow_schema(schema))
 
@@ -129,8 +120,9 @@ class MQDataSource(DataSource):
             OptionError: options or columns that cannot be used; all problems in one sentence; or mode overwrite.
         """
         if overwrite:
-            msg = f"format {self.format.name!r}: what is in a topic cannot be overwritten; use mode('append')"
-            raise OptionError(msg)
+            raise OptionError(
+                f"format {self.format.name!r}: what is in a topic cannot be overwritten; use mode('append')"
+            )
         return MQBatchWriter(self.format, self._write_options(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
@@ -359,17 +351,15 @@ def _attempt(job_id: str | None) -> TaskAttempt:
     """
     context = TaskContext.get()
     if context is None:
-        msg = "a writer writes in tasks of Spark only"
-        raise UnsupportedFeatureError(msg)
+        raise UnsupportedFeatureError("a writer writes in tasks of Spark only")
     batch_id = context.getLocalProperty(_BATCH_ID)
     in_foreach_batch = job_id is not None and batch_id is not None
     if job_id is None:
         job_id = context.getLocalProperty(_QUERY_ID)
         if job_id is None or batch_id is None:
-            msg = (
+            raise UnsupportedFeatureError(
                 "this Spark does not tell its tasks which query and batch they write (seen on 4.0 to 4.3 that it does)"
             )
-            raise UnsupportedFeatureError(msg)
     return TaskAttempt(
         job_id=job_id,
         batch_id=None if batch_id is None else int(batch_id),
@@ -395,8 +385,7 @@ def check_write_columns(format_: WriteFormat[Any, Any], schema: StructType) -> N
     missing = [name for name in format_.required_write_columns if name not in schema.names]
     problems += [f"there is no column {name} to write" for name in missing]
     if problems:
-        msg = f"format '{format_.name}': {'; '.join(problems)}"
-        raise OptionError(msg)
+        raise OptionError(f"format '{format_.name}': {'; '.join(problems)}")
 
 
 def check_columns(format_: BatchFormat[Any, Any], schema: StructType) -> None:
@@ -407,8 +396,7 @@ def check_columns(format_: BatchFormat[Any, Any], schema: StructType) -> None:
     """
     problems = _column_problems(format_.columns, schema)
     if problems:
-        msg = f"format '{format_.name}': {'; '.join(problems)}"
-        raise OptionError(msg)
+        raise OptionError(f"format '{format_.name}': {'; '.join(problems)}")
 
 
 def _column_problems(columns: Mapping[str, Sequence[str]], schema: StructType) -> list[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from spark_mq_source.nsq.format import NsqFormat
 from spark_mq_source.spark.base import MQDataSource
 
-__all__ = ["NsqDataSource"]
-
 
 class NsqDataSource(MQDataSource):
     """Topics of NSQ as DataFrames, over NSQ's own TCP protocol.

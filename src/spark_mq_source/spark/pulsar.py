@@ -5,8 +5,6 @@ from __future__ import annotations
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.spark.base import MQDataSource
 
-__all__ = ["PulsarNativeDataSource"]
-
 
 class PulsarNativeDataSource(MQDataSource):
     """Apache Pulsar topics as DataFrames, over Pulsar's own binary protocol.

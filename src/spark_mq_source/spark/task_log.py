@@ -25,7 +25,6 @@ from spark_mq_source.spark._compat import collects_worker_logs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["log_to_stderr", "log_write", "log_written", "logged_read"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +42,7 @@ def log_to_stderr(level: str) -> None:
         return
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
-        msg = f"{ENVIRONMENT}={level}: expected DEBUG, INFO, WARNING or ERROR"
-        raise OptionError(msg)
+        raise OptionError(f"{ENVIRONMENT}={level}: expected DEBUG, INFO, WARNING or ERROR")
     package = logging.getLogger("spark_mq_source")
     package.setLevel(number)
     handler = logging.StreamHandler(sys.stderr)

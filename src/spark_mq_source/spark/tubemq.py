@@ -5,8 +5,6 @@ from __future__ import annotations
 from spark_mq_source.spark.base import MQDataSource
 from spark_mq_source.tubemq.format import TubeMQFormat
 
-__all__ = ["TubeMQDataSource"]
-
 
 class TubeMQDataSource(MQDataSource):
     """Apache InLong TubeMQ topics as DataFrames, over TubeMQ's own binary protocol.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["check_wanted", "connection_to_spark", "leave_modules_uncollected", "rows_while_wanted"]
-
 
 @functools.cache
 def leave_modules_uncollected() -> None:
@@ -60,10 +58,9 @@ def check_wanted(connection: int | None) -> None:
         TaskEndedError: it has closed the connection.
     """
     if connection is not None and _is_closed(connection):
-        msg = (
+        raise TaskEndedError(
             "Spark has ended this task early: it was killed, another attempt was faster, or what makes its rows failed"
         )
-        raise TaskEndedError(msg)
 
 
 def connection_to_spark() -> int | None:

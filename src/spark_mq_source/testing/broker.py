@@ -18,8 +18,6 @@ from spark_mq_source.testing.protocol import Connection
 from spark_mq_source.testing.queues import Broker
 from spark_mq_source.testing.settings import NsqSettings
 
-__all__ = ["NsqBroker", "NsqLookupd"]
-
 T = TypeVar("T")
 
 # nsqd looks every 100 ms for what timed out; shorter here, so that tests wait less.
@@ -348,13 +346,11 @@ class NsqBroker:
     def _http(self, method: str, path: str, body: bytes = b"", **parameters: object) -> object:
         request = Request(method, path, {name: [str(value)] for name, value in parameters.items()}, body)
         if self._thread is None:
-            msg = "the broker is not running"
-            raise RuntimeError(msg)
+            raise RuntimeError("the broker is not running")
         try:
             return self._thread.run(_call(functools.partial(NsqdHttp(self, encrypted=True), request)))
         except HttpError as error:
-            msg = f"{path} {dict(parameters)}: {error.text}"
-            raise ValueError(msg) from error
+            raise ValueError(f"{path} {dict(parameters)}: {error.text}") from error
 
     # -- what its parts call, in its thread
 

@@ -13,8 +13,6 @@ from typing import Final, Protocol
 import cramjam
 from crc32c import crc32c
 
-__all__ = ["Codec", "Deflate", "Snappy"]
-
 # The snappy framing format: a chunk is its type, its size in 24 bits little endian, and data.
 _STREAM_START: Final = b"\xff\x06\x00\x00sNaPpY"
 _COMPRESSED, _PLAIN, _FIRST_SKIPPABLE = 0x00, 0x01, 0x80
@@ -56,8 +54,7 @@ class Deflate:
         try:
             return self._in.decompress(data)
         except zlib.error as error:
-            msg = f"corrupt deflate data: {error}"
-            raise ValueError(msg) from error
+            raise ValueError(f"corrupt deflate data: {error}") from error
 
 
 class Snappy:
@@ -94,8 +91,7 @@ class Snappy:
             if kind in (_COMPRESSED, _PLAIN):
                 parts.append(_plain(kind, received[start + 4 : end]))
             elif kind < _FIRST_SKIPPABLE:
-                msg = f"unknown snappy chunk type {kind}"
-                raise ValueError(msg)
+                raise ValueError(f"unknown snappy chunk type {kind}")
             start = end
         self._received = received[start:]
         return b"".join(parts)
@@ -107,11 +103,9 @@ def _plain(kind: int, chunk: bytes) -> bytes:
         try:
             data = bytes(cramjam.snappy.decompress_raw(data))
         except cramjam.DecompressionError as error:
-            msg = f"corrupt snappy data: {error}"
-            raise ValueError(msg) from error
+            raise ValueError(f"corrupt snappy data: {error}") from error
     if checksum != _CHECKSUM.pack(_masked_crc(data)):
-        msg = "a snappy chunk's checksum is wrong"
-        raise ValueError(msg)
+        raise ValueError("a snappy chunk's checksum is wrong")
     return data
 
 

@@ -11,8 +11,6 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-__all__ = ["Handler", "HttpError", "Request", "serve_client"]
-
 _MOST_HEADERS: Final = 1000
 
 

@@ -12,8 +12,6 @@ from spark_mq_source.testing.http import HttpError, Request
 from spark_mq_source.testing.queues import is_valid_name
 from spark_mq_source.testing.settings import VERSION
 
-__all__ = ["LookupHttp", "Node", "Registry"]
-
 _TOMBSTONE_LIFETIME_S: Final = 45.0
 
 

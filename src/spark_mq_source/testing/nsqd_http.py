@@ -12,8 +12,6 @@ from spark_mq_source.testing.protocol import Connection, IncompleteError, take_m
 from spark_mq_source.testing.queues import Broker, Channel, Topic, is_valid_name
 from spark_mq_source.testing.settings import VERSION, NsqSettings
 
-__all__ = ["NsqdHttp", "Server"]
-
 _TRUTH: Final = {"true": True, "1": True, "false": False, "0": False}
 _NO_LATENCY: Final = {"count": 0, "percentiles": None}
 

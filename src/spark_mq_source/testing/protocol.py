@@ -18,8 +18,6 @@ from spark_mq_source.testing.compression import Codec, Deflate, Snappy
 from spark_mq_source.testing.queues import Broker, Channel, InFlight, is_valid_name
 from spark_mq_source.testing.settings import VERSION, AuthorizedClient, AuthRequest, NsqSettings
 
-__all__ = ["Connection", "IncompleteError", "Server", "take_mpub"]
-
 _RESPONSE, _ERROR = 0, 1
 _MOST_LINE_BYTES: Final = 16 * 1024
 _HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
@@ -354,15 +352,13 @@ class Connection(asyncio.Protocol):
         parameters = line.removesuffix(b"\r").split(b" ")
         name = parameters[0].decode(errors="replace")
         if self.server.settings.needs_tls and not self.tls and name != "IDENTIFY":
-            msg = f"E_INVALID cannot {name} in current state (TLS required)"
-            raise _FatalError(msg)
+            raise _FatalError(f"E_INVALID cannot {name} in current state (TLS required)")
         with_body = _WITH_BODY.get(name)
         if with_body is not None:
             return with_body(self, parameters, data, newline + 1)
         command = _COMMANDS.get(name)
         if command is None:
-            msg = f"E_INVALID invalid command {name}"
-            raise _FatalError(msg)
+            raise _FatalError(f"E_INVALID invalid command {name}")
         command(self, parameters)
         return newline + 1
 
@@ -372,8 +368,7 @@ class Connection(asyncio.Protocol):
     def _identify(self, parameters: Sequence[bytes], data: bytes, start: int) -> int:
         del parameters
         if self.state != _INIT:
-            msg = "E_INVALID cannot IDENTIFY in current state"
-            raise _FatalError(msg)
+            raise _FatalError("E_INVALID cannot IDENTIFY in current state")
         body, end = self._body(data, start, "IDENTIFY")
         wishes = _identify_wishes(body)
         self._take_wishes(wishes)
@@ -388,8 +383,7 @@ class Connection(asyncio.Protocol):
         level = wishes["deflate_level"] if deflate and wishes["deflate_level"] > 0 else 6
         level = min(level, settings.max_deflate_level)
         if deflate and snappy:
-            msg = "E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"
-            raise _FatalError(msg)
+            raise _FatalError("E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
         self._answer(
             _compact_json(
                 {
@@ -445,8 +439,7 @@ class Connection(asyncio.Protocol):
             if size == 1:
                 self._output_buffer_timeout_ms = 0
         if not 0 <= wishes["sample_rate"] <= 99:
-            msg = f"E_BAD_BODY IDENTIFY sample rate ({wishes['sample_rate']}) is invalid"
-            raise _FatalError(msg)
+            raise _FatalError(f"E_BAD_BODY IDENTIFY sample rate ({wishes['sample_rate']}) is invalid")
         self.sample_rate = wishes["sample_rate"]
         msg_timeout_ms = _wish("msg timeout", wishes["msg_timeout"], 1000, settings.max_msg_timeout_ms)
         if msg_timeout_ms is not None:
@@ -493,26 +486,20 @@ class Connection(asyncio.Protocol):
 
     def _auth(self, parameters: Sequence[bytes], data: bytes, start: int) -> int:
         if self.state != _INIT:
-            msg = "E_INVALID cannot AUTH in current state"
-            raise _FatalError(msg)
+            raise _FatalError("E_INVALID cannot AUTH in current state")
         if len(parameters) != 1:
-            msg = "E_INVALID AUTH invalid number of parameters"
-            raise _FatalError(msg)
+            raise _FatalError("E_INVALID AUTH invalid number of parameters")
         body, end = self._body(data, start, "AUTH")
         if self.authorized is not None:
-            msg = "E_INVALID AUTH already set"
-            raise _FatalError(msg)
+            raise _FatalError("E_INVALID AUTH already set")
         if self.server.settings.authorize is None:
-            msg = "E_AUTH_DISABLED AUTH disabled"
-            raise _FatalError(msg)
+            raise _FatalError("E_AUTH_DISABLED AUTH disabled")
         self._secret = body.decode(errors="replace")
         client = self._ask_for_authorization()
         if client is None:
-            msg = "E_AUTH_FAILED AUTH failed"
-            raise _FatalError(msg)
+            raise _FatalError("E_AUTH_FAILED AUTH failed")
         if not client.authorizations:
-            msg = "E_UNAUTHORIZED AUTH no authorizations found"
-            raise _FatalError(msg)
+            raise _FatalError("E_UNAUTHORIZED AUTH no authorizations found")
         self._answer(
             _compact_json(
                 {
@@ -545,11 +532,9 @@ class Connection(asyncio.Protocol):
         if self.server.settings.authorize is None:
             return
         if self.authorized is None:
-            msg = f"E_AUTH_FIRST AUTH required before {command}"
-            raise _FatalError(msg)
+            raise _FatalError(f"E_AUTH_FIRST AUTH required before {command}")
         if time.monotonic() >= self._authorized_until_s and self._ask_for_authorization() is None:
-            msg = "E_AUTH_FAILED AUTH failed"
-            raise _FatalError(msg)
+            raise _FatalError("E_AUTH_FAILED AUTH failed")
         permission = "subscribe" if channel else "publish"
         for allowed in self.authorized.authorizations:
             if (
@@ -558,16 +543,13 @@ class Connection(asyncio.Protocol):
                 and any(re.search(pattern, channel) for pattern in allowed.channels)
             ):
                 return
-        msg = f"E_UNAUTHORIZED AUTH failed for {command} on {_quoted(topic)} {_quoted(channel)}"
-        raise _FatalError(msg)
+        raise _FatalError(f"E_UNAUTHORIZED AUTH failed for {command} on {_quoted(topic)} {_quoted(channel)}")
 
     def _sub(self, parameters: Sequence[bytes]) -> None:
         if self.state != _INIT:
-            msg = "E_INVALID cannot SUB in current state"
-            raise _FatalError(msg)
+            raise _FatalError("E_INVALID cannot SUB in current state")
         if self._heartbeat_interval_ms <= 0:
-            msg = "E_INVALID cannot SUB with heartbeats disabled"
-            raise _FatalError(msg)
+            raise _FatalError("E_INVALID cannot SUB with heartbeats disabled")
         _need_parameters(parameters, 3, "SUB", "parameters")
         topic = _valid_name(parameters[1], "E_BAD_TOPIC", "SUB topic")
         name = _valid_name(parameters[2], "E_BAD_CHANNEL", "SUB channel")
@@ -576,8 +558,7 @@ class Connection(asyncio.Protocol):
         channel = self.server.broker.topic(topic, now_s).channel(name, now_s)
         most = self.server.settings.max_channel_consumers
         if most and len(channel.consumers) >= most:
-            msg = f"E_SUB_FAILED SUB failed consumers for {topic}:{name} exceeds limit of {most}"
-            raise _FatalError(msg)
+            raise _FatalError(f"E_SUB_FAILED SUB failed consumers for {topic}:{name} exceeds limit of {most}")
         self.state = _SUBSCRIBED
         self.channel = channel
         channel.subscribe(self)
@@ -591,8 +572,7 @@ class Connection(asyncio.Protocol):
         if len(parameters) > 1:
             ready = _number(parameters[1], "RDY could not parse count")
         if ready > self.server.settings.max_rdy_count:
-            msg = f"E_INVALID RDY count {ready} out of range 0-{self.server.settings.max_rdy_count}"
-            raise _FatalError(msg)
+            raise _FatalError(f"E_INVALID RDY count {ready} out of range 0-{self.server.settings.max_rdy_count}")
         self.ready_count = ready
         self.server.broker.needs_pump(channel)
 
@@ -636,8 +616,7 @@ class Connection(asyncio.Protocol):
     def _cls(self, parameters: Sequence[bytes]) -> None:
         del parameters
         if self.state != _SUBSCRIBED:
-            msg = "E_INVALID cannot CLS in current state"
-            raise _FatalError(msg)
+            raise _FatalError("E_INVALID cannot CLS in current state")
         self.state = _CLOSING
         self.ready_count = 0
         self._answer(b"CLOSE_WAIT")
@@ -656,8 +635,7 @@ class Connection(asyncio.Protocol):
         delay_ms = _number(parameters[2], "DPUB could not parse timeout")
         longest_ms = self.server.settings.max_req_timeout_ms
         if delay_ms > longest_ms:
-            msg = f"E_INVALID DPUB timeout {delay_ms} out of range 0-{longest_ms}"
-            raise _FatalError(msg)
+            raise _FatalError(f"E_INVALID DPUB timeout {delay_ms} out of range 0-{longest_ms}")
         body, end = self._message_body(data, start, "DPUB")
         self._check_authorized("DPUB", topic)
         self._publish(topic, [body], delay_ms / 1000)
@@ -673,11 +651,9 @@ class Connection(asyncio.Protocol):
         settings = self.server.settings
         size = _size(data, start)
         if size <= 0:
-            msg = f"E_BAD_BODY MPUB invalid body size {size}"
-            raise _FatalError(msg)
+            raise _FatalError(f"E_BAD_BODY MPUB invalid body size {size}")
         if size > settings.max_body_size:
-            msg = f"E_BAD_BODY MPUB body too big {size} > {settings.max_body_size}"
-            raise _FatalError(msg)
+            raise _FatalError(f"E_BAD_BODY MPUB body too big {size} > {settings.max_body_size}")
         if len(data) < start + 4 + size:
             raise IncompleteError(start + 4 + size)
         try:
@@ -697,8 +673,7 @@ class Connection(asyncio.Protocol):
 
     def _subscribed(self, command: str) -> Channel:
         if self.channel is None:
-            msg = f"E_INVALID cannot {command} in current state"
-            raise _FatalError(msg)
+            raise _FatalError(f"E_INVALID cannot {command} in current state")
         return self.channel
 
     def _refuse_message(self, command: str, ident: bytes) -> None:
@@ -711,22 +686,18 @@ class Connection(asyncio.Protocol):
         size = _size(data, start)
         most = self.server.settings.max_body_size
         if size > most:
-            msg = f"E_BAD_BODY {command} body too big {size} > {most}"
-            raise _FatalError(msg)
+            raise _FatalError(f"E_BAD_BODY {command} body too big {size} > {most}")
         if size <= 0:
-            msg = f"E_BAD_BODY {command} invalid body size {size}"
-            raise _FatalError(msg)
+            raise _FatalError(f"E_BAD_BODY {command} invalid body size {size}")
         return _take(data, start + 4, size)
 
     def _message_body(self, data: bytes, start: int, command: str) -> tuple[bytes, int]:
         size = _size(data, start)
         most = self.server.settings.max_msg_size
         if size <= 0:
-            msg = f"E_BAD_MESSAGE {command} invalid message body size {size}"
-            raise _FatalError(msg)
+            raise _FatalError(f"E_BAD_MESSAGE {command} invalid message body size {size}")
         if size > most:
-            msg = f"E_BAD_MESSAGE {command} message too big {size} > {most}"
-            raise _FatalError(msg)
+            raise _FatalError(f"E_BAD_MESSAGE {command} message too big {size} > {most}")
         return _take(data, start + 4, size)
 
 
@@ -757,8 +728,7 @@ def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[byte
     """
     number = _size(data, start)
     if number <= 0 or number > (settings.max_body_size - 4) // 5:
-        msg = f"E_BAD_BODY MPUB invalid message count {number}"
-        raise ValueError(msg)
+        raise ValueError(f"E_BAD_BODY MPUB invalid message count {number}")
     most = settings.max_msg_size
     position = start + 4
     bodies: list[bytes] = []
@@ -770,11 +740,9 @@ def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[byte
             if len(data) < position + 4:
                 raise IncompleteError(position + 4)
             if size <= 0:
-                msg = f"E_BAD_MESSAGE MPUB invalid message({index}) body size {size}"
-                raise ValueError(msg)
+                raise ValueError(f"E_BAD_MESSAGE MPUB invalid message({index}) body size {size}")
             if size > most:
-                msg = f"E_BAD_MESSAGE MPUB message too big {size} > {most}"
-                raise ValueError(msg)
+                raise ValueError(f"E_BAD_MESSAGE MPUB message too big {size} > {most}")
             raise IncompleteError(end)
         bodies.append(data[position + 4 : end])
         position = end
@@ -817,29 +785,25 @@ def _take(data: bytes, start: int, size: int) -> tuple[bytes, int]:
 
 def _need_parameters(parameters: Sequence[bytes], number: int, command: str, word: str) -> None:
     if len(parameters) < number:
-        msg = f"E_INVALID {command} insufficient number of {word}"
-        raise _FatalError(msg)
+        raise _FatalError(f"E_INVALID {command} insufficient number of {word}")
 
 
 def _valid_name(raw: bytes, code: str, what: str) -> str:
     name = raw.decode(errors="backslashreplace")
     if not is_valid_name(name):
-        msg = f"{code} {what} name {_quoted(name)} is not valid"
-        raise _FatalError(msg)
+        raise _FatalError(f"{code} {what} name {_quoted(name)} is not valid")
     return name
 
 
 def _number(raw: bytes, complaint: str) -> int:
     if raw.strip(b"0123456789"):
-        msg = f"E_INVALID {complaint} {raw.decode(errors='replace')}"
-        raise _FatalError(msg)
+        raise _FatalError(f"E_INVALID {complaint} {raw.decode(errors='replace')}")
     return int(raw or b"0")
 
 
 def _message_id(raw: bytes) -> bytes:
     if len(raw) != 16:
-        msg = "E_INVALID invalid message ID"
-        raise _FatalError(msg)
+        raise _FatalError("E_INVALID invalid message ID")
     return raw
 
 
@@ -851,15 +815,13 @@ def _identify_wishes(body: bytes) -> dict[str, Any]:
     except ValueError:
         document = False
     if not isinstance(document, dict | None):
-        msg = "E_BAD_BODY IDENTIFY failed to decode JSON body"
-        raise _FatalError(msg)
+        raise _FatalError("E_BAD_BODY IDENTIFY failed to decode JSON body")
     for key, value in (document or {}).items():
         kind = _IDENTIFY_FIELDS.get(key.lower())
         if kind is None or value is None:
             continue
         if type(value) is not kind:
-            msg = "E_BAD_BODY IDENTIFY failed to decode JSON body"
-            raise _FatalError(msg)
+            raise _FatalError("E_BAD_BODY IDENTIFY failed to decode JSON body")
         wishes[key.lower()] = value
     return wishes
 
@@ -872,8 +834,7 @@ def _wish(what: str, wished: int, least: int, most: int, *, off: int | None = No
         return off
     if least <= wished <= most:
         return wished
-    msg = f"E_BAD_BODY IDENTIFY {what} ({wished}) is invalid"
-    raise _FatalError(msg)
+    raise _FatalError(f"E_BAD_BODY IDENTIFY {what} ({wished}) is invalid")
 
 
 def _quoted(text: str) -> str:

@@ -18,8 +18,6 @@ from typing import Final, Protocol
 
 from spark_mq_source.testing.settings import NsqSettings
 
-__all__ = ["Broker", "Channel", "Consumer", "InFlight", "Queue", "Topic", "is_valid_name"]
-
 _NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 # size, frame type, timestamp in nanoseconds, attempts; then 16 bytes of id, then the body
 _HEAD: Final = struct.Struct(">iiqH")

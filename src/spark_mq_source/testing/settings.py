@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-__all__ = ["VERSION", "AuthRequest", "Authorization", "Authorize", "AuthorizedClient", "NsqSettings"]
-
 VERSION: Final = "1.3.0"
 """The nsqd whose behaviour is kept, and which the broker says it is."""
 
@@ -144,20 +142,19 @@ class NsqSettings:
             ValueError: a setting is out of range, or TLS is demanded without a certificate.
         """
         if not 1 <= self.max_deflate_level <= 9:
-            msg = f"max_deflate_level must be 1 to 9, not {self.max_deflate_level}"
-            raise ValueError(msg)
+            raise ValueError(f"max_deflate_level must be 1 to 9, not {self.max_deflate_level}")
         if self.sync_every < 1 or self.sync_timeout_ms < 1:
-            msg = f"sync_every and sync_timeout_ms must be at least 1, not {self.sync_every} and {self.sync_timeout_ms}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"sync_every and sync_timeout_ms must be at least 1, not {self.sync_every} and {self.sync_timeout_ms}"
+            )
         if self.node_id is not None and not 0 <= self.node_id < 1024:
-            msg = f"node_id must be 0 to 1023, not {self.node_id}"
-            raise ValueError(msg)
+            raise ValueError(f"node_id must be 0 to 1023, not {self.node_id}")
         if self.tls_client_auth_policy not in ("", "require-verify"):
-            msg = f"tls_client_auth_policy must be empty or 'require-verify', not {self.tls_client_auth_policy!r}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"tls_client_auth_policy must be empty or 'require-verify', not {self.tls_client_auth_policy!r}"
+            )
         if self.needs_tls and self.tls_cert is None:
-            msg = "TLS is required, but there is no tls_cert"
-            raise ValueError(msg)
+            raise ValueError("TLS is required, but there is no tls_cert")
 
     @property
     def needs_tls(self) -> bool:

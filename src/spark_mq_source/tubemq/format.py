@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from spark_mq_source.core.ports import Predicate, TaskAttempt
 
 
-__all__ = ["TubeMQFormat"]
-
-
 class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, int]):
     """Apache InLong TubeMQ, as `core.ports.Format` wants it: the door to everything in this folder."""
 

@@ -10,8 +10,6 @@ from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.offsets import INDEX_BYTES, decode_offsets
 from spark_mq_source.tubemq.options import TubeMQOptions
 
-__all__ = ["TubeMQInspector"]
-
 
 class TubeMQInspector:
     """See `core.ports.Inspector`. Asks under a group of its own, so that no group's progress is touched.
@@ -84,13 +82,13 @@ class TubeMQInspector:
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic is on no broker.
         """
         if checkpoint is None:
-            msg = "tubemq: the lag of what: give a checkpoint; what a group has committed is in TubeMQ's own web pages"
-            raise OptionError(msg)
+            raise OptionError(
+                "tubemq: the lag of what: give a checkpoint; what a group has committed is in TubeMQ's own web pages"
+            )
         try:
             read = decode_offsets(checkpoint).positions
         except ValueError as error:
-            msg = f"tubemq: these are not the offsets of this format: {error}"
-            raise OptionError(msg) from error
+            raise OptionError(f"tubemq: these are not the offsets of this format: {error}") from error
         for tp, bounds in sorted(fetch_bounds(self._client, self._options, self._partitions()).items()):
             at = max(read.get(tp, bounds.first), bounds.first)
             yield {

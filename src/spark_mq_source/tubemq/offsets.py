@@ -22,22 +22,6 @@ from typing import Final
 from spark_mq_source.core.counters import Lag
 from spark_mq_source.core.json_text import load_json_object
 
-__all__ = [
-    "EARLIEST",
-    "INDEX_BYTES",
-    "LATEST",
-    "OFFSETS_VERSION",
-    "STORE_PARTITIONS",
-    "TopicPartition",
-    "Trigger",
-    "WantedOffsets",
-    "count_lag",
-    "decode_offsets",
-    "encode_offsets",
-    "parse_offsets",
-    "parse_topic",
-]
-
 OFFSETS_VERSION: Final = 1
 
 INDEX_BYTES: Final = 28
@@ -69,8 +53,9 @@ def parse_topic(text: str) -> str:
         'flights-2013'
     """
     if not _TOPIC.fullmatch(text):
-        msg = "a topic's name begins with a letter, has letters, digits, - and _ only, and at most 64 of them"
-        raise ValueError(msg)
+        raise ValueError(
+            "a topic's name begins with a letter, has letters, digits, - and _ only, and at most 64 of them"
+        )
     return text
 
 
@@ -104,8 +89,7 @@ class TopicPartition:
         broker_id, _, rest = text.partition(":")
         topic, _, partition = rest.partition(":")
         if not all(_NUMBER.fullmatch(n) and int(n) <= _INT32_MAX for n in (broker_id, partition)):
-            msg = "expected brokerId:topic:partition, such as 1:flights:0"
-            raise ValueError(msg)
+            raise ValueError("expected brokerId:topic:partition, such as 1:flights:0")
         return cls(parse_topic(topic), int(broker_id), int(partition))
 
     @property
@@ -155,8 +139,7 @@ def _parse_offset(value: object) -> int:
     if isinstance(value, str) and value.lower() in ("earliest", "latest"):
         return EARLIEST if value.lower() == "earliest" else LATEST
     if type(value) is not int or not 0 <= value < LATEST or value % INDEX_BYTES:
-        msg = f'expected "earliest", "latest" or an offset, which is a multiple of {INDEX_BYTES}'
-        raise ValueError(msg)
+        raise ValueError(f'expected "earliest", "latest" or an offset, which is a multiple of {INDEX_BYTES}')
     return value
 
 
@@ -175,14 +158,12 @@ def parse_offsets(text: str) -> WantedOffsets:
     if not text.lstrip().startswith("{"):
         if text.lower() in ("earliest", "latest"):
             return WantedOffsets(everywhere=_parse_offset(text))
-        msg = "expected earliest, latest or a JSON object that begins with {"
-        raise ValueError(msg)
+        raise ValueError("expected earliest, latest or a JSON object that begins with {")
     document = load_json_object(text)
     if type(document.get("version")) is int and "positions" in document:
         return WantedOffsets(partitions=decode_offsets(document).positions)
     if not document:
-        msg = "an empty JSON object names no topic"
-        raise ValueError(msg)
+        raise ValueError("an empty JSON object names no topic")
     topics: dict[str, int] = {}
     partitions: dict[TopicPartition, int] = {}
     for name, value in document.items():
@@ -192,8 +173,7 @@ def parse_offsets(text: str) -> WantedOffsets:
             else:
                 topics[parse_topic(name)] = _parse_offset(value)
         except ValueError as error:
-            msg = f'"{name}": {error}'
-            raise ValueError(msg) from None
+            raise ValueError(f'"{name}": {error}') from None
     return WantedOffsets(topics=topics, partitions=partitions)
 
 
@@ -238,18 +218,15 @@ def decode_offsets(document: object) -> Trigger:
         ValueError: an unknown version, or not this form; the message says what and where.
     """
     if not isinstance(document, Mapping) or "version" not in document:
-        msg = 'offsets without a "version" were not written by this package'
-        raise ValueError(msg)
+        raise ValueError('offsets without a "version" were not written by this package')
     version = document["version"]
     if type(version) is not int or version != OFFSETS_VERSION:
-        msg = (
+        raise ValueError(
             f"offsets of version {version!r}, and this release knows version {OFFSETS_VERSION} only; "
             "read them with the release that wrote them"
         )
-        raise ValueError(msg)
     if document.keys() != {"version", "positions", "from"}:
-        msg = 'offsets must have "version", "positions" and "from" and nothing else'
-        raise ValueError(msg)
+        raise ValueError('offsets must have "version", "positions" and "from" and nothing else')
     return Trigger(*(_decode_positions(name, document[name]) for name in ("positions", "from")))
 
 
@@ -286,13 +263,11 @@ def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
 
 def _decode_positions(name: str, positions: object) -> dict[TopicPartition, int]:
     if not isinstance(positions, Mapping):
-        msg = f'"{name}" is not a JSON object'
-        raise ValueError(msg)  # noqa: TRY004 - all of a user's mistakes are ValueErrors
+        raise ValueError(f'"{name}" is not a JSON object')  # noqa: TRY004 - all of a user's mistakes are ValueErrors
     decoded = {}
     for key, value in positions.items():
         try:
             decoded[TopicPartition.parse(key)] = _parse_offset(value)
         except ValueError as error:
-            msg = f'"{key}": {error}'
-            raise ValueError(msg) from None
+            raise ValueError(f'"{key}": {error}') from None
     return decoded

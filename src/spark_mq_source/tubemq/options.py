@@ -27,8 +27,6 @@ from spark_mq_source.core.options import (
 )
 from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, WantedOffsets, parse_offsets, parse_topic
 
-__all__ = ["FLUSHED_ONLY", "WITH_MEMORY", "Assignment", "OnCorrupt", "TubeMQOptions", "parse_masters"]
-
 _READING: Final = READ | STREAM
 _EVERYWHERE: Final = READ | STREAM | WRITE
 _DEFAULT_PORT: Final = 8715
@@ -70,8 +68,7 @@ def parse_masters(text: str) -> tuple[tuple[str, int], ...]:
     masters = tuple(_parse_address(one) for one in parse_list(text))
     for master in masters:
         if masters.count(master) > 1:
-            msg = f"{master[0]}:{master[1]} is there twice"
-            raise ValueError(msg)
+            raise ValueError(f"{master[0]}:{master[1]} is there twice")
     return masters
 
 
@@ -79,12 +76,10 @@ def _parse_address(text: str) -> tuple[str, int]:
     # A broker's address is host:port within texts that colons divide, so there is no IPv6 in TubeMQ 2.4.0.
     match = re.fullmatch(r"([A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?", text, re.ASCII)
     if not match:
-        msg = f"{text!r} is not host or host:port"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r} is not host or host:port")
     port = int(match[2]) if match[2] else _DEFAULT_PORT
     if not 1 <= port <= 65535:
-        msg = f"{port} is not a port"
-        raise ValueError(msg)
+        raise ValueError(f"{port} is not a port")
     return match[1], port
 
 
@@ -92,8 +87,7 @@ def _parse_topics(text: str) -> tuple[str, ...]:
     topics = tuple(parse_topic(name) for name in parse_list(text))
     for topic in topics:
         if topics.count(topic) > 1:
-            msg = f"{topic} is there twice"
-            raise ValueError(msg)
+            raise ValueError(f"{topic} is there twice")
     return topics
 
 
@@ -102,15 +96,15 @@ def _parse_filters(text: str) -> tuple[str, ...]:
     filters = parse_list(text)
     for one in filters:
         if re.search(r"[#;:@\s]", one):
-            msg = f"{one!r} has a character that no message type can have: # ; : @ or a space"
-            raise ValueError(msg)
+            raise ValueError(f"{one!r} has a character that no message type can have: # ; : @ or a space")
     return tuple(dict.fromkeys(filters))
 
 
 def _parse_group(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z][-\w]{0,99}", text, re.ASCII):
-        msg = "a group's name begins with a letter, has letters, digits, - and _ only, and at most 100 of them"
-        raise ValueError(msg)
+        raise ValueError(
+            "a group's name begins with a letter, has letters, digits, - and _ only, and at most 100 of them"
+        )
     return text
 
 
@@ -118,8 +112,7 @@ def _parse_zone(text: str) -> str:
     try:
         zoneinfo.ZoneInfo(parse_text(text))
     except (zoneinfo.ZoneInfoNotFoundError, OSError):
-        msg = "no time zone of this name is known here; expected one such as UTC or Asia/Shanghai"
-        raise ValueError(msg) from None
+        raise ValueError("no time zone of this name is known here; expected one such as UTC or Asia/Shanghai") from None
     return text
 
 

@@ -129,8 +129,7 @@ class Storm:
             else:
                 writer.close()
                 return transaction
-        msg = f"seed {self.seed}: {MOST_ATTEMPTS} attempts have failed: {dict(self.failures)}"
-        raise AssertionError(msg)
+        raise AssertionError(f"seed {self.seed}: {MOST_ATTEMPTS} attempts have failed: {dict(self.failures)}")
 
     def _unload(self, topic: str, rng: random.Random, is_over: threading.Event) -> None:
         for _ in range(rng.randrange(10, 31)):

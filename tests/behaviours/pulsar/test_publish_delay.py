@@ -80,8 +80,7 @@ def test_rows_of_a_source_that_never_pauses(pulsar: PulsarUnderTest):
 def test_a_source_that_fails_fails_the_task(pulsar: PulsarUnderTest):
     def source() -> Iterator[pa.RecordBatch]:
         yield rows(b"a")
-        msg = "broken"
-        raise OSError(msg)
+        raise OSError("broken")
 
     topic = pulsar.topic(2)
     with pytest.raises(OSError, match="broken"):

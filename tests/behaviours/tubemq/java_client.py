@@ -172,8 +172,9 @@ class Member:
         deadline = time.monotonic() + PATIENCE_S
         while not condition(self.look()):
             if time.monotonic() > deadline:
-                msg = f"waited in vain until {what}: holds {sorted(self.held)}, has read {len(self.read)}"
-                raise AssertionError(msg)
+                raise AssertionError(
+                    f"waited in vain until {what}: holds {sorted(self.held)}, has read {len(self.read)}"
+                )
             time.sleep(0.05)  # the Java client offers no event for it
         return self
 

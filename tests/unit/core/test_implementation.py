@@ -12,8 +12,7 @@ from spark_mq_source.nsq.payload import _messages_python
 
 def hide_native(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str) -> ModuleType:
-        msg = f"{name} is hidden"
-        raise ImportError(msg)
+        raise ImportError(f"{name} is hidden")
 
     monkeypatch.setattr(module, "import_module", refuse)
 

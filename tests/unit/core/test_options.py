@@ -163,8 +163,7 @@ SECRET = "eyJhbGciOiJIUzI1NiJ9"
 
 
 def _refuse(text):
-    msg = f"{text} will not do"
-    raise ValueError(msg)
+    raise ValueError(f"{text} will not do")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

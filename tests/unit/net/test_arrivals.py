@@ -32,8 +32,7 @@ def test_where_none_comes_in_time_there_is_none():
 def test_what_the_iterator_raises_is_raised():
     def failing() -> Iterator[int]:
         yield 1
-        msg = "broken"
-        raise OSError(msg)
+        raise OSError("broken")
 
     found = arrivals(failing(), lambda: None)
     assert next(found) == 1

@@ -41,8 +41,7 @@ class LineConnection:
 
     def send(self, command):
         if command == "forbidden":
-            msg = "forbidden now"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError("forbidden now")
         self._out += command.encode() + b"\n"
 
     def writable(self, hint_bytes):
@@ -54,16 +53,14 @@ class LineConnection:
             if line == b"PING":
                 self._out += b"PONG\n"
             elif line == b"bad":
-                msg = "the peer said bad"
-                raise RemoteProtocolError(msg)
+                raise RemoteProtocolError("the peer said bad")
             elif line == b"bug":
                 raise ZeroDivisionError("a bug")
             else:
                 self._events.append(line.decode())
 
     def receive_eof(self):
-        msg = "the peer closed"
-        raise ConnectionLostError(msg)
+        raise ConnectionLostError("the peer closed")
 
     def events_received(self):
         events = list(self._events)
@@ -355,8 +352,7 @@ def test_who_sends_while_the_connection_fails_gets_the_error_that_ended_it(scrip
 
         def send(self, command):
             if self.broken:
-                msg = "sent after the end"
-                raise LocalProtocolError(msg)
+                raise LocalProtocolError("sent after the end")
             super().send(command)
 
         def received(self, n, now):

@@ -21,8 +21,6 @@ from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.nsq.client.session import Session, tls_settings
 from spark_mq_source.nsq.options import NsqOptions, parse_address
 
-__all__ = ["ChannelStats", "Limits", "NsqClient", "Nsqd", "Topology"]
-
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1 << 20
@@ -237,8 +235,7 @@ class NsqClient:
     def _nsqd_of(self, producer: Mapping[str, object], url: str) -> Nsqd:
         host, port, http_port = (producer.get(name) for name in ("broadcast_address", "tcp_port", "http_port"))
         if not isinstance(host, str) or not isinstance(port, int) or not isinstance(http_port, int):
-            msg = f"{url}: an nsqd without an address; is this the HTTP address of an nsqlookupd?"
-            raise RemoteProtocolError(msg)
+            raise RemoteProtocolError(f"{url}: an nsqd without an address; is this the HTTP address of an nsqlookupd?")
         http = _address(*self._reached(host, http_port))
         return Nsqd(_address(host, port), *self._reached(host, port), f"http://{http}")
 
@@ -353,8 +350,7 @@ def _bare(host: str) -> str:
 def _objects(answer: Mapping[str, object], name: str, url: str) -> Iterable[Mapping[str, object]]:
     found = answer.get(name) or []
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        msg = f"{url}: {name} is no list; is this the HTTP address of an nsqlookupd?"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(f"{url}: {name} is no list; is this the HTTP address of an nsqlookupd?")
     return found
 
 

@@ -59,8 +59,6 @@ from spark_mq_source.nsq.payload.messages import message_ids
 from spark_mq_source.nsq.protocol import commands
 from spark_mq_source.nsq.protocol.connection import DEFAULT_MAX_MESSAGE_BYTES, ConnectionState, Event, NsqConnection
 
-__all__ = ["Consumer", "Session", "identify_of", "tls_settings"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -180,11 +178,10 @@ class Consumer:
             answer.result(timeout_seconds)
         except FutureTimeoutError:
             self.session.close()
-            msg = (
+            raise RequestTimeoutError(
                 f"nsq topic {self.topic}, channel {self.channel}: {self.session.address}: no CLOSE_WAIT within "
                 f"{timeout_seconds:.0f} s"
-            )
-            raise RequestTimeoutError(msg) from None
+            ) from None
         with self._arrived:
             return b"".join(self._unfinished)
 
@@ -283,8 +280,9 @@ class Session:
             self._connected.result(deadline.remaining_seconds())
         except FutureTimeoutError:
             self.close()
-            msg = f"{self.address}: no answer to IDENTIFY in time; is this the TCP port of an nsqd?"
-            raise ConnectTimeoutError(msg) from None
+            raise ConnectTimeoutError(
+                f"{self.address}: no answer to IDENTIFY in time; is this the TCP port of an nsqd?"
+            ) from None
         except BaseException:
             self.close()
             raise
@@ -336,8 +334,9 @@ class Session:
             self.request(commands.Sub(topic, channel)).result(self._options.operation_timeout_ms / 1000)
         except FutureTimeoutError:
             self.close()
-            msg = f"nsq topic {topic}, channel {channel}: {self.address}: no answer to SUB within operationTimeout"
-            raise RequestTimeoutError(msg) from None
+            raise RequestTimeoutError(
+                f"nsq topic {topic}, channel {channel}: {self.address}: no answer to SUB within operationTimeout"
+            ) from None
         except MQSourceError as error:
             raise error.within(f"nsq topic {topic}, channel {channel}") from error
         return consumer
@@ -387,8 +386,7 @@ class Session:
         with self._sending:
             waiting = self._waiting.popleft() if self._waiting else None
         if waiting is None:
-            msg = f"{self.address}: nsqd answered {type(event).__name__}, and nothing was asked"
-            raise RemoteProtocolError(msg)
+            raise RemoteProtocolError(f"{self.address}: nsqd answered {type(event).__name__}, and nothing was asked")
         waiting.set_result(None)
 
     def _on_closed(self, error: MQSourceError) -> None:

@@ -18,8 +18,6 @@ from cython.cimports.libc.string import memcpy
 
 from spark_mq_source.nsq.payload._encode_python import bind_value
 
-__all__ = ["RowSource", "build_body", "find_unwritable"]
-
 
 @cython.cfunc
 def _address(buffer) -> cython.size_t:

@@ -19,8 +19,6 @@ import pyarrow as pa
 from spark_mq_source.core.columns import check_columns, is_int32, is_int64, is_text, is_text_or_binary
 from spark_mq_source.core.errors import OptionError
 
-__all__ = ["COLUMN_TYPES", "COUNT_BYTES", "SIZE_BYTES", "RowSource", "bind_value", "build_body", "find_unwritable"]
-
 COUNT_BYTES: Final = 4
 SIZE_BYTES: Final = 4
 
@@ -40,8 +38,7 @@ def bind_value(batch: pa.RecordBatch) -> pa.Array:
     """
     check_columns(batch.schema, COLUMN_TYPES)
     if "value" not in batch.schema.names:
-        msg = "there is no column value to write"
-        raise OptionError(msg)
+        raise OptionError("there is no column value to write")
     return batch.column(batch.schema.get_field_index("value"))
 
 

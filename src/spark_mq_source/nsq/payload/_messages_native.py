@@ -31,8 +31,6 @@ from spark_mq_source.core.columns import (
 )
 from spark_mq_source.nsq.payload._messages_python import COLUMN_TYPES, check_text, column_overflow, not_a_run
 
-__all__ = ["MessageColumns", "encode_id_commands", "message_ids", "scan_messages"]
-
 _HEAD = cython.declare(cython.Py_ssize_t, 8)
 _MESSAGE_HEAD = cython.declare(cython.Py_ssize_t, 34)
 _LEAST_SIZE = cython.declare(cython.Py_ssize_t, 30)

@@ -35,17 +35,6 @@ from spark_mq_source.core.columns import (
 from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
 from spark_mq_source.nsq.protocol.wire import HEAD_BYTES, MESSAGE, MESSAGE_HEAD_BYTES, MESSAGE_ID_BYTES, SIZE_BYTES
 
-__all__ = [
-    "COLUMN_TYPES",
-    "MessageColumns",
-    "check_text",
-    "column_overflow",
-    "encode_id_commands",
-    "message_ids",
-    "not_a_run",
-    "scan_messages",
-]
-
 COLUMN_TYPES: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
     "value": is_text_or_binary,
     "topic": is_text,
@@ -111,8 +100,7 @@ def encode_id_commands(name: bytes, ids: bytes | bytearray | memoryview, tail: b
         b'REQ 0123456789abcdef 0\n'
     """
     if len(ids) % MESSAGE_ID_BYTES:
-        msg = f"message ids have {MESSAGE_ID_BYTES} bytes each; {len(ids)} are not whole ones"
-        raise ValueError(msg)
+        raise ValueError(f"message ids have {MESSAGE_ID_BYTES} bytes each; {len(ids)} are not whole ones")
     return _IDS.sub(name + rb" \g<0>" + tail + b"\n", bytes(ids))
 
 
@@ -233,11 +221,10 @@ def _check_text(name: str, encoding: str, text: bytes, message_id: bytes) -> Non
     try:
         text.decode(encoding)
     except UnicodeDecodeError as error:
-        msg = (
+        raise CorruptMessageError(
             f"message {message_id.decode('ascii', 'backslashreplace')}: the {name} is not {encoding} "
             f"(byte {error.start}); read {name} as binary"
-        )
-        raise CorruptMessageError(msg) from None
+        ) from None
 
 
 def not_a_run(at: int) -> CorruptMessageError:

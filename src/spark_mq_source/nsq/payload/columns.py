@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-__all__ = ["COLUMNS", "DEFAULT_COLUMNS", "REQUIRED_WRITE_COLUMNS", "WRITE_COLUMNS"]
-
 COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "value": ("binary", "string"),
     "topic": ("string",),

@@ -21,17 +21,6 @@ from spark_mq_source.core.implementation import Implementation, name_of_all
 from spark_mq_source.nsq.payload import _encode_python, _messages_python
 from spark_mq_source.nsq.protocol.commands import ByteString, Messages
 
-__all__ = [
-    "MessageDecoder",
-    "build_body",
-    "encode_id_commands",
-    "find_unwritable",
-    "implementation",
-    "message_ids",
-    "open_rows",
-    "scan_messages",
-]
-
 _decoding: Final = Implementation(_messages_python)
 _encoding: Final = Implementation(_encode_python)
 

@@ -16,37 +16,6 @@ from typing import Final, TypeAlias
 from spark_mq_source.core.errors import RemoteProtocolError
 from spark_mq_source.nsq.protocol.wire import MESSAGE_ID_BYTES, encode_command
 
-__all__ = [
-    "Auth",
-    "Authorized",
-    "CloseWait",
-    "Cls",
-    "Command",
-    "Dpub",
-    "Failed",
-    "Fin",
-    "Heartbeat",
-    "Identified",
-    "Identify",
-    "Messages",
-    "Mpub",
-    "Nop",
-    "Ok",
-    "Pub",
-    "Rdy",
-    "Refused",
-    "Req",
-    "Response",
-    "Sub",
-    "Touch",
-    "decode_authorized",
-    "decode_error",
-    "decode_identified",
-    "decode_response",
-    "encode",
-    "parse_name",
-]
-
 ByteString = bytes | bytearray | memoryview
 
 DEFAULT_MAX_RDY_COUNT: Final = 2500
@@ -72,8 +41,9 @@ def parse_name(text: str) -> str:
         'flights.2013#ephemeral'
     """
     if not _NAME.fullmatch(text) or len(text) > _LONGEST_NAME:
-        msg = "expected 1 to 64 letters, digits and .-_ with #ephemeral at the end where it is meant to vanish"
-        raise ValueError(msg)
+        raise ValueError(
+            "expected 1 to 64 letters, digits and .-_ with #ephemeral at the end where it is meant to vanish"
+        )
     return text
 
 
@@ -355,8 +325,7 @@ def decode_response(data: memoryview) -> Response:
     """
     response = _RESPONSES.get(bytes(data[:64]))
     if response is None:
-        msg = f"an unknown answer: {bytes(data[:64])!r}"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(f"an unknown answer: {bytes(data[:64])!r}")
     return response
 
 
@@ -378,8 +347,7 @@ def decode_identified(data: memoryview) -> Identified:
     def number(name: str, otherwise: int) -> int:
         value = answer.get(name, otherwise)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-            msg = f"the answer to IDENTIFY has {name}={value!r}"
-            raise RemoteProtocolError(msg)
+            raise RemoteProtocolError(f"the answer to IDENTIFY has {name}={value!r}")
         return value
 
     return Identified(
@@ -441,6 +409,5 @@ def _json_object(data: memoryview, command: str) -> dict[str, object]:
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        msg = f"the answer to {command} is no JSON object: {bytes(data[:64])!r}"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(f"the answer to {command} is no JSON object: {bytes(data[:64])!r}")
     return answer

@@ -18,8 +18,6 @@ from spark_mq_source.core.compression import compress, decompress
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import CorruptMessageError, RemoteProtocolError
 
-__all__ = ["MAX_INPUT_BYTES", "DeflateStream", "SnappyStream", "Stream"]
-
 MAX_INPUT_BYTES: Final = 32 << 10
 """What a connection receives at most before it decompresses: 33 MB come of it at worst."""
 
@@ -78,11 +76,9 @@ class DeflateStream:
             try:
                 piece = self._inflater.decompress(data, _MAX_OUTPUT_BYTES)
             except zlib.error as error:
-                msg = f"the deflate stream is damaged ({error})"
-                raise RemoteProtocolError(msg) from error
+                raise RemoteProtocolError(f"the deflate stream is damaged ({error})") from error
             if self._inflater.unused_data:
-                msg = "the deflate stream goes on after its end"
-                raise RemoteProtocolError(msg)
+                raise RemoteProtocolError("the deflate stream goes on after its end")
             if piece:
                 yield piece
             data = self._inflater.unconsumed_tail
@@ -149,22 +145,18 @@ class SnappyStream:
 
     def _check_head(self, kind: int, size: int) -> None:
         if not self._has_received and kind != _STREAM_IDENTIFIER:
-            msg = "what should be a snappy stream does not begin as one"
-            raise RemoteProtocolError(msg)
+            raise RemoteProtocolError("what should be a snappy stream does not begin as one")
         self._has_received = True
         if kind in {_COMPRESSED, _UNCOMPRESSED}:
             if not _CHECKSUM_BYTES < size <= _CHECKSUM_BYTES + _MAX_COMPRESSED_BYTES:
-                msg = f"a snappy chunk of {size} bytes"
-                raise RemoteProtocolError(msg)
+                raise RemoteProtocolError(f"a snappy chunk of {size} bytes")
         elif kind < _FIRST_SKIPPABLE:
-            msg = f"a snappy chunk of the unknown type {kind}"
-            raise RemoteProtocolError(msg)
+            raise RemoteProtocolError(f"a snappy chunk of the unknown type {kind}")
 
 
 def _check_identifier(chunk: bytes) -> None:
     if chunk != _IDENTIFIER[_CHUNK_HEAD_BYTES:]:
-        msg = "a snappy stream identifier that is none"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError("a snappy stream identifier that is none")
 
 
 def _opened(kind: int, chunk: bytes) -> bytes | memoryview:
@@ -178,8 +170,7 @@ def _opened(kind: int, chunk: bytes) -> bytes | memoryview:
         except CorruptMessageError as error:
             raise RemoteProtocolError(str(error)) from error
     if len(piece) > _MAX_CHUNK_BYTES or _masked_checksum(piece) != checksum:
-        msg = "a snappy chunk whose checksum or size is wrong: the stream is damaged"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError("a snappy chunk whose checksum or size is wrong: the stream is damaged")
     return piece
 
 
@@ -192,8 +183,7 @@ def _announced_size(block: memoryview) -> int:
             if size <= _MAX_CHUNK_BYTES:
                 return size
             break
-    msg = "a snappy chunk that says it holds more than 64 KiB"
-    raise RemoteProtocolError(msg)
+    raise RemoteProtocolError("a snappy chunk that says it holds more than 64 KiB")
 
 
 def _masked_checksum(data: bytes | memoryview) -> int:

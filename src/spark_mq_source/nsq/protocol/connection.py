@@ -75,8 +75,6 @@ from spark_mq_source.nsq.protocol.wire import (
     take_frame,
 )
 
-__all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "ConnectionState", "Event", "NsqConnection"]
-
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 128 << 20
@@ -172,8 +170,7 @@ class NsqConnection:
         """
         if self.state is not ConnectionState.CONNECTED:
             why = f"after {self._closed_by}" if self.state is ConnectionState.CLOSED else f"while {self.state.value}"
-            msg = f"{type(command).__name__} sent {why}"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(f"{type(command).__name__} sent {why}")
         match command:
             case Pub() | Mpub() | Dpub():
                 self._check_publish(command)
@@ -184,8 +181,7 @@ class NsqConnection:
             case Rdy():
                 self._check_subscribed(command)
                 if not 0 <= command.count <= self.identified.max_rdy_count:
-                    msg = f"{command}: nsqd takes 0 to {self.identified.max_rdy_count}"
-                    raise LocalProtocolError(msg)
+                    raise LocalProtocolError(f"{command}: nsqd takes 0 to {self.identified.max_rdy_count}")
                 self._unsent += encode(command)
             case Sub():
                 self._check_sub(command)
@@ -197,8 +193,7 @@ class NsqConnection:
             case Nop():
                 self._unsent += encode(command)
             case Identify() | Auth():
-                msg = f"{type(command).__name__} is not for users of a connection to send"
-                raise LocalProtocolError(msg)
+                raise LocalProtocolError(f"{type(command).__name__} is not for users of a connection to send")
 
     def data_to_send(self) -> bytes:
         """What is to be sent now, compressed where that was agreed on; each byte is handed out once."""
@@ -214,8 +209,7 @@ class NsqConnection:
             RemoteProtocolError: bytes had come before, in the clear: somebody in between may have put them there.
         """
         if self.state is not ConnectionState.STARTING_TLS:
-            msg = f"TLS was started while {self.state.value}"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(f"TLS was started while {self.state.value}")
         if len(self._buffer):
             msg = "bytes came in the clear where TLS had to begin"
             self._close(f"an error ({msg})")
@@ -246,8 +240,7 @@ class NsqConnection:
             LocalProtocolError: the connection is closed.
         """
         if self.state is ConnectionState.CLOSED:
-            msg = f"bytes received after {self._closed_by}"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(f"bytes received after {self._closed_by}")
         self._now = now
         if n:
             self._silent_since = now
@@ -408,15 +401,15 @@ class NsqConnection:
         elif self.state is ConnectionState.UPGRADING and isinstance(response, Ok):
             self._go_on()
         else:
-            msg = f"nsqd sent {type(response).__name__} while {self.state.value}"
-            raise RemoteProtocolError(msg)
+            raise RemoteProtocolError(f"nsqd sent {type(response).__name__} while {self.state.value}")
 
     def _take_identified(self, identified: Identified) -> None:
         self.identified = identified
         if self._identify.tls_v1:
             if not identified.tls_v1:
-                msg = "this nsqd has no TLS: start it with -tls-cert and -tls-key, or leave tls out"
-                raise UnsupportedFeatureError(msg)
+                raise UnsupportedFeatureError(
+                    "this nsqd has no TLS: start it with -tls-cert and -tls-key, or leave tls out"
+                )
             self.state = ConnectionState.STARTING_TLS
         else:
             self._go_on()
@@ -443,8 +436,7 @@ class NsqConnection:
             self._connected()
             return
         if self._auth_secret is None:
-            msg = "nsqd asks for authorization: set authSecret"
-            raise AuthenticationError(msg)
+            raise AuthenticationError("nsqd asks for authorization: set authSecret")
         self._unsent += encode(Auth(self._auth_secret))
         self.state = ConnectionState.AUTHENTICATING
 
@@ -454,25 +446,21 @@ class NsqConnection:
 
     def _check_sub(self, command: Sub) -> None:
         if self._subscribed:
-            msg = f"{command}: a connection has one subscription"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(f"{command}: a connection has one subscription")
         _check_name(command, command.topic)
         _check_name(command, command.channel)
 
     def _check_subscribed(self, command: Command) -> None:
         if not self._subscribed:
-            msg = f"{type(command).__name__} before SUB"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(f"{type(command).__name__} before SUB")
 
     @staticmethod
     def _check_publish(command: Pub | Mpub | Dpub) -> None:
         _check_name(command, command.topic)
         if not len(command.body):
-            msg = f"{command}: an empty message"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(f"{command}: an empty message")
         if isinstance(command, Dpub) and command.defer_ms < 0:
-            msg = f"{command}: a time that has passed"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(f"{command}: a time that has passed")
 
     def _lose(self, reason: str, *, retryable: bool = True) -> NoReturn:
         self._close(f"the connection was lost ({reason})")
@@ -499,5 +487,4 @@ def _check_name(command: Command, name: str) -> None:
     try:
         parse_name(name)
     except ValueError as error:
-        msg = f"{command}: {name!r} is no name: {error}"
-        raise LocalProtocolError(msg) from error
+        raise LocalProtocolError(f"{command}: {name!r} is no name: {error}") from error

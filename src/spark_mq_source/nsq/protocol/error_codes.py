@@ -10,8 +10,6 @@ from typing import Final, NamedTuple
 
 from spark_mq_source.core.errors import AuthenticationError, AuthorizationError, BrokerError, ServiceNotReadyError
 
-__all__ = ["error_for_code"]
-
 MAX_BROKER_MESSAGE_CHARACTERS: Final = 500
 
 

@@ -31,23 +31,6 @@ from typing import Final, NamedTuple
 
 from spark_mq_source.core.errors import RemoteProtocolError
 
-__all__ = [
-    "ERROR",
-    "HEAD_BYTES",
-    "MAGIC",
-    "MESSAGE",
-    "MESSAGE_HEAD_BYTES",
-    "MESSAGE_ID_BYTES",
-    "RESPONSE",
-    "SIZE_BYTES",
-    "Frame",
-    "check_size",
-    "encode_command",
-    "encode_frame",
-    "missing_bytes",
-    "take_frame",
-]
-
 MAGIC: Final = b"  V2"
 RESPONSE: Final = 0
 ERROR: Final = 1
@@ -127,8 +110,9 @@ def take_frame(data: memoryview, offset: int, max_frame_bytes: int) -> Frame | N
         return None
     size, kind = _HEAD.unpack_from(data, offset)
     if kind > MESSAGE:
-        msg = f"a frame of the unknown type {kind}: either this is not NSQ's protocol, or the stream is damaged"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(
+            f"a frame of the unknown type {kind}: either this is not NSQ's protocol, or the stream is damaged"
+        )
     end = offset + SIZE_BYTES + size
     if len(data) < end:
         return None

@@ -13,18 +13,6 @@ from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.read.reader import NsqRange
 from spark_mq_source.nsq.read.wal import open_folder, read_plan, write_plan
 
-__all__ = [
-    "Waiting",
-    "fetch_waiting",
-    "find_nsqds",
-    "nobody_has_it",
-    "plan_batch",
-    "plan_document",
-    "share_out",
-    "tasks_of",
-    "trigger_tasks",
-]
-
 logger = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 16
@@ -133,8 +121,10 @@ def _no_channel(
             raise error.within(f"{where}: looking for the channel on {nsqd.name}") from error
         # It lets a connection without TLS begin, and refuses its first command (nsqd 1.3.0).
         if not options.tls and _TLS_REQUIRED in client.why_no_stats(nsqd):
-            msg = f"{where}: looking for the channel on {nsqd.name}: this nsqd requires TLS: set tls=true"
-            raise BrokerError(msg, code_name=_TLS_REQUIRED)
+            raise BrokerError(
+                f"{where}: looking for the channel on {nsqd.name}: this nsqd requires TLS: set tls=true",
+                code_name=_TLS_REQUIRED,
+            )
     if not unknown:
         why = f"{', '.join(nsqd.name for nsqd in stats)} has no such channel"
     else:

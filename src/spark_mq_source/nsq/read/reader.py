@@ -50,7 +50,6 @@ from spark_mq_source.nsq.read.wal import Slot, TaskLog, open_folder
 if TYPE_CHECKING:
     from spark_mq_source.nsq.client.session import Consumer
 
-__all__ = ["NsqRange", "read_range"]
 
 logger = logging.getLogger(__name__)
 
@@ -314,17 +313,15 @@ class _Task:
     def _give_up(self, consumer: Consumer, id_: str, attempts: int, value: pa.Buffer) -> None:
         options = self._options
         if options.on_max_attempts is OnMaxAttempts.FAIL:
-            msg = (
+            raise TooManyAttemptsError(
                 f"{self._where}: message {id_} was delivered {attempts} times, and maxAttempts is "
                 f"{options.max_attempts}; set onMaxAttempts=deadLetterTopic to put such messages aside"
             )
-            raise TooManyAttemptsError(msg)
         answer = consumer.session.publish(Pub(options.dead_letter_topic or "", value))
         try:
             answer.result(options.operation_timeout_ms / 1000)
         except FutureTimeoutError:
-            msg = f"{self._where}: no OK for message {id_} within operationTimeout"
-            raise RequestTimeoutError(msg) from None
+            raise RequestTimeoutError(f"{self._where}: no OK for message {id_} within operationTimeout") from None
         except MQSourceError as error:
             raise error.within(f"{self._where}: message {id_} to topic {options.dead_letter_topic}") from error
 
@@ -531,8 +528,9 @@ class _Projection:
                 try:
                     value.decode()
                 except UnicodeDecodeError as error:
-                    msg = f"{self._where}: message {id_}: value is not UTF-8 ({error}); read it as binary"
-                    raise CorruptMessageError(msg) from error
+                    raise CorruptMessageError(
+                        f"{self._where}: message {id_}: value is not UTF-8 ({error}); read it as binary"
+                    ) from error
             raise
 
 

@@ -17,8 +17,6 @@ from typing import Final
 
 from spark_mq_source.nsq.protocol.wire import MESSAGE_ID_BYTES
 
-__all__ = ["RECENT_IDS", "RecentIds", "split_ids"]
-
 RECENT_IDS: Final = 25_000
 """How many of each nsqd are remembered.
 

@@ -37,8 +37,6 @@ from spark_mq_source.nsq.read.reader import NsqRange
 from spark_mq_source.nsq.read.recent import RECENT_IDS
 from spark_mq_source.nsq.read.wal import TaskLog, is_planned, open_folder, read_plan, remove_batch, write_plan
 
-__all__ = ["NsqStream"]
-
 logger = logging.getLogger(__name__)
 
 REMEMBERED_SECONDS: Final = 24 * 3600.0
@@ -274,5 +272,4 @@ def _offset(document: Mapping[str, object]) -> BatchOffset:
     try:
         return BatchOffset.from_json(document)
     except ValueError as error:
-        msg = f"nsq: the checkpoint cannot be used: {error}"
-        raise OptionError(msg) from error
+        raise OptionError(f"nsq: the checkpoint cannot be used: {error}") from error

@@ -40,16 +40,6 @@ from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.net.storage import Store, open_store
 
-__all__ = [
-    "Slot",
-    "TaskLog",
-    "is_planned",
-    "open_folder",
-    "read_plan",
-    "remove_batch",
-    "write_plan",
-]
-
 PLAN: Final = "plan"
 _FIN: Final = ".fin"
 _END: Final = ".end"

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from spark_mq_source.nsq.options import NsqOptions
     from spark_mq_source.nsq.payload._encode_python import RowSource
 
-__all__ = ["NsqWriter", "write_rows"]
 
 logger = logging.getLogger(__name__)
 
@@ -138,8 +137,9 @@ class NsqWriter:
         self._client = NsqClient(options)
         self._targets = [_Target(nsqd) for nsqd in self._client.fetch_writable(options.topic)]
         if not self._targets:
-            msg = "nsq: no nsqd to write to: nsqlookupd knows none that is not tombstoned; give nsqdTcpAddresses"
-            raise ServiceNotReadyError(msg)
+            raise ServiceNotReadyError(
+                "nsq: no nsqd to write to: nsqlookupd knows none that is not tombstoned; give nsqdTcpAddresses"
+            )
         self._turn = turn % len(self._targets)
         self._limits: Limits | None = None
         self._max_defer_ms: int | None = None
@@ -211,8 +211,7 @@ class NsqWriter:
 
     def _default_topic(self) -> str:
         if self._options.topic is None:
-            msg = "nsq: a row has no topic: set the option topic, or the column"
-            raise UnwritableRowError(msg)
+            raise UnwritableRowError("nsq: a row has no topic: set the option topic, or the column")
         return self._options.topic
 
     def _check(self, source: RowSource, defer: list[int | None] | None) -> None:
@@ -381,8 +380,7 @@ class NsqWriter:
             )
             reason = f": {self._last_error}" if self._last_error is not None else ""
             what = f"{waiting.rows} rows to topic {waiting.command.topic}" if waiting is not None else "rows"
-            msg = f"nsq: writing {what}: no {limit} ({limit_ms} ms){reason}"
-            raise RequestTimeoutError(msg)
+            raise RequestTimeoutError(f"nsq: writing {what}: no {limit} ({limit_ms} ms){reason}")
         for target in self._targets:
             if not target.pending:
                 continue
@@ -406,5 +404,4 @@ def _named(name: str) -> str:
     try:
         return parse_name(name)
     except ValueError as error:
-        msg = f"nsq: a row is for topic {name!r}: {error}"
-        raise UnwritableRowError(msg) from error
+        raise UnwritableRowError(f"nsq: a row is for topic {name!r}: {error}") from error

@@ -15,14 +15,6 @@ from pathlib import Path
 
 from spark_mq_source.core.errors import AuthenticationError
 
-__all__ = [
-    "BasicAuthentication",
-    "TlsAuthentication",
-    "TokenAuthentication",
-    "TokenFileAuthentication",
-    "TokenSupplierAuthentication",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TokenAuthentication:
@@ -79,11 +71,11 @@ class TokenFileAuthentication:
         try:
             token = Path(self.path).read_bytes().strip()
         except OSError as error:
-            msg = f"the token file {self.path} cannot be read ({error.strerror}); every executor needs it at this path"
-            raise AuthenticationError(msg) from error
+            raise AuthenticationError(
+                f"the token file {self.path} cannot be read ({error.strerror}); every executor needs it at this path"
+            ) from error
         if not token:
-            msg = f"the token file {self.path} is empty"
-            raise AuthenticationError(msg)
+            raise AuthenticationError(f"the token file {self.path} is empty")
         return token
 
     def principal(self, data: bytes) -> str:
@@ -120,20 +112,21 @@ class TokenSupplierAuthentication:
         try:
             function: Callable[[], object] = reduce(getattr, name.split("."), import_module(module))  # type: ignore[assignment]
         except (ImportError, AttributeError) as error:
-            msg = (
+            raise AuthenticationError(
                 f"authTokenSupplier={self.function!r}: not found here ({error}); every executor must be able to import "
                 f"it from its Python path"
-            )
-            raise AuthenticationError(msg) from error
+            ) from error
         try:
             token: object = function()
         except Exception as error:  # noqa: BLE001 - whatever it is: neither its words nor its traceback may show a token
-            msg = f"authTokenSupplier={self.function!r} failed with {type(error).__name__}"
-            raise AuthenticationError(msg) from None
+            raise AuthenticationError(
+                f"authTokenSupplier={self.function!r} failed with {type(error).__name__}"
+            ) from None
         data = token.encode() if isinstance(token, str) else token
         if not isinstance(data, bytes) or not data.strip():
-            msg = f"authTokenSupplier={self.function!r} returned no token (but {type(token).__name__})"
-            raise AuthenticationError(msg)
+            raise AuthenticationError(
+                f"authTokenSupplier={self.function!r} returned no token (but {type(token).__name__})"
+            )
         return data.strip()
 
     def principal(self, data: bytes) -> str:

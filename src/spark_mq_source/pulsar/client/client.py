@@ -47,8 +47,6 @@ from spark_mq_source.pulsar.options import DeliveryGuarantee, PulsarOptions, Top
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.error_codes import error_for_code
 
-__all__ = ["Ledger", "PulsarClient", "unrefused"]
-
 T = TypeVar("T")
 K = TypeVar("K")
 A = TypeVar(
@@ -212,11 +210,10 @@ class PulsarClient:
                 count = self._fetch_partition_count(at.topic)
             if count <= max(at.partition, 0):
                 known = "" if self._options.admin_url else "; an unused partitioned one needs adminUrl"
-                msg = (
+                raise TopicNotFoundError(
                     f"{session.address}: {session.server_version} lists no topic {name}: check the names of topic, "
                     f"namespace and tenant{known}"
                 )
-                raise TopicNotFoundError(msg)
 
     def _fetch_partition_count(self, topic: str) -> int:
         """How many partitions a topic has, from `adminUrl`; 0 for none, and where there is no such topic or address."""
@@ -229,8 +226,9 @@ class PulsarClient:
         try:
             return int(answer["partitions"])  # type: ignore[index]
         except (KeyError, TypeError, ValueError) as error:
-            msg = f"{url}: not the answer of a Pulsar admin interface ({type(error).__name__}: {error})"
-            raise RemoteProtocolError(msg) from error
+            raise RemoteProtocolError(
+                f"{url}: not the answer of a Pulsar admin interface ({type(error).__name__}: {error})"
+            ) from error
 
     def fetch_addresses(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
         """The broker (`host:port`) that serves each topic-partition now.
@@ -344,8 +342,7 @@ class PulsarClient:
         try:
             return int(answer["subscriptions"][subscription]["msgBacklog"])  # type: ignore[index]
         except (KeyError, TypeError, ValueError) as error:
-            msg = f"{url}: {topic_partition} has no subscription {subscription}"
-            raise BrokerError(msg) from error
+            raise BrokerError(f"{url}: {topic_partition} has no subscription {subscription}") from error
 
     def fetch_ledgers(self, topic_partition: TopicPartition) -> list[Ledger]:
         """The ledgers of a topic-partition, oldest first, from `adminUrl`.
@@ -358,8 +355,9 @@ class PulsarClient:
             ledgers = [Ledger(int(x["ledgerId"]), int(x["entries"]), int(x["size"])) for x in answer["ledgers"]]  # type: ignore[index]
             current = int(answer["currentLedgerEntries"]), int(answer["currentLedgerSize"])  # type: ignore[index]
         except (KeyError, TypeError, ValueError) as error:
-            msg = f"{url}: not the answer of a Pulsar admin interface ({type(error).__name__}: {error})"
-            raise RemoteProtocolError(msg) from error
+            raise RemoteProtocolError(
+                f"{url}: not the answer of a Pulsar admin interface ({type(error).__name__}: {error})"
+            ) from error
         # The list has 0 for the ledger that is being written; its size stands beside it.
         if ledgers and ledgers[-1].entries == 0:
             ledgers[-1] = Ledger(ledgers[-1].ledger_id, *current)
@@ -582,8 +580,9 @@ class PulsarClient:
                     session.close_producer(producer_id)
                 if schema is None or waits:
                     raise
-                msg = f"{error}; a broker does not answer where it cannot read a schema (seen on 4.0.8): check it"
-                raise RequestTimeoutError(msg) from None
+                raise RequestTimeoutError(
+                    f"{error}; a broker does not answer where it cannot read a schema (seen on 4.0.8): check it"
+                ) from None
             except MQSourceError as error:
                 if name is not None and _is_fenced_by(error, name):
                     # It is in its own way: for the broker, the connection that was lost has not ended yet.
@@ -600,11 +599,10 @@ class PulsarClient:
         try:
             return opened.result(None if wait_ms is None else wait_ms / 1000)
         except FutureTimeoutError:
-            msg = (
+            raise RequestTimeoutError(
                 f"{what}: others have the topic for themselves since {wait_ms} ms (sendTimeout); it is not waited "
                 f"longer by a task that has others for itself, which they may wait for: write to one topic-partition"
-            )
-            raise RequestTimeoutError(msg) from None
+            ) from None
         except MQSourceError as error:
             raise error.within(what) from error
 
@@ -771,15 +769,15 @@ class PulsarClient:
                     found[tp] = session
             if not asking:
                 return found
-        msg = f"LOOKUP of {next(iter(asking))} was redirected more than {MAX_REDIRECTS} times"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(f"LOOKUP of {next(iter(asking))} was redirected more than {MAX_REDIRECTS} times")
 
     def _session_of(self, response: commands.LookupResponse, asked: Session) -> Session:
         url = response.broker_service_url_tls if self._options.uses_tls else response.broker_service_url
         if not url:
             wanted = "pulsar+ssl://" if self._options.uses_tls else "pulsar://"
-            msg = f"{asked.address}: LOOKUP names a broker without a {wanted} address; use the other kind of serviceUrl"
-            raise RemoteProtocolError(msg)
+            raise RemoteProtocolError(
+                f"{asked.address}: LOOKUP names a broker without a {wanted} address; use the other kind of serviceUrl"
+            )
         host, port = split_broker_url(url)
         if response.proxy_through_service_url:
             # A proxy forwards the connection to the broker it is told; a broker that answers so (standalone does)
@@ -882,8 +880,9 @@ class PulsarClient:
             if isinstance(answer, Answer):
                 # Whatever holds the answer back would hold back that to the next try.
                 answer.session.close()
-            msg = f"no answer to {what} within operationTimeout ({self._options.operation_timeout_ms} ms)"
-            raise RequestTimeoutError(msg) from None
+            raise RequestTimeoutError(
+                f"no answer to {what} within operationTimeout ({self._options.operation_timeout_ms} ms)"
+            ) from None
         except MQSourceError as error:
             raise error.within(what) from error
 
@@ -937,8 +936,7 @@ def split_broker_url(url: str) -> tuple[str, int]:
     except ValueError:
         host, port = None, None
     if host is None or port is None or parts.scheme not in {"pulsar", "pulsar+ssl"}:
-        msg = f"a lookup answered with the address {url!r}, which is no Pulsar address"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(f"a lookup answered with the address {url!r}, which is no Pulsar address")
     return host, port
 
 

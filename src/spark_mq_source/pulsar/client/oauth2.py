@@ -18,8 +18,6 @@ from spark_mq_source.core.errors import AuthenticationError, BrokerError, MQSour
 from spark_mq_source.net.http import fetch_json
 from spark_mq_source.net.transport import TlsSettings
 
-__all__ = ["OAuth2Authentication"]
-
 _ADDRESS: Final = "authIssuerUrl"
 _USED_SHARE: Final = 0.9
 """A token is used for this share of its life: a connection that begins with it should not be asked again at once."""
@@ -101,15 +99,13 @@ class OAuth2Authentication:
             if not isinstance(endpoint, str) or (
                 self.issuer_url.startswith("https:") and not endpoint.startswith("https:")
             ):
-                msg = f"it names no token_endpoint that a secret could be sent to ({endpoint})"
-                raise AuthenticationError(msg)
+                raise AuthenticationError(f"it names no token_endpoint that a secret could be sent to ({endpoint})")
             answer = self._ask(endpoint, form)
         except MQSourceError as error:
             raise self._refusal(error, secret) from None
         text = answer.get("access_token")
         if not isinstance(text, str) or not text:
-            msg = f"{self.issuer_url}: the answer has no access_token; is this {_ADDRESS}?"
-            raise AuthenticationError(msg)
+            raise AuthenticationError(f"{self.issuer_url}: the answer has no access_token; is this {_ADDRESS}?")
         try:
             life = float(answer["expires_in"])
         except (KeyError, TypeError, ValueError):
@@ -148,12 +144,12 @@ class OAuth2Authentication:
             document = json.loads(Path(self.credentials_file).read_bytes())
             return str(document["client_id"]), str(document["client_secret"])
         except OSError as error:
-            msg = f"{self.credentials_file} cannot be read ({error.strerror}); every executor needs it at this path"
-            raise AuthenticationError(msg) from error
+            raise AuthenticationError(
+                f"{self.credentials_file} cannot be read ({error.strerror}); every executor needs it at this path"
+            ) from error
         except (ValueError, KeyError, TypeError):
             # Without its cause, which may show a part of it.
-            msg = f"{self.credentials_file} is no JSON with client_id and client_secret"
-            raise AuthenticationError(msg) from None
+            raise AuthenticationError(f"{self.credentials_file} is no JSON with client_id and client_secret") from None
 
 
 _lock = threading.Lock()

@@ -40,18 +40,6 @@ from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.connection import Authentication, PulsarConnection
 from spark_mq_source.pulsar.protocol.error_codes import error_for_code
 
-__all__ = [
-    "Answer",
-    "Bounds",
-    "Consumer",
-    "ProducerEvents",
-    "Session",
-    "authentication_of",
-    "expect",
-    "keep_alive_ms",
-    "tls_settings",
-]
-
 T = TypeVar("T")
 
 SHORTEST_KEEP_ALIVE_MS = 1000
@@ -318,8 +306,9 @@ class Session:
             self._connected.result(deadline.remaining_seconds())
         except FutureTimeoutError:
             self.close()
-            msg = f"{self.address}: no answer to CONNECT in time; is this a Pulsar broker's binary port, without TLS?"
-            raise ConnectTimeoutError(msg) from None
+            raise ConnectTimeoutError(
+                f"{self.address}: no answer to CONNECT in time; is this a Pulsar broker's binary port, without TLS?"
+            ) from None
         except BaseException:
             self.close()
             raise
@@ -645,6 +634,5 @@ def expect(response: object, kind: type[T]) -> T:
         RemoteProtocolError: it is another.
     """
     if not isinstance(response, kind):
-        msg = f"the broker answered {type(response).__name__} where {kind.__name__} belongs"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(f"the broker answered {type(response).__name__} where {kind.__name__} belongs")
     return response

@@ -16,8 +16,6 @@ from spark_mq_source.pulsar.client.session import Session, authentication_of, ke
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol.connection import Authentication
 
-__all__ = ["SessionKey", "WarmSessions", "warm_sessions"]
-
 MOST_IDLE = 8
 """Connections that wait in one process: a task has one or two, and a worker one task at a time."""
 

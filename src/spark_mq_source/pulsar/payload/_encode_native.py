@@ -31,8 +31,6 @@ from spark_mq_source.pulsar.payload._encode_python import (
     bind_columns,
 )
 
-__all__ = ["BatchPayload", "RowSource", "group_rows", "hashes_of"]
-
 _TAKEN = cython.declare(cython.int, TAKEN)
 _FULL = cython.declare(cython.int, FULL)
 _ALONE = cython.declare(cython.int, ALONE)

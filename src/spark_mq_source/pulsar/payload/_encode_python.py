@@ -35,24 +35,6 @@ from spark_mq_source.core.columns import (
 )
 from spark_mq_source.core.errors import OptionError
 
-__all__ = [
-    "ALONE",
-    "COLUMN_TYPES",
-    "FULL",
-    "HEAD_ROOM_BYTES",
-    "JAVA_STRING_HASH",
-    "MURMUR3_32_HASH",
-    "NO_PARTITION",
-    "TAKEN",
-    "BatchPayload",
-    "Row",
-    "RowSource",
-    "encode_varint",
-    "group_rows",
-    "hashes_of",
-    "row_of",
-]
-
 # Why `BatchPayload.append` stopped.
 TAKEN: Final = 0
 """All rows are in."""
@@ -159,8 +141,7 @@ def bind_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     """
     check_columns(batch.schema, COLUMN_TYPES)
     if "value" not in batch.schema.names:
-        msg = f"there is no column value to write; known are {', '.join(COLUMN_TYPES)}"
-        raise OptionError(msg)
+        raise OptionError(f"there is no column value to write; known are {', '.join(COLUMN_TYPES)}")
     columns = zip(batch.schema.names, batch.columns, strict=True)
     return {name: column for name, column in columns if name not in {"topic", "partition"}}
 

@@ -38,8 +38,6 @@ from spark_mq_source.pulsar.payload._messages_python import (
     repeated_too_often,
 )
 
-__all__ = ["EntryColumns"]
-
 _SENTENCES = {
     -1: "a protobuf number does not end",
     -2: "a protobuf field has an impossible number",

@@ -50,19 +50,6 @@ from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
 from spark_mq_source.core.protobuf_fields import signed32, take_fields, take_varint
 
-__all__ = [
-    "BATCH",
-    "CHUNKED",
-    "COLUMN_TYPES",
-    "COMPRESSED",
-    "ENCRYPTED",
-    "MARKER",
-    "EntryColumns",
-    "checksum_mismatch",
-    "column_overflow",
-    "repeated_too_often",
-]
-
 # What `open_entry` says about an entry, as a set of bits.
 MARKER: Final = 1
 ENCRYPTED: Final = 2
@@ -249,8 +236,7 @@ class EntryColumns:
             self._parse_broker_metadata(data, start, at)
         if data[at : at + 2] == _MAGIC_CHECKSUM:
             if len(data) - at < 6:
-                msg = "the entry ends within its checksum"
-                raise CorruptMessageError(msg)
+                raise CorruptMessageError("the entry ends within its checksum")
             announced = _U32.unpack_from(data, at + 2)[0]
             at += 6
             if verify_checksum and (computed := crc32c(memoryview(data)[at:])) != announced:
@@ -323,8 +309,7 @@ class EntryColumns:
                         index, at = take_varint(data, at, stop)
                         self._compacted.add(signed32(index))
         if self._producer_name is None or self._sequence_id is None or self._publish_time is None:
-            msg = "the message metadata lacks a required field"
-            raise CorruptMessageError(msg)
+            raise CorruptMessageError("the message metadata lacks a required field")
         self._properties = tuple(properties)
         if self.num_chunks > 1:
             # A chunked message is never a batch; the Java client looks at the chunks first as well.
@@ -396,8 +381,7 @@ class EntryColumns:
         end = len(data)
         count = self.num_messages
         if count <= 0 or count > end // SMALLEST_SINGLE_BYTES:
-            msg = f"{end} bytes cannot hold the batch of {count} messages that was announced"
-            raise CorruptMessageError(msg)
+            raise CorruptMessageError(f"{end} bytes cannot hold the batch of {count} messages that was announced")
         part = _Rest(data, ledger_id, entry_id, ack_set, first_index, last_index, 0, 0)
         if count <= self._max_rows:
             return self._append_part(part, count)[0]
@@ -414,8 +398,7 @@ class EntryColumns:
             The number of rows added, of messages that are all left out none.
         """
         if self._rest is None:
-            msg = "no batch is unfinished"
-            raise RuntimeError(msg)
+            raise RuntimeError("no batch is unfinished")
         rows, self._rest = self._append_part(self._rest, self._max_rows)
         return rows
 
@@ -687,8 +670,7 @@ def _time_us(time_ms: int | None, name: str) -> int | None:
     if time_ms is None:
         return None
     if not -MAX_TIME_MS <= time_ms <= MAX_TIME_MS:
-        msg = f"the {name} of {time_ms} ms is beyond what a timestamp can hold"
-        raise CorruptMessageError(msg)
+        raise CorruptMessageError(f"the {name} of {time_ms} ms is beyond what a timestamp can hold")
     return time_ms * 1000
 
 
@@ -792,8 +774,7 @@ def _parse_unusual_single(data: bytes, start: int, end: int) -> _Single:
         elif tag == 0x50:
             null_key = value != 0
     if payload_size is None:
-        msg = "the message lacks its payload_size"
-        raise CorruptMessageError(msg)
+        raise CorruptMessageError("the message lacks its payload_size")
     return _Single(
         payload_size,
         compacted_out,
@@ -819,11 +800,9 @@ def _sized(data: bytes, at: int, what: str) -> tuple[int, int]:
         CorruptMessageError: it reaches past the end of `data`.
     """
     if len(data) - at < 4:
-        msg = f"the entry ends within its {what}"
-        raise CorruptMessageError(msg)
+        raise CorruptMessageError(f"the entry ends within its {what}")
     start = at + 4
     end = start + _U32.unpack_from(data, at)[0]
     if end > len(data):
-        msg = f"the entry ends within its {what}"
-        raise CorruptMessageError(msg)
+        raise CorruptMessageError(f"the entry ends within its {what}")
     return start, end

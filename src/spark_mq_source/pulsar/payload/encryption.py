@@ -16,8 +16,6 @@ from spark_mq_source.core.columns import is_int32, is_int64, is_string_map, is_t
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.pulsar.protocol import _pb
 
-__all__ = ["ENCRYPTION_CONTEXT", "encryption_context_of", "is_encryption_context"]
-
 ENCRYPTION_CONTEXT: Final = "encryption_context"
 
 _COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
@@ -73,8 +71,7 @@ def encryption_context_of(body: bytes | memoryview) -> tuple[dict[str, object], 
         metadata = _pb.MessageMetadata.FromString(data[at + 4 : at + 4 + size])
         return _context_of(metadata), size
     except (DecodeError, UnicodeDecodeError) as error:
-        msg = f"the encryption metadata cannot be parsed: {error}"
-        raise CorruptMessageError(msg) from error
+        raise CorruptMessageError(f"the encryption metadata cannot be parsed: {error}") from error
 
 
 def _context_of(metadata: _pb.MessageMetadata) -> dict[str, object]:

@@ -41,18 +41,6 @@ from spark_mq_source.pulsar.protocol import _pb
 from spark_mq_source.pulsar.protocol.commands import Send
 from spark_mq_source.pulsar.protocol.wire import CHECKSUM_MAGIC
 
-__all__ = [
-    "WHOLE_ENTRY",
-    "ChunkAssembly",
-    "EntryDecoder",
-    "EntryEncoder",
-    "OrphanChunk",
-    "group_rows",
-    "hash_keys",
-    "implementation",
-    "open_rows",
-]
-
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
@@ -189,8 +177,9 @@ class ChunkAssembly:
             UnsupportedFeatureError: the message is complete, and larger than `max_bytes` by itself.
         """
         if not uuid or not 0 <= chunk_id < num_chunks or total_bytes < 0:
-            msg = f"chunk {chunk_id} of {num_chunks} ({total_bytes} bytes in all, uuid {uuid!r}) is no chunk"
-            raise CorruptMessageError(msg)
+            raise CorruptMessageError(
+                f"chunk {chunk_id} of {num_chunks} ({total_bytes} bytes in all, uuid {uuid!r}) is no chunk"
+            )
         pending = self._pending.get(uuid)
         if chunk_id == 0:
             if pending is None or pending.start != position:
@@ -208,11 +197,10 @@ class ChunkAssembly:
         received_bytes = pending.received_bytes + len(payload)
         is_last = chunk_id == num_chunks - 1
         if received_bytes > total_bytes or (is_last and received_bytes != total_bytes):
-            msg = (
+            raise CorruptMessageError(
                 f"{chunk_id + 1} of {num_chunks} chunks hold {received_bytes} bytes where {total_bytes} were announced "
                 f"for all of them"
             )
-            raise CorruptMessageError(msg)
         if not self._make_room(uuid, 0 if pending.data is None else len(payload)):
             self.orphan = OrphanChunk(uuid, *position, chunk_id, num_chunks, self._dropped.get(uuid))
             return None
@@ -497,10 +485,9 @@ class EntryDecoder:
             if not emit:
                 return 0
             if not self._is_raw:
-                msg = (
+                raise EncryptedMessageError(
                     "the payload is encrypted, and there is no key to read it; onEncrypted=raw passes on the ciphertext"
                 )
-                raise EncryptedMessageError(msg)
             # The ciphertext of a batch is one row as well, so it is wanted as one.
             if not first_index <= 0 <= last_index:
                 return 0
@@ -517,11 +504,13 @@ class EntryDecoder:
         if flags & COMPRESSED:
             number, size = columns.compression, columns.uncompressed_size
             if not 0 <= number < len(_COMPRESSION_TYPES):
-                msg = f"compression type {number} is not supported; known are {', '.join(_COMPRESSION_TYPES)}"
-                raise UnsupportedFeatureError(msg)
+                raise UnsupportedFeatureError(
+                    f"compression type {number} is not supported; known are {', '.join(_COMPRESSION_TYPES)}"
+                )
             if size > max_bytes:
-                msg = f"the payload announces {size} bytes uncompressed, more than maxMessageBytes={max_bytes} allows"
-                raise CorruptMessageError(msg)
+                raise CorruptMessageError(
+                    f"the payload announces {size} bytes uncompressed, more than maxMessageBytes={max_bytes} allows"
+                )
             payload = decompress(_COMPRESSION_TYPES[number], columns.payload() if payload is None else payload, size)
         if flags & BATCH:
             return columns.append_batch(payload, ledger_id, entry_id, ack_set, first_index, last_index)
@@ -816,11 +805,10 @@ class EntryEncoder:
             self._finish(sequence_id, b"".join((head, payload)), 1, None)
             return
         if not self._chunking:
-            msg = (
+            raise UnwritableRowError(
                 f"a message of {len(head) + len(payload)} bytes is larger than the {self._max_message_bytes} that the "
                 f"broker takes; set chunking=true to cut it into several entries, or raise the broker's maxMessageSize"
             )
-            raise UnwritableRowError(msg)
         for body in self._chunks(metadata, payload, before):
             self._finish(metadata.sequence_id, body, 1, None)
             self._finished[-1] = self._finished[-1]._replace(is_chunk=True)
@@ -846,11 +834,10 @@ class EntryEncoder:
         metadata.sequence_id = sequence_id + len(payload)
         room = self._max_message_bytes - len(_head_of(metadata, b""))
         if room <= 0:
-            msg = (
+            raise UnwritableRowError(
                 f"a message's key and properties leave no room for its value within the {self._max_message_bytes} "
                 f"bytes that the broker takes; they cannot be cut into chunks"
             )
-            raise UnwritableRowError(msg)
         starts = range(0, len(payload), room)
         metadata.num_chunks_from_msg = len(starts)
         if before is None:
@@ -908,12 +895,12 @@ def _check(row: Row) -> None:
         UnwritableRowError: says which.
     """
     if row.event_time_ms is not None and row.event_time_ms <= 0:
-        msg = (
+        raise UnwritableRowError(
             f"an event_time of {row.event_time_ms} ms since 1970 cannot be written: Pulsar has none before 1 ms; use "
             f"NULL for none"
         )
-        raise UnwritableRowError(msg)
     for name, item in row.properties:
         if item is None:
-            msg = f"the property {name.decode()!r} is NULL, which Pulsar has no place for; leave it out of the map"
-            raise UnwritableRowError(msg)
+            raise UnwritableRowError(
+                f"the property {name.decode()!r} is NULL, which Pulsar has no place for; leave it out of the map"
+            )

@@ -17,18 +17,6 @@ import pyarrow as pa
 from spark_mq_source.core.columns import is_text
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 
-__all__ = [
-    "AVRO",
-    "BYTES",
-    "JSON",
-    "STRING",
-    "ValueSchema",
-    "check_nulls",
-    "check_struct",
-    "derive_schema",
-    "parse_schema",
-]
-
 BYTES: Final = "BYTES"
 STRING: Final = "STRING"
 JSON: Final = "JSON"
@@ -81,15 +69,13 @@ def parse_schema(text: str) -> ValueSchema:
         return ValueSchema("", _definition(text))
     unknown = sorted(set(document) - {"type", "schema", "properties", "name"})
     if unknown:
-        msg = f"{', '.join(unknown)} has no meaning beside type, schema and properties"
-        raise ValueError(msg)
+        raise ValueError(f"{', '.join(unknown)} has no meaning beside type, schema and properties")
     type_ = str(document.get("type")).upper()
     if type_ not in (JSON, AVRO):
         raise ValueError(_EXPECTED)
     properties = document.get("properties", {})
     if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
-        msg = "expected texts as the properties"
-        raise ValueError(msg)
+        raise ValueError("expected texts as the properties")
     given = document["schema"]
     definition = _definition(given if isinstance(given, str) else json.dumps(given, separators=(",", ":")))
     return ValueSchema(type_, definition, tuple(properties.items()))
@@ -108,11 +94,10 @@ def _definition(text: str) -> str:
     document = _parse_object(text)
     wrong = "it is no JSON object" if document is None else next(_faults(document, "the schema", set()), None)
     if wrong is not None:
-        msg = (
+        raise ValueError(
             f"the definition is no Avro schema, which looks like "
             f'{{"type": "record", "name": "F", "fields": [{{"name": "a", "type": "string"}}]}}: {wrong}'
         )
-        raise ValueError(msg)
     return text
 
 
@@ -191,8 +176,7 @@ def derive_schema(struct: pa.StructType) -> ValueSchema:
     problems: list[str] = []
     record = _record(struct, _RECORD_NAME, "", "value", problems)
     if problems:
-        msg = f"the struct in column value cannot be JSON with a schema: {'; '.join(problems)}"
-        raise OptionError(msg)
+        raise OptionError(f"the struct in column value cannot be JSON with a schema: {'; '.join(problems)}")
     return ValueSchema(JSON, json.dumps(record, separators=(",", ":")))
 
 
@@ -261,8 +245,7 @@ string, and int in the schema
     derived = json.loads(derive_schema(struct).definition)
     problems = list(_misfits(derived, json.loads(schema.definition), "value", {}))
     if problems:
-        msg = f"the struct in column value does not fit the option schema: {'; '.join(problems)}"
-        raise OptionError(msg)
+        raise OptionError(f"the struct in column value does not fit the option schema: {'; '.join(problems)}")
 
 
 # What is written as the first can be read as any of the others.
@@ -352,8 +335,7 @@ def check_nulls(values: pa.StructArray, schema: ValueSchema) -> None:
     """
     path = next(_forbidden_nulls(values, json.loads(schema.definition), "value", {}), None)
     if path is not None:
-        msg = f"{path} is NULL in a row, for which the schema has no place"
-        raise UnwritableRowError(msg)
+        raise UnwritableRowError(f"{path} is NULL in a row, for which the schema has no place")
 
 
 def _forbidden_nulls(values: pa.Array, kind: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401

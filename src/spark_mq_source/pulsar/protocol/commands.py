@@ -27,74 +27,6 @@ from spark_mq_source.pulsar.protocol.wire import (
     encode_frame_head,
 )
 
-__all__ = [
-    "Ack",
-    "AckResponse",
-    "AckType",
-    "ActiveConsumerChange",
-    "AddPartitionToTxn",
-    "AddPartitionToTxnResponse",
-    "AuthChallenge",
-    "AuthData",
-    "AuthResponse",
-    "CloseConsumer",
-    "CloseProducer",
-    "Command",
-    "CommandType",
-    "Connect",
-    "Connected",
-    "ConsumerStats",
-    "ConsumerStatsResponse",
-    "EndTxn",
-    "EndTxnResponse",
-    "Error",
-    "FeatureFlags",
-    "Flow",
-    "GetLastMessageId",
-    "GetLastMessageIdResponse",
-    "GetTopicsOfNamespace",
-    "GetTopicsOfNamespaceResponse",
-    "InitialPosition",
-    "KeyValue",
-    "Lookup",
-    "LookupResponse",
-    "LookupType",
-    "Message",
-    "MessageId",
-    "Mode",
-    "NewTxn",
-    "NewTxnResponse",
-    "PartitionedMetadata",
-    "PartitionedMetadataResponse",
-    "PartitionedMetadataType",
-    "Ping",
-    "Pong",
-    "Producer",
-    "ProducerAccessMode",
-    "ProducerSuccess",
-    "ReachedEndOfTopic",
-    "ResourceType",
-    "Schema",
-    "SchemaType",
-    "Seek",
-    "Send",
-    "SendError",
-    "SendReceipt",
-    "SubType",
-    "Subscribe",
-    "Success",
-    "TcClientConnectRequest",
-    "TcClientConnectResponse",
-    "TopicMigrated",
-    "TxnAction",
-    "UnknownCommand",
-    "Unsubscribe",
-    "count_messages",
-    "decode_command",
-    "encode_command",
-    "encode_send",
-]
-
 NO_ID: Final = -1
 """The id of nothing: 2^64-1 on the wire."""
 
@@ -926,8 +858,7 @@ def encode_command(command: Command) -> bytes:
             _PAIRS.fill(part, command)
         return encode_frame(base.SerializeToString(), body)
     except (EncodeError, TypeError, ValueError) as error:
-        msg = f"{type(command).__name__} cannot be sent: {error}"
-        raise LocalProtocolError(msg) from error
+        raise LocalProtocolError(f"{type(command).__name__} cannot be sent: {error}") from error
 
 
 def encode_send(send: Send) -> bytes:
@@ -957,8 +888,7 @@ def encode_send(send: Send) -> bytes:
             message.is_chunk = True
         return encode_frame_head(base.SerializeToString(), len(send.body))
     except (TypeError, ValueError) as error:
-        msg = f"Send cannot be sent: {error}"
-        raise LocalProtocolError(msg) from error
+        raise LocalProtocolError(f"Send cannot be sent: {error}") from error
 
 
 def decode_command(frame: Frame) -> Command:
@@ -1099,34 +1029,34 @@ def _decode_any(data: bytes, body: memoryview | None) -> Command:
     try:
         base.MergeFromString(data)
     except (DecodeError, ValueError) as error:
-        msg = f"a command of {len(data)} bytes cannot be parsed ({error}): a damaged stream, or not Pulsar's protocol"
-        raise RemoteProtocolError(msg) from error
+        raise RemoteProtocolError(
+            f"a command of {len(data)} bytes cannot be parsed ({error}): a damaged stream, or not Pulsar's protocol"
+        ) from error
     if not base.IsInitialized():
         # The Python runtimes parse a message without its required fields, though they refuse to write it.
         missing = base.FindInitializationErrors()  # type: ignore[attr-defined]  # absent from the stubs only
-        msg = f"a command without its required fields {', '.join(missing)}"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(f"a command without its required fields {', '.join(missing)}")
     try:
         command_type = CommandType(base.type)
     except ValueError:
         return UnknownCommand(base.type)
     name = command_type.name.lower()
     if not base.HasField(name):
-        msg = f"a command of type {command_type.name} without its content"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(f"a command of type {command_type.name} without its content")
     if command_type in {CommandType.MESSAGE, CommandType.SEND}:
         if body is None:
-            msg = f"a {command_type.name} without a message"
-            raise RemoteProtocolError(msg)
+            raise RemoteProtocolError(f"a {command_type.name} without a message")
         return _message_of(base.message, body) if command_type is CommandType.MESSAGE else _send_of(base.send, body)
     if body is not None:
-        msg = f"{len(body)} bytes after a command of type {command_type.name}, which has no payload"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(
+            f"{len(body)} bytes after a command of type {command_type.name}, which has no payload"
+        )
     try:
         command: Command = _PAIRS.value_of(getattr(base, name), _COMMANDS[command_type])  # type: ignore[assignment]
     except ValueError as error:
-        msg = f"a command of type {command_type.name} has a field that cannot be: {error}"
-        raise RemoteProtocolError(msg) from error
+        raise RemoteProtocolError(
+            f"a command of type {command_type.name} has a field that cannot be: {error}"
+        ) from error
     return command
 
 

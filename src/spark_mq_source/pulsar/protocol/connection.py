@@ -92,15 +92,6 @@ from spark_mq_source.pulsar.protocol.wire import (
     take_frame,
 )
 
-__all__ = [
-    "PROTOCOL_VERSION",
-    "Authentication",
-    "ConnectionState",
-    "Event",
-    "PulsarConnection",
-    "Request",
-]
-
 logger = logging.getLogger(__name__)
 
 PROTOCOL_VERSION: Final = 20
@@ -375,18 +366,17 @@ class PulsarConnection:
         """
         if self.state is not ConnectionState.CONNECTED:
             why = "before CONNECTED" if self.state is ConnectionState.CONNECTING else f"after {self._closed_by}"
-            msg = f"{type(command).__name__} sent {why}"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(f"{type(command).__name__} sent {why}")
         if type(command) is Send:
             self._send_entry(command)
             return
         if not isinstance(command, _REQUESTS):
-            msg = f"{type(command).__name__} is not for users of a connection to send"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(f"{type(command).__name__} is not for users of a connection to send")
         request_id = None if isinstance(command, Flow | Send) else command.request_id
         if request_id in self._requests:
-            msg = f"{command} has the request id of {self._requests[request_id]}, which is not answered yet"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(
+                f"{command} has the request id of {self._requests[request_id]}, which is not answered yet"
+            )
         consumer = self._consumer_for(command)
         if isinstance(command, Flow):
             if consumer is None:
@@ -418,17 +408,18 @@ class PulsarConnection:
         producer = self._producers.get(send.producer_id)
         if producer is None and send.producer_id in self._producers_closed_by_broker:
             # Sent all the same it would be ignored, without a word (seen on broker 4.0.8).
-            msg = f"SEND {send.sequence_id}: the broker has closed producer {send.producer_id} meanwhile; open it again"
-            raise ServiceNotReadyError(msg)
+            raise ServiceNotReadyError(
+                f"SEND {send.sequence_id}: the broker has closed producer {send.producer_id} meanwhile; open it again"
+            )
         if producer is None or not producer.opened:
-            msg = f"SEND {send.sequence_id} is on producer {send.producer_id}, which is not open on this connection"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(
+                f"SEND {send.sequence_id} is on producer {send.producer_id}, which is not open on this connection"
+            )
         if len(send.body) > self.max_message_bytes:
-            msg = (
+            raise LocalProtocolError(
                 f"SEND {send.sequence_id} has {len(send.body)} bytes: a broker drops the connection for more than its "
                 f"{self.max_message_bytes}"
             )
-            raise LocalProtocolError(msg)
         self._unsent += encode_send(send)
         self._unsent += send.body
 
@@ -458,8 +449,7 @@ class PulsarConnection:
             LocalProtocolError: the connection is closed.
         """
         if self.state is ConnectionState.CLOSED:
-            msg = f"bytes received after {self._closed_by}"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(f"bytes received after {self._closed_by}")
         self._buffer.commit(n)
         self._now = now
         if n:
@@ -575,8 +565,7 @@ class PulsarConnection:
 
     def _take_stray(self, message: Message) -> None:
         if self.state is not ConnectionState.CONNECTED:
-            msg = "a MESSAGE before CONNECTED"
-            raise RemoteProtocolError(msg)
+            raise RemoteProtocolError("a MESSAGE before CONNECTED")
         # Closing a consumer does not call back what is under way to it.
         logger.debug("a message for consumer %d, which is not open, was dropped", message.consumer_id)
 
@@ -595,15 +584,13 @@ class PulsarConnection:
             case Connected():
                 self._take_connected(command)
             case _ if self._connecting:
-                msg = f"the broker sent {type(command).__name__} before CONNECTED"
-                raise RemoteProtocolError(msg)
+                raise RemoteProtocolError(f"the broker sent {type(command).__name__} before CONNECTED")
             case _ if isinstance(command, _RESPONSES):
                 self._take_response(command)
             case _ if isinstance(command, _NOTICES):
                 self._take_notice(command)
             case _:
-                msg = f"the broker sent {type(command).__name__}, which only clients send"
-                raise RemoteProtocolError(msg)
+                raise RemoteProtocolError(f"the broker sent {type(command).__name__}, which only clients send")
 
     @property
     def _connecting(self) -> bool:
@@ -623,8 +610,9 @@ class PulsarConnection:
         self.feature_flags = connected.feature_flags or FeatureFlags()
         if connected.max_message_size is not None:
             if connected.max_message_size <= 0:
-                msg = f"the broker takes messages of {connected.max_message_size} bytes: that is no broker"
-                raise RemoteProtocolError(msg)
+                raise RemoteProtocolError(
+                    f"the broker takes messages of {connected.max_message_size} bytes: that is no broker"
+                )
             self.max_message_bytes = connected.max_message_size
             self._limit = min(self._max_frame_bytes, connected.max_message_size + FRAME_OVERHEAD_BYTES)
         self._events.append(connected)
@@ -662,15 +650,13 @@ class PulsarConnection:
     def _answer_challenge(self, challenge: AuthChallenge) -> None:
         asked = "" if challenge.challenge is None else challenge.challenge.auth_method_name
         if self._authentication is None:
-            msg = (
+            raise AuthenticationError(
                 f"the broker asks for authentication{f' by {asked}' if asked else ''}: set authToken, authTokenFile, "
                 f"authTokenSupplier, authIssuerUrl, authBasicUser with authBasicPassword, or clientCert with clientKey"
             )
-            raise AuthenticationError(msg)
         method = self._authentication.method_name
         if asked and asked != method:
-            msg = f"the broker asks for authentication by {asked}, the options are for {method}"
-            raise AuthenticationError(msg)
+            raise AuthenticationError(f"the broker asks for authentication by {asked}, the options are for {method}")
         asked_with = b"" if challenge.challenge is None else challenge.challenge.auth_data
         self._shown = self._authentication.auth_data(asked_with)
         response = AuthData(method, self._shown)
@@ -681,12 +667,10 @@ class PulsarConnection:
         match command:
             case Subscribe():
                 if command.consumer_id in self._consumers:
-                    msg = f"{command} has the id of a consumer that is open"
-                    raise LocalProtocolError(msg)
+                    raise LocalProtocolError(f"{command} has the id of a consumer that is open")
                 return None
             case Producer() if command.producer_id in self._producers:
-                msg = f"{command} has the id of a producer that is open"
-                raise LocalProtocolError(msg)
+                raise LocalProtocolError(f"{command} has the id of a producer that is open")
             case Flow() | Ack() | ConsumerStats():
                 consumer = self._consumers.get(command.consumer_id)
             case _:
@@ -695,21 +679,19 @@ class PulsarConnection:
         if consumer is not None and (consumer.opened or not isinstance(command, ConsumerStats)):
             return consumer
         if command.consumer_id not in self._closed_by_broker:
-            msg = f"{command} is for a consumer that is not open on this connection"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(f"{command} is for a consumer that is not open on this connection")
         if not isinstance(command, Flow):
-            msg = f"{command}: the broker has closed this consumer meanwhile; subscribe again"
-            raise ServiceNotReadyError(msg)
+            raise ServiceNotReadyError(f"{command}: the broker has closed this consumer meanwhile; subscribe again")
         return None
 
     @staticmethod
     def _check_flow(flow: Flow, consumer: _Consumer) -> None:
         if not 1 <= flow.message_permits <= MAX_PERMITS:
-            msg = f"{flow}: a broker drops the connection unless permits are 1 to {MAX_PERMITS}"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(f"{flow}: a broker drops the connection unless permits are 1 to {MAX_PERMITS}")
         if consumer.permits + flow.message_permits > MAX_PERMITS:
-            msg = f"{flow}: with {consumer.permits} outstanding the broker's sum of permits would overflow"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(
+                f"{flow}: with {consumer.permits} outstanding the broker's sum of permits would overflow"
+            )
 
     def _left_open(self) -> str:
         """What the end of the connection leaves unanswered, for an error."""

@@ -17,8 +17,6 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
 )
 
-__all__ = ["error_for_code"]
-
 MAX_BROKER_MESSAGE_CHARACTERS = 500
 """Brokers put whole stack traces into their messages; nobody reads further than this."""
 

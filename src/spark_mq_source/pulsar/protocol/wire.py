@@ -27,18 +27,6 @@ from typing import NamedTuple
 
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = [
-    "BROKER_METADATA_MAGIC",
-    "CHECKSUM_MAGIC",
-    "DEFAULT_MAX_MESSAGE_BYTES",
-    "FRAME_OVERHEAD_BYTES",
-    "Frame",
-    "encode_frame",
-    "encode_frame_head",
-    "missing_bytes",
-    "take_frame",
-]
-
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 """The largest message where the broker names no limit (Pulsar binary protocol, Framing)."""
 
@@ -92,8 +80,7 @@ def encode_frame_head(command: bytes, body_bytes: int) -> bytes:
     """
     total = SIZE_BYTES + len(command) + body_bytes
     if total >= 1 << 32:
-        msg = f"a frame of {total} bytes cannot be sent: its size must fit 32 bits"
-        raise LocalProtocolError(msg)
+        raise LocalProtocolError(f"a frame of {total} bytes cannot be sent: its size must fit 32 bits")
     return SIZES.pack(total, len(command)) + command
 
 
@@ -122,8 +109,9 @@ def take_frame(data: memoryview, offset: int, max_frame_bytes: int) -> Frame | N
     total, command_size = _unpack_sizes(data, offset)
     if total > max_frame_bytes or command_size + SIZE_BYTES > total:
         _check_total(data, offset, max_frame_bytes)
-        msg = f"a frame of {total} bytes cannot hold a command of {command_size}: this is not Pulsar's protocol"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(
+            f"a frame of {total} bytes cannot hold a command of {command_size}: this is not Pulsar's protocol"
+        )
     end = offset + SIZE_BYTES + total
     if received < end:
         return None

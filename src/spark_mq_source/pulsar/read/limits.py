@@ -27,8 +27,6 @@ from spark_mq_source.pulsar.payload.messages import EntryDecoder
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.read.reader import MOST_IN_ENTRY
 
-__all__ = ["Limiter", "ProgressGuard", "share_out"]
-
 logger = logging.getLogger(__name__)
 
 END_OF_LEDGER = 2**62
@@ -391,12 +389,11 @@ class ProgressGuard:
         found = self._client.fetch_first_entries({tp: _first_wanted(starts[tp]) for tp in suspects})
         if stalled and not found:
             tp, waited_ms = suspects[0], self._options.operation_timeout_ms
-            msg = (
+            raise RequestTimeoutError(
                 f"pulsar-native: {tp}: no message came within {waited_ms} ms after {starts[tp]}, though the last one "
                 f"is {ends[tp]}, so the query makes no progress: check the broker's log and whether a transaction is "
                 f"left open, then restart the query, or raise operationTimeout"
             )
-            raise RequestTimeoutError(msg)
         moved = dict(cuts)
         for tp, message in found.items():
             entry = Position(message.ledger_id, message.entry_id)

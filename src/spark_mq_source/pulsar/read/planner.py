@@ -17,8 +17,6 @@ from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPart
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read.reader import PulsarRange, past_the_end
 
-__all__ = ["check_named", "check_not_past_the_end", "plan_batch", "resolve_positions", "split_ranges", "topics_of"]
-
 logger = logging.getLogger(__name__)
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -136,8 +134,7 @@ def check_named(options: PulsarOptions, partitions: Sequence[TopicPartition]) ->
     for option, value in given.items():
         unknown = sorted(set(value.named) - known) if value is not None else []
         if unknown:
-            msg = f"{option} names {', '.join(unknown)}, which this query does not read"
-            raise OptionError(msg)
+            raise OptionError(f"{option} names {', '.join(unknown)}, which this query does not read")
 
 
 def check_not_past_the_end(
@@ -192,8 +189,9 @@ def resolve_positions(
     wanted = {tp: wanted_at(str(tp)) for tp in partitions}
     missing = sorted(str(tp) for tp, value in wanted.items() if value is None)
     if missing:
-        msg = f"{which}Offsets or {which}Timestamp must name every partition; missing: {', '.join(missing)}"
-        raise OptionError(msg)
+        raise OptionError(
+            f"{which}Offsets or {which}Timestamp must name every partition; missing: {', '.join(missing)}"
+        )
     positions = {tp: value for tp, value in wanted.items() if isinstance(value, Position)}
     times = {tp: value for tp, value in wanted.items() if isinstance(value, int)}
     return positions | client.fetch_positions_at(times)

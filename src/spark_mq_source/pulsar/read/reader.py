@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from spark_mq_source.pulsar.options import PulsarOptions
 
-__all__ = ["PulsarRange", "past_the_end", "read_range"]
 
 logger = logging.getLogger(__name__)
 
@@ -333,11 +332,10 @@ class _RangeReader:
                 self._report(past_the_end(tp, end, stored))
             return True
         if patience.expired:
-            msg = (
+            raise RequestTimeoutError(
                 f"{consumer.address}: no message for {self._options.operation_timeout_ms // 2} ms after {received}, "
                 f"though the last one is {bounds.last}"
             )
-            raise RequestTimeoutError(msg)
         return False
 
     def _check_gap(self, consumer: Consumer, received: Position, message: Message) -> None:
@@ -373,8 +371,9 @@ class _RangeReader:
             return
         if orphan.first is not None:
             self._look_back = Position(*orphan.first)
-            msg = f"reading the message that ends at {orphan.entry_id} again: its chunks were dropped to save memory"
-            raise _ResumeError(msg)
+            raise _ResumeError(
+                f"reading the message that ends at {orphan.entry_id} again: its chunks were dropped to save memory"
+            )
         opened_at = consumer.opened.first
         earliest = self._client.fetch_bounds([self._task.topic_partition])[self._task.topic_partition].first
         if opened_at <= earliest:
@@ -393,8 +392,9 @@ class _RangeReader:
             self._look_back = earliest
         else:
             self._look_back = Position(orphan.ledger_id, max(-1, orphan.entry_id - distance))
-        msg = f"looking back to {self._look_back} for the first chunk of the message that ends at {orphan.entry_id}"
-        raise _ResumeError(msg)
+        raise _ResumeError(
+            f"looking back to {self._look_back} for the first chunk of the message that ends at {orphan.entry_id}"
+        )
 
     def _report_loss(self, start: Position, cursor: Position) -> None:
         self._report(

@@ -27,8 +27,6 @@ from spark_mq_source.pulsar.read.planner import (
 )
 from spark_mq_source.pulsar.read.reader import PulsarRange, past_the_end
 
-__all__ = ["Offsets", "PulsarStream", "offsets_from_json", "offsets_to_json"]
-
 Offsets = Mapping[TopicPartition, Position]
 """The last message read of each topic-partition."""
 
@@ -489,5 +487,4 @@ def offsets_from_json(document: Mapping[str, object]) -> Offsets:
     try:
         return {TopicPartition.parse(name): position for name, position in decode_offsets(document).items()}
     except ValueError as error:
-        msg = f"pulsar-native: the checkpoint cannot be used: {error}"
-        raise OptionError(msg) from error
+        raise OptionError(f"pulsar-native: the checkpoint cannot be used: {error}") from error

@@ -49,7 +49,6 @@ from spark_mq_source.core.errors import OptionError, ReplayError, UnwritableRowE
 if TYPE_CHECKING:
     from spark_mq_source.core.ports import TaskAttempt
 
-__all__ = ["EntryNumbers", "producer_name"]
 
 FINGERPRINT_BITS: Final = 16
 ROW_BITS: Final = 31
@@ -77,12 +76,11 @@ def producer_name(base: str | None, attempt: TaskAttempt) -> str:
         'flights-3-1'
     """
     if base is None and attempt.in_foreach_batch:
-        msg = (
+        raise OptionError(
             "pulsar-native: deliveryGuarantee=exactly-once within foreachBatch needs a producerName that is the same "
             'when the micro-batch is done over, and of no other write: f"NAME-{batch_id}", with the number that '
             "foreachBatch hands over"
         )
-        raise OptionError(msg)
     era = (attempt.batch_id or 0) >> BATCH_BITS
     return f"{base or f'spark-{attempt.job_id}'}-{attempt.partition}{f'-{era}' if era else ''}"
 
@@ -143,8 +141,9 @@ class EntryNumbers:
         first = self._rows
         self._rows += rows
         if self._rows > MOST_ROWS:
-            msg = f"more than {MOST_ROWS} rows of one task for one topic-partition: write them in more tasks"
-            raise UnwritableRowError(msg)
+            raise UnwritableRowError(
+                f"more than {MOST_ROWS} rows of one task for one topic-partition: write them in more tasks"
+            )
         self._crc = crc32c(content, self._crc)
         fingerprint = self._crc & ((1 << FINGERPRINT_BITS) - 1)
         self.last_id = self._id_of(self._rows - 1) | fingerprint
@@ -167,14 +166,12 @@ class EntryNumbers:
         if last_sequence_id <= self._id_of(-1) or last_sequence_id in own:
             return
         if batch > self._batch:
-            msg = (
+            raise ReplayError(
                 f"a later micro-batch ({batch} of 65,536; this one is {self._batch}) is stored under this name: was "
                 f"the checkpoint put back, or is the name used by another query? Give it a producerName of its own"
             )
-            raise ReplayError(msg)
         if last_sequence_id <= self.admitted and last_sequence_id != self.stored:
-            msg = f"another attempt writes at the same time, and what it writes differs {self._remedy}"
-            raise ReplayError(msg)
+            raise ReplayError(f"another attempt writes at the same time, and what it writes differs {self._remedy}")
         if last_sequence_id != self.stored:
             self.stored = last_sequence_id
             self._is_matched = False
@@ -187,11 +184,10 @@ class EntryNumbers:
         """
         if not self._is_matched and last != self.stored and last >> FINGERPRINT_BITS >= self.stored >> FINGERPRINT_BITS:
             low, high = ((id_ >> FINGERPRINT_BITS) - self.first_row_id for id_ in (first, last))
-            msg = (
+            raise ReplayError(
                 f"rows {low} to {high} are not the ones that are stored under these numbers, by an earlier attempt "
                 f"{self._remedy}"
             )
-            raise ReplayError(msg)
         if last == self.stored:
             self._is_matched = True
         self.admitted = last
@@ -205,8 +201,7 @@ class EntryNumbers:
         """
         if not self._is_matched:
             stored = (self.stored >> FINGERPRINT_BITS) - self.first_row_id + 1
-            msg = f"this attempt has {self._rows} rows, an earlier one has stored {stored} {self._remedy}"
-            raise ReplayError(msg)
+            raise ReplayError(f"this attempt has {self._rows} rows, an earlier one has stored {stored} {self._remedy}")
 
     _remedy = (
         "(or by another write with this producerName): exactly-once needs the same rows, in the same order and tasks, "

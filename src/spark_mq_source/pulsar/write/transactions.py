@@ -36,7 +36,6 @@ from spark_mq_source.pulsar.protocol import commands
 if TYPE_CHECKING:
     from spark_mq_source.pulsar.options import PulsarOptions
 
-__all__ = ["TaskTransaction", "Transaction", "abort_transactions", "commit_transactions"]
 
 T = TypeVar("T")
 
@@ -129,11 +128,10 @@ class TaskTransaction:
     def _begin(self) -> tuple[int, int]:
         coordinators = self._retrying(self._client.fetch_coordinators)
         if not coordinators:
-            msg = (
+            raise UnsupportedFeatureError(
                 "pulsar-native: deliveryGuarantee=transaction needs transactions, which this broker has not: set "
                 "transactionCoordinatorEnabled=true in its configuration"
             )
-            raise UnsupportedFeatureError(msg)
         number = random.randrange(coordinators)  # noqa: S311 - spreads load, hides nothing
 
         def begin() -> commands.NewTxnResponse:
@@ -160,11 +158,10 @@ class TaskTransaction:
             RequestTimeoutError: it will end soon.
         """
         if self.id is not None and time.monotonic() >= self.quiet_from:
-            msg = (
+            raise RequestTimeoutError(
                 f"pulsar-native: transaction ({self.id[0]},{self.id[1]}) ends soon, and the task is not done: raise "
                 f"transactionTimeout ({self._options.transaction_timeout_ms} ms) above what the whole job takes"
             )
-            raise RequestTimeoutError(msg)
 
     def abort(self) -> None:
         """Ends it, and nothing of it can be seen, now or later; only where nothing more can be sent with its id."""
@@ -192,13 +189,12 @@ def commit_transactions(options: PulsarOptions, transactions: Sequence[Transacti
     others = [f"{one} {other.outcome}" for one, other in unclear.items() if one != transaction]
     if len(others) > MOST_NAMED_TRANSACTIONS:
         others[MOST_NAMED_TRANSACTIONS:] = [f"{len(others) - MOST_NAMED_TRANSACTIONS} more are in the driver's log"]
-    msg = (
+    raise BrokerError(
         f"pulsar-native: {len(transactions) - len(unclear)} of {len(transactions)} transactions are committed, and "
         f"what their tasks have written stays visible; transaction {transaction} {error.outcome}: {error.reason}"
         f"{''.join(f'; {one}' for one in others)} (raise transactionTimeout, {options.transaction_timeout_ms} ms, "
         f"above what the whole job takes, if it has run out)"
-    )
-    raise BrokerError(msg) from error.reason
+    ) from error.reason
 
 
 def abort_transactions(options: PulsarOptions, transactions: Sequence[Transaction]) -> None:

@@ -26,8 +26,6 @@ from spark_mq_source.pulsar.protocol import commands
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["check_values", "json_values", "schema_to_send", "with_schema"]
-
 
 def check_values(options: PulsarOptions, type_: pa.DataType) -> None:
     """Refuses a column `value` that cannot be written with these options, or could not be read by its schema.
@@ -37,8 +35,7 @@ def check_values(options: PulsarOptions, type_: pa.DataType) -> None:
     """
     problem = next(_problems(options, type_), None)
     if problem is not None:
-        msg = f"format {options.format_name!r}: {problem}"
-        raise OptionError(msg)
+        raise OptionError(f"format {options.format_name!r}: {problem}")
 
 
 def _problems(options: PulsarOptions, type_: pa.DataType) -> Iterator[str]:

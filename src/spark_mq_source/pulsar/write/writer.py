@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from spark_mq_source.pulsar.options import PulsarOptions
     from spark_mq_source.pulsar.payload._encode_python import RowSource
 
-__all__ = ["PulsarWriter", "WriteReport", "write_rows"]
 
 T = TypeVar("T")
 
@@ -374,8 +373,9 @@ class PulsarWriter:
                 groups = group_rows(explicit, None if partitions == 1 else hashes, order, rows, partitions)
             except IndexError as error:
                 wanted = columns["partition"][error.args[0]].as_py()
-                msg = f"pulsar-native: a row is for partition {wanted} of {name}, which has {partitions}"
-                raise UnwritableRowError(msg) from None
+                raise UnwritableRowError(
+                    f"pulsar-native: a row is for partition {wanted} of {name}, which has {partitions}"
+                ) from None
             for partition, indices in groups:
                 chosen = self._ordered_by_key(columns, indices) if self._options.batching_by_key else indices
                 if partition == NO_PARTITION:
@@ -441,8 +441,7 @@ class PulsarWriter:
         try:
             return json_values(self._options, batch)
         except UnwritableRowError as error:
-            msg = "pulsar-native: writing column value as JSON"
-            raise error.within(msg) from error
+            raise error.within("pulsar-native: writing column value as JSON") from error
 
     def finish(self) -> Transaction | None:
         """Sends what is left, waits until the broker has stored everything, and closes the producers.
@@ -551,8 +550,7 @@ class PulsarWriter:
 
     def _default_topic(self) -> str:
         if self._options.topic is None:
-            msg = "pulsar-native: a row has no topic: set the option topic, or the column"
-            raise UnwritableRowError(msg)
+            raise UnwritableRowError("pulsar-native: a row has no topic: set the option topic, or the column")
         return self._options.topic
 
     def _topic(self, name: str) -> _Topic:
@@ -561,8 +559,7 @@ class PulsarWriter:
             try:
                 full = parse_topic(name)
             except ValueError as error:
-                msg = f"pulsar-native: a row is for topic {name!r}: {error}"
-                raise UnwritableRowError(msg) from error
+                raise UnwritableRowError(f"pulsar-native: a row is for topic {name!r}: {error}") from error
             try:
                 found = self._client.fetch_partitions([full], create=self._options.create_topic)
             except TopicNotFoundError as error:
@@ -676,12 +673,11 @@ class PulsarWriter:
         self._wait_until(lambda: not producer.pending)
         self._reopen(producer)
         if not producer.is_proven:
-            msg = (
+            raise UnsupportedFeatureError(
                 f"pulsar-native: writing to {producer.topic_partition}: deliveryGuarantee=exactly-once needs the "
                 f"broker's deduplication, which is off: turn it on by {_how_to_deduplicate(producer)}; the rows up to "
                 f"sequence id {send.sequence_id} are written"
             )
-            raise UnsupportedFeatureError(msg)
 
     def _has_room(self, producer: _Producer, size: int) -> bool:
         if producer.numbers is not None and producer.pending:
@@ -751,11 +747,10 @@ class PulsarWriter:
             producer.distrusts_connection = True
             producer.session.close()
             return
-        msg = (
+        raise RequestTimeoutError(
             f"pulsar-native: writing to {producer.topic_partition}: {producer.session.address}: no receipt of sequence "
             f"id {producer.pending[0].send.sequence_id} within sendTimeout ({self._options.send_timeout_ms} ms)"
         )
-        raise RequestTimeoutError(msg)
 
     def _patient_until(self, producer: _Producer) -> float:
         # Half of the time for the connection in hand, half for a new one.

@@ -12,8 +12,6 @@ import hmac
 from dataclasses import dataclass, field
 from urllib.parse import quote_plus
 
-__all__ = ["Signature", "UserAuthentication"]
-
 
 @dataclass(frozen=True, slots=True)
 class Signature:

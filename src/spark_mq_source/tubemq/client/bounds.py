@@ -15,8 +15,6 @@ from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol.commands import BrokerPartition
 from spark_mq_source.tubemq.protocol.error_codes import PARTITION_OCCUPIED
 
-__all__ = ["Bounds", "Partitions", "fetch_bounds", "partitions_of"]
-
 MOST_AT_ONCE = 500
 """Stores asked for their bounds before the first answer is waited for."""
 
@@ -102,5 +100,4 @@ def _probe(
                     client.wait(farewell, "unregister")
         if not is_occupied:
             return
-    msg = f"tubemq: {MOST_GROUPS} readers have the partitions already"
-    raise ResourceBusyError(msg)
+    raise ResourceBusyError(f"tubemq: {MOST_GROUPS} readers have the partitions already")

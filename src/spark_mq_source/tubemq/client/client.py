@@ -56,15 +56,6 @@ from spark_mq_source.tubemq.protocol.commands import (
 )
 from spark_mq_source.tubemq.protocol.error_codes import HB_NO_NODE, NOT_READY, StandbyError, error_for_code
 
-__all__ = [
-    "ClientBalancedMember",
-    "ClusterMeta",
-    "GroupMember",
-    "ProducerMember",
-    "TubeMQClient",
-    "unique_client_id",
-]
-
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -370,8 +361,9 @@ class TubeMQClient:
             # The connection gives a call up by itself, but not while it is not read from.
             return answer.result(2 * self._options.request_timeout_ms / 1000)
         except FutureTimeoutError:
-            msg = f"no answer to {what} within requestTimeout ({self._options.request_timeout_ms} ms)"
-            raise RequestTimeoutError(msg) from None
+            raise RequestTimeoutError(
+                f"no answer to {what} within requestTimeout ({self._options.request_timeout_ms} ms)"
+            ) from None
         except MQSourceError as error:
             raise error.within(what) from error
 
@@ -402,8 +394,7 @@ class TubeMQClient:
     def _check_open(self) -> None:
         # Who asks later, a heartbeat for one, would open a connection that nobody closes.
         if self._closed:
-            msg = "tubemq: this client was closed"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError("tubemq: this client was closed")
 
     def _renew_authorization(self) -> None:
         self._asked_as_producer()  # the answer has a visit token
@@ -751,8 +742,9 @@ class ClientBalancedMember(_Member):
         meta = _meta_of(response.broker_config_list, parse_topic_metas(response.topic_meta_info_list))
         missing = [topic for topic in self._topics if not meta.partitions(topic)]
         if missing:
-            msg = f"topic {', '.join(missing)} is on no broker; an administrator adds topics to brokers"
-            raise TopicNotFoundError(msg)
+            raise TopicNotFoundError(
+                f"topic {', '.join(missing)} is on no broker; an administrator adds topics to brokers"
+            )
         return meta
 
     def _fetch(self) -> commands.GetPartMetaResponse:
@@ -816,8 +808,9 @@ class ProducerMember(_Member):
         self.beat()
         missing = [topic for topic in self._topics if not self._meta.partitions(topic)]
         if missing:
-            msg = f"topic {', '.join(missing)} is on no broker that takes messages for it (acceptPublish)"
-            raise TopicNotFoundError(msg)
+            raise TopicNotFoundError(
+                f"topic {', '.join(missing)} is on no broker that takes messages for it (acceptPublish)"
+            )
 
     def register(self) -> None:
         """Makes itself known.

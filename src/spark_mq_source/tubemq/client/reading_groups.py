@@ -15,8 +15,6 @@ from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol.commands import BrokerPartition, RegisterPartitionResponse
 from spark_mq_source.tubemq.protocol.error_codes import CONSUME_GROUP_FORBIDDEN, PARTITION_OCCUPIED
 
-__all__ = ["MOST_GROUPS", "Registered", "reading_group", "register_anywhere", "with_names_to_authorize"]
-
 MOST_GROUPS: Final = 100
 """Readers of one partition at once; each leaves a group's name on the broker."""
 
@@ -53,8 +51,7 @@ def register_anywhere(
             if error.code != PARTITION_OCCUPIED:
                 raise with_names_to_authorize(error, options) from error
             busy = error
-    msg = f"{partition}: {MOST_GROUPS} readers have it already; {busy}"
-    raise ResourceBusyError(msg)
+    raise ResourceBusyError(f"{partition}: {MOST_GROUPS} readers have it already; {busy}")
 
 
 def with_names_to_authorize(error: BrokerError, options: TubeMQOptions) -> BrokerError:

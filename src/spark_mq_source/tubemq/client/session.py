@@ -53,18 +53,6 @@ from spark_mq_source.tubemq.protocol.error_codes import (
     error_for_exception,
 )
 
-__all__ = [
-    "Authorization",
-    "PartitionConsumer",
-    "Receipt",
-    "Receipts",
-    "Session",
-    "client_version",
-    "expect",
-    "local_address",
-    "tls_settings",
-]
-
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -540,6 +528,5 @@ def expect(response: object, kind: type[T]) -> T:
         RemoteProtocolError: it is another.
     """
     if not isinstance(response, kind):
-        msg = f"the server answered {type(response).__name__} where {kind.__name__} belongs"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(f"the server answered {type(response).__name__} where {kind.__name__} belongs")
     return response

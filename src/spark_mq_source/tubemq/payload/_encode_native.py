@@ -18,8 +18,6 @@ from cython.cimports.libc.string import memcmp, memcpy
 from spark_mq_source.tubemq.payload._encode_python import SHORT_BYTES
 from spark_mq_source.tubemq.protocol.wire import BEGIN_TOKEN, BLOCK_BYTES, ONE_BLOCK
 
-__all__ = ["encode_sends", "take_stored"]
-
 _BLOCK_BYTES = cython.declare(cython.Py_ssize_t, BLOCK_BYTES)
 _HEAD_BYTES = cython.declare(cython.Py_ssize_t, ONE_BLOCK.size)
 _SUM_AND_FLAG_BYTES = cython.declare(cython.Py_ssize_t, 8)

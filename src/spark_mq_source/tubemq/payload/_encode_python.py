@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from spark_mq_source.tubemq.protocol.wire import BEGIN_TOKEN, ONE_BLOCK
 
-__all__ = ["begins_so", "encode_sends", "take_stored"]
-
 SHORT_BYTES: Final = 256
 
 

@@ -36,8 +36,6 @@ from spark_mq_source.tubemq.payload._messages_python import (
     unreadable_answer,
 )
 
-__all__ = ["MessageColumns", "without_messages"]
-
 _SENTENCES = {
     -1: "a protobuf number does not end",
     -2: "a protobuf field has an impossible number",

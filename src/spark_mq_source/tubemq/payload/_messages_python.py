@@ -46,21 +46,6 @@ from spark_mq_source.core.columns import (
 from spark_mq_source.core.errors import CorruptMessageError, RemoteProtocolError, UnsupportedFeatureError
 from spark_mq_source.core.protobuf_fields import signed32, take_fields
 
-__all__ = [
-    "ATTRIBUTE_BYTES",
-    "COLUMN_TYPES",
-    "FAIL",
-    "NULL",
-    "SKIP",
-    "MessageColumns",
-    "ZoneShift",
-    "column_overflow",
-    "corrupt_message",
-    "first_message",
-    "unreadable_answer",
-    "without_messages",
-]
-
 FAIL, SKIP, NULL = 0, 1, 2
 """What to do with a corrupt message, see `MessageColumns.append`."""
 
@@ -226,15 +211,15 @@ class MessageColumns:
     def _message(self, message_id: int, check_sum: int, payload: bytes, flag: int) -> _Message | None:
         """The message, or None where the filters leave it out."""
         if check_sum != -1 and (computed := zlib.crc32(payload) & 0x7FFFFFFF) != check_sum:
-            msg = f"the checksum does not match: {check_sum:#010x} announced, {computed:#010x} found"
-            raise CorruptMessageError(msg)
+            raise CorruptMessageError(
+                f"the checksum does not match: {check_sum:#010x} announced, {computed:#010x} found"
+            )
         message_type = time_us = None
         attributes: Mapping[bytes, bytes] = {}
         if flag & 1:
             size = int.from_bytes(payload[:4], "big", signed=True)
             if len(payload) < 4 or not 0 <= size <= len(payload) - 4:
-                msg = "the attributes do not fit into the message"
-                raise CorruptMessageError(msg)
+                raise CorruptMessageError("the attributes do not fit into the message")
             if self._filters or self._wants["message_type"] or self._wants["message_time"] or self._wants["attributes"]:
                 found = _parse_attributes(payload[4 : 4 + size])
                 message_type, minute = found.pop(_TYPE_KEY, None), found.pop(_TIME_KEY, None)
@@ -379,8 +364,7 @@ def _parse_message(data: bytes, at: int, end: int) -> tuple[int, int, bytes, int
         elif tag == 0x20:
             flag = signed32(value)
     if message_id is None or check_sum is None or payload is None or flag is None:
-        msg = "the message lacks a required field"
-        raise CorruptMessageError(msg)
+        raise CorruptMessageError("the message lacks a required field")
     return message_id, check_sum, payload, flag
 
 
@@ -398,5 +382,4 @@ def _check_utf8(cell: bytes, what: str) -> None:
         try:
             cell.decode()
         except UnicodeDecodeError:
-            msg = f"the {what} not UTF-8"
-            raise CorruptMessageError(msg) from None
+            raise CorruptMessageError(f"the {what} not UTF-8") from None

@@ -17,9 +17,7 @@ import pyarrow as pa
 from spark_mq_source.core.columns import record_batch
 from spark_mq_source.core.implementation import Implementation, name_of_all
 from spark_mq_source.tubemq.payload import _encode_python, _messages_python
-from spark_mq_source.tubemq.payload._messages_python import FAIL, NULL, SKIP, ZoneShift, first_message
-
-__all__ = ["MessageDecoder", "encoding", "first_message", "implementation", "without_messages"]
+from spark_mq_source.tubemq.payload._messages_python import FAIL, NULL, SKIP, ZoneShift
 
 _ON_CORRUPT: Final = {"fail": FAIL, "skip": SKIP, "null": NULL}
 

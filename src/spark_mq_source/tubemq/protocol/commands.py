@@ -32,69 +32,6 @@ from spark_mq_source.tubemq.payload.messages import encoding, without_messages
 from spark_mq_source.tubemq.protocol import _pb
 from spark_mq_source.tubemq.protocol.wire import Frame, encode_frame, encode_frame_of
 
-__all__ = [
-    "PROTOCOL_VERSION",
-    "STORED",
-    "SUCCESS",
-    "ApprovedClientConfig",
-    "AuthenticateInfo",
-    "AuthorizedInfo",
-    "Broker",
-    "BrokerHeartbeat",
-    "BrokerHeartbeatResponse",
-    "BrokerPartition",
-    "ClientSubRepInfo",
-    "CloseConsumer",
-    "CloseConsumerResponse",
-    "CloseProducer",
-    "CloseProducerResponse",
-    "CommitOffset",
-    "CommitOffsetResponse",
-    "ConsumerHeartbeat",
-    "ConsumerHeartbeatResponse",
-    "ConsumerHeartbeatV2",
-    "ConsumerHeartbeatV2Response",
-    "Event",
-    "EventStatus",
-    "EventType",
-    "GetMessage",
-    "GetMessageResponse",
-    "GetPartMeta",
-    "GetPartMetaResponse",
-    "MasterCertificateInfo",
-    "Method",
-    "OpsTaskInfo",
-    "ProducerHeartbeat",
-    "ProducerHeartbeatResponse",
-    "ReadStatus",
-    "RegisterConsumer",
-    "RegisterConsumerResponse",
-    "RegisterConsumerV2",
-    "RegisterConsumerV2Response",
-    "RegisterPartition",
-    "RegisterPartitionResponse",
-    "RegisterProducer",
-    "RegisterProducerResponse",
-    "RegisterType",
-    "Request",
-    "Response",
-    "RpcException",
-    "SendMessage",
-    "SendMessageResponse",
-    "Status",
-    "TopicMeta",
-    "decode_request",
-    "decode_response",
-    "encode_request",
-    "encode_response",
-    "encode_sends",
-    "is_stored",
-    "parse_failure",
-    "parse_topic_infos",
-    "parse_topic_metas",
-    "take_stored",
-]
-
 PROTOCOL_VERSION: Final = 3
 """What we speak; servers 2.4.0 answer the same."""
 
@@ -211,8 +148,7 @@ class Broker(NamedTuple):
         try:
             return cls(int(broker_id), _not_empty(host), _STOCK_BROKER_PORT if port == " " else int(port))
         except ValueError:
-            msg = f"the server names a broker {text!r}, which is not id:host:port"
-            raise RemoteProtocolError(msg) from None
+            raise RemoteProtocolError(f"the server names a broker {text!r}, which is not id:host:port") from None
 
 
 class BrokerPartition(NamedTuple):
@@ -247,8 +183,9 @@ class BrokerPartition(NamedTuple):
             topic, _, partition_id = parts[-1].rpartition(":")
             return cls(Broker.parse(parts[-2]), _not_empty(topic), int(partition_id))
         except (IndexError, ValueError, RemoteProtocolError):
-            msg = f"the server names a partition {text!r}, which is not id:host:port#topic:partition"
-            raise RemoteProtocolError(msg) from None
+            raise RemoteProtocolError(
+                f"the server names a partition {text!r}, which is not id:host:port#topic:partition"
+            ) from None
 
 
 class TopicMeta(NamedTuple):
@@ -325,8 +262,7 @@ def _parse_metas(texts: tuple[str, ...], numbers: int) -> list[tuple[str, list[i
                     raise ValueError  # noqa: TRY301 - the same fault as a number that is none
                 found.append((_not_empty(topic), values))
         except ValueError:
-            msg = f"the master describes a topic by {text!r}, which cannot be read"
-            raise RemoteProtocolError(msg) from None
+            raise RemoteProtocolError(f"the master describes a topic by {text!r}, which cannot be read") from None
     return found
 
 
@@ -342,8 +278,7 @@ def parse_failure(text: str) -> tuple[int, BrokerPartition]:
     """
     code, _, partition = text.partition(":")
     if not code.isdecimal():
-        msg = f"the broker reports a failure {text!r}, which cannot be read"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(f"the broker reports a failure {text!r}, which cannot be read")
     return int(code), BrokerPartition.parse(partition)
 
 
@@ -1105,8 +1040,7 @@ def _payload_of(request: Request, timeout_ms: int) -> bytes:
         _PAIRS.fill(message, request)
         body = _pb.RequestBody(method=method, timeout=timeout_ms, request=message.SerializeToString())
     except (EncodeError, TypeError, ValueError) as error:
-        msg = f"{type(request).__name__} cannot be sent: {error}"
-        raise LocalProtocolError(msg) from error
+        raise LocalProtocolError(f"{type(request).__name__} cannot be sent: {error}") from error
     return _REQUEST_HEADS[service_type] + _delimited(body)
 
 
@@ -1142,14 +1076,12 @@ def decode_response(frame: Frame) -> tuple[Method | None, Response]:
         return Method.GET_MESSAGE, _get_response_of(_parse(_pb.GetMessageResponseB2C, head), data)
     known = _RESPONSES.get(method)  # type: ignore[call-overload]
     if known is None:
-        msg = f"the server answers method {method}, which nobody called"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(f"the server answers method {method}, which nobody called")
     kind, message_kind = known
     try:
         return Method(method), _PAIRS.value_of(_parse(message_kind, data), kind)  # type: ignore[return-value]
     except ValueError as error:
-        msg = f"an answer of method {method} has a field that cannot be: {error}"
-        raise RemoteProtocolError(msg) from error
+        raise RemoteProtocolError(f"an answer of method {method} has a field that cannot be: {error}") from error
 
 
 STORED: Final = SendMessageResponse(True, SUCCESS)
@@ -1192,16 +1124,14 @@ def decode_request(frame: Frame) -> tuple[Request, int]:
     body = _parse(_pb.RequestBody, _undelimited(frame.payload, at)[0])
     kind = next((kind for kind, (method, _, _) in _REQUESTS.items() if method == body.method), None)
     if kind is None:
-        msg = f"a call of method {body.method}, which is not in use"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(f"a call of method {body.method}, which is not in use")
     data = memoryview(body.request)
     if kind is SendMessage:
         return _send_of(_parse(_pb.SendMessageRequestP2B, data)), body.timeout
     try:
         return _PAIRS.value_of(_parse(_REQUESTS[kind][2], data), kind), body.timeout  # type: ignore[return-value]
     except ValueError as error:
-        msg = f"{kind.__name__} has a field that cannot be: {error}"
-        raise RemoteProtocolError(msg) from error
+        raise RemoteProtocolError(f"{kind.__name__} has a field that cannot be: {error}") from error
 
 
 def encode_response(serial_no: int, response: Response) -> bytes:
@@ -1222,8 +1152,7 @@ def encode_response(serial_no: int, response: Response) -> bytes:
             body = _pb.RspResponseBody(method=method, data=_encode_answer(response, _RESPONSES[method][1]))
         return encode_frame(serial_no, _delimited(_pb.RpcConnHeader(flag=1)) + _delimited(head) + _delimited(body))
     except (EncodeError, TypeError, ValueError) as error:
-        msg = f"{type(response).__name__} cannot be sent: {error}"
-        raise LocalProtocolError(msg) from error
+        raise LocalProtocolError(f"{type(response).__name__} cannot be sent: {error}") from error
 
 
 def _encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
@@ -1249,8 +1178,7 @@ def _encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
         before = _before_data(client_id, topic_name, partition_id, len(data), len(sum_and_flag) + len(tail), timeout_ms)
         return encode_frame_of(serial_no, (before, data, sum_and_flag, tail))
     except (EncodeError, TypeError, ValueError, AttributeError) as error:
-        msg = f"SendMessage cannot be sent: {error}"
-        raise LocalProtocolError(msg) from error
+        raise LocalProtocolError(f"SendMessage cannot be sent: {error}") from error
 
 
 @lru_cache(maxsize=16_384)
@@ -1396,8 +1324,9 @@ def _undelimited(data: memoryview, at: int) -> tuple[memoryview, int]:
     size |= byte << shift
     at += 1
     if shift > 28 or at + size > len(data):
-        msg = f"a call of {len(data)} bytes cannot be parsed: a part ends outside: a damaged stream"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(
+            f"a call of {len(data)} bytes cannot be parsed: a part ends outside: a damaged stream"
+        )
     return data[at : at + size], at + size
 
 
@@ -1409,13 +1338,13 @@ def _parse(kind: type[MessageT], data: memoryview) -> MessageT:
     try:
         message.MergeFromString(bytes(data))
     except (DecodeError, ValueError) as error:
-        msg = f"{kind.__name__} of {len(data)} bytes cannot be parsed ({error}): a damaged stream"
-        raise RemoteProtocolError(msg) from error
+        raise RemoteProtocolError(
+            f"{kind.__name__} of {len(data)} bytes cannot be parsed ({error}): a damaged stream"
+        ) from error
     if not message.IsInitialized():
         # The Python runtimes parse a message without its required fields, though they refuse to write it.
         missing = message.FindInitializationErrors()  # type: ignore[attr-defined]  # absent from the stubs only
-        msg = f"{kind.__name__} without its required fields {', '.join(missing)}"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(f"{kind.__name__} without its required fields {', '.join(missing)}")
     return message
 
 

@@ -48,18 +48,6 @@ from spark_mq_source.tubemq.protocol.commands import (
 from spark_mq_source.tubemq.protocol.error_codes import CERTIFICATE_FAILURE, DUPLICATE_PARTITION, HB_NO_NODE
 from spark_mq_source.tubemq.protocol.wire import MAX_PAYLOAD_BYTES, SeenBlocks, take_frame
 
-__all__ = [
-    "Answer",
-    "Call",
-    "ConnectionState",
-    "Event",
-    "NotAuthorized",
-    "PartitionLost",
-    "Sends",
-    "TubeMQConnection",
-    "Unanswered",
-]
-
 logger = logging.getLogger(__name__)
 
 _new_tuple = tuple.__new__
@@ -213,11 +201,11 @@ class TubeMQConnection:
         waiting, tick = self._waiting, self._tick
         for serial_no, request in calls:
             if self.state is ConnectionState.CLOSED:
-                msg = f"{type(request).__name__} sent after {self._closed_by}"
-                raise LocalProtocolError(msg)
+                raise LocalProtocolError(f"{type(request).__name__} sent after {self._closed_by}")
             if serial_no in waiting or not 0 < serial_no <= MAX_SERIAL_NO:
-                msg = f"{type(request).__name__} has the serial number {serial_no}, which is in use or none"
-                raise LocalProtocolError(msg)
+                raise LocalProtocolError(
+                    f"{type(request).__name__} has the serial number {serial_no}, which is in use or none"
+                )
         timeout_ms = self._request_timeout_ms
         if isinstance(command, Sends):
             self._unsent += encode_sends(calls, timeout_ms=timeout_ms)  # type: ignore[arg-type]  # of messages only
@@ -252,8 +240,7 @@ class TubeMQConnection:
             LocalProtocolError: the connection is closed.
         """
         if self.state is ConnectionState.CLOSED:
-            msg = f"bytes received after {self._closed_by}"
-            raise LocalProtocolError(msg)
+            raise LocalProtocolError(f"bytes received after {self._closed_by}")
         self._buffer.commit(n)
         if n:
             self._received_tick = self._tick
@@ -362,8 +349,7 @@ class TubeMQConnection:
 
     @staticmethod
     def _refuse_answer(request: Request, response: Response) -> NoReturn:
-        msg = f"the server answered {type(request).__name__} by {type(response).__name__}"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(f"the server answered {type(request).__name__} by {type(response).__name__}")
 
     def _take(self, serial_no: int, request: Request, response: Response) -> None:
         if serial_no < 0:

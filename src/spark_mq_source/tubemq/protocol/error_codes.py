@@ -17,23 +17,6 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
 )
 
-__all__ = [
-    "CERTIFICATE_FAILURE",
-    "CONSUME_GROUP_FORBIDDEN",
-    "DUPLICATE_PARTITION",
-    "FORBIDDEN",
-    "HB_NO_NODE",
-    "NOT_FOUND",
-    "NOT_READY",
-    "PARTITION_OCCUPIED",
-    "SERVER_CONSUME_SPEED_LIMIT",
-    "SERVER_RECEIVE_OVERFLOW",
-    "UNAUTHORIZED",
-    "StandbyError",
-    "error_for_code",
-    "error_for_exception",
-]
-
 NOT_READY: Final = 201
 UNAUTHORIZED: Final = 401
 FORBIDDEN: Final = 403

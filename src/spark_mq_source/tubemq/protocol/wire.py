@@ -21,18 +21,6 @@ from typing import Final, NamedTuple
 
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = [
-    "BEGIN_TOKEN",
-    "BLOCK_BYTES",
-    "MAX_BLOCKS",
-    "MAX_PAYLOAD_BYTES",
-    "Frame",
-    "SeenBlocks",
-    "encode_frame",
-    "encode_frame_of",
-    "take_frame",
-]
-
 BEGIN_TOKEN: Final = b"\xff\x7f\xf4\xfe"
 
 BLOCK_BYTES: Final = 8192
@@ -91,8 +79,7 @@ def encode_frame_of(serial_no: int, parts: Sequence[bytes | memoryview]) -> byte
         return b"".join((ONE_BLOCK.pack(BEGIN_TOKEN, serial_no, 1, size), *parts))
     payload = b"".join(parts)
     if not 0 < size <= MAX_PAYLOAD_BYTES:
-        msg = f"a call of {size} bytes cannot be sent: a server takes 1 to {MAX_PAYLOAD_BYTES}"
-        raise LocalProtocolError(msg)
+        raise LocalProtocolError(f"a call of {size} bytes cannot be sent: a server takes 1 to {MAX_PAYLOAD_BYTES}")
     blocks = [HEAD.pack(BEGIN_TOKEN, serial_no, -(-size // BLOCK_BYTES))]
     for start in range(0, size, BLOCK_BYTES):
         block = payload[start : start + BLOCK_BYTES]
@@ -155,8 +142,9 @@ def take_frame(
     if token != BEGIN_TOKEN:
         _check_token(data, offset)
     if not 1 <= blocks <= MAX_BLOCKS:
-        msg = f"a frame of {blocks} blocks was announced, where 1 to {MAX_BLOCKS} are possible: the stream is damaged"
-        raise RemoteProtocolError(msg)
+        raise RemoteProtocolError(
+            f"a frame of {blocks} blocks was announced, where 1 to {MAX_BLOCKS} are possible: the stream is damaged"
+        )
     seen = seen or SeenBlocks()
     frame = data[offset:]
     received -= offset
@@ -167,11 +155,10 @@ def take_frame(
         (size,) = SIZE.unpack_from(frame, seen.at)
         total = seen.total + size
         if size < 0 or total > max_payload_bytes:
-            msg = (
+            raise RemoteProtocolError(
                 f"a frame with a block of {size} bytes, {total} in all, was announced, where at most "
                 f"{max_payload_bytes} are possible: the stream is damaged"
             )
-            raise RemoteProtocolError(msg)
         end = begin + size
         if received < end:
             return None

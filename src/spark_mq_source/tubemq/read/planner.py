@@ -14,13 +14,6 @@ from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, TopicP
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.read.reader import TubeMQRange
 
-__all__ = [
-    "check_named",
-    "plan_batch",
-    "resolve_offset",
-    "split_ranges",
-]
-
 logger = logging.getLogger(__name__)
 
 
@@ -95,12 +88,10 @@ def check_named(option: str, wanted: WantedOffsets, partitions: Iterable[TopicPa
     known = set(partitions)
     unknown = sorted({str(tp) for tp in wanted.partitions.keys() - known} | wanted.topics.keys() - _topics(known))
     if unknown:
-        msg = f"{option} names {', '.join(unknown)}, which this query does not read"
-        raise OptionError(msg)
+        raise OptionError(f"{option} names {', '.join(unknown)}, which this query does not read")
     missing = sorted(str(tp) for tp in known if wanted.at(tp) is None)
     if missing:
-        msg = f"{option} must name every partition or its topic; missing: {', '.join(missing)}"
-        raise OptionError(msg)
+        raise OptionError(f"{option} must name every partition or its topic; missing: {', '.join(missing)}")
 
 
 def _topics(partitions: Iterable[TopicPartition]) -> set[str]:

@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
     from spark_mq_source.tubemq.options import TubeMQOptions
 
-__all__ = ["TubeMQRange", "read_range"]
 
 logger = logging.getLogger(__name__)
 
@@ -177,10 +176,9 @@ class _Cursor:
             pair = self._pairs.popleft()
             got, ended = self._wait(pair)
             if got.err_code == SUCCESS and got.curr_offset != self.position:
-                msg = (
+                raise ServiceNotReadyError(
                     f"{self._consumer.address}: a fetch began at {got.curr_offset} where {self.position} was to follow"
                 )
-                raise ServiceNotReadyError(msg)
             if ended > self.position:
                 self._advance = max(ended - self.position, 1)
                 self._pause = FIRST_PAUSE_SECONDS
@@ -204,11 +202,10 @@ class _Cursor:
                     self._is_held_back = True
                     logger.info("tubemq: %s: flow control lets it wait for %d ms", self._consumer.partition, limit_ms)
             elif patience.expired:
-                msg = (
+                raise RequestTimeoutError(
                     f"{self._consumer.address}: nothing to read at {self.position} for {self._timeout_ms} ms "
                     f"({got.err_code}: {got.err_msg}), though the range ends at {end}"
                 )
-                raise RequestTimeoutError(msg)
             self._rest(seconds)
 
     def _prove_kept(self, position: int) -> None:
@@ -223,11 +220,10 @@ class _Cursor:
         with contextlib.suppress(BrokerError):
             self._client.wait(consumer.unregister(commit=False), f"unregister of {self._consumer.partition}")
         if response.curr_offset > position:
-            msg = (
+            raise ServiceNotReadyError(
                 f"{self._consumer.address}: its first message is at {response.curr_offset} now, behind {position}, "
                 f"from where on fetches found none"
             )
-            raise ServiceNotReadyError(msg)
 
     def _wait(self, pair: _Pair) -> tuple[GetMessageResponse, int]:
         what = f"fetch at {self.position}"
@@ -376,8 +372,7 @@ class _RangeReader:
         at = self._client.wait(answer, f"register of {self._partition}").curr_offset
         if at != self._end:
             # It was there a moment ago: the broker has just deleted or lost something, which opening again tells.
-            msg = f"{consumer.address}: registered at {at} and not at {self._end}"
-            raise ServiceNotReadyError(msg)
+            raise ServiceNotReadyError(f"{consumer.address}: registered at {at} and not at {self._end}")
         cursor = _Cursor(self._client, self._options, consumer, at)
         while cursor.position < passed:
             got = cursor.next_fetch(at)

@@ -45,8 +45,6 @@ from spark_mq_source.tubemq.protocol.error_codes import PARTITION_OCCUPIED
 from spark_mq_source.tubemq.read.planner import check_named, resolve_offset, split_ranges
 from spark_mq_source.tubemq.read.reader import TubeMQRange
 
-__all__ = ["TubeMQStream", "share_out"]
-
 logger = logging.getLogger(__name__)
 
 FIRST_WAIT_SECONDS: Final = 1.0
@@ -409,11 +407,10 @@ class Membership:
             RequestTimeoutError: there were none within `assignmentTimeout`.
         """
         if not self._joined().assigned.wait(self._options.assignment_timeout_ms / 1000):
-            msg = (
+            raise RequestTimeoutError(
                 f"tubemq: the master gave no partition to this member of group {self._group} within assignmentTimeout "
                 f"({self._options.assignment_timeout_ms} ms); are there more members than partitions?"
             )
-            raise RequestTimeoutError(msg)
 
     def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
         """The later of what this query has read and of what the group has, in each partition it holds."""
@@ -524,8 +521,9 @@ class Membership:
         """The group's position is where the query is, and the partition is free."""
         with self._changed:
             if tp in self._pending and not self._closing:
-                msg = f"Spark has not written down within {PLANNED_WITHIN_SECONDS:.0f} s whether a trigger reads it"
-                raise ServiceNotReadyError(msg)
+                raise ServiceNotReadyError(
+                    f"Spark has not written down within {PLANNED_WITHIN_SECONDS:.0f} s whether a trigger reads it"
+                )
             held = self._held.pop(tp, None)
         if held is None:
             return
@@ -661,5 +659,4 @@ def _decode(document: Mapping[str, object]) -> Trigger:
     try:
         return decode_offsets(document)
     except ValueError as error:
-        msg = f"tubemq: the checkpoint cannot be used: {error}"
-        raise OptionError(msg) from error
+        raise OptionError(f"tubemq: the checkpoint cannot be used: {error}") from error

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from spark_mq_source.tubemq.offsets import TopicPartition
     from spark_mq_source.tubemq.options import TubeMQOptions
 
-__all__ = ["RowEncoder", "TubeMQWriter", "write_rows"]
 
 logger = logging.getLogger(__name__)
 
@@ -142,8 +141,7 @@ class RowEncoder:
         check_columns(batch.schema, _COLUMN_TYPES)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         if "value" not in columns:
-            msg = "tubemq: there is no column value"
-            raise OptionError(msg)
+            raise OptionError("tubemq: there is no column value")
         values = columns["value"].cast(pa.binary()).to_pylist()
         rows = batch.num_rows
         topics = self._topics(columns.get("topic"), rows)
@@ -175,8 +173,7 @@ class RowEncoder:
 
     def _default_topic(self) -> str:
         if self._topic is None:
-            msg = "tubemq: a row has no topic: set the option topic, or the column"
-            raise UnwritableRowError(msg)
+            raise UnwritableRowError("tubemq: a row has no topic: set the option topic, or the column")
         return self._topic
 
     def _times(self, column: pa.Array) -> Iterator[str | None]:
@@ -193,8 +190,7 @@ class RowEncoder:
                 if not is_local:
                     moment = moment.replace(tzinfo=UTC).astimezone(self._zone)
             except OverflowError:
-                msg = "tubemq: a row has a message_time outside of the years 1 to 9999"
-                raise UnwritableRowError(msg) from None
+                raise UnwritableRowError("tubemq: a row has a message_time outside of the years 1 to 9999") from None
             text = f"{moment.year:04}{moment:%m%d%H%M}"
             if len(self._minutes) >= _MINUTES_KEPT:
                 self._minutes.clear()
@@ -213,8 +209,9 @@ def _encode_attributes(
         parts.append(f"$msgTime$={message_time}")
     for key, value in pairs or ():
         if key in _RESERVED:
-            msg = f"tubemq: a row has the attribute {key}: set the column message_type or message_time instead"
-            raise UnwritableRowError(msg)
+            raise UnwritableRowError(
+                f"tubemq: a row has the attribute {key}: set the column message_type or message_time instead"
+            )
         _check_attribute("the key of an attribute", key)
         _check_attribute(f"the attribute {key!r}", value)
         parts.append(f"{key}={value}")
@@ -223,8 +220,9 @@ def _encode_attributes(
 
 def _check_attribute(what: str, text: str | None) -> None:
     if text is None or not text.strip() or "," in text or "=" in text:
-        msg = f"tubemq: a row has {text!r} as {what}: it must have a character that is no space, and no , or ="
-        raise UnwritableRowError(msg)
+        raise UnwritableRowError(
+            f"tubemq: a row has {text!r} as {what}: it must have a character that is no space, and no , or ="
+        )
 
 
 def _empty() -> UnwritableRowError:
@@ -417,11 +415,10 @@ class TubeMQWriter:
                 auth_info = self._client.authorization_for_brokers()
             topic, partitions = known
             if largest and len(data) > largest:
-                msg = (
+                raise UnwritableRowError(
                     f"tubemq: a row for topic {name} has {len(data)} bytes with its attributes, where the master "
                     f"allows {largest}"
                 )
-                raise UnwritableRowError(msg)
             broker, _, partition_id = partitions[topic.turn % len(partitions)]
             topic.turn += 1
             self._lane(broker).outbox.append(
@@ -663,12 +660,11 @@ class TubeMQWriter:
                 break
             if deadline.expired:
                 behind = ", ".join(f"{tp} ({flushed[tp].last} of {wanted[tp]})" for tp in sorted(stores))
-                msg = (
+                raise RequestTimeoutError(
                     f"tubemq: writing: rows are not on the brokers' disks within sendTimeout "
                     f"({self.options.send_timeout_ms} ms): {behind}; set sendTimeout above the topic's "
                     f"memCacheFlushIntvl and 10 s"
                 )
-                raise RequestTimeoutError(msg)
             with waiting(self._counters):
                 threading.Event().wait(pause)  # a broker tells nobody when it has flushed
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -684,12 +680,11 @@ class TubeMQWriter:
     def _check_links(self, links: Sequence[_Link]) -> None:
         for link in links:
             if link.session.closed:
-                msg = (
+                raise ConnectionLostError(
                     f"tubemq: writing: {link.session.address}: the connection ended before {link.stored_rows} rows "
                     f"that the broker had acknowledged were on its disk, and if it was killed they are lost; the task "
                     f"has to write its rows again, which Spark does if it retries tasks"
                 )
-                raise ConnectionLostError(msg)
 
     def _lose_patience(self, in_hand: int = 0) -> None:
         """Under the lock; so many messages are in nobody's queue now.

@@ -66,8 +66,7 @@ def test_a_function_that_returns_no_token_is_an_error(supplier, returned):
 
 def test_a_function_that_fails_shows_no_secret(supplier):
     def fetch():
-        msg = f"no answer for {CLIENT_SECRET}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"no answer for {CLIENT_SECRET}")
 
     with pytest.raises(AuthenticationError, match="failed with RuntimeError") as caught:
         supplier(fetch).auth_data(None)

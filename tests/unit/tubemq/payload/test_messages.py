@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, RemoteProtocolError
-from spark_mq_source.tubemq.payload.messages import MessageDecoder, first_message, implementation
+from spark_mq_source.tubemq.payload._messages_python import first_message
+from spark_mq_source.tubemq.payload.messages import MessageDecoder, implementation
 from spark_mq_source.tubemq.protocol._pb import GetMessageResponseB2C, TransferedMessage, TransferedMessages
 from spark_mq_source.tubemq.protocol.commands import GetMessageResponse, decode_response
 from spark_mq_source.tubemq.protocol.wire import take_frame
