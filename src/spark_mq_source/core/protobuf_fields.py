@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_mq_source.core.errors import CorruptMessageError
+from spark_mq_source.core.varint import take_varint
 
 
 def take_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -47,27 +48,6 @@ def take_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]
             yield tag, start, at
         else:
             raise CorruptMessageError("a protobuf field has an unknown wire type")
-
-
-def take_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The unsigned 64-bit varint at `at`, and where it ends.
-
-    Raises:
-        CorruptMessageError: it does not end before `end`, or within ten bytes.
-
-    Example:
-        >>> take_varint(bytes.fromhex("9601"), 0, 2)
-        (150, 2)
-    """
-    value = shift = 0
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
-        shift += 7
-    raise CorruptMessageError("a protobuf number does not end")
 
 
 def signed32(value: int) -> int:

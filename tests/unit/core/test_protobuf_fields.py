@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from spark_mq_source.core.errors import CorruptMessageError
-from spark_mq_source.core.protobuf_fields import signed32, take_fields, take_varint
+from spark_mq_source.core.protobuf_fields import signed32, take_fields
+from spark_mq_source.core.varint import take_varint
 
 
 def fields(text: str) -> list[tuple[int, int, int]]:

@@ -34,6 +34,7 @@ from spark_mq_source.core.columns import (
     is_timestamp_us,
 )
 from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.varint import encode_varint
 
 # Why `BatchPayload.append` stopped.
 TAKEN: Final = 0
@@ -278,22 +279,6 @@ def _single_metadata(row: Row, sequence_id: int) -> bytes:
     out += b"\x40" + encode_varint(sequence_id)
     if row.value is None:
         out += b"\x48\x01"
-    return bytes(out)
-
-
-def encode_varint(value: int) -> bytes:
-    """A protobuf varint of 64 bits; a negative number takes ten bytes.
-
-    Example:
-        >>> encode_varint(300).hex()
-        'ac02'
-    """
-    value %= _UINT64
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
     return bytes(out)
 
 

@@ -48,7 +48,8 @@ from spark_mq_source.core.columns import (
 )
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
-from spark_mq_source.core.protobuf_fields import signed32, take_fields, take_varint
+from spark_mq_source.core.protobuf_fields import signed32, take_fields
+from spark_mq_source.core.varint import take_varint
 
 # What `open_entry` says about an entry, as a set of bits.
 MARKER: Final = 1

@@ -16,8 +16,9 @@ from typing import Final, NamedTuple, TypeAlias
 from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as ProtobufMessage
 
-from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
+from spark_mq_source.core.errors import CorruptMessageError, LocalProtocolError, RemoteProtocolError
 from spark_mq_source.core.protobuf import FieldPairs
+from spark_mq_source.core.varint import take_varint
 from spark_mq_source.pulsar.protocol import _pb
 from spark_mq_source.pulsar.protocol.wire import (
     BROKER_METADATA_MAGIC,
@@ -964,7 +965,9 @@ def _decode_usual_message(data: bytes, body: memoryview) -> Message | None:  # n
         consumer_id = data[5]
         at = 6
         if consumer_id >= _MORE:
-            consumer_id, at = _take_varint(data, 5)
+            consumer_id, at = take_varint(data, 5, size)
+            if consumer_id >> 63:
+                return None
         if data[at] != _MESSAGE_ID or data[at + 1] != size - at - 2 or data[at + 2] != _LEDGER_ID:
             return None
         ledger_id = data[at + 3]
@@ -995,23 +998,11 @@ def _decode_usual_message(data: bytes, body: memoryview) -> Message | None:  # n
             at += 1
             if shift > _MAX_USUAL_SHIFT:
                 return None
-    except IndexError:
+    except (IndexError, CorruptMessageError):
         return None
     if at == size or data[at:] == _NO_PARTITION or _is_partition(data[at:]):
         return _new_tuple(Message, (consumer_id, ledger_id, entry_id, 0, (), body))
     return None
-
-
-def _take_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at `at` and where it ends; IndexError where it does not, or is longer than 63 bits."""
-    value = shift = 0
-    while (byte := data[at]) >= _MORE:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        at += 1
-    if shift > _MAX_USUAL_SHIFT:
-        raise IndexError
-    return value | byte << shift, at + 1
 
 
 def _is_partition(rest: bytes) -> bool:

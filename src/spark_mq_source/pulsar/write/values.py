@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from spark_mq_source.core.columns import is_text, is_text_or_binary
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.core.json_column import json_texts
 from spark_mq_source.pulsar.options import PulsarOptions, ValueFormat
+from spark_mq_source.pulsar.payload.json_column import json_texts
 from spark_mq_source.pulsar.payload.schema import (
     AVRO,
     BYTES,

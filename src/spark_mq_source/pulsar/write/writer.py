@@ -44,7 +44,6 @@ from spark_mq_source.core.errors import (
     UnsupportedFeatureError,
     UnwritableRowError,
 )
-from spark_mq_source.net.arrivals import arrivals
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client.client import PulsarClient
@@ -54,6 +53,7 @@ from spark_mq_source.pulsar.payload._encode_python import NO_PARTITION
 from spark_mq_source.pulsar.payload.messages import EntryEncoder, group_rows, hash_keys, open_rows
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.error_codes import error_for_code
+from spark_mq_source.pulsar.write.arrivals import arrivals
 from spark_mq_source.pulsar.write.deduplication import EntryNumbers, producer_name
 from spark_mq_source.pulsar.write.transactions import TaskTransaction, Transaction
 from spark_mq_source.pulsar.write.values import check_values, json_values, schema_to_send

@@ -27,6 +27,7 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
 from spark_mq_source.core.protobuf import FieldPairs
+from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.tubemq.payload import _encode_python
 from spark_mq_source.tubemq.payload.messages import encoding, without_messages
 from spark_mq_source.tubemq.protocol import _pb
@@ -950,22 +951,6 @@ def method_of(command: Request | Response) -> Method | None:
 _MORE: Final = 0x80
 
 
-def _varint(value: int) -> bytes:
-    """A varint; a negative number has ten bytes, as protobuf writes an int32."""
-    if 0 <= value < _MORE:
-        return _ONE_BYTE[value]
-    value %= 1 << 64
-    encoded = bytearray()
-    while value >= _MORE:
-        encoded.append(value & 0x7F | _MORE)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-_ONE_BYTE: Final = [bytes([n]) for n in range(_MORE)]
-
-
 # RpcConnHeader{flag=1} and ResponseHeader{SUCCESS, protocol_ver=3}: how a server 2.4.0 begins what it has handled.
 _USUAL_HEAD: Final = bytes.fromhex("02080104 08001803")
 _METHOD, _DATA = 0x08, 0x12
@@ -980,7 +965,7 @@ _STORED_BEGINNINGS: Final = (
 
 def _delimited(message: ProtobufMessage) -> bytes:
     data = message.SerializeToString()
-    return _varint(len(data)) + data
+    return encode_varint(len(data)) + data
 
 
 _REQUEST_HEADS: Final = {
@@ -1174,7 +1159,7 @@ def _encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
                 )
             )
         else:
-            sum_and_flag = b"\x28" + _varint(flag) + b"\x30" + _varint(check_sum)
+            sum_and_flag = b"\x28" + encode_varint(flag) + b"\x30" + encode_varint(check_sum)
         before = _before_data(client_id, topic_name, partition_id, len(data), len(sum_and_flag) + len(tail), timeout_ms)
         return encode_frame_of(serial_no, (before, data, sum_and_flag, tail))
     except (EncodeError, TypeError, ValueError, AttributeError) as error:
@@ -1193,14 +1178,14 @@ def _before_data(
             b"\x12",
             _text_field(topic_name),
             b"\x18",
-            _varint(partition_id),
+            encode_varint(partition_id),
             b"\x22",
-            _varint(data_bytes),
+            encode_varint(data_bytes),
         )
     )
     request_bytes = len(request) + data_bytes + bytes_after
-    body = b"\x08\x0d\x10" + _varint(timeout_ms) + b"\x1a" + _varint(request_bytes)
-    return _REQUEST_HEADS[_WRITE] + _varint(len(body) + request_bytes) + body + request
+    body = b"\x08\x0d\x10" + encode_varint(timeout_ms) + b"\x1a" + encode_varint(request_bytes)
+    return _REQUEST_HEADS[_WRITE] + encode_varint(len(body) + request_bytes) + body + request
 
 
 def _encode_send_tail(
@@ -1210,7 +1195,7 @@ def _encode_send_tail(
     last = _LAST_TAIL[0]
     if last[0] is auth_info and last[1] == sent_addr and last[2] == msg_type and last[3] == msg_time:
         return last[4]
-    tail = b"\x38" + _varint(sent_addr)
+    tail = b"\x38" + encode_varint(sent_addr)
     if msg_type is not None:
         tail += b"\x42" + _text_field(msg_type)
     if msg_time is not None:
@@ -1229,7 +1214,7 @@ _LAST_TAIL: Final[list[_Tail]] = [(None, 0, None, None, b"\x38\x00")]
 
 def _text_field(text: str) -> bytes:
     data = text.encode()
-    return _varint(len(data)) + data
+    return encode_varint(len(data)) + data
 
 
 def _encode_answer(response: Response, kind: type[ProtobufMessage]) -> bytes:

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
+from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.tubemq.protocol import _pb
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.commands import (
@@ -125,7 +126,7 @@ def test_a_message_is_written_as_protobuf_writes_it(data: bytes, check_sum: int)
 
 
 def size_of(data: bytes) -> bytes:
-    return c._varint(len(data)) + data
+    return encode_varint(len(data)) + data
 
 
 def test_what_a_message_shows_of_us_is_the_newest() -> None:

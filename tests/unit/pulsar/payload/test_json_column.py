@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import UnwritableRowError
-from spark_mq_source.core.json_column import json_texts
+from spark_mq_source.pulsar.payload.json_column import json_texts
 
 TEXTS = st.none() | st.text(st.characters(codec="utf-8"), max_size=12)
 FLOATS = st.none() | st.floats(width=64)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_mq_source.net.arrivals import arrivals
+from spark_mq_source.pulsar.write.arrivals import arrivals
 
 
 def test_items_come_in_order():
