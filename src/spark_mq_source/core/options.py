@@ -62,6 +62,7 @@ class _Declared:
     aliases: tuple[str, ...]
     name: str | None
     parse: Callable[[str], Any] | None
+    unit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ def option(
     aliases: tuple[str, ...] = (),
     name: str | None = None,
     parse: Callable[[str], Any] | None = None,
+    unit: str = "",
 ) -> T: ...
 
 
@@ -122,6 +124,7 @@ def option(
     aliases: tuple[str, ...] = (),
     name: str | None = None,
     parse: Callable[[str], Any] | None = None,
+    unit: str = "",
 ) -> Any: ...  # noqa: ANN401 - a required option has the type of its field
 
 
@@ -136,6 +139,7 @@ def option(
     aliases: tuple[str, ...] = (),
     name: str | None = None,
     parse: Callable[[str], Any] | None = None,
+    unit: str = "",
 ) -> Any:
     """One option: a field of a frozen dataclass that inherits `Options`.
 
@@ -150,9 +154,81 @@ def option(
         name: its name, where that is not the field's in camelCase.
         parse: text to value, raising ValueError with a reason; derived from the field's type where it is bool, int,
             str, an enum of texts, or one of these or None.
+        unit: how the field's name ends, and its own name does not.
     """
-    declared = _Declared(doc, default_text, scope, secret, check, aliases, name, parse)
+    declared = _Declared(doc, default_text, scope, secret, check, aliases, name, parse, unit)
     return dataclasses.field(default=default, repr=not secret, metadata={_Declared: declared})
+
+
+INT32_MAX: Final = (1 << 31) - 1
+
+
+def duration_option(
+    doc: str,
+    default: str | None,
+    *,
+    default_text: str | None = None,
+    scope: Scope = READ | STREAM,
+    least: str = "1ms",
+    most: str = "24 days",
+    aliases: tuple[str, ...] = (),
+    check: Callable[[Any], object] | None = None,
+) -> Any:  # noqa: ANN401 - as `option`
+    """An option in milliseconds, of a field whose name ends in ``_ms``, which its own name does not.
+
+    Args:
+        doc: see `option`.
+        default: as a user would write it: ``30s``; None where it is not set.
+        default_text: see `option`; the default itself unless given.
+        scope: see `option`.
+        least: the shortest that will do, as a user would write it.
+        most: the longest, in words where it is what an int32 holds.
+        aliases: see `option`.
+        check: in place of `least` and `most`.
+    """
+    longest = INT32_MAX if most == "24 days" else parse_duration_ms(most)
+    return option(
+        doc,
+        default=None if default is None else parse_duration_ms(default),
+        default_text=default_text or (None if default is None else f"`{default}`"),
+        scope=scope,
+        aliases=aliases,
+        unit="_ms",
+        parse=parse_duration_ms,
+        check=check or between(parse_duration_ms(least), longest, f"from {least} to {most}"),
+    )
+
+
+def size_option(
+    doc: str,
+    default: str | None,
+    *,
+    least: str = "1",
+    most: str = "2g",
+    default_text: str | None = None,
+    scope: Scope = READ | STREAM,
+    aliases: tuple[str, ...] = (),
+) -> Any:  # noqa: ANN401 - as `option`
+    """An option in bytes.
+
+    Args:
+        doc: see `option`.
+        default: as a user would write it: ``64m``; None where it is not set.
+        least: the smallest that will do, as a user would write it.
+        most: the largest; ``2g`` is what an int32 holds, one less.
+        default_text: see `option`; the default itself unless given.
+        scope: see `option`.
+        aliases: see `option`.
+    """
+    return option(
+        doc,
+        default=None if default is None else parse_size_bytes(default),
+        default_text=default_text or (None if default is None else f"`{default}`"),
+        scope=scope,
+        aliases=aliases,
+        parse=parse_size_bytes,
+        check=between(parse_size_bytes(least), min(parse_size_bytes(most), INT32_MAX), f"from {least} to {most}"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -293,7 +369,7 @@ def _known_options(cls: type[Options]) -> tuple[_Known, ...]:
         known = []
         for field in dataclasses.fields(cls):
             declared: _Declared = field.metadata[_Declared]
-            first, *rest = field.name.split("_")
+            first, *rest = field.name.removesuffix(declared.unit).split("_")
             name = declared.name or first + "".join(part.capitalize() for part in rest)
             known.append(_Known(field, declared, name, declared.parse or _parser_of(hints[field.name], field.name)))
         _KNOWN[cls] = tuple(known)

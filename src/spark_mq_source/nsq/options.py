@@ -18,11 +18,12 @@ from spark_mq_source.core.options import (
     Scope,
     at_least,
     between,
+    duration_option,
     option,
-    parse_duration_ms,
     parse_list,
     parse_size_bytes,
     parse_text,
+    size_option,
 )
 from spark_mq_source.nsq.protocol.commands import parse_name
 
@@ -252,14 +253,11 @@ class NsqOptions(Options):
     )
     max_rows: int | None = option("The read ends with so many messages.", default=None, scope=READ, check=at_least(1))
     max_seconds: int | None = option("The read ends after so long.", default=None, scope=READ, check=at_least(1))
-    idle_timeout_ms: int | None = option(
+    idle_timeout_ms: int | None = duration_option(
         "The read, or a trigger, ends when no message has come for so long: `2s`, `500ms`, or milliseconds. A read has "
         "at least one of `maxRows`, `maxSeconds`, `idleTimeout`.",
-        default=None,
+        None,
         default_text="`500ms` in a stream",
-        name="idleTimeout",
-        parse=parse_duration_ms,
-        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
     max_rows_per_trigger: int | None = option(
         "Most messages of one trigger, shared out over the tasks.",
@@ -297,12 +295,10 @@ class NsqOptions(Options):
         default_text="nsqd's `-max-rdy-count`",
         check=at_least(1),
     )
-    msg_timeout_ms: int | None = option(
+    msg_timeout_ms: int | None = duration_option(
         "How long nsqd waits for an acknowledgement before it delivers a message again.",
-        default=None,
+        None,
         default_text="nsqd's `-msg-timeout`",
-        name="msgTimeout",
-        parse=parse_duration_ms,
         check=between(1000, _INT32_MAX, "from 1s to nsqd's -max-msg-timeout"),
     )
     sample_rate: int = option(
@@ -322,13 +318,10 @@ class NsqOptions(Options):
         scope=_EVERYWHERE,
     )
     topology_zone: str | None = option("The same of the zone.", default=None, scope=_EVERYWHERE)
-    heartbeat_interval_ms: int = option(
+    heartbeat_interval_ms: int = duration_option(
         "How often nsqd asks for a sign of life; after three such times of silence it is given up.",
-        default=30_000,
-        default_text="`30s`",
+        "30s",
         scope=_EVERYWHERE,
-        name="heartbeatInterval",
-        parse=parse_duration_ms,
         check=between(1000, _INT32_MAX, "from 1s to nsqd's -max-heartbeat-interval"),
     )
     output_buffer_bytes: int | None = option(
@@ -339,95 +332,71 @@ class NsqOptions(Options):
         parse=parse_size_bytes,
         check=between(64, _INT32_MAX, "from 64 to nsqd's -max-output-buffer-size"),
     )
-    output_buffer_timeout_ms: int | None = option(
+    output_buffer_timeout_ms: int | None = duration_option(
         "How long nsqd collects them.",
-        default=None,
+        None,
         default_text="nsqd's, `250ms`",
-        name="outputBufferTimeout",
-        parse=parse_duration_ms,
         check=between(1, _INT32_MAX, "from 1ms to nsqd's -max-output-buffer-timeout"),
     )
-    operation_timeout_ms: int = option(
+    operation_timeout_ms: int = duration_option(
         "How long a request may take: `30s`, `500ms`, or milliseconds.",
-        default=30_000,
-        default_text="`30s`",
+        "30s",
         scope=_EVERYWHERE,
-        name="operationTimeout",
-        parse=parse_duration_ms,
-        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
-    connect_timeout_ms: int = option(
+    connect_timeout_ms: int = duration_option(
         "How long a connection may take, with TLS, compression and AUTH.",
-        default=10_000,
-        default_text="`10s`",
+        "10s",
         scope=_EVERYWHERE,
-        name="connectTimeout",
-        parse=parse_duration_ms,
-        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
 
     # -- bounds of memory
-    receive_queue_bytes: int = option(
+    receive_queue_bytes: int = size_option(
         "When a task holds more than this received and not yet decoded, it asks nsqd to stop until half is decoded.",
-        default=64 << 20,
-        default_text="`64m`",
-        parse=parse_size_bytes,
-        check=between(1 << 20, _INT32_MAX, "from 1m to 2g"),
+        "64m",
+        least="1m",
     )
     max_batch_rows: int = option("Most rows of one Arrow batch.", default=100_000, check=between(1, _INT32_MAX))
-    max_batch_bytes: int = option(
+    max_batch_bytes: int = size_option(
         "An Arrow batch is handed over when it holds this much.",
-        default=2 << 20,
-        default_text="`2m`",
-        parse=parse_size_bytes,
-        check=between(1, 1 << 30, "from 1 to 1g"),
+        "2m",
+        most="1g",
     )
-    max_message_bytes: int | None = option(
+    max_message_bytes: int | None = size_option(
         "Largest message: nsqd's `-max-msg-size`. A larger row is an error before anything is sent, and a larger "
         "message that arrives is one too.",
-        default=None,
+        None,
         default_text="asked from nsqd where its HTTP answers; else `1m` to write, `128m` to read",
         scope=_EVERYWHERE,
-        parse=parse_size_bytes,
-        check=between(1, 1 << 30, "from 1 to 1g"),
+        most="1g",
     )
 
     # -- writing
-    max_body_bytes: int | None = option(
+    max_body_bytes: int | None = size_option(
         "Largest MPUB: nsqd's `-max-body-size`.",
-        default=None,
+        None,
         default_text="asked from nsqd where its HTTP answers; else `5m`",
         scope=WRITE,
-        parse=parse_size_bytes,
-        check=between(9, 1 << 30, "from 9 to 1g"),
+        least="9",
+        most="1g",
     )
-    batching_max_bytes: int = option(
+    batching_max_bytes: int = size_option(
         "Most bytes of an MPUB; a larger message is sent by itself.",
-        default=256 << 10,
-        default_text="`256k`",
+        "256k",
         scope=WRITE,
-        parse=parse_size_bytes,
-        check=between(1, 1 << 30, "from 1 to 1g"),
+        most="1g",
     )
     batching_max_messages: int = option(
         "Most messages of an MPUB.", default=100_000, scope=WRITE, check=between(1, _INT32_MAX)
     )
-    max_pending_bytes: int = option(
+    max_pending_bytes: int = size_option(
         "Most bytes that a task may have sent without nsqd's OK.",
-        default=16 << 20,
-        default_text="`16m`",
+        "16m",
         scope=WRITE,
-        parse=parse_size_bytes,
-        check=between(1, _INT32_MAX, "from 1 to 2g"),
     )
-    send_timeout_ms: int = option(
+    send_timeout_ms: int = duration_option(
         "How long a task waits without any OK for what it has sent, trying the other nsqd meanwhile.",
-        default=60_000,
-        default_text="`1m`",
+        "1m",
         scope=WRITE,
-        name="sendTimeout",
-        parse=parse_duration_ms,
-        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:

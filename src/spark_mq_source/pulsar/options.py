@@ -23,11 +23,12 @@ from spark_mq_source.core.options import (
     Scope,
     at_least,
     between,
+    duration_option,
     option,
-    parse_duration_ms,
     parse_list,
     parse_size_bytes,
     parse_text,
+    size_option,
 )
 from spark_mq_source.pulsar.offsets import (
     EARLIEST,
@@ -528,15 +529,12 @@ class PulsarOptions(Options):
         default=False,
         scope=READ,
     )
-    publish_time_slack_ms: int = option(
+    publish_time_slack_ms: int = duration_option(
         "With `pushdown`, how much more a filter on publish_time reads on both sides: as far as a partition's publish "
         "times may be out of order, or apart from the broker's clock, by which it looks where it keeps entry metadata.",
-        default=60_000,
-        default_text="`1m`",
+        "1m",
         scope=READ,
-        name="publishTimeSlack",
-        parse=parse_duration_ms,
-        check=between(0, _INT32_MAX, "from 0ms to 24 days"),
+        least="0ms",
     )
     subscription: str | None = option(
         "In a stream: a durable subscription of this name keeps the messages on the broker until the query has them, "
@@ -550,35 +548,24 @@ class PulsarOptions(Options):
     subscription_prefix: str = option(
         "The same where `subscription` is not set.", default="spark-mq-source", parse=_parse_subscription
     )
-    operation_timeout_ms: int = option(
+    operation_timeout_ms: int = duration_option(
         "How long a request, or the first message of a range, may take: `30s`, `500ms`, or milliseconds.",
-        default=30_000,
-        default_text="`30s`",
+        "30s",
         scope=_EVERYWHERE,
-        name="operationTimeout",
         aliases=("pollTimeoutMs", "pulsar.client.operationTimeoutMs"),
-        parse=parse_duration_ms,
-        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
-    connect_timeout_ms: int = option(
+    connect_timeout_ms: int = duration_option(
         "How long a connection may take, TLS and the broker's welcome included.",
-        default=10_000,
-        default_text="`10s`",
+        "10s",
         scope=_EVERYWHERE,
-        name="connectTimeout",
         aliases=("pulsar.client.connectionTimeoutMs",),
-        parse=parse_duration_ms,
-        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
-    keep_alive_interval_ms: int = option(
+    keep_alive_interval_ms: int = duration_option(
         "A connection that was silent for this long is asked for a sign of life, and given up after as long again. A "
         "quarter of `operationTimeout` where that is less, so that there is time to connect anew.",
-        default=30_000,
-        default_text="`30s`",
+        "30s",
         scope=_EVERYWHERE,
-        name="keepAliveInterval",
-        parse=parse_duration_ms,
-        check=between(100, _INT32_MAX, "from 100ms to 24 days"),
+        least="100ms",
     )
 
     # -- bounds of memory. A FLOW of 0, or permits whose sum passes 2^31, break the connection (broker 4.0.8).
@@ -589,36 +576,26 @@ class PulsarOptions(Options):
         aliases=("pulsar.reader.receiverQueueSize",),
         check=between(1, 2**30),
     )
-    receive_queue_bytes: int = option(
+    receive_queue_bytes: int = size_option(
         "Bytes that a task may hold received and not yet decoded.",
-        default=64 << 20,
-        default_text="`64m`",
-        parse=parse_size_bytes,
-        check=between(1 << 20, _INT32_MAX, "from 1m to 2g"),
+        "64m",
+        least="1m",
     )
     # Measured values: the benchmark decides both.
     max_batch_rows: int = option("Most rows of one Arrow batch.", default=100_000, check=between(1, _INT32_MAX))
-    max_batch_bytes: int = option(
+    max_batch_bytes: int = size_option(
         "An Arrow batch is handed over when it holds this much.",
-        default=2 << 20,
-        default_text="`2m`",
-        parse=parse_size_bytes,
-        check=between(1, 1 << 30, "from 1 to 1g"),
+        "2m",
+        most="1g",
     )
-    max_message_bytes: int = option(
+    max_message_bytes: int = size_option(
         "Largest entry accepted, decompressed; a larger one is treated as corrupt.",
-        default=128 << 20,
-        default_text="`128m`",
-        parse=parse_size_bytes,
-        check=between(1, _INT32_MAX, "from 1 to 2g"),
+        "128m",
     )
-    max_pending_chunk_bytes: int = option(
+    max_pending_chunk_bytes: int = size_option(
         "Most bytes of chunked messages that a task may hold while they are incomplete; beyond it, those that wait "
         "longest are dropped, and read again if their last chunk comes.",
-        default=128 << 20,
-        default_text="`128m`",
-        parse=parse_size_bytes,
-        check=between(1, _INT32_MAX, "from 1 to 2g"),
+        "128m",
     )
 
     # -- writing
@@ -670,16 +647,13 @@ class PulsarOptions(Options):
         scope=WRITE,
         aliases=("pulsar.producer.batchingEnabled",),
     )
-    batching_max_bytes: int = option(
-        # Broker and disks take 100 kB as well, but an entry costs all who handle it: `python -m bench write`.
+    batching_max_bytes: int = size_option(
         "Most bytes of a batch, before it is compressed; a larger message is sent by itself. Every consumer gets a "
         "batch whole: for those with little memory, less is better.",
-        default=1 << 20,
-        default_text="`1m`",
+        "1m",
         scope=WRITE,
         aliases=("pulsar.producer.batchingMaxBytes",),
-        parse=parse_size_bytes,
-        check=between(1, 1 << 30, "from 1 to 1g"),
+        most="1g",
     )
     batching_max_messages: int = option(
         "Most messages of a batch.",
@@ -688,14 +662,11 @@ class PulsarOptions(Options):
         aliases=("pulsar.producer.batchingMaxMessages",),
         check=between(1, _INT32_MAX),
     )
-    batching_max_publish_delay_ms: int | None = option(
+    batching_max_publish_delay_ms: int | None = duration_option(
         "How long a row may wait for its batch to be full: `10ms`, `1s`.",
-        default=None,
+        None,
         default_text="until the task has no more rows",
         scope=WRITE,
-        name="batchingMaxPublishDelay",
-        parse=parse_duration_ms,
-        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
     batching_by_key: bool = option(
         "Whether the messages of a batch have one ordering key (where they have none, one key), for consumers of a "
@@ -709,23 +680,16 @@ class PulsarOptions(Options):
         scope=WRITE,
         aliases=("pulsar.producer.chunkingEnabled",),
     )
-    max_pending_bytes: int = option(
+    max_pending_bytes: int = size_option(
         "Most bytes that a task may have sent without the broker's receipt.",
-        default=16 << 20,
-        default_text="`16m`",
+        "16m",
         scope=WRITE,
-        parse=parse_size_bytes,
-        check=between(1, _INT32_MAX, "from 1 to 2g"),
     )
-    send_timeout_ms: int = option(
+    send_timeout_ms: int = duration_option(
         "How long a task waits without any receipt of what it has sent to a topic-partition, trying again meanwhile.",
-        default=60_000,
-        default_text="`1m`",
+        "1m",
         scope=WRITE,
-        name="sendTimeout",
         aliases=("pulsar.producer.sendTimeoutMs",),
-        parse=parse_duration_ms,
-        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
     delivery_guarantee: DeliveryGuarantee = option(
         "How often a row is there after whatever has gone wrong: `at-least-once`; `exactly-once`, by the broker's "
@@ -743,15 +707,12 @@ class PulsarOptions(Options):
         aliases=("pulsar.producer.producerName",),
         parse=parse_text,
     )
-    transaction_timeout_ms: int = option(
+    transaction_timeout_ms: int = duration_option(
         "When the broker ends a transaction that nobody has: longer than a job or micro-batch takes. Until then a task "
         "that was killed hides what comes behind it on its topics.",
-        default=600_000,
-        default_text="`10m`",
+        "10m",
         scope=WRITE,
-        name="transactionTimeout",
-        parse=parse_duration_ms,
-        check=between(1000, _INT32_MAX, "from 1s to 24 days"),
+        least="1s",
     )
     create_topic: bool = option(
         "Whether a topic that does not exist is created, as the broker is configured to; otherwise it is an error.",

@@ -19,11 +19,11 @@ from spark_mq_source.core.options import (
     Scope,
     at_least,
     between,
+    duration_option,
     option,
-    parse_duration_ms,
     parse_list,
-    parse_size_bytes,
     parse_text,
+    size_option,
 )
 from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, WantedOffsets, parse_offsets, parse_topic
 
@@ -216,16 +216,12 @@ class TubeMQOptions(Options):
         default=Assignment.SERVER,
         scope=STREAM,
     )
-    assignment_timeout_ms: int = option(
+    assignment_timeout_ms: int = duration_option(
         "With `assignment=server`, how long a query waits for its first partitions: the master shares out in rounds, "
         "every 30 to 60 s unless it is configured otherwise. `Trigger.AvailableNow` fails then; other queries go on "
         "waiting.",
-        default=180_000,
-        default_text="`3m`",
+        "3m",
         scope=STREAM,
-        name="assignmentTimeout",
-        parse=parse_duration_ms,
-        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
     low_latency: bool = option(
         "Whether to read messages that the broker has in memory only. By default what is read is on its disk, which "
@@ -262,32 +258,20 @@ class TubeMQOptions(Options):
         scope=_EVERYWHERE,
         parse=_parse_zone,
     )
-    operation_timeout_ms: int = option(
+    operation_timeout_ms: int = duration_option(
         "How long planning, or a range that makes no progress, may take, retries included.",
-        default=60_000,
-        default_text="`1m`",
+        "1m",
         scope=_EVERYWHERE,
-        name="operationTimeout",
-        parse=parse_duration_ms,
-        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
-    request_timeout_ms: int = option(
+    request_timeout_ms: int = duration_option(
         "How long one request may take: servers drop some without an answer.",
-        default=10_000,
-        default_text="`10s`",
+        "10s",
         scope=_EVERYWHERE,
-        name="requestTimeout",
-        parse=parse_duration_ms,
-        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
-    connect_timeout_ms: int = option(
+    connect_timeout_ms: int = duration_option(
         "How long a connection may take, TLS included.",
-        default=10_000,
-        default_text="`10s`",
+        "10s",
         scope=_EVERYWHERE,
-        name="connectTimeout",
-        parse=parse_duration_ms,
-        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
 
     # -- bounds of memory
@@ -298,12 +282,10 @@ class TubeMQOptions(Options):
     )
     # Measured values: the benchmark decides both.
     max_batch_rows: int = option("Most rows of one Arrow batch.", default=100_000, check=between(1, _INT32_MAX))
-    max_batch_bytes: int = option(
+    max_batch_bytes: int = size_option(
         "An Arrow batch is handed over when it holds this much.",
-        default=2 << 20,
-        default_text="`2m`",
-        parse=parse_size_bytes,
-        check=between(1, 1 << 30, "from 1 to 1g"),
+        "2m",
+        most="1g",
     )
 
     # -- writing
@@ -313,22 +295,15 @@ class TubeMQOptions(Options):
         scope=WRITE,
         check=between(1, 1 << 20),
     )
-    max_pending_bytes: int = option(
+    max_pending_bytes: int = size_option(
         "Most bytes that a task may have sent to one broker without its receipt.",
-        default=16 << 20,
-        default_text="`16m`",
+        "16m",
         scope=WRITE,
-        parse=parse_size_bytes,
-        check=between(1, _INT32_MAX, "from 1 to 2g"),
     )
-    send_timeout_ms: int = option(
+    send_timeout_ms: int = duration_option(
         "How long a task waits without any receipt of what it has sent, trying again meanwhile.",
-        default=60_000,
-        default_text="`1m`",
+        "1m",
         scope=WRITE,
-        name="sendTimeout",
-        parse=parse_duration_ms,
-        check=between(1, _INT32_MAX, "from 1ms to 24 days"),
     )
     wait_for_disk: bool = option(
         "Whether a task succeeds only when the brokers have forced its rows to their disks. **By default a broker "
