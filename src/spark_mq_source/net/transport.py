@@ -10,6 +10,7 @@ import ssl
 from dataclasses import dataclass
 
 from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, OptionError, TransportError
+from spark_mq_source.core.shared_options import TlsOptions
 from spark_mq_source.net.retry import Deadline
 
 
@@ -28,6 +29,11 @@ class TlsSettings:
     client_cert: str | None = None
     client_key: str | None = None
     verify_hostname: bool = True
+
+    @classmethod
+    def of(cls, options: TlsOptions) -> TlsSettings:
+        """The TLS part of a format's options."""
+        return cls(options.trust_certs, options.client_cert, options.client_key, options.tls_verify_hostname)
 
     def context(self) -> ssl.SSLContext:
         """The `ssl` context of these settings.

@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 from urllib.parse import urlsplit
 
 from spark_mq_source.core.options import (
+    INT32_MAX,
     READ,
     STREAM,
     WRITE,
@@ -25,11 +26,18 @@ from spark_mq_source.core.options import (
     parse_text,
     size_option,
 )
+from spark_mq_source.core.shared_options import (
+    EVERYWHERE,
+    client_cert_option,
+    client_key_option,
+    max_batch_bytes_option,
+    max_batch_rows_option,
+    trust_certs_option,
+    verify_hostname_option,
+)
 from spark_mq_source.nsq.protocol.commands import parse_name
 
 _READING: Final = READ | STREAM
-_EVERYWHERE: Final = READ | STREAM | WRITE
-_INT32_MAX: Final = 2**31 - 1
 
 DEFAULT_TCP_PORT: Final = 4150
 DEFAULT_HTTP_PORT: Final = 4151
@@ -145,13 +153,13 @@ class NsqOptions(Options):
         "Addresses of nsqlookupd, with commas between them: `host1:4161,host2:4161`, or `https://`. All are asked, and "
         "what any of them knows is read. This or `nsqdTcpAddresses` is required.",
         default=(),
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         parse=_parse_lookupds,
     )
     nsqd_tcp_addresses: tuple[tuple[str, int], ...] = option(
         "Addresses of nsqd: `host1:4150,host2:4150`; the port may be left out where it is 4150.",
         default=(),
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         parse=_parse_nsqds,
     )
     nsqd_http_addresses: tuple[str, ...] = option(
@@ -159,56 +167,40 @@ class NsqOptions(Options):
         "that nsqd takes; where none answers it goes without.",
         default=(),
         default_text="the TCP port + 1, where that is its",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         parse=_parse_nsqds_http,
     )
     host_map: tuple[tuple[str, str], ...] = option(
         "Where nsqd are reached that announce an address unknown here: `nsqd-1=10.0.0.5`, or with ports on both sides "
         "`nsqd-1:4150=localhost:14150`, with commas between them.",
         default=(),
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         parse=_parse_host_map,
     )
-    auth_secret: str | None = option("The secret for AUTH.", default=None, scope=_EVERYWHERE, secret=True)
+    auth_secret: str | None = option("The secret for AUTH.", default=None, scope=EVERYWHERE, secret=True)
     lookupd_authorization: bool = option(
         "Whether nsqlookupd is sent `authSecret` too, as a Bearer token: for one behind a proxy that wants it, which "
         "should be `https://`.",
         default=False,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
     )
     tls: bool = option(
-        "Whether connections are upgraded to TLS; an nsqd that has none is an error.", default=False, scope=_EVERYWHERE
+        "Whether connections are upgraded to TLS; an nsqd that has none is an error.", default=False, scope=EVERYWHERE
     )
-    trust_certs: str | None = option(
-        "PEM file of the authorities to trust, on every machine that reads or writes.",
-        default=None,
-        default_text="the system's",
-        scope=_EVERYWHERE,
-    )
-    client_cert: str | None = option(
-        "PEM file of the certificate to show to nsqd (mTLS).", default=None, scope=_EVERYWHERE
-    )
-    client_key: str | None = option(
-        "PEM file of that certificate's private key.",
-        default=None,
-        default_text="in `clientCert`",
-        scope=_EVERYWHERE,
-    )
-    tls_verify_hostname: bool = option(
-        "Whether nsqd's certificate must be for the host name connected to. The certificate itself is always checked.",
-        default=True,
-        scope=_EVERYWHERE,
-    )
+    trust_certs: str | None = trust_certs_option()
+    client_cert: str | None = client_cert_option("nsqd")
+    client_key: str | None = client_key_option()
+    tls_verify_hostname: bool = verify_hostname_option("nsqd's")
     compression: Compression = option(
         "How the bytes on the way are compressed: `none`, `deflate` or `snappy`. An nsqd that does not offer it is "
         "talked to without, and the log says so.",
         default=Compression.NONE,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
     )
     deflate_level: int = option(
         "Effort of `deflate`; nsqd lowers it to its `-max-deflate-level`.",
         default=6,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         check=between(1, 9),
     )
 
@@ -217,7 +209,7 @@ class NsqOptions(Options):
         "The topic. A write has it where the rows do not say their topic.",
         default=None,
         default_text="required to read",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         parse=_parse_topic,
     )
     channel: str | None = option(
@@ -299,7 +291,7 @@ class NsqOptions(Options):
         "How long nsqd waits for an acknowledgement before it delivers a message again.",
         None,
         default_text="nsqd's `-msg-timeout`",
-        check=between(1000, _INT32_MAX, "from 1s to nsqd's -max-msg-timeout"),
+        check=between(1000, INT32_MAX, "from 1s to nsqd's -max-msg-timeout"),
     )
     sample_rate: int = option(
         "Percentage of the messages to be delivered. **The others are lost for this channel**, and 0 means all.",
@@ -310,19 +302,19 @@ class NsqOptions(Options):
         "What nsqd's statistics and nsqadmin show of us.",
         default=None,
         default_text="the host's name",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
     )
     topology_region: str | None = option(
         "The region we are in; an nsqd built to prefer consumers near it compares it with its own.",
         default=None,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
     )
-    topology_zone: str | None = option("The same of the zone.", default=None, scope=_EVERYWHERE)
+    topology_zone: str | None = option("The same of the zone.", default=None, scope=EVERYWHERE)
     heartbeat_interval_ms: int = duration_option(
         "How often nsqd asks for a sign of life; after three such times of silence it is given up.",
         "30s",
-        scope=_EVERYWHERE,
-        check=between(1000, _INT32_MAX, "from 1s to nsqd's -max-heartbeat-interval"),
+        scope=EVERYWHERE,
+        check=between(1000, INT32_MAX, "from 1s to nsqd's -max-heartbeat-interval"),
     )
     output_buffer_bytes: int | None = option(
         "Bytes that nsqd collects before it sends them.",
@@ -330,23 +322,23 @@ class NsqOptions(Options):
         default_text="nsqd's, `16k`",
         name="outputBufferSize",
         parse=parse_size_bytes,
-        check=between(64, _INT32_MAX, "from 64 to nsqd's -max-output-buffer-size"),
+        check=between(64, INT32_MAX, "from 64 to nsqd's -max-output-buffer-size"),
     )
     output_buffer_timeout_ms: int | None = duration_option(
         "How long nsqd collects them.",
         None,
         default_text="nsqd's, `250ms`",
-        check=between(1, _INT32_MAX, "from 1ms to nsqd's -max-output-buffer-timeout"),
+        check=between(1, INT32_MAX, "from 1ms to nsqd's -max-output-buffer-timeout"),
     )
     operation_timeout_ms: int = duration_option(
         "How long a request may take: `30s`, `500ms`, or milliseconds.",
         "30s",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
     )
     connect_timeout_ms: int = duration_option(
         "How long a connection may take, with TLS, compression and AUTH.",
         "10s",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
     )
 
     # -- bounds of memory
@@ -355,18 +347,14 @@ class NsqOptions(Options):
         "64m",
         least="1m",
     )
-    max_batch_rows: int = option("Most rows of one Arrow batch.", default=100_000, check=between(1, _INT32_MAX))
-    max_batch_bytes: int = size_option(
-        "An Arrow batch is handed over when it holds this much.",
-        "2m",
-        most="1g",
-    )
+    max_batch_rows: int = max_batch_rows_option()
+    max_batch_bytes: int = max_batch_bytes_option()
     max_message_bytes: int | None = size_option(
         "Largest message: nsqd's `-max-msg-size`. A larger row is an error before anything is sent, and a larger "
         "message that arrives is one too.",
         None,
         default_text="asked from nsqd where its HTTP answers; else `1m` to write, `128m` to read",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         most="1g",
     )
 
@@ -386,7 +374,7 @@ class NsqOptions(Options):
         most="1g",
     )
     batching_max_messages: int = option(
-        "Most messages of an MPUB.", default=100_000, scope=WRITE, check=between(1, _INT32_MAX)
+        "Most messages of an MPUB.", default=100_000, scope=WRITE, check=between(1, INT32_MAX)
     )
     max_pending_bytes: int = size_option(
         "Most bytes that a task may have sent without nsqd's OK.",

@@ -7,9 +7,8 @@ from functools import partial
 
 from spark_mq_source.core.errors import OptionError, ResourceBusyError, TopicNotFoundError
 from spark_mq_source.net.retry import Deadline
-from spark_mq_source.net.transport import connect
+from spark_mq_source.net.transport import TlsSettings, connect
 from spark_mq_source.pulsar.client.client import PulsarClient
-from spark_mq_source.pulsar.client.session import tls_settings
 from spark_mq_source.pulsar.offsets import EARLIEST, TopicPartition, decode_offsets
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read.planner import topics_of
@@ -144,7 +143,7 @@ class PulsarInspector:
 
     def _connect(self, host: str, port: int) -> str:
         options = self._options
-        tls = tls_settings(options) if options.uses_tls else None
+        tls = TlsSettings.of(options) if options.uses_tls else None
         connect(host, port, tls=tls, deadline=Deadline.after_ms(options.connect_timeout_ms)).close()
         return "TCP and TLS" if options.uses_tls else "TCP, without TLS"
 

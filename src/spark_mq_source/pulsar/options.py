@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from spark_mq_source.core.compression import CODECS
 from spark_mq_source.core.options import (
+    INT32_MAX,
     READ,
     STREAM,
     WRITE,
@@ -30,6 +31,17 @@ from spark_mq_source.core.options import (
     parse_text,
     size_option,
 )
+from spark_mq_source.core.shared_options import (
+    EVERYWHERE,
+    OnCorrupt,
+    client_cert_option,
+    client_key_option,
+    max_batch_bytes_option,
+    max_batch_rows_option,
+    on_corrupt_option,
+    trust_certs_option,
+    verify_hostname_option,
+)
 from spark_mq_source.pulsar.offsets import (
     EARLIEST,
     LATEST,
@@ -43,9 +55,7 @@ from spark_mq_source.pulsar.offsets import (
 from spark_mq_source.pulsar.payload.schema import BYTES, JSON, ValueSchema, parse_schema
 
 _READING: Final = READ | STREAM
-_EVERYWHERE: Final = READ | STREAM | WRITE
 _DEFAULT_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
-_INT32_MAX: Final = 2**31 - 1
 # Longer than any topic name, and short enough to be compiled at once.
 _LONGEST_PATTERN: Final = 1000
 # (..a+..)* and its like, but not the possessive (..a++..)*; a{3} inside is harmless, a{3,} is not
@@ -59,14 +69,6 @@ class OnEncrypted(enum.StrEnum):
 
     FAIL = "fail"
     RAW = "raw"
-
-
-class OnCorrupt(enum.StrEnum):
-    """What to do with a message that cannot be decoded."""
-
-    FAIL = "fail"
-    SKIP = "skip"
-    NULL = "null"
 
 
 class DeliveryGuarantee(enum.StrEnum):
@@ -318,7 +320,7 @@ class PulsarOptions(Options):
     service_url: str = option(
         "Address of the brokers or the proxy: `pulsar://host1:6650,host2:6650`, or `pulsar+ssl://` for TLS. "
         "The ports may be left out where they are 6650 and 6651.",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         aliases=("service.url", "pulsar.client.serviceUrl"),
         parse=parse_text,
         check=parse_service_url,
@@ -326,7 +328,7 @@ class PulsarOptions(Options):
     listener_name: str | None = option(
         "The advertised listener to be given addresses of, on clusters that have several.",
         default=None,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         aliases=("pulsar.client.listenerName",),
     )
     admin_url: str | None = option(
@@ -334,91 +336,68 @@ class PulsarOptions(Options):
         "`maxBytesPerTrigger` to know their sizes. On a broker without PIP-344 (as 2.10) it also finds a partitioned "
         "topic that nobody has used.",
         default=None,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         aliases=("admin.url",),
         parse=_parse_admin_url,
     )
-    auth_token: str | None = option("A token (JWT).", default=None, scope=_EVERYWHERE, secret=True)
+    auth_token: str | None = option("A token (JWT).", default=None, scope=EVERYWHERE, secret=True)
     auth_token_file: str | None = option(
         "A file that holds the token, on every machine that reads or writes; read again whenever the broker asks.",
         default=None,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
     )
-    auth_basic_user: str | None = option("User name of basic authentication.", default=None, scope=_EVERYWHERE)
+    auth_basic_user: str | None = option("User name of basic authentication.", default=None, scope=EVERYWHERE)
     auth_basic_password: str | None = option(
-        "Password of basic authentication.", default=None, scope=_EVERYWHERE, secret=True
+        "Password of basic authentication.", default=None, scope=EVERYWHERE, secret=True
     )
     auth_token_supplier: str | None = option(
         "A Python function that returns the token, as `module:function`, which every machine that reads or writes can "
         "import; called when connecting and whenever the broker asks.",
         default=None,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         parse=_parse_function,
     )
     auth_issuer_url: str | None = option(
         "OAuth 2.0 client credentials: the issuer of tokens, `https://...`; where it takes requests is asked of its "
         "`/.well-known/openid-configuration`. A token is used until shortly before it expires.",
         default=None,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         aliases=("issuerUrl",),
         parse=_parse_issuer_url,
     )
     auth_credentials_file: str | None = option(
         "A JSON file with `client_id` and `client_secret` for it, on every machine that reads or writes.",
         default=None,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
     )
     auth_client_id: str | None = option(
-        "The same without a file: who we are to the issuer.", default=None, scope=_EVERYWHERE
+        "The same without a file: who we are to the issuer.", default=None, scope=EVERYWHERE
     )
     auth_client_secret: str | None = option(
-        "What proves it to the issuer.", default=None, scope=_EVERYWHERE, secret=True
+        "What proves it to the issuer.", default=None, scope=EVERYWHERE, secret=True
     )
     auth_audience: str | None = option(
         "Whom the token is for, where the issuer wants it said.",
         default=None,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         aliases=("audience",),
     )
     auth_scope: str | None = option(
         "What the token is for, where the issuer wants it said.",
         default=None,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         aliases=("scope",),
     )
     auth_issuer_trust_certs: str | None = option(
         "PEM file of the authorities to trust for the issuer.",
         default=None,
         default_text="the system's",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
     )
-    trust_certs: str | None = option(
-        "PEM file of the authorities to trust, on every machine that reads or writes.",
-        default=None,
-        default_text="the system's",
-        scope=_EVERYWHERE,
-        aliases=("pulsar.client.tlsTrustCertsFilePath",),
-    )
-    client_cert: str | None = option(
-        "PEM file of the certificate to show to the broker (mTLS).",
-        default=None,
-        scope=_EVERYWHERE,
-        aliases=("pulsar.client.tlsCertificateFilePath",),
-    )
-    client_key: str | None = option(
-        "PEM file of that certificate's private key.",
-        default=None,
-        default_text="in `clientCert`",
-        scope=_EVERYWHERE,
-        aliases=("pulsar.client.tlsKeyFilePath",),
-    )
-    tls_verify_hostname: bool = option(
-        "Whether the broker's certificate must be for the host name asked for. "
-        "The certificate itself is always checked.",
-        default=True,
-        scope=_EVERYWHERE,
-        aliases=("pulsar.client.tlsHostnameVerificationEnable",),
-    )
+    trust_certs: str | None = trust_certs_option("pulsar.client.tlsTrustCertsFilePath")
+    client_cert: str | None = client_cert_option("the broker", "pulsar.client.tlsCertificateFilePath")
+    client_key: str | None = client_key_option("pulsar.client.tlsKeyFilePath")
+    tls_verify_hostname: bool = verify_hostname_option("the broker's", "pulsar.client.tlsHostnameVerificationEnable")
 
     # -- what
     topic: str | None = option(
@@ -426,7 +405,7 @@ class PulsarOptions(Options):
         "(`name-partition-0`) is read or written alone. A read has exactly one of `topic`, `topics`, `topicsPattern`; "
         "a write has it where the rows do not say their topic.",
         default=None,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         parse=lambda text: parse_topic(parse_text(text)),
     )
     topics: tuple[str, ...] = option("Several topics, with commas between them.", default=(), parse=_parse_topics)
@@ -517,10 +496,7 @@ class PulsarOptions(Options):
         "what decrypting it needs.",
         default=OnEncrypted.FAIL,
     )
-    on_corrupt: OnCorrupt = option(
-        "A message that cannot be decoded: `fail`, `skip` it, or `null` for a row without value; both are logged.",
-        default=OnCorrupt.FAIL,
-    )
+    on_corrupt: OnCorrupt = on_corrupt_option()
     pushdown: bool = option(
         "Take filters on topic, partition and publish_time from Spark. Needs Spark 4.1 or newer and "
         "`spark.sql.python.filterPushdown.enabled=true`. **One filter a `load()`**: Spark plans a loaded DataFrame "
@@ -551,20 +527,20 @@ class PulsarOptions(Options):
     operation_timeout_ms: int = duration_option(
         "How long a request, or the first message of a range, may take: `30s`, `500ms`, or milliseconds.",
         "30s",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         aliases=("pollTimeoutMs", "pulsar.client.operationTimeoutMs"),
     )
     connect_timeout_ms: int = duration_option(
         "How long a connection may take, TLS and the broker's welcome included.",
         "10s",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         aliases=("pulsar.client.connectionTimeoutMs",),
     )
     keep_alive_interval_ms: int = duration_option(
         "A connection that was silent for this long is asked for a sign of life, and given up after as long again. A "
         "quarter of `operationTimeout` where that is less, so that there is time to connect anew.",
         "30s",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         least="100ms",
     )
 
@@ -581,13 +557,8 @@ class PulsarOptions(Options):
         "64m",
         least="1m",
     )
-    # Measured values: the benchmark decides both.
-    max_batch_rows: int = option("Most rows of one Arrow batch.", default=100_000, check=between(1, _INT32_MAX))
-    max_batch_bytes: int = size_option(
-        "An Arrow batch is handed over when it holds this much.",
-        "2m",
-        most="1g",
-    )
+    max_batch_rows: int = max_batch_rows_option()
+    max_batch_bytes: int = max_batch_bytes_option()
     max_message_bytes: int = size_option(
         "Largest entry accepted, decompressed; a larger one is treated as corrupt.",
         "128m",
@@ -660,7 +631,7 @@ class PulsarOptions(Options):
         default=100_000,
         scope=WRITE,
         aliases=("pulsar.producer.batchingMaxMessages",),
-        check=between(1, _INT32_MAX),
+        check=between(1, INT32_MAX),
     )
     batching_max_publish_delay_ms: int | None = duration_option(
         "How long a row may wait for its batch to be full: `10ms`, `1s`.",

@@ -25,12 +25,21 @@ from spark_mq_source.core.options import (
     parse_text,
     size_option,
 )
+from spark_mq_source.core.shared_options import (
+    EVERYWHERE,
+    OnCorrupt,
+    client_cert_option,
+    client_key_option,
+    max_batch_bytes_option,
+    max_batch_rows_option,
+    on_corrupt_option,
+    trust_certs_option,
+    verify_hostname_option,
+)
 from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, WantedOffsets, parse_offsets, parse_topic
 
 _READING: Final = READ | STREAM
-_EVERYWHERE: Final = READ | STREAM | WRITE
 _DEFAULT_PORT: Final = 8715
-_INT32_MAX: Final = 2**31 - 1
 
 
 FLUSHED_ONLY: Final = 1
@@ -45,14 +54,6 @@ class Assignment(enum.StrEnum):
 
     SERVER = "server"
     CLIENT = "client"
-
-
-class OnCorrupt(enum.StrEnum):
-    """What to do with a message that cannot be decoded."""
-
-    FAIL = "fail"
-    SKIP = "skip"
-    NULL = "null"
 
 
 def parse_masters(text: str) -> tuple[tuple[str, int], ...]:
@@ -132,44 +133,29 @@ class TubeMQOptions(Options):
     masters: str = option(
         "Addresses of the masters: `host1:8715,host2:8715`. The ports may be left out where they are 8715. The one "
         "that serves is found, and found again when it changes.",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         parse=parse_text,
         check=parse_masters,
     )
     tls: bool = option(
         "Whether masters and brokers are spoken to over TLS; `masters` then names their TLS ports.",
         default=False,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
     )
-    trust_certs: str | None = option(
-        "PEM file of the authorities to trust, on every machine that reads or writes.",
-        default=None,
-        default_text="the system's",
-        scope=_EVERYWHERE,
-    )
-    client_cert: str | None = option(
-        "PEM file of the certificate to show to masters and brokers, which ask for one (mTLS).",
-        default=None,
-        scope=_EVERYWHERE,
-    )
-    client_key: str | None = option(
-        "PEM file of that certificate's private key.", default=None, default_text="in `clientCert`", scope=_EVERYWHERE
-    )
-    tls_verify_hostname: bool = option(
-        "Whether a certificate must be for the host name asked for. The certificate itself is always checked.",
-        default=True,
-        scope=_EVERYWHERE,
-    )
+    trust_certs: str | None = trust_certs_option()
+    client_cert: str | None = client_cert_option("masters and brokers, which ask for one")
+    client_key: str | None = client_key_option()
+    tls_verify_hostname: bool = verify_hostname_option("a")
     auth_user: str | None = option(
-        "User name, where the cluster authenticates its clients.", default=None, scope=_EVERYWHERE
+        "User name, where the cluster authenticates its clients.", default=None, scope=EVERYWHERE
     )
-    auth_password: str | None = option("That user's password.", default=None, scope=_EVERYWHERE, secret=True)
+    auth_password: str | None = option("That user's password.", default=None, scope=EVERYWHERE, secret=True)
 
     # -- what
     topic: str | None = option(
         "The topic. A read has exactly one of `topic` and `topics`; a write has it where the rows do not say theirs.",
         default=None,
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         parse=lambda text: parse_topic(parse_text(text)),
     )
     topics: tuple[str, ...] = option("Several topics, with commas between them.", default=(), parse=_parse_topics)
@@ -248,30 +234,27 @@ class TubeMQOptions(Options):
         "Whether to fail where messages of the range are gone from the broker; `false` logs it and goes on.",
         default=True,
     )
-    on_corrupt: OnCorrupt = option(
-        "A message that cannot be decoded: `fail`, `skip` it, or `null` for a row without value; both are logged.",
-        default=OnCorrupt.FAIL,
-    )
+    on_corrupt: OnCorrupt = on_corrupt_option()
     message_time_zone: str = option(
         "The zone of message times, which are minutes without one in TubeMQ.",
         default="UTC",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
         parse=_parse_zone,
     )
     operation_timeout_ms: int = duration_option(
         "How long planning, or a range that makes no progress, may take, retries included.",
         "1m",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
     )
     request_timeout_ms: int = duration_option(
         "How long one request may take: servers drop some without an answer.",
         "10s",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
     )
     connect_timeout_ms: int = duration_option(
         "How long a connection may take, TLS included.",
         "10s",
-        scope=_EVERYWHERE,
+        scope=EVERYWHERE,
     )
 
     # -- bounds of memory
@@ -280,13 +263,8 @@ class TubeMQOptions(Options):
         default=8,
         check=between(1, 64),
     )
-    # Measured values: the benchmark decides both.
-    max_batch_rows: int = option("Most rows of one Arrow batch.", default=100_000, check=between(1, _INT32_MAX))
-    max_batch_bytes: int = size_option(
-        "An Arrow batch is handed over when it holds this much.",
-        "2m",
-        most="1g",
-    )
+    max_batch_rows: int = max_batch_rows_option()
+    max_batch_bytes: int = max_batch_bytes_option()
 
     # -- writing
     max_pending_messages: int = option(

@@ -11,15 +11,11 @@ import pytest
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE, _known_options
-from spark_mq_source.pulsar.client.session import authentication_of, tls_settings
+from spark_mq_source.core.shared_options import OnCorrupt
+from spark_mq_source.net.transport import TlsSettings
+from spark_mq_source.pulsar.client.session import authentication_of
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position
-from spark_mq_source.pulsar.options import (
-    OnCorrupt,
-    OnEncrypted,
-    PulsarOptions,
-    parse_service_url,
-    parse_topics_pattern,
-)
+from spark_mq_source.pulsar.options import OnEncrypted, PulsarOptions, parse_service_url, parse_topics_pattern
 
 T = "persistent://public/default/t"
 URL = {"serviceUrl": "pulsar://h"}
@@ -383,7 +379,7 @@ def test_certificates_may_be_for_the_admin_interface_alone(scope):
     given = {**URL, "topic": "t", "adminUrl": "https://h:8443", "trustCerts": "/ca", "clientCert": "/c"}
     options = made(given, scope)
     assert not options.uses_tls
-    assert tls_settings(options).trust_certs == "/ca"
+    assert TlsSettings.of(options).trust_certs == "/ca"
     assert authentication_of(options) is None, "not who we are where there is no TLS"
     assert refusal(given | {"adminUrl": "http://h:8080"}, scope).startswith("trustCerts has no meaning without TLS")
 

@@ -8,8 +8,9 @@ import pytest
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE, Scope, _known_options
+from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.tubemq.offsets import EARLIEST, TopicPartition
-from spark_mq_source.tubemq.options import Assignment, OnCorrupt, TubeMQOptions, parse_masters
+from spark_mq_source.tubemq.options import Assignment, TubeMQOptions, parse_masters
 
 SECRET = "do-not-show-me"
 

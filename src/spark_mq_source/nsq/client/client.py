@@ -18,7 +18,8 @@ from urllib.parse import urlencode
 from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, TopicNotFoundError, TransportError
 from spark_mq_source.net.http import fetch_json
 from spark_mq_source.net.retry import Deadline, retrying
-from spark_mq_source.nsq.client.session import Session, tls_settings
+from spark_mq_source.net.transport import TlsSettings
+from spark_mq_source.nsq.client.session import Session
 from spark_mq_source.nsq.options import NsqOptions, parse_address
 
 logger = logging.getLogger(__name__)
@@ -332,7 +333,7 @@ class NsqClient:
         return fetch_json(
             url,
             headers=headers,
-            tls=tls_settings(self._options),
+            tls=TlsSettings.of(self._options),
             timeout_seconds=timeout_seconds,
             address="nsqd's or nsqlookupd's HTTP address",
             retries=retries,

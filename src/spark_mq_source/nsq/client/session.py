@@ -267,7 +267,7 @@ class Session:
                     until=lambda: self._connection.state is not ConnectionState.IDENTIFYING,
                     deadline=deadline,
                 )
-                transport.start_tls(tls_settings(options), host, deadline=deadline)
+                transport.start_tls(TlsSettings.of(options), host, deadline=deadline)
                 self._connection.tls_started()
             self._driver = ConnectionDriver(
                 self._connection, transport, on_events=self._on_events, on_closed=self._on_closed
@@ -429,13 +429,3 @@ def _user_agent() -> str:
         return f"spark-mq-source/{version('spark-mq-source')}"
     except PackageNotFoundError:
         return "spark-mq-source"
-
-
-def tls_settings(options: NsqOptions) -> TlsSettings:
-    """The TLS part of the options."""
-    return TlsSettings(
-        trust_certs=options.trust_certs,
-        client_cert=options.client_cert,
-        client_key=options.client_key,
-        verify_hostname=options.tls_verify_hostname,
-    )

@@ -31,6 +31,7 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.net.http import fetch_json
 from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.pulsar.client.session import (
     Answer,
     Bounds,
@@ -39,7 +40,6 @@ from spark_mq_source.pulsar.client.session import (
     Session,
     authentication_of,
     expect,
-    tls_settings,
 )
 from spark_mq_source.pulsar.client.warm import SessionKey, warm_sessions
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
@@ -370,7 +370,7 @@ class PulsarClient:
         answer = fetch_json(
             url,
             headers=http_headers(self._options),
-            tls=tls_settings(self._options),
+            tls=TlsSettings.of(self._options),
             timeout_seconds=self._options.operation_timeout_ms / 1000,
             is_trusted=partial(self._is_trusted, topic_partition),
             remedy="; name it in serviceUrl too, or set adminUrl to a proxy",

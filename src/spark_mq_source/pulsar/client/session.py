@@ -298,7 +298,7 @@ class Session:
             keep_alive_ms=keep_alive_ms(options),
             now=time.monotonic(),
         )
-        transport = connect(host, port, tls=tls_settings(options) if options.uses_tls else None, deadline=deadline)
+        transport = connect(host, port, tls=TlsSettings.of(options) if options.uses_tls else None, deadline=deadline)
         self._connection = connection
         self._driver = ConnectionDriver(connection, transport, on_events=self._on_events, on_closed=self._on_closed)
         self._driver.start()
@@ -562,16 +562,6 @@ def keep_alive_ms(options: PulsarOptions) -> int:
     """
     in_time = max(SHORTEST_KEEP_ALIVE_MS, options.operation_timeout_ms // 4)
     return min(options.keep_alive_interval_ms, in_time)
-
-
-def tls_settings(options: PulsarOptions) -> TlsSettings:
-    """The TLS part of the options."""
-    return TlsSettings(
-        trust_certs=options.trust_certs,
-        client_cert=options.client_cert,
-        client_key=options.client_key,
-        verify_hostname=options.tls_verify_hostname,
-    )
 
 
 def authentication_of(options: PulsarOptions) -> Authentication | None:  # noqa: PLR0911 - one a way

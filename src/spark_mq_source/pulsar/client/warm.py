@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 
 from spark_mq_source.net.transport import TlsSettings
-from spark_mq_source.pulsar.client.session import Session, authentication_of, keep_alive_ms, tls_settings
+from spark_mq_source.pulsar.client.session import Session, authentication_of, keep_alive_ms
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol.connection import Authentication
 
@@ -46,7 +46,7 @@ class SessionKey:
     @classmethod
     def of(cls, options: PulsarOptions, host: str, port: int, proxy_to: str | None) -> SessionKey:
         """The key of a connection with these options."""
-        tls = tls_settings(options) if options.uses_tls else None
+        tls = TlsSettings.of(options) if options.uses_tls else None
         return cls(host, port, proxy_to, tls, authentication_of(options), keep_alive_ms(options))
 
 

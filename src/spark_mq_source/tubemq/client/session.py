@@ -207,7 +207,7 @@ class Session:
         transport = connect(
             host,
             port,
-            tls=tls_settings(options) if options.tls else None,
+            tls=TlsSettings.of(options) if options.tls else None,
             deadline=Deadline.after_ms(options.connect_timeout_ms),
         )
         self._driver = ConnectionDriver(connection, transport, on_events=self._on_events, on_closed=self._on_closed)
@@ -509,16 +509,6 @@ def local_address(host: str, port: int) -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
-
-
-def tls_settings(options: TubeMQOptions) -> TlsSettings:
-    """The TLS part of the options."""
-    return TlsSettings(
-        trust_certs=options.trust_certs,
-        client_cert=options.client_cert,
-        client_key=options.client_key,
-        verify_hostname=options.tls_verify_hostname,
-    )
 
 
 def expect(response: object, kind: type[T]) -> T:

@@ -32,14 +32,16 @@ from spark_mq_source.core.errors import (
     RequestTimeoutError,
     ServiceNotReadyError,
 )
+from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.reading_groups import register_anywhere
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.offsets import TopicPartition
-from spark_mq_source.tubemq.options import WITH_MEMORY, OnCorrupt
-from spark_mq_source.tubemq.payload.messages import MessageDecoder, first_message
+from spark_mq_source.tubemq.options import WITH_MEMORY
+from spark_mq_source.tubemq.payload._messages_python import first_message
+from spark_mq_source.tubemq.payload.messages import MessageDecoder
 from spark_mq_source.tubemq.protocol.commands import (
     SUCCESS,
     AuthorizedInfo,
