@@ -1,0 +1,154 @@
+"""The options of pulsar-spark, StreamNative's connector, for jobs that change nothing but the format's name.
+
+What is only another name of an option of ours is that option's alias. Here is what has to be taken apart, and what is
+refused with the name of what does the same here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+from urllib.parse import unquote
+
+_PASSED_THROUGH: Final = ("pulsar.client.", "pulsar.reader.", "pulsar.consumer.", "pulsar.producer.", "pulsar.admin.")
+
+_REFUSED: Final = {
+    "pulsar.client.tlsallowinsecureconnection": (
+        "certificates are always checked; give the authority that signed the broker's in trustCerts"
+    ),
+    "pulsar.client.usetls": "begin serviceUrl with pulsar+ssl:// instead",
+    "pulsar.client.authparammap": "use pulsar.client.authParams, or our authToken or authTokenFile",
+    "pulsar.client.usekeystoretls": "key stores are not read here; give PEM files in trustCerts, clientCert, clientKey",
+    "pulsar.client.tlstruststorepath": "key stores are not read here; give a PEM file in trustCerts",
+    "pulsar.client.proxyserviceurl": "name the proxy in serviceUrl",
+    "pulsar.reader.subscriptionname": "use subscription",
+    "pulsar.reader.subscriptionroleprefix": "use subscriptionPrefix",
+    "pulsar.admin.serviceurl": "use adminUrl",
+    "allowdifferenttopicschemas": "value is always the bytes as they were published; leave it out",
+    "waitingfornonexistedtopic": "a topic that does not exist is an error; leave it out, and create the topic first",
+}
+
+_PLUGIN_KEY: Final = "pulsar.client.authpluginclassname"
+_PARAMS_KEY: Final = "pulsar.client.authparams"
+_PLUGIN_PACKAGE: Final = "org.apache.pulsar.client.impl.auth."
+
+
+def translate(given: dict[str, str], names: Iterable[str]) -> Iterator[str]:
+    """Puts what is more than another name into our options, in place; a sentence for each of the others that is there.
+
+    Args:
+        given: the options, by their names in lower case.
+        names: all that are known here, aliases among them.
+    """
+    yield from _translate_authentication(given)
+    seconds = given.pop("pulsar.client.keepaliveintervalseconds", None)
+    if seconds is not None:
+        if "keepaliveinterval" in given:
+            yield "keepAliveInterval and pulsar.client.keepAliveIntervalSeconds are the same option: set only one"
+        given["keepaliveinterval"] = f"{seconds}s"
+    micros = given.pop("pulsar.producer.batchingmaxpublishdelaymicros", None)
+    if micros is not None:
+        if "batchingmaxpublishdelay" in given:
+            yield (
+                "batchingMaxPublishDelay and pulsar.producer.batchingMaxPublishDelayMicros are the same option: "
+                "set only one"
+            )
+        # Not below the least that there is here; what is no number is refused as what it is.
+        given["batchingmaxpublishdelay"] = str(max(1, int(micros) // 1000)) if micros.isdecimal() else micros
+    # false is what we do anyway
+    if given.get("pulsar.client.tlsallowinsecureconnection", "").lower() == "false":
+        del given["pulsar.client.tlsallowinsecureconnection"]
+    accepted = {name.lower() for name in names}
+    for key in list(given):
+        if key in _REFUSED:
+            del given[key]
+            yield f"{key}: {_REFUSED[key]}"
+        elif key.startswith(_PASSED_THROUGH) and key not in accepted:
+            del given[key]
+            yield f"{key}: an option of pulsar-spark's Java client that has no meaning here; leave it out"
+
+
+def _translate_authentication(given: dict[str, str]) -> Iterator[str]:
+    """Turns Java's plug-in class and its parameters into ours. No sentence here shows the parameters."""
+    plugin, params = given.pop(_PLUGIN_KEY, None), given.pop(_PARAMS_KEY, None)
+    if plugin is None and params is None:
+        return
+    if plugin is None or params is None:
+        if plugin is None or plugin.removeprefix(_PLUGIN_PACKAGE) != "AuthenticationDisabled":
+            yield "pulsar.client.authPluginClassName and pulsar.client.authParams go together: set both"
+        return
+    known = {
+        "AuthenticationToken": _token,
+        "AuthenticationBasic": _basic,
+        "AuthenticationTls": _tls,
+        "oauth2.AuthenticationOAuth2": _oauth2,
+    }
+    parse = known.get(plugin.removeprefix(_PLUGIN_PACKAGE))
+    if parse is None:
+        yield (
+            f"pulsar.client.authPluginClassName={plugin!r}: this authentication is not supported; "
+            f"supported are {', '.join(known)}"
+        )
+        return
+    try:
+        ours = parse(params)
+    except ValueError as error:
+        yield f"pulsar.client.authParams='***': {error}"
+        return
+    for name, value in ours.items():
+        if name.lower() in given:
+            yield f"{name} and pulsar.client.authParams say the same: set only one"
+        given[name.lower()] = value
+
+
+def _token(params: str) -> dict[str, str]:
+    if params.startswith("file:"):
+        return {"authTokenFile": unquote(re.sub(r"\Afile:(//(?=/))?", "", params))}
+    if params.lstrip().startswith("{"):
+        return {"authToken": _fields(params, "token")["token"]}
+    return {"authToken": params.removeprefix("token:")}
+
+
+def _basic(params: str) -> dict[str, str]:
+    fields = _fields(params, "userId", "password")
+    return {"authBasicUser": fields["userId"], "authBasicPassword": fields["password"]}
+
+
+def _tls(params: str) -> dict[str, str]:
+    fields = _fields(params, "tlsCertFile", "tlsKeyFile")
+    return {"clientCert": fields["tlsCertFile"], "clientKey": fields["tlsKeyFile"]}
+
+
+def _oauth2(params: str) -> dict[str, str]:
+    fields = _fields(params, "issuerUrl", "privateKey")
+    if fields.get("type", "client_credentials") != "client_credentials":
+        raise ValueError("the type can only be client_credentials")
+    names = {"issuerUrl": "authIssuerUrl", "audience": "authAudience", "scope": "authScope"}
+    ours = {ours: fields[theirs] for theirs, ours in names.items() if fields.get(theirs)}
+    key = fields["privateKey"]
+    if not key.startswith("data:"):
+        return ours | {"authCredentialsFile": unquote(re.sub(r"\A(?:file:(//(?=/))?)?", "", key))}
+    try:
+        document = json.loads(base64.b64decode(key.partition("base64,")[2], validate=True))
+        return ours | {"authClientId": document["client_id"], "authClientSecret": document["client_secret"]}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            "expected as privateKey a file, or data:application/json;base64, and JSON with client_id, client_secret"
+        ) from None
+
+
+def _fields(params: str, *names: str) -> Mapping[str, str]:
+    """The named parameters, from JSON or ``name:value,name:value``, the two forms that Java's client reads."""
+    if params.lstrip().startswith("{"):
+        try:
+            document = json.loads(params)
+        except (ValueError, RecursionError):
+            document = None
+    else:
+        document = dict(pair.split(":", 1) for pair in params.split(",") if ":" in pair)
+    if not isinstance(document, dict) or not all(isinstance(document.get(name), str) for name in names):
+        raise ValueError(f"expected {' and '.join(names)}, as JSON or as name:value,name:value")
+    return document
