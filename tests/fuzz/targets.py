@@ -63,7 +63,7 @@ PULSAR_COLUMNS = {
     "replicated_from": pa.string(),
     "broker_publish_time": TIME,
     "broker_index": pa.int64(),
-    "encryption_context": arrow_schema_of({"encryption_context": COLUMNS["encryption_context"][0]}).types[0],
+    "encryption_context": arrow_schema_of({"encryption_context": COLUMNS.readable["encryption_context"][0]}).types[0],
 }
 TUBEMQ_COLUMNS = {
     "value": pa.binary(),

@@ -175,7 +175,7 @@ def _read_one(format_name: str, option: list[str] | None) -> str:
 
 def _batches(format_: InspectFormat[Any, Any], options: object) -> Generator[pa.RecordBatch, None, None]:
     """What a batch read of the default columns gives, one task after the other."""
-    schema = arrow_schema_of({name: format_.columns[name][0] for name in format_.default_columns})
+    schema = arrow_schema_of({name: format_.columns.readable[name][0] for name in format_.columns.default})
     for task in format_.plan(options, ()):
         yield from format_.read(options, task, schema)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from spark_mq_source.core.columns import ColumnTable
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE, Options, Scope
 
@@ -25,10 +26,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
     """
 
     name: str
-    columns: Mapping[str, Sequence[str]]
-    default_columns: Sequence[str]
-    write_columns: Mapping[str, Sequence[str]]
-    required_write_columns: Sequence[str]
+    columns: ColumnTable
     options_type: ClassVar[type[Options]]
 
     def parse_options(self, options: Mapping[str, str]) -> OptionsT:

@@ -11,25 +11,17 @@ Every array takes its type from the schema that Spark gave, children included: S
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
+from spark_mq_source.core.sql_types import matches
 
 MAX_COLUMN_BYTES = 2**31 - 1
 """What one binary, string or map column of one batch may hold: Arrow's offsets in them are signed 32-bit numbers."""
-
-
-def is_int32(type_: pa.DataType) -> bool:
-    """Whether it is a signed 32-bit integer."""
-    return bool(pa.types.is_int32(type_))
-
-
-def is_int64(type_: pa.DataType) -> bool:
-    """Whether it is a signed 64-bit integer."""
-    return bool(pa.types.is_int64(type_))
 
 
 def is_text(type_: pa.DataType) -> bool:
@@ -42,36 +34,80 @@ def is_text_or_binary(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
 
 
-def is_timestamp_us(type_: pa.DataType) -> bool:
-    """Whether it is a timestamp in microseconds, of any time zone."""
-    return bool(pa.types.is_timestamp(type_) and type_.unit == "us")
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a format.
+
+    Attributes:
+        name: as users write it.
+        read_as: SQL types it can be read as, the one it has by default first; none where it is only written.
+        written_from: SQL types it can be written from; none where it is only read.
+        by_default: whether it is read where the user names no columns.
+        required: whether rows to be written must have it.
+    """
+
+    name: str
+    read_as: Sequence[str] = ()
+    written_from: Sequence[str] = ()
+    by_default: bool = True
+    required: bool = False
 
 
-def is_string_map(type_: pa.DataType) -> bool:
-    """Whether it is ``map<string, string>``, whatever its inner fields are called."""
-    return bool(pa.types.is_map(type_) and is_text(type_.key_type) and is_text(type_.item_type))
-
-
-def check_columns(schema: pa.Schema, known: Mapping[str, Callable[[pa.DataType], bool]]) -> None:
-    """Refuse a schema with columns or types that a format cannot build.
+class ColumnTable:
+    """The columns of a format: what Spark is told, what a user may ask for, and which Arrow types do.
 
     Args:
-        schema: the columns asked for.
-        known: each column the format knows, with the test its type must pass.
+        columns: all there are; those that are read in the order in which they are read.
 
-    Raises:
-        OptionError: naming every unknown column and every unusable type, and the columns known.
+    Attributes:
+        readable: column name to the SQL types it can be read as, the one it has by default first.
+        default: the names read where the user names none, in order.
+        writable: column name to the SQL types it can be written from.
+        required: the names that rows to be written must have.
 
     Example:
-        >>> check_columns(pa.schema([("n", pa.int64())]), {"n": is_int64})
+        >>> value = Column("value", read_as=("binary", "string"), written_from=("binary",))
+        >>> table = ColumnTable(value, Column("n", ("int",), by_default=False))
+        >>> table.default, list(table.writable)
+        (('value',), ['value'])
+        >>> table.check_read(pa.schema([("n", pa.int64())]))
+        Traceback (most recent call last):
+        ...
+        spark_mq_source.core.errors.OptionError: column n cannot be of type int64
     """
+
+    def __init__(self, *columns: Column) -> None:
+        self.readable: Mapping[str, Sequence[str]] = {one.name: one.read_as for one in columns if one.read_as}
+        self.default = tuple(one.name for one in columns if one.read_as and one.by_default)
+        self.writable: Mapping[str, Sequence[str]] = {one.name: one.written_from for one in columns if one.written_from}
+        self.required = tuple(one.name for one in columns if one.required)
+
+    def check_read(self, schema: pa.Schema) -> None:
+        """Refuses a schema with columns or types that cannot be read.
+
+        Raises:
+            OptionError: naming every unknown column and every unusable type, and the columns known.
+        """
+        _check_columns(schema, self.readable)
+
+    def check_written(self, schema: pa.Schema) -> None:
+        """Refuses a schema with columns or types that cannot be written, or without one that must be there.
+
+        Raises:
+            OptionError: naming every unknown, unusable and missing column, and the columns known.
+        """
+        _check_columns(schema, self.writable, self.required)
+
+
+def _check_columns(schema: pa.Schema, known: Mapping[str, Sequence[str]], required: Sequence[str] = ()) -> None:
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     problems = [f"column {name} is asked for twice" for name in twice]
     for field in schema:
         if field.name not in known:
             problems.append(f"column {field.name} is unknown (known are {', '.join(known)})")
-        elif not known[field.name](field.type):
+        elif not any(matches(field.type, text) for text in known[field.name]):
             problems.append(f"column {field.name} cannot be of type {field.type}")
+    problems += [f"there is no column {name} to write" for name in required if name not in schema.names]
     if problems:
         raise OptionError("; ".join(problems))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_mq_source.core.columns import ColumnTable
     from spark_mq_source.core.counters import Counters
 
 
@@ -83,11 +84,8 @@ class BatchFormat(Protocol[OptionsT, RangeT]):
     name: str
     """The format's name in `spark.read.format(name)`."""
 
-    columns: Mapping[str, Sequence[str]]
-    """Every column that can be read, with the SQL types it can be read as, the one it has by default first."""
-
-    default_columns: Sequence[str]
-    """The columns read where the user names none, in order."""
+    columns: ColumnTable
+    """Every column that can be read, and as what."""
 
     def parse_options(self, options: Mapping[str, str]) -> OptionsT:
         """The format's options dataclass. Raises OptionError with all problems at once."""
@@ -185,11 +183,8 @@ class WriteFormat(Protocol[OptionsT, ReportT]):
     name: str
     """The format's name in `df.write.format(name)`."""
 
-    write_columns: Mapping[str, Sequence[str]]
-    """Every column that can be written, with the SQL types it can be written from."""
-
-    required_write_columns: Sequence[str]
-    """Those that must be there."""
+    columns: ColumnTable
+    """Every column that can be written, from what, and which must be there."""
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> OptionsT:
         """The format's options dataclass, for rows of these columns. Raises OptionError with all problems at once."""

@@ -30,6 +30,43 @@ def arrow_schema_of(columns: Mapping[str, str]) -> pa.Schema:
     return pa.schema([(name, _arrow_type(text)) for name, text in columns.items()])
 
 
+def matches(type_: pa.DataType, text: str) -> bool:
+    """Whether an Arrow type is what Spark makes of a SQL type.
+
+    The inner fields of maps and lists may have any names, and a timestamp any zone or none: ``timestamp_ntz`` is one.
+
+    Args:
+        type_: of a column.
+        text: a SQL type; ``struct`` alone is any struct.
+
+    Raises:
+        KeyError: a type that no format has.
+
+    Example:
+        >>> matches(pa.int32(), "int"), matches(pa.large_string(), "string"), matches(pa.timestamp("us"), "timestamp")
+        (True, False, True)
+        >>> matches(pa.struct([("a", pa.int64())]), "struct<a:bigint>"), matches(pa.struct([]), "struct")
+        (True, True)
+    """
+    kind, _, inner = text.partition("<")
+    inner = inner.removesuffix(">")
+    if kind == "struct":
+        if not pa.types.is_struct(type_) or not inner:
+            return bool(pa.types.is_struct(type_))
+        fields = [field.split(":", 1) for field in _fields(inner)]
+        return [field.name for field in type_] == [name for name, _ in fields] and all(
+            matches(field.type, part) for field, (_, part) in zip(type_, fields, strict=True)
+        )
+    if kind == "map":
+        key, value = _fields(inner)
+        return bool(pa.types.is_map(type_)) and matches(type_.key_type, key) and matches(type_.item_type, value)
+    if kind == "array":
+        return bool(pa.types.is_list(type_)) and matches(type_.value_type, inner)
+    if kind in {"timestamp", "timestamp_ntz"}:
+        return bool(pa.types.is_timestamp(type_)) and type_.unit == "us"
+    return bool(type_.equals(_SIMPLE[text]))
+
+
 def _arrow_type(text: str) -> pa.DataType:
     kind, _, inner = text.partition("<")
     inner = inner.removesuffix(">")

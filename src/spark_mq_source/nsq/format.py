@@ -10,7 +10,7 @@ from spark_mq_source.core.options import READ
 from spark_mq_source.nsq.inspector import NsqInspector
 from spark_mq_source.nsq.offsets import count_lag
 from spark_mq_source.nsq.options import AckMode, NsqOptions
-from spark_mq_source.nsq.payload.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
+from spark_mq_source.nsq.payload.columns import COLUMNS
 from spark_mq_source.nsq.read.planner import plan_batch
 from spark_mq_source.nsq.read.reader import NsqRange, read_range
 from spark_mq_source.nsq.read.stream import NsqStream
@@ -30,9 +30,6 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
 
     name = "nsq"
     columns = COLUMNS
-    default_columns = DEFAULT_COLUMNS
-    write_columns = WRITE_COLUMNS
-    required_write_columns = REQUIRED_WRITE_COLUMNS
     options_type = NsqOptions
     count_lag = staticmethod(count_lag)
 

@@ -8,7 +8,7 @@ from spark_mq_source.core.base_format import BaseFormat
 from spark_mq_source.pulsar.inspector import PulsarInspector
 from spark_mq_source.pulsar.offsets import count_lag
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.payload.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
+from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
 from spark_mq_source.pulsar.read.stream import PulsarStream
@@ -30,9 +30,6 @@ class PulsarFormat(BaseFormat[PulsarOptions, PulsarRange, WriteReport]):
 
     name = "pulsar-native"
     columns = COLUMNS
-    default_columns = DEFAULT_COLUMNS
-    write_columns = WRITE_COLUMNS
-    required_write_columns = REQUIRED_WRITE_COLUMNS
     options_type = PulsarOptions
     count_lag = staticmethod(count_lag)
 

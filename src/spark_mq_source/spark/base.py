@@ -85,7 +85,7 @@ class MQDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns read where the user names none, as SQL."""
-        return ", ".join(f"{column} {self.format.columns[column][0]}" for column in self.format.default_columns)
+        return ", ".join(f"{name} {self.format.columns.readable[name][0]}" for name in self.format.columns.default)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The batch reader of the columns asked for.
@@ -381,8 +381,8 @@ def check_write_columns(format_: WriteFormat[Any, Any], schema: StructType) -> N
     Raises:
         OptionError: all problems in one sentence, with what there is.
     """
-    problems = _column_problems(format_.write_columns, schema)
-    missing = [name for name in format_.required_write_columns if name not in schema.names]
+    problems = _column_problems(format_.columns.writable, schema)
+    missing = [name for name in format_.columns.required if name not in schema.names]
     problems += [f"there is no column {name} to write" for name in missing]
     if problems:
         raise OptionError(f"format '{format_.name}': {'; '.join(problems)}")
@@ -394,7 +394,7 @@ def check_columns(format_: BatchFormat[Any, Any], schema: StructType) -> None:
     Raises:
         OptionError: all problems in one sentence, with what there is.
     """
-    problems = _column_problems(format_.columns, schema)
+    problems = _column_problems(format_.columns.readable, schema)
     if problems:
         raise OptionError(f"format '{format_.name}': {'; '.join(problems)}")
 

@@ -8,7 +8,7 @@ from spark_mq_source.core.base_format import BaseFormat
 from spark_mq_source.tubemq.inspector import TubeMQInspector
 from spark_mq_source.tubemq.offsets import count_lag
 from spark_mq_source.tubemq.options import TubeMQOptions
-from spark_mq_source.tubemq.payload.columns import COLUMNS, DEFAULT_COLUMNS, REQUIRED_WRITE_COLUMNS, WRITE_COLUMNS
+from spark_mq_source.tubemq.payload.columns import COLUMNS
 from spark_mq_source.tubemq.read.planner import plan_batch
 from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
 from spark_mq_source.tubemq.read.stream import TubeMQStream
@@ -28,9 +28,6 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, int]):
 
     name = "tubemq"
     columns = COLUMNS
-    default_columns = DEFAULT_COLUMNS
-    write_columns = WRITE_COLUMNS
-    required_write_columns = REQUIRED_WRITE_COLUMNS
     options_type = TubeMQOptions
     count_lag = staticmethod(count_lag)
 

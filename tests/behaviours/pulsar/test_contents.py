@@ -8,7 +8,7 @@ import random
 import pulsar as official
 import pytest
 
-from spark_mq_source.pulsar.payload.columns import DEFAULT_COLUMNS
+from spark_mq_source.pulsar.payload.columns import COLUMNS
 from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch, chunk, metadata
@@ -130,7 +130,7 @@ def test_the_columns_that_are_read_by_default(pulsar_format: PulsarFormat):
     kinds = dict(part.split(" ", 1) for part in ROW.split(", "))
     topic = pulsar_format.new_topic(2)
     pulsar_format.publish(topic, [b"v"], partition=1)
-    ddl = ", ".join(f"{name} {kinds[name]}" for name in DEFAULT_COLUMNS)
+    ddl = ", ".join(f"{name} {kinds[name]}" for name in COLUMNS.default)
     (row,) = pulsar_format.read(topic, ddl).to_pylist()
     assert (row["key"], row["value"], row["topic"], row["partition"]) == (None, b"v", topic, 1)
     assert (row["event_time"], row["properties"]) == (None, [])

@@ -155,7 +155,7 @@ def test_an_encrypted_message_fails_or_passes_as_it_is(pulsar_format: PulsarForm
     (value,) = pulsar_format.read(topic, onEncrypted="raw").column("value").to_pylist()
     assert b"secret words" not in value
     # Decrypted with what the column has, and what compression and batching had made of it undone.
-    schema = arrow_schema_of({"encryption_context": COLUMNS["encryption_context"][0]})
+    schema = arrow_schema_of({"encryption_context": COLUMNS.readable["encryption_context"][0]})
     options = pulsar_format.options(topic, onEncrypted="raw")
     (task,) = plan_batch(options)
     (context,) = [b.column(0)[0].as_py() for b in read_range(options, task, schema)]

@@ -8,6 +8,7 @@ import pytest
 
 from spark_mq_source.core import columns as c
 from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.sql_types import matches
 
 # What Spark makes of map<string,string>, and a map of other inner names and nullability.
 MAPS = [
@@ -92,27 +93,38 @@ def test_fixed_row_bytes(type_: pa.DataType, expected: int) -> None:
     assert c.fixed_row_bytes(type_) == expected
 
 
-def test_the_types_each_predicate_accepts() -> None:
+def test_the_arrow_types_of_each_sql_type() -> None:
+    inner = pa.struct([("a", pa.int64()), ("b", pa.int32())])
     accepted = {
-        c.is_int32: [pa.int32()],
-        c.is_int64: [pa.int64()],
-        c.is_text: [pa.string()],
-        c.is_text_or_binary: [pa.string(), pa.binary()],
-        c.is_timestamp_us: [pa.timestamp("us"), pa.timestamp("us", "UTC")],
-        c.is_string_map: MAPS,
+        "int": [pa.int32()],
+        "bigint": [pa.int64()],
+        "string": [pa.string()],
+        "binary": [pa.binary()],
+        "timestamp": [pa.timestamp("us"), pa.timestamp("us", "UTC")],
+        "timestamp_ntz": [pa.timestamp("us"), pa.timestamp("us", "UTC")],
+        "map<string,string>": MAPS,
+        "struct<a:bigint,b:int>": [inner],
+        "struct": [inner, pa.struct([("b", pa.int32())])],
+        "array<struct<a:bigint,b:int>>": [pa.list_(inner)],
     }
     types = [pa.timestamp("ms"), pa.large_string(), pa.map_(pa.string(), pa.binary()), pa.list_(pa.string())]
     types += [type_ for types_ in accepted.values() for type_ in types_]
-    for predicate, expected in accepted.items():
-        assert {type_ for type_ in types if predicate(type_)} == set(expected)
+    for text, expected in accepted.items():
+        assert {type_ for type_ in types if matches(type_, text)} == set(expected)
 
 
 def test_every_problem_of_a_schema_is_told() -> None:
-    known = {"a": c.is_int64, "b": c.is_text}
-    c.check_columns(pa.schema([("b", pa.string()), ("a", pa.int64())]), known)
+    table = c.ColumnTable(
+        c.Column("a", ("bigint",), ("bigint",), required=True),
+        c.Column("b", ("string",), ("string",), by_default=False),
+    )
+    assert (table.default, table.required) == (("a",), ("a",))
+    table.check_read(pa.schema([("b", pa.string()), ("a", pa.int64())]))
     schema = pa.schema([("a", pa.int32()), ("z", pa.int64()), ("b", pa.string()), ("b", pa.string())])
     with pytest.raises(OptionError) as caught:
-        c.check_columns(schema, known)
+        table.check_read(schema)
     assert str(caught.value) == (
         "column b is asked for twice; column a cannot be of type int32; column z is unknown (known are a, b)"
     )
+    with pytest.raises(OptionError, match="^there is no column a to write$"):
+        table.check_written(pa.schema([("b", pa.string())]))

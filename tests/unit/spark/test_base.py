@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 from pyspark.sql.worker import plan_data_source_read
 
 import spark_mq_source
+from spark_mq_source.core.columns import Column, ColumnTable
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.core.ports import Predicate, TaskAttempt
@@ -74,8 +75,7 @@ class ListFormat:
     """A format of numbers, one task for each: what the Spark side needs to be tried on, and no more."""
 
     name = "list"
-    columns: Mapping[str, Sequence[str]] = {"n": ("bigint",)}
-    default_columns: Sequence[str] = ("n",)
+    columns = ColumnTable(Column("n", ("bigint",)), Column("value", written_from=("string",), required=True))
 
     def parse_options(self, options: Mapping[str, str]) -> ListOptions:
         return ListOptions(int(options.get("rows", "2")))
@@ -92,8 +92,6 @@ class ListFormat:
         self.tries = tries
         yield pa.RecordBatch.from_pydict({"n": [task]}, schema=schema)
 
-    write_columns: Mapping[str, Sequence[str]] = {"value": ("string",)}
-    required_write_columns: Sequence[str] = ("value",)
     ended: ClassVar[list[Any]] = []
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> ListOptions:
@@ -145,9 +143,9 @@ def test_check_columns_accepts_each_column_in_each_of_its_types() -> None:
         "binary": BinaryType(), "string": StringType(), "int": IntegerType(), "bigint": LongType(),
         "timestamp": TimestampType(), "map<string,string>": MapType(StringType(), StringType()),
         "struct<ledger_id:bigint,entry_id:bigint,batch_index:int>": MESSAGE_ID,
-        COLUMNS["encryption_context"][0]: ENCRYPTION_CONTEXT,
+        COLUMNS.readable["encryption_context"][0]: ENCRYPTION_CONTEXT,
     }  # fmt: skip
-    for column, types in COLUMNS.items():
+    for column, types in COLUMNS.readable.items():
         for text in types:
             assert kinds[text].simpleString() == text
             check_columns(PulsarFormat(), schema_of(**{column: kinds[text]}))

@@ -11,23 +11,14 @@ is NULL or empty, or larger than nsqd takes, can be no message (nsqd 1.3.0: ``MP
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
 from typing import Final
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import check_columns, is_int32, is_int64, is_text, is_text_or_binary
-from spark_mq_source.core.errors import OptionError
+from spark_mq_source.nsq.payload.columns import COLUMNS
 
 COUNT_BYTES: Final = 4
 SIZE_BYTES: Final = 4
-
-COLUMN_TYPES: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
-    "value": is_text_or_binary,
-    "topic": is_text,
-    "defer": lambda type_: is_int64(type_) or is_int32(type_),
-}
-"""Each column that can be written, with the test that its Arrow type must pass. `value` must be there."""
 
 
 def bind_value(batch: pa.RecordBatch) -> pa.Array:
@@ -36,9 +27,7 @@ def bind_value(batch: pa.RecordBatch) -> pa.Array:
     Raises:
         OptionError: a column is unknown or of a type that cannot be written, or there is no ``value``.
     """
-    check_columns(batch.schema, COLUMN_TYPES)
-    if "value" not in batch.schema.names:
-        raise OptionError("there is no column value to write")
+    COLUMNS.check_written(batch.schema)
     return batch.column(batch.schema.get_field_index("value"))
 
 

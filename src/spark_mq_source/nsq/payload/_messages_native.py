@@ -23,13 +23,12 @@ from cython.cimports.libc.string import memcpy
 from spark_mq_source.core.columns import (
     MAX_COLUMN_BYTES,
     ConstantColumn,
-    check_columns,
     fixed_row_bytes,
     fixed_width_array,
     is_text,
     variable_width_array,
 )
-from spark_mq_source.nsq.payload._messages_python import COLUMN_TYPES, check_text, column_overflow, not_a_run
+from spark_mq_source.nsq.payload._messages_python import check_text, column_overflow, not_a_run
 
 _HEAD = cython.declare(cython.Py_ssize_t, 8)
 _MESSAGE_HEAD = cython.declare(cython.Py_ssize_t, 34)
@@ -227,7 +226,6 @@ class MessageColumns:
     attempts: cython.p_int
 
     def __init__(self, schema, *, topic, channel, nsqd):
-        check_columns(schema, COLUMN_TYPES)
         self.schema = schema
         self.constant = {
             name: ConstantColumn(text, schema.field(name).type)

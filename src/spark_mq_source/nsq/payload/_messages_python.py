@@ -15,7 +15,6 @@ What becomes of them, the same in both implementations:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -25,26 +24,11 @@ from spark_mq_source.core.columns import (
     MAX_COLUMN_BYTES,
     ConstantColumn,
     array_of,
-    check_columns,
     fixed_row_bytes,
-    is_int32,
     is_text,
-    is_text_or_binary,
-    is_timestamp_us,
 )
 from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
 from spark_mq_source.nsq.protocol.wire import HEAD_BYTES, MESSAGE, MESSAGE_HEAD_BYTES, MESSAGE_ID_BYTES, SIZE_BYTES
-
-COLUMN_TYPES: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
-    "value": is_text_or_binary,
-    "topic": is_text,
-    "channel": is_text,
-    "message_id": is_text_or_binary,
-    "timestamp": is_timestamp_us,
-    "attempts": is_int32,
-    "nsqd": is_text,
-}
-"""Each column that can be read, with the test that its Arrow type must pass."""
 
 _MESSAGE_HEAD: Final = Struct(">IIqH16s")
 _IDS: Final = re.compile(rb"(?s).{%d}" % MESSAGE_ID_BYTES)
@@ -122,7 +106,6 @@ class MessageColumns:
     """
 
     def __init__(self, schema: pa.Schema, *, topic: str, channel: str, nsqd: str) -> None:
-        check_columns(schema, COLUMN_TYPES)
         self.rows = 0
         self.nbytes = 0
         self._schema = schema

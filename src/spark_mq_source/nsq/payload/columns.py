@@ -1,30 +1,18 @@
-"""The columns of an NSQ message in a DataFrame, with the SQL types each can be read as."""
+"""The columns of an NSQ message in a DataFrame; `defer` is in milliseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Final
 
-COLUMNS: Final[Mapping[str, Sequence[str]]] = {
-    "value": ("binary", "string"),
-    "topic": ("string",),
-    "channel": ("string",),
-    "message_id": ("string", "binary"),
-    "timestamp": ("timestamp",),
-    "attempts": ("int",),
-    "nsqd": ("string",),
-}
-"""Column name to SQL types; the first is the one it has by default."""
+from spark_mq_source.core.columns import Column, ColumnTable
 
-DEFAULT_COLUMNS: Final[Sequence[str]] = ("value", "topic", "channel", "message_id", "timestamp", "attempts", "nsqd")
-"""What is read where the user names no columns, in order."""
-
-WRITE_COLUMNS: Final[Mapping[str, Sequence[str]]] = {
-    "value": ("binary", "string"),
-    "topic": ("string",),
-    "defer": ("bigint", "int"),
-}
-"""Column name to the SQL types it can be written from; ``defer`` is in milliseconds."""
-
-REQUIRED_WRITE_COLUMNS: Final[Sequence[str]] = ("value",)
-"""Those that a DataFrame must have to be written."""
+COLUMNS: Final = ColumnTable(
+    Column("value", ("binary", "string"), ("binary", "string"), required=True),
+    Column("topic", ("string",), ("string",)),
+    Column("channel", ("string",)),
+    Column("message_id", ("string", "binary")),
+    Column("timestamp", ("timestamp",)),
+    Column("attempts", ("int",)),
+    Column("nsqd", ("string",)),
+    Column("defer", written_from=("bigint", "int")),
+)

@@ -19,6 +19,7 @@ from spark_mq_source.core.columns import record_batch
 from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
 from spark_mq_source.core.implementation import Implementation, name_of_all
 from spark_mq_source.nsq.payload import _encode_python, _messages_python
+from spark_mq_source.nsq.payload.columns import COLUMNS
 from spark_mq_source.nsq.protocol.commands import ByteString, Messages
 
 _decoding: Final = Implementation(_messages_python)
@@ -90,6 +91,7 @@ class MessageDecoder:
         self._module = chosen.module
         self._schema = schema
         self._where = f"nsq topic {topic}, channel {channel}, nsqd {nsqd}"
+        COLUMNS.check_read(schema)
         self._columns = chosen.module.MessageColumns(schema, topic=topic, channel=channel, nsqd=nsqd)
 
     @property

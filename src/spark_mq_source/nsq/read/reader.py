@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from spark_mq_source.core.columns import (
     ConstantColumn,
-    check_columns,
     fixed_width_array,
     is_text,
     record_batch,
@@ -40,7 +39,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.nsq.client.client import NsqClient, Nsqd
 from spark_mq_source.nsq.options import AckMode, NsqOptions, OnMaxAttempts
-from spark_mq_source.nsq.payload._messages_python import COLUMN_TYPES
+from spark_mq_source.nsq.payload.columns import COLUMNS
 from spark_mq_source.nsq.payload.messages import MessageDecoder, message_ids
 from spark_mq_source.nsq.protocol.commands import Pub
 from spark_mq_source.nsq.protocol.wire import MESSAGE_ID_BYTES
@@ -109,7 +108,7 @@ def read_range(
         DataLossError: the write-ahead log was deleted.
         MQSourceError: nsqd refuses, or (but in a stream) cannot be reached or goes away.
     """
-    check_columns(schema, COLUMN_TYPES)
+    COLUMNS.check_read(schema)
     with closing(_read_range(options, task, schema, counters or Counters())) as batches:
         for batch in batches:
             # What came in one piece is decoded in one.

@@ -20,21 +20,17 @@ from __future__ import annotations
 
 import base64
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from spark_mq_source.core.columns import (
-    check_columns,
-    is_int32,
-    is_string_map,
-    is_text,
     is_text_or_binary,
-    is_timestamp_us,
 )
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.varint import encode_varint
+from spark_mq_source.pulsar.payload.columns import COLUMNS
 
 # Why `BatchPayload.append` stopped.
 TAKEN: Final = 0
@@ -57,23 +53,6 @@ _INT_MAX: Final = 0x7FFFFFFF
 _UINT32: Final = 0xFFFFFFFF
 _UINT64: Final = 1 << 64
 _MICROSECONDS_A_MS: Final = 1000
-
-
-def _is_binary(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(type_))
-
-
-COLUMN_TYPES: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
-    "value": is_text_or_binary,
-    "key": is_text_or_binary,
-    "topic": is_text,
-    "event_time": is_timestamp_us,
-    "properties": is_string_map,
-    "ordering_key": _is_binary,
-    "partition": is_int32,
-    "deliver_at": is_timestamp_us,
-}
-"""Each column that can be written, with the test that its Arrow type must pass. `value` must be there."""
 
 
 class Row(NamedTuple):
@@ -140,9 +119,9 @@ def bind_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     Raises:
         OptionError: see `RowSource`.
     """
-    check_columns(batch.schema, COLUMN_TYPES)
-    if "value" not in batch.schema.names:
-        raise OptionError(f"there is no column value to write; known are {', '.join(COLUMN_TYPES)}")
+    COLUMNS.check_written(batch.schema)
+    if not is_text_or_binary(batch.schema.field("value").type):
+        raise OptionError("column value: a struct becomes JSON before it comes here (valueFormat=json)")
     columns = zip(batch.schema.names, batch.columns, strict=True)
     return {name: column for name, column in columns if name not in {"topic", "partition"}}
 

@@ -21,7 +21,6 @@ from cython.cimports.libc.string import memcmp, memcpy, memset
 from spark_mq_source.core.columns import (
     MAX_COLUMN_BYTES,
     ConstantColumn,
-    check_columns,
     fixed_row_bytes,
     fixed_width_array,
     is_text,
@@ -32,7 +31,6 @@ from spark_mq_source.core.columns import (
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.pulsar.payload._messages_python import (
-    COLUMN_TYPES,
     checksum_mismatch,
     column_overflow,
     repeated_too_often,
@@ -477,7 +475,6 @@ class EntryColumns:
     error_column: object
 
     def __init__(self, schema, *, topic, partition, max_repeated_bytes, max_rows):
-        check_columns(schema, COLUMN_TYPES)
         names = schema.names
         self.schema = schema
         self.max_repeated_bytes = max_repeated_bytes

@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 import struct
 from binascii import a2b_base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
@@ -35,14 +35,8 @@ from spark_mq_source.core.columns import (
     MAX_COLUMN_BYTES,
     ConstantColumn,
     array_of,
-    check_columns,
     fixed_row_bytes,
-    is_int32,
-    is_int64,
-    is_string_map,
     is_text,
-    is_text_or_binary,
-    is_timestamp_us,
     map_array_of,
     struct_array,
 )
@@ -58,34 +52,6 @@ CHUNKED: Final = 4
 BATCH: Final = 8
 COMPRESSED: Final = 16
 
-
-def _is_message_id(type_: pa.DataType) -> bool:
-    fields = [(field.name, field.type) for field in type_] if pa.types.is_struct(type_) else []
-    return fields == [("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())]
-
-
-def _is_binary(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(type_))
-
-
-COLUMN_TYPES: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
-    "key": is_text_or_binary,
-    "value": is_text_or_binary,
-    "topic": is_text,
-    "partition": is_int32,
-    "message_id": _is_message_id,
-    "publish_time": is_timestamp_us,
-    "event_time": is_timestamp_us,
-    "properties": is_string_map,
-    "producer_name": is_text,
-    "sequence_id": is_int64,
-    "ordering_key": _is_binary,
-    "schema_version": _is_binary,
-    "replicated_from": is_text,
-    "broker_publish_time": is_timestamp_us,
-    "broker_index": is_int64,
-}
-"""Each column this decoder builds, with the test that its Arrow type must pass."""
 
 PROPERTY_BYTES: Final = 8
 """What one property adds to `nbytes` beside its text: its two offsets."""
@@ -160,7 +126,6 @@ class EntryColumns:
     def __init__(
         self, schema: pa.Schema, *, topic: str, partition: int, max_repeated_bytes: int, max_rows: int
     ) -> None:
-        check_columns(schema, COLUMN_TYPES)
         self._schema = schema
         self._max_rows = max_rows
         self._max_repeated_bytes = max_repeated_bytes

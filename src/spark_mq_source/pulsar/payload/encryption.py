@@ -6,49 +6,16 @@ added. Entries that are encrypted are rare and become one row each, so protobuf'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
-import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from spark_mq_source.core.columns import is_int32, is_int64, is_string_map, is_text
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.pulsar.protocol import _pb
-
-ENCRYPTION_CONTEXT: Final = "encryption_context"
 
 _COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 _MAGIC_BROKER_METADATA: Final = b"\x0e\x02"
 _MAGIC_CHECKSUM: Final = b"\x0e\x01"
-
-_KEY_FIELDS: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
-    "key": is_text,
-    "value": pa.types.is_binary,
-    "metadata": is_string_map,
-}
-_FIELDS: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
-    "keys": lambda type_: bool(pa.types.is_list(type_)) and _has_fields(type_.value_type, _KEY_FIELDS),
-    "param": pa.types.is_binary,
-    "algorithm": is_text,
-    "compression": is_text,
-    "uncompressed_size": is_int64,
-    "batch_size": is_int32,
-    "uuid": is_text,
-    "chunk_id": is_int32,
-    "num_chunks": is_int32,
-}
-
-
-def is_encryption_context(type_: pa.DataType) -> bool:
-    """Whether it is the type of the column, whatever the inner fields of its lists and maps are called."""
-    return _has_fields(type_, _FIELDS)
-
-
-def _has_fields(type_: pa.DataType, fields: Mapping[str, Callable[[pa.DataType], bool]]) -> bool:
-    if not pa.types.is_struct(type_) or [field.name for field in type_] != list(fields):
-        return False
-    return all(fields[field.name](field.type) for field in type_)
 
 
 def encryption_context_of(body: bytes | memoryview) -> tuple[dict[str, object], int]:

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import array_of, check_columns, record_batch
+from spark_mq_source.core.columns import array_of, record_batch
 from spark_mq_source.core.compression import compress, decompress
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import (
@@ -36,7 +36,8 @@ from spark_mq_source.core.implementation import Implementation, name_of_all
 from spark_mq_source.pulsar.payload import _encode_python, _messages_python
 from spark_mq_source.pulsar.payload._encode_python import ALONE, TAKEN, Row, row_of
 from spark_mq_source.pulsar.payload._messages_python import BATCH, CHUNKED, COMPRESSED, ENCRYPTED, MARKER
-from spark_mq_source.pulsar.payload.encryption import ENCRYPTION_CONTEXT, encryption_context_of, is_encryption_context
+from spark_mq_source.pulsar.payload.columns import COLUMNS, ENCRYPTION_CONTEXT
+from spark_mq_source.pulsar.payload.encryption import encryption_context_of
 from spark_mq_source.pulsar.protocol import _pb
 from spark_mq_source.pulsar.protocol.commands import Send
 from spark_mq_source.pulsar.protocol.wire import CHECKSUM_MAGIC
@@ -60,7 +61,6 @@ _REMEMBERED_MESSAGES: Final = 4096
 _LONGEST_REMEMBERED_UUID_BYTES: Final = 1024
 """So that remembering takes a few MiB at most. A uuid is the producer's name and a number."""
 
-COLUMN_TYPES: Final = {**_messages_python.COLUMN_TYPES, ENCRYPTION_CONTEXT: is_encryption_context}
 """Each column that can be read, with the test that its Arrow type must pass."""
 
 _decoding: Final = Implementation(_messages_python)
@@ -304,7 +304,7 @@ class EntryDecoder:
 
     Args:
         schema: exactly the columns asked for, in that order; what `take_batch` returns has this very schema. Types as
-            `COLUMN_TYPES` has them: ``key`` and ``value`` binary or string.
+            `columns` has them: ``key`` and ``value`` binary or string.
         topic: the column ``topic``.
         partition: the column ``partition``; -1 for a topic that is not partitioned.
         on_encrypted: ``fail``, or ``raw``: an encrypted entry becomes one row, whose value is the ciphertext as it
@@ -358,7 +358,7 @@ class EntryDecoder:
         chosen = _decoding if implementation is None else Implementation(_messages_python, implementation)
         chosen.warn_of_fallback()
         module = chosen.module
-        check_columns(schema, COLUMN_TYPES)
+        COLUMNS.check_read(schema)
         # A column may repeat a producer's name in every row; this is what bounds a batch made to explode by that.
         self._columns: _messages_python.EntryColumns = module.EntryColumns(
             pa.schema([field for field in schema if field.name != ENCRYPTION_CONTEXT]),

@@ -21,7 +21,6 @@ from cython.cimports.libc.string import memcmp, memcpy, memset
 from spark_mq_source.core.columns import (
     MAX_COLUMN_BYTES,
     ConstantColumn,
-    check_columns,
     fixed_row_bytes,
     fixed_width_array,
     is_text,
@@ -30,7 +29,6 @@ from spark_mq_source.core.columns import (
 )
 from spark_mq_source.tubemq.payload._messages_python import (
     ATTRIBUTE_BYTES,
-    COLUMN_TYPES,
     column_overflow,
     corrupt_message,
     unreadable_answer,
@@ -350,7 +348,6 @@ class MessageColumns:
     def __init__(self, schema, *, topic, broker_id, partition, filters, shift):
         at: cython.Py_ssize_t = 0
         text: bytes
-        check_columns(schema, COLUMN_TYPES)
         names = schema.names
         self.schema = schema
         self.shift = shift

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
@@ -33,34 +33,16 @@ from spark_mq_source.core.columns import (
     MAX_COLUMN_BYTES,
     ConstantColumn,
     array_of,
-    check_columns,
     fixed_row_bytes,
-    is_int32,
-    is_int64,
-    is_string_map,
     is_text,
-    is_text_or_binary,
-    is_timestamp_us,
     map_array_of,
 )
 from spark_mq_source.core.errors import CorruptMessageError, RemoteProtocolError, UnsupportedFeatureError
 from spark_mq_source.core.protobuf_fields import signed32, take_fields
+from spark_mq_source.tubemq.payload.columns import COLUMNS
 
 FAIL, SKIP, NULL = 0, 1, 2
 """What to do with a corrupt message, see `MessageColumns.append`."""
-
-COLUMN_TYPES: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
-    "value": is_text_or_binary,
-    "topic": is_text,
-    "broker_id": is_int32,
-    "partition": is_int32,
-    "message_id": is_int64,
-    "message_time": is_timestamp_us,
-    "message_type": is_text,
-    "attributes": is_string_map,
-    "fetch_offset": is_int64,
-}
-"""Each column this decoder builds, with the test that its Arrow type must pass."""
 
 ATTRIBUTE_BYTES: Final = 8
 """What one attribute adds to `nbytes` beside its text: its two offsets."""
@@ -128,7 +110,6 @@ class MessageColumns:
         filters: frozenset[bytes],
         shift: ZoneShift,
     ) -> None:
-        check_columns(schema, COLUMN_TYPES)
         self._schema = schema
         self._filters = filters
         self._shift = shift
@@ -141,7 +122,7 @@ class MessageColumns:
             name: ConstantColumn(value, schema.field(name).type) for name, value in constants if name in schema.names
         }
         self._names = [name for name in schema.names if name not in self._constant]
-        self._wants = {name: name in self._names for name in COLUMN_TYPES}
+        self._wants = {name: name in self._names for name in COLUMNS.readable}
         self._value_is_text = self._wants["value"] and is_text(schema.field("value").type)
         self._row_bytes = sum(fixed_row_bytes(schema.field(name).type) for name in self._names)
         self.corrupt_messages = 0

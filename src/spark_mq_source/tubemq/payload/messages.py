@@ -18,6 +18,7 @@ from spark_mq_source.core.columns import record_batch
 from spark_mq_source.core.implementation import Implementation, name_of_all
 from spark_mq_source.tubemq.payload import _encode_python, _messages_python
 from spark_mq_source.tubemq.payload._messages_python import FAIL, NULL, SKIP, ZoneShift
+from spark_mq_source.tubemq.payload.columns import COLUMNS
 
 _ON_CORRUPT: Final = {"fail": FAIL, "skip": SKIP, "null": NULL}
 
@@ -99,6 +100,7 @@ class MessageDecoder:
         chosen = _decoding if implementation is None else Implementation(_messages_python, implementation)
         chosen.warn_of_fallback()
         module = chosen.module
+        COLUMNS.check_read(schema)
         self._columns: _messages_python.MessageColumns = module.MessageColumns(
             schema,
             topic=topic,

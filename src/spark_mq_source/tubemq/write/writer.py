@@ -24,12 +24,10 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import check_columns, is_string_map, is_text, is_text_or_binary, is_timestamp_us
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     ConnectionLostError,
     MQSourceError,
-    OptionError,
     RequestTimeoutError,
     UnwritableRowError,
 )
@@ -38,6 +36,7 @@ from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import ClusterMeta, ProducerMember, TubeMQClient
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY
+from spark_mq_source.tubemq.payload.columns import COLUMNS
 from spark_mq_source.tubemq.protocol import commands
 from spark_mq_source.tubemq.protocol.commands import SUCCESS, Broker, BrokerPartition, SendMessage
 from spark_mq_source.tubemq.protocol.error_codes import (
@@ -67,13 +66,6 @@ _RESERVED: Final = ("$msgType$", "$msgTime$")
 _EPOCH: Final = datetime(1970, 1, 1)
 _MINUTE_US: Final = 60_000_000
 _MINUTES_KEPT: Final = 10_000
-_COLUMN_TYPES: Final[dict[str, Callable[[pa.DataType], bool]]] = {
-    "value": is_text_or_binary,
-    "topic": is_text,
-    "message_type": is_text,
-    "message_time": is_timestamp_us,
-    "attributes": is_string_map,
-}
 # These say that the broker, or the topic on it, cannot take a message now, though by their class they are not to be
 # asked again: another broker may take it (403: no such topic there, 423: it takes none, 500: see the broker's log).
 _ELSEWHERE: Final = frozenset({403, 423, 500})
@@ -138,10 +130,8 @@ class RowEncoder:
             OptionError: a column is unknown or of a type that cannot be written, or there is no ``value``.
             UnwritableRowError: a row cannot become a message.
         """
-        check_columns(batch.schema, _COLUMN_TYPES)
+        COLUMNS.check_written(batch.schema)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        if "value" not in columns:
-            raise OptionError("tubemq: there is no column value")
         values = columns["value"].cast(pa.binary()).to_pylist()
         rows = batch.num_rows
         topics = self._topics(columns.get("topic"), rows)

@@ -132,7 +132,7 @@ def test_rows_that_a_reader_could_not_tell_apart_or_a_broker_refuses(batch: pa.R
 
 
 def test_columns_that_cannot_be_written() -> None:
-    with pytest.raises(OptionError, match=r"column key is unknown \(known are value, topic, message_type"):
+    with pytest.raises(OptionError, match=r"column key is unknown \(known are value, topic, message_time"):
         encoded(rows(b"x", key=["k"]))
     with pytest.raises(OptionError, match="column value cannot be of type int64"):
         encoded(pa.record_batch({"value": [1]}))
