@@ -194,4 +194,17 @@ REGRESSIONS: Mapping[str, Plan] = {
             Fault("kill", args=("driver-1", 3)),
         ),
     ),
+    # The cursor of a reader that had received nothing was moved twice: by the broker, past what it does not deliver,
+    # and then by TTL, which was taken for the same.
+    "expired_behind_what_is_not_delivered": Plan(
+        "stream_removal",
+        seed=3000048746,
+        size=4,
+        faults=(
+            Fault("kill", args=("driver-1", 146)),
+            Fault("kill", args=("driver-1", 271)),
+            Fault("stop", at=1.703789657072257, args=("driver-0", 0.5)),
+            Fault("expire", at=1.851, args=(2, 0.75)),
+        ),
+    ),
 }

@@ -126,5 +126,5 @@ def test_every_problem_of_a_schema_is_told() -> None:
     assert str(caught.value) == (
         "column b is asked for twice; column a cannot be of type int32; column z is unknown (known are a, b)"
     )
-    with pytest.raises(OptionError, match="^there is no column a to write$"):
+    with pytest.raises(OptionError, match=r"^there is no column a to write$"):
         table.check_written(pa.schema([("b", pa.string())]))

@@ -191,7 +191,8 @@ class _RangeReader:
         self._distrusted: Position | None = None
         """The `done` at which something undecodable came once: a second time it is not the network's fault."""
         self._moved_at: Position | None = None
-        """The `done` at which the broker had moved the cursor once."""
+        """The `done` at which the broker had moved the cursor once, and how far."""
+        self._moved_to = EARLIEST
         self._stuck_at: Position | None = None
         """The `done` at the last failure; `_patience` is renewed whenever there was progress since."""
         self._patience = Deadline.after_ms(options.operation_timeout_ms)
@@ -349,15 +350,17 @@ class _RangeReader:
         """Raises if the cursor is past what was received: then a new subscription tells whether anything is gone.
 
         Before the first message the broker may have acknowledged by itself what it does not deliver. A cursor that
-        moves again, with nothing received in between, moved for that reason.
+        moves again, with nothing received in between and no farther, moved for that reason; farther, it may have been
+        moved by TTL.
         """
         if cursor <= received:
             return
         msg = f"{consumer.address}: the broker moved the cursor to {cursor}, past {received}"
         if self._moved_at != self._done:
-            self._moved_at = self._done
+            self._moved_at, self._moved_to = self._done, cursor
             raise _ResumeError(msg)
-        if received != consumer.opened.first:
+        if received != consumer.opened.first or cursor > self._moved_to:
+            self._moved_to = max(cursor, self._moved_to)
             raise ServiceNotReadyError(msg)
 
     def _find_first_chunk(self, consumer: Consumer, is_wanted: bool) -> None:
