@@ -249,7 +249,7 @@ def attempts_under_faults(broker: PulsarUnderTest, topic: str, proxy: FaultProxy
                             proxy.cut_now(abort=rng.random() < 0.5)
                 transaction = writer.finish()
         except MQSourceError as error:
-            assert "it is unknown whether" in str(error)  # noqa: PT017 - some attempts fail, which ones is chance
+            assert "this attempt is aborted, and Spark may run the task again" in str(error)  # noqa: PT017 - some attempts fail, which ones is chance
             continue
         assert transaction is not None
         commit_transactions(options(broker, topic), [transaction])
