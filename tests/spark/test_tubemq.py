@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUERY_TIMEOUT_S = 200.0
+ALL_READ_TIMEOUT_S = 120.0
 
 
 def run(spark: SparkSession, folder: Path, options: dict[str, str]) -> list[dict[str, Any]]:
@@ -67,12 +69,14 @@ def test_a_stream_goes_on_where_it_was(
 
 
 def until_all_is_read(spark: SparkSession, folder: Path, options: dict[str, str], rows: int) -> list[dict[str, Any]]:
-    """Runs a query until it has everything: a group's member reads what the master has given it by then."""
-    progress = []
-    for _ in range(5):
+    """Runs a query until it has everything: a group's member reads what the master has given it by then.
+
+    That takes as many of the master's rounds as it does; each run waits for one of them at most.
+    """
+    progress = run(spark, folder, options)
+    until = time.monotonic() + ALL_READ_TIMEOUT_S
+    while len(table(spark, folder)) < rows and time.monotonic() < until:
         progress += run(spark, folder, options)
-        if len(table(spark, folder)) >= rows:
-            break
     assert table(spark, folder) == list(range(rows))
     return progress
 
