@@ -76,7 +76,7 @@ def test_columns_and_options_are_checked_before_anything_is_written(
     df = spark.range(1).selectExpr("cast(id as string) as value", "id as event_time", "1 as valeu")
     sentence = refusal(df, pulsar, topic=topic)
     assert "column event_time is bigint, expected timestamp" in sentence
-    assert "column valeu is unknown (known: value, key, topic" in sentence
+    assert "column valeu is unknown (known: key, value, topic" in sentence
     assert "there is no column value to write" in refusal(df.selectExpr("value as key"), pulsar, topic=topic)
     assert "set the option topic, or write a column topic" in refusal(df.select("value"), pulsar)
     sentence = refusal(df.select("value"), pulsar, topic=topic, compresionType="LZ5")
