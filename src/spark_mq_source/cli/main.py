@@ -181,7 +181,7 @@ def _batches(format_: InspectFormat[Any, Any], options: object) -> Generator[pa.
 
 
 def _load(name: str) -> InspectFormat[Any, Any]:
-    from importlib import import_module  # noqa: PLC0415 - a format, and pyspark with it, is loaded when it is wanted
+    from importlib import import_module  # noqa: PLC0415 - a format is loaded when it is wanted
 
     if name not in FORMATS:
         raise OptionError(f"there is no format {name}; there are {', '.join(FORMATS)}")

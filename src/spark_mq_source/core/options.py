@@ -170,7 +170,6 @@ def duration_option(
     default_text: str | None = None,
     scope: Scope = READ | STREAM,
     least: str = "1ms",
-    most: str = "24 days",
     aliases: tuple[str, ...] = (),
     check: Callable[[Any], object] | None = None,
 ) -> Any:  # noqa: ANN401 - as `option`
@@ -181,12 +180,10 @@ def duration_option(
         default: as a user would write it: ``30s``; None where it is not set.
         default_text: see `option`; the default itself unless given.
         scope: see `option`.
-        least: the shortest that will do, as a user would write it.
-        most: the longest, in words where it is what an int32 holds.
+        least: the shortest that will do, as a user would write it; the longest is what an int32 holds.
         aliases: see `option`.
-        check: in place of `least` and `most`.
+        check: in place of these two.
     """
-    longest = INT32_MAX if most == "24 days" else parse_duration_ms(most)
     return option(
         doc,
         default=None if default is None else parse_duration_ms(default),
@@ -195,7 +192,7 @@ def duration_option(
         aliases=aliases,
         unit="_ms",
         parse=parse_duration_ms,
-        check=check or between(parse_duration_ms(least), longest, f"from {least} to {most}"),
+        check=check or between(parse_duration_ms(least), INT32_MAX, f"from {least} to 24 days"),
     )
 
 

@@ -35,6 +35,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.stopwatch import waiting
+from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.reading_groups import register_anywhere
 from spark_mq_source.tubemq.client.session import PartitionConsumer
@@ -211,19 +212,17 @@ class _Cursor:
             self._rest(seconds)
 
     def _prove_kept(self, position: int) -> None:
-        """Asks for the message at a position: the broker has removed nothing from there on.
+        """Asks what the broker has: it has removed nothing from a position on.
 
         Raises:
             ServiceNotReadyError: it has, and opening again tells what.
         """
-        consumer, response = register_anywhere(
-            self._client, self._options, self._consumer.partition, position, priority=WITH_MEMORY
-        )
-        with contextlib.suppress(BrokerError):
-            self._client.wait(consumer.unregister(commit=False), f"unregister of {self._consumer.partition}")
-        if response.curr_offset > position:
+        (bounds,) = fetch_bounds(
+            self._client, self._options, partitions_of([self._consumer.partition]), priority=WITH_MEMORY
+        ).values()
+        if bounds.first > position:
             raise ServiceNotReadyError(
-                f"{self._consumer.address}: its first message is at {response.curr_offset} now, behind {position}, "
+                f"{self._consumer.address}: its first message is at {bounds.first} now, behind {position}, "
                 f"from where on fetches found none"
             )
 
