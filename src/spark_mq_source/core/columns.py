@@ -11,14 +11,18 @@ Every array takes its type from the schema that Spark gave, children included: S
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.core.sql_types import matches
+
+AskedColumn = tuple[str, str, Callable[[str], bool]]
+"""A column of a schema, for `ColumnTable.problems`."""
 
 MAX_COLUMN_BYTES = 2**31 - 1
 """What one binary, string or map column of one batch may hold: Arrow's offsets in them are signed 32-bit numbers."""
@@ -44,6 +48,8 @@ class Column:
         written_from: SQL types it can be written from; none where it is only read.
         by_default: whether it is read where the user names no columns.
         required: whether rows to be written must have it.
+        note: what README.md adds for readers, in Markdown.
+        write_note: what README.md adds for writers, in Markdown.
     """
 
     name: str
@@ -51,6 +57,8 @@ class Column:
     written_from: Sequence[str] = ()
     by_default: bool = True
     required: bool = False
+    note: str = ""
+    write_note: str = ""
 
 
 class ColumnTable:
@@ -60,6 +68,7 @@ class ColumnTable:
         columns: all there are; those that are read in the order in which they are read.
 
     Attributes:
+        columns: the same.
         readable: column name to the SQL types it can be read as, the one it has by default first.
         default: the names read where the user names none, in order.
         writable: column name to the SQL types it can be written from.
@@ -73,10 +82,11 @@ class ColumnTable:
         >>> table.check_read(pa.schema([("n", pa.int64())]))
         Traceback (most recent call last):
         ...
-        spark_mq_source.core.errors.OptionError: column n cannot be of type int64
+        spark_mq_source.core.errors.OptionError: column n is int64, expected int
     """
 
     def __init__(self, *columns: Column) -> None:
+        self.columns = columns
         self.readable: Mapping[str, Sequence[str]] = {one.name: one.read_as for one in columns if one.read_as}
         self.default = tuple(one.name for one in columns if one.read_as and one.by_default)
         self.writable: Mapping[str, Sequence[str]] = {one.name: one.written_from for one in columns if one.written_from}
@@ -88,7 +98,7 @@ class ColumnTable:
         Raises:
             OptionError: naming every unknown column and every unusable type, and the columns known.
         """
-        _check_columns(schema, self.readable)
+        _refuse(self.problems(_asked(schema)))
 
     def check_written(self, schema: pa.Schema) -> None:
         """Refuses a schema with columns or types that cannot be written, or without one that must be there.
@@ -96,18 +106,34 @@ class ColumnTable:
         Raises:
             OptionError: naming every unknown, unusable and missing column, and the columns known.
         """
-        _check_columns(schema, self.writable, self.required)
+        _refuse(self.problems(_asked(schema), written=True))
+
+    def problems(self, asked: Sequence[AskedColumn], *, written: bool = False) -> list[str]:
+        """What is wrong with the columns of a schema.
+
+        Args:
+            asked: each column's name, its type as an error shows it, and whether that type is what Spark makes of a
+                SQL type.
+            written: whether rows are written; they are read otherwise.
+        """
+        known, required = (self.writable, self.required) if written else (self.readable, ())
+        problems = []
+        for name, type_, fits in asked:
+            types = known.get(name)
+            if types is None:
+                problems.append(f"column {name} is unknown (known: {', '.join(known)})")
+            elif not any(map(fits, types)):
+                problems.append(f"column {name} is {type_}, expected {' or '.join(types)}")
+        names = [name for name, _, _ in asked]
+        problems += [f"column {name} is named twice" for name in sorted({n for n in names if names.count(n) > 1})]
+        return problems + [f"there is no column {name} to write" for name in required if name not in names]
 
 
-def _check_columns(schema: pa.Schema, known: Mapping[str, Sequence[str]], required: Sequence[str] = ()) -> None:
-    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
-    problems = [f"column {name} is asked for twice" for name in twice]
-    for field in schema:
-        if field.name not in known:
-            problems.append(f"column {field.name} is unknown (known are {', '.join(known)})")
-        elif not any(matches(field.type, text) for text in known[field.name]):
-            problems.append(f"column {field.name} cannot be of type {field.type}")
-    problems += [f"there is no column {name} to write" for name in required if name not in schema.names]
+def _asked(schema: pa.Schema) -> list[AskedColumn]:
+    return [(field.name, str(field.type), partial(matches, field.type)) for field in schema]
+
+
+def _refuse(problems: Sequence[str]) -> None:
     if problems:
         raise OptionError("; ".join(problems))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
@@ -138,7 +138,7 @@ class MQDataSource(DataSource):
 
     def _write_options(self, schema: StructType) -> Any:  # noqa: ANN401 - the format's own
         options = self.format.parse_write_options(self.options, schema.names)
-        check_write_columns(self.format, schema)
+        check_columns(self.format, schema, written=True)
         return self.format.fit(options, arrow_schema(schema))
 
 
@@ -375,41 +375,19 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[Any]:
     return [message.report for message in messages if isinstance(message, MQCommit)]
 
 
-def check_write_columns(format_: WriteFormat[Any, Any], schema: StructType) -> None:
-    """Refuses columns that the format cannot write, or not from that type.
-
-    Raises:
-        OptionError: all problems in one sentence, with what there is.
-    """
-    problems = _column_problems(format_.columns.writable, schema)
-    missing = [name for name in format_.columns.required if name not in schema.names]
-    problems += [f"there is no column {name} to write" for name in missing]
-    if problems:
-        raise OptionError(f"format '{format_.name}': {'; '.join(problems)}")
-
-
-def check_columns(format_: BatchFormat[Any, Any], schema: StructType) -> None:
+def check_columns(format_: Format[Any, Any, Any], schema: StructType, *, written: bool = False) -> None:
     """Refuses columns that the format does not have, or not with that type.
 
     Raises:
         OptionError: all problems in one sentence, with what there is.
     """
-    problems = _column_problems(format_.columns.readable, schema)
+    types = ((field.name, field.dataType) for field in schema.fields)
+    asked = [
+        (name, type_.simpleString(), {type_.simpleString(), type_.typeName()}.__contains__) for name, type_ in types
+    ]
+    problems = format_.columns.problems(asked, written=written)
     if problems:
         raise OptionError(f"format '{format_.name}': {'; '.join(problems)}")
-
-
-def _column_problems(columns: Mapping[str, Sequence[str]], schema: StructType) -> list[str]:
-    problems = []
-    for field in schema.fields:
-        types = columns.get(field.name)
-        if types is None:
-            problems.append(f"column {field.name} is unknown (known: {', '.join(columns)})")
-        elif field.dataType.simpleString() not in types and field.dataType.typeName() not in types:
-            problems.append(f"column {field.name} is {field.dataType.simpleString()}, expected {' or '.join(types)}")
-    if len({field.name for field in schema.fields}) < len(schema.fields):
-        problems.append("a column is named twice")
-    return problems
 
 
 def _plain(value: object) -> object:

@@ -124,7 +124,7 @@ def test_every_problem_of_a_schema_is_told() -> None:
     with pytest.raises(OptionError) as caught:
         table.check_read(schema)
     assert str(caught.value) == (
-        "column b is asked for twice; column a cannot be of type int32; column z is unknown (known are a, b)"
+        "column a is int32, expected bigint; column z is unknown (known: a, b); column b is named twice"
     )
     with pytest.raises(OptionError, match=r"^there is no column a to write$"):
         table.check_written(pa.schema([("b", pa.string())]))

@@ -159,7 +159,7 @@ def test_check_columns_tells_all_problems_in_one_sentence() -> None:
         check_columns(PulsarFormat(), wanted)
     text = str(caught.value)
     assert text.startswith("format 'pulsar-native': column valeu is unknown (known: key, value, topic, ")
-    assert "; column value is int, expected binary or string; a column is named twice" in text
+    assert "; column value is int, expected binary or string; column topic is named twice" in text
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ from typing import Final
 from spark_mq_source.core.columns import Column, ColumnTable
 
 COLUMNS: Final = ColumnTable(
-    Column("value", ("binary", "string"), ("binary", "string"), required=True),
-    Column("topic", ("string",), ("string",)),
+    Column("value", ("binary", "string"), ("binary", "string"), required=True,
+           write_note="required; NSQ has neither NULL nor empty messages, so such a row is an error"),
+    Column("topic", ("string",), ("string",), write_note="wins over the option `topic`"),
     Column("channel", ("string",)),
     Column("message_id", ("string", "binary")),
-    Column("timestamp", ("timestamp",)),
-    Column("attempts", ("int",)),
-    Column("nsqd", ("string",)),
-    Column("defer", written_from=("bigint", "int")),
-)
+    Column("timestamp", ("timestamp",), note="when nsqd took the message"),
+    Column("attempts", ("int",), note="how often nsqd has delivered the message, this time included"),
+    Column("nsqd", ("string",), note="the address of the nsqd that delivered it"),
+    Column("defer", written_from=("bigint", "int"),
+           write_note="milliseconds until the message is delivered; NULL or 0 for at once"),
+)  # fmt: skip

@@ -115,5 +115,5 @@ def test_columns_that_cannot_be_written_are_refused(impl: str) -> None:
         open_rows(pa.record_batch({"value": pa.array([b"x"]), "key": pa.array([b"k"])}), impl)
     with pytest.raises(OptionError, match="no column value"):
         open_rows(pa.record_batch({"topic": pa.array(["t"])}), impl)
-    with pytest.raises(OptionError, match="column value cannot be of type int64"):
+    with pytest.raises(OptionError, match="column value is int64"):
         open_rows(batch([1], pa.int64()), impl)

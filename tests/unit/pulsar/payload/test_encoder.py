@@ -318,7 +318,7 @@ def test_a_message_larger_than_the_broker_takes(impl: str, batching: bool) -> No
 def test_columns_that_cannot_be_written(impl: str) -> None:
     with pytest.raises(OptionError, match="no column value"):
         open_rows(pa.record_batch({"key": ["a"]}), impl)
-    with pytest.raises(OptionError, match=r"column valeu is unknown.*column event_time cannot be of type int64"):
+    with pytest.raises(OptionError, match=r"column valeu is unknown.*column event_time is int64"):
         open_rows(pa.record_batch({"valeu": ["a"], "event_time": [1]}), impl)
 
 

@@ -568,7 +568,7 @@ def test_an_encryption_context_that_is_not_text_is_corrupt(impl: str) -> None:
 
 
 def test_an_encryption_context_of_another_type_is_refused(impl: str) -> None:
-    with pytest.raises(OptionError, match="column encryption_context cannot be of type struct"):
+    with pytest.raises(OptionError, match="column encryption_context is struct"):
         decoder(impl, pa.schema([("encryption_context", pa.struct(list(CONTEXT)[1:]))]))
 
 
@@ -1059,11 +1059,11 @@ def test_no_column_at_all(impl: str) -> None:
 
 def test_columns_that_cannot_be_built_are_refused(impl: str) -> None:
     for name, type_ in [("value", pa.large_binary()), ("partition", pa.int64()), ("publish_time", pa.timestamp("ms"))]:
-        with pytest.raises(OptionError, match=f"column {name} cannot be of type"):
+        with pytest.raises(OptionError, match=f"column {name} is "):
             decoder(impl, pa.schema([(name, type_)]))
-    with pytest.raises(OptionError, match=r"column colour is unknown \(known are key, value"):
+    with pytest.raises(OptionError, match=r"column colour is unknown \(known: key, value"):
         decoder(impl, pa.schema([("colour", pa.binary())]))
-    with pytest.raises(OptionError, match="column message_id cannot be of type struct"):
+    with pytest.raises(OptionError, match="column message_id is struct"):
         decoder(impl, pa.schema([("message_id", pa.struct([("ledger_id", pa.int64())]))]))
 
 
