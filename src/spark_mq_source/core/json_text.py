@@ -1,4 +1,4 @@
-"""JSON as users write it into options: strict, and with every mistake in one sentence."""
+"""Strict parsing of JSON in options; errors are sentences for the user."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 
 
 def load_json_object(text: str) -> dict[str, object]:
-    """A JSON object, in which no name may be there twice.
+    """Parses a JSON object; duplicate keys are an error.
 
     Raises:
-        ValueError: anything else; the message says what is wrong.
+        ValueError: not a JSON object without duplicate keys; the message says why.
 
     Example:
         >>> load_json_object('{"a": 1}')
@@ -17,25 +17,25 @@ def load_json_object(text: str) -> dict[str, object]:
         >>> load_json_object('{"a": 1, "a": 2}')
         Traceback (most recent call last):
         ...
-        spark_mq_source.core.json_text.JsonMistake: "a" is there twice
+        spark_mq_source.core.json_text.JsonMistake: duplicate key "a"
     """
     try:
         document = json.loads(text, object_pairs_hook=_unique)
     except JsonMistake:
         raise
     except RecursionError:
-        raise ValueError("JSON that is nested too deep") from None
+        raise ValueError("JSON is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from None
-    except ValueError:  # Python's bound on the digits of a number
-        raise ValueError("not JSON: a number with too many digits") from None
+    except ValueError:  # Python's limit on the digits of a number
+        raise ValueError("not JSON: number has too many digits") from None
     if not isinstance(document, dict):
         raise ValueError("expected a JSON object")  # noqa: TRY004 - all of a user's mistakes are ValueErrors
     return document
 
 
-class JsonMistake(ValueError):  # noqa: N818 - users see it as part of a sentence only
-    """A mistake found while the JSON was decoded, already in words for the user."""
+class JsonMistake(ValueError):  # noqa: N818 - users see it only as part of a sentence
+    """A mistake found while decoding; its text is for the user."""
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -43,5 +43,5 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(named) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise JsonMistake(f'"{twice}" is there twice')
+        raise JsonMistake(f'duplicate key "{twice}"')
     return named

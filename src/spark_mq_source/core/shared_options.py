@@ -1,4 +1,4 @@
-"""Options that mean the same in every format, declared once: how a connection is secured, how large a batch is."""
+"""Options with the same meaning in every format, declared once: TLS, corrupt messages, batch sizes."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ class OnCorrupt(enum.StrEnum):
 
 
 class TlsOptions(Protocol):
-    """The options of which `net.transport.TlsSettings` are made."""
+    """The options that make up `net.transport.TlsSettings`."""
 
     @property
     def trust_certs(self) -> str | None:
-        """PEM file of the authorities to trust."""
+        """PEM file of the certificate authorities to trust."""
 
     @property
     def client_cert(self) -> str | None:
-        """PEM file of the certificate to show."""
+        """PEM file of the client certificate."""
 
     @property
     def client_key(self) -> str | None:
-        """PEM file of its key."""
+        """PEM file of the client certificate's private key."""
 
     @property
     def tls_verify_hostname(self) -> bool:
-        """Whether a certificate must be for the host."""
+        """Whether a server's certificate must match its host name."""
 
 
 def trust_certs_option(*aliases: str) -> Any:  # noqa: ANN401 - as `option`
-    """The authorities to trust."""
+    """Option `trustCerts`."""
     return option(
-        "PEM file of the authorities to trust, on every machine that reads or writes.",
+        "PEM file of the certificate authorities to trust, on every machine that reads or writes.",
         default=None,
         default_text="the system's",
         scope=EVERYWHERE,
@@ -50,15 +50,15 @@ def trust_certs_option(*aliases: str) -> Any:  # noqa: ANN401 - as `option`
 
 
 def client_cert_option(shown_to: str, *aliases: str) -> Any:  # noqa: ANN401 - as `option`
-    """The certificate to show, and to whom."""
-    doc = f"PEM file of the certificate to show to {shown_to} (mTLS)."
+    """Option `clientCert`; `shown_to` names the servers that get the certificate."""
+    doc = f"PEM file of the client certificate for {shown_to} (mTLS)."
     return option(doc, default=None, scope=EVERYWHERE, aliases=aliases)
 
 
 def client_key_option(*aliases: str) -> Any:  # noqa: ANN401 - as `option`
-    """Its key."""
+    """Option `clientKey`."""
     return option(
-        "PEM file of that certificate's private key.",
+        "PEM file of the client certificate's private key.",
         default=None,
         default_text="in `clientCert`",
         scope=EVERYWHERE,
@@ -67,26 +67,25 @@ def client_key_option(*aliases: str) -> Any:  # noqa: ANN401 - as `option`
 
 
 def verify_hostname_option(whose: str, *aliases: str) -> Any:  # noqa: ANN401 - as `option`
-    """Whether the certificate of a server must be for its host."""
-    doc = (
-        f"Whether {whose} certificate must be for the host name connected to. The certificate itself is always checked."
-    )
+    """Option `tlsVerifyHostname`; `whose` is the possessive of the servers."""
+    doc = f"Whether {whose} certificate must match the host name. The certificate itself is always verified."
     return option(doc, default=True, scope=EVERYWHERE, aliases=aliases)
 
 
 def on_corrupt_option() -> Any:  # noqa: ANN401 - as `option`
-    """What becomes of a corrupt message."""
+    """Option `onCorrupt`."""
     return option(
-        "A message that cannot be decoded: `fail`, `skip` it, or `null` for a row without value; both are logged.",
+        "A message that cannot be decoded: `fail`, `skip`, or `null` for a row with a NULL value; the last two are "
+        "logged.",
         default=OnCorrupt.FAIL,
     )
 
 
 def max_batch_rows_option() -> Any:  # noqa: ANN401 - as `option`
-    """The most rows of a batch; the default is what `make bench` found to be best."""
-    return option("Most rows of one Arrow batch.", default=100_000, check=between(1, INT32_MAX))
+    """Option `maxBatchRows`; `make bench` found its default to be best."""
+    return option("Maximum number of rows in an Arrow batch.", default=100_000, check=between(1, INT32_MAX))
 
 
 def max_batch_bytes_option() -> Any:  # noqa: ANN401 - as `option`
-    """The most bytes of a batch; the default is what `make bench` found to be best."""
-    return size_option("An Arrow batch is handed over when it holds this much.", "2m", most="1g")
+    """Option `maxBatchBytes`; `make bench` found its default to be best."""
+    return size_option("Bytes at which an Arrow batch is passed to Spark.", "2m", most="1g")

@@ -1,4 +1,4 @@
-"""`nsq`, as Spark and the command line see it."""
+"""`nsq`: the interface for Spark and the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
-    """NSQ, as `core.ports.Format` wants it: the door to everything in this folder."""
+    """NSQ: a `core.ports.Format`, the only interface for `spark` and `cli`."""
 
     name = "nsq"
     columns = COLUMNS
@@ -34,7 +34,7 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
     count_lag = staticmethod(count_lag)
 
     def parse_look_options(self, options: Mapping[str, str]) -> NsqOptions:
-        """What is read is put back, and a read that was given no end has one."""
+        """The options of a read that requeues its messages, and by default ends after 2 s without a message."""
         ends = {"maxrows", "maxseconds", "idletimeout"}
         given = dict(options) | {"ackmode": "requeue"} | ({} if ends & options.keys() else {"idletimeout": "2s"})
         return NsqOptions.from_spark(given, READ)
@@ -56,7 +56,7 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
         """See `read_range`.
 
         Raises:
-            DataLossError: an earlier attempt may have finished messages whose rows nobody has.
+            DataLossError: an earlier attempt may have finished messages whose rows are lost.
         """
         _check_attempt(options, task, tries)
         return read_range(options, task, schema, counters)
@@ -81,11 +81,11 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
 
 
 def _check_attempt(options: NsqOptions, task: NsqRange, tries: int) -> None:
-    """Refuses to do a drain over: messages are finished when Spark has their rows, which it drops with the task."""
+    """Refuses to repeat a drain: messages are finished when Spark has their rows, which a failed task loses."""
     if task.folder or options.ack_mode is AckMode.REQUEUE or not tries:
         return
     raise DataLossError(
         f"nsq topic {options.topic}, channel {options.channel}, nsqd {task.nsqd.name}: attempt {tries + 1} at a read "
-        f"without walDir: an earlier attempt may have finished messages, and their rows are lost with it; see why it "
-        f"failed, and set walDir and runId, with which a task can be done over"
+        "without walDir: an earlier attempt may have finished messages whose rows are lost; see why it failed, "
+        "and set walDir and runId to make tasks repeatable"
     )

@@ -1,4 +1,4 @@
-"""A look at NSQ as the connector sees it, without Spark: what `spark-mq` shows of it."""
+"""Inspects NSQ without Spark, for `spark-mq`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from spark_mq_source.nsq.read.planner import find_nsqds, nobody_has_it
 
 
 class NsqInspector:
-    """See `core.ports.Inspector`. Receives nothing; its connections subscribe to nothing.
+    """See `core.ports.Inspector`. Its connections do not subscribe, so no message is received.
 
     Args:
-        options: as a read has them.
+        options: options of a read.
 
     Example:
         ::
@@ -32,10 +32,10 @@ class NsqInspector:
         self._client = NsqClient(options)
 
     def close(self) -> None:
-        """Nothing stays open from one question to the next."""
+        """Does nothing: no connection stays open between calls."""
 
     def topics(self) -> Iterator[Mapping[str, object]]:
-        """The topic, how many nsqd have it, and the channels that nsqlookupd knows.
+        """The topic, its number of nsqd, and the channels known to nsqlookupd.
 
         Raises:
             MQSourceError: no nsqlookupd answers.
@@ -44,7 +44,7 @@ class NsqInspector:
         yield {"topic": self._topic, "nsqds": len(found.nsqds), "channels": sorted(found.channels)}
 
     def partitions(self) -> Iterator[Mapping[str, object]]:
-        """The nsqd that have the topic.
+        """The nsqd of the topic.
 
         Raises:
             MQSourceError: no nsqlookupd answers.
@@ -53,7 +53,7 @@ class NsqInspector:
             yield {"topic": self._topic, "nsqd": nsqd.name, "http": nsqd.http_url}
 
     def offsets(self) -> Iterator[Mapping[str, object]]:
-        """What waits in the channel on each nsqd: NSQ has no positions. NULL where an nsqd does not say.
+        """The messages in the channel on each nsqd, since NSQ has no positions; NULL if an nsqd does not report them.
 
         Raises:
             MQSourceError: no nsqlookupd answers.
@@ -72,20 +72,20 @@ class NsqInspector:
             }
 
     def lag(self, checkpoint: Mapping[str, object] | None) -> Iterator[Mapping[str, object]]:
-        """The same: what waits in a channel is what its readers are behind.
+        """The same as `offsets`: the messages waiting in a channel are the lag of its consumers.
 
         Raises:
-            OptionError: a checkpoint is given, which says nothing of it.
+            OptionError: a checkpoint is given, which contains no lag.
             MQSourceError: no nsqlookupd answers.
         """
         if checkpoint is not None:
             raise OptionError(
-                "nsq: a checkpoint says nothing of the lag: leave it out, and see what waits in the channel"
+                "nsq: a checkpoint contains no lag: remove --checkpoint to see the messages waiting in the channel"
             )
         return self.offsets()
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """What has to work for a read, in order; each says what it found, or raises what is wrong."""
+        """The checks for a read, in order; each returns its finding, or raises an error."""
         yield "find the nsqd of the topic", self._find_nsqds
         for nsqd in self._nsqds():
             yield f"connect to {nsqd.name} and sign in", partial(self._connect, nsqd)
@@ -110,4 +110,4 @@ class NsqInspector:
 
     def _find_channel(self) -> str:
         find_nsqds(self._client, self._options)
-        return f"{self._options.channel} is there"
+        return f"{self._options.channel} exists"

@@ -1,4 +1,4 @@
-"""A position of NSQ: the number of a batch, because the broker has none."""
+"""Offsets of NSQ: the number of a batch in the write-ahead log, because NSQ has no positions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from spark_mq_source.core.counters import Lag
 
 @dataclass(frozen=True, slots=True, order=True)
 class BatchOffset:
-    """Everything up to a batch of one query's write-ahead folder.
+    """All batches of one query's write-ahead log up to this one.
 
     Attributes:
-        wal: the folder's name in `walDir`; each checkpoint has one of its own.
+        wal: the log's folder in `walDir`; each checkpoint has its own.
         batch: the batch's number; 0 before the first.
     """
 
@@ -25,7 +25,7 @@ class BatchOffset:
         """The inverse of `to_json`.
 
         Raises:
-            ValueError: anything else.
+            ValueError: not such a document.
 
         Example:
             >>> BatchOffset.from_json({"version": 1, "batch": 7, "wal": "8f0e"})
@@ -33,9 +33,9 @@ class BatchOffset:
         """
         version, batch, wal = (document.get(name) for name in ("version", "batch", "wal"))
         if version != 1:
-            raise ValueError(f"offsets of version {version!r}, and this release knows version 1 only")
+            raise ValueError(f"offsets of version {version!r}, but this release supports only version 1")
         if type(batch) is not int or batch < 0 or not isinstance(wal, str) or not wal.isalnum():
-            raise ValueError(f"expected a batch and the name of its wal, not {dict(document)!r}")
+            raise ValueError(f"expected a batch number and a wal name, not {dict(document)!r}")
         return cls(wal, batch)
 
     def to_json(self) -> dict[str, object]:
@@ -49,20 +49,20 @@ class BatchOffset:
 
     @property
     def folder(self) -> str:
-        """Where the batch is in `walDir`."""
+        """The batch's folder, relative to `walDir`."""
         return f"{self.wal}/{self.batch}"
 
 
 def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
-    """How many messages wait behind a batch; nothing where an nsqd does not say.
+    """The number of messages waiting after a batch; empty if an nsqd did not report it.
 
     Args:
         read: the batch.
-        newest: what was known when it was planned: that, and how many messages waited, its own among them.
-        rows: how many it has read.
+        newest: the batch as planned, with the number of messages waiting then, including its own.
+        rows: the rows of the batch.
 
     Raises:
-        ValueError: these are not documents of this form.
+        ValueError: not documents of this form.
 
     Example:
         >>> at = BatchOffset("8f0e", 7).to_json()
@@ -70,7 +70,7 @@ def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
         flights 600 messages
     """
     if not isinstance(read, Mapping) or not isinstance(newest, Mapping):
-        raise ValueError("offsets are JSON objects")  # noqa: TRY004 - as of every other document that is none
+        raise ValueError("offsets are JSON objects")  # noqa: TRY004 - as for every other invalid document
     BatchOffset.from_json(read)
     BatchOffset.from_json(newest)
     topic, waiting = newest.get("topic"), newest.get("waiting")

@@ -1,4 +1,4 @@
-"""The options of `nsq`; what means the same as an option of the other formats has the same name."""
+"""The options of `nsq`. An option with the same meaning in another format has the same name."""
 
 # ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
 from __future__ import annotations
@@ -45,7 +45,7 @@ DEFAULT_LOOKUPD_HTTP_PORT: Final = 4161
 
 
 class Compression(enum.StrEnum):
-    """How the bytes of a connection are compressed, both ways."""
+    """Compression of a connection, in both directions."""
 
     NONE = "none"
     DEFLATE = "deflate"
@@ -67,7 +67,7 @@ class OnMaxAttempts(enum.StrEnum):
 
 
 def parse_address(text: str, default_port: int) -> tuple[str, int]:
-    """A host and a port of ``host``, ``host:port`` or ``[v6]:port``.
+    """Parses ``host``, ``host:port`` or ``[v6]:port`` into host and port.
 
     Raises:
         ValueError: not an address; the message says why.
@@ -78,7 +78,7 @@ def parse_address(text: str, default_port: int) -> tuple[str, int]:
     """
     if "://" in text or "/" in text or "@" in text or re.search(r"\s", text):
         raise ValueError(f"{text!r}: expected host:port")
-    # a bare IPv6 address has several colons and no brackets: its port would be guesswork
+    # Without brackets, the port of an IPv6 address is ambiguous.
     if text.count(":") > 1 and not text.startswith("["):
         raise ValueError(f"{text!r}: put an IPv6 address in brackets: [::1]:{default_port}")
     try:
@@ -104,7 +104,7 @@ def _parse_lookupds(text: str) -> tuple[str, ...]:
 
 
 def _parse_http(text: str, default_port: int) -> str:
-    """The base URL, without a slash at its end, of a URL or of a bare ``host:port`` as NSQ's own tools take it."""
+    """The base URL, without a trailing slash, of a URL or of a bare ``host:port`` as in NSQ's own tools."""
     scheme, found, rest = text.partition("://")
     if not found:
         scheme, rest = "http", text
@@ -148,176 +148,181 @@ class NsqOptions(Options):
 
     format_name: ClassVar[str] = "nsq"
 
-    # -- where and who
+    # -- connection and authentication
     nsqlookupd_http_addresses: tuple[str, ...] = option(
-        "Addresses of nsqlookupd, with commas between them: `host1:4161,host2:4161`, or `https://`. All are asked, and "
-        "what any of them knows is read. This or `nsqdTcpAddresses` is required.",
+        "Comma-separated addresses of nsqlookupd: `host1:4161,host2:4161`, or `https://`. All are queried, and their "
+        "answers are merged. Either this or `nsqdTcpAddresses` is required.",
         default=(),
         scope=EVERYWHERE,
         parse=_parse_lookupds,
     )
     nsqd_tcp_addresses: tuple[tuple[str, int], ...] = option(
-        "Addresses of nsqd: `host1:4150,host2:4150`; the port may be left out where it is 4150.",
+        "Comma-separated addresses of nsqd: `host1:4150,host2:4150`. Default port: 4150.",
         default=(),
         scope=EVERYWHERE,
         parse=_parse_nsqds,
     )
     nsqd_http_addresses: tuple[str, ...] = option(
-        "HTTP addresses of the same nsqd, in the same order. Used to plan by what waits where, and to learn the sizes "
-        "that nsqd takes; where none answers it goes without.",
+        "HTTP addresses of the same nsqd, in the same order. Used to plan by the messages waiting on each nsqd, and to "
+        "get nsqd's size limits; optional.",
         default=(),
-        default_text="the TCP port + 1, where that is its",
+        default_text="TCP port + 1, if it is the same nsqd",
         scope=EVERYWHERE,
         parse=_parse_nsqds_http,
     )
     host_map: tuple[tuple[str, str], ...] = option(
-        "Where nsqd are reached that announce an address unknown here: `nsqd-1=10.0.0.5`, or with ports on both sides "
-        "`nsqd-1:4150=localhost:14150`, with commas between them.",
+        "Replacements for announced nsqd addresses that are unreachable: `nsqd-1=10.0.0.5`, or with ports on both "
+        "sides `nsqd-1:4150=localhost:14150`; comma-separated.",
         default=(),
         scope=EVERYWHERE,
         parse=_parse_host_map,
     )
     auth_secret: str | None = option("The secret for AUTH.", default=None, scope=EVERYWHERE, secret=True)
     lookupd_authorization: bool = option(
-        "Whether nsqlookupd is sent `authSecret` too, as a Bearer token: for one behind a proxy that wants it, which "
-        "should be `https://`.",
+        "Whether to send `authSecret` to nsqlookupd as a Bearer token, for an nsqlookupd behind a proxy that requires "
+        "it; use `https://` then.",
         default=False,
         scope=EVERYWHERE,
     )
     tls: bool = option(
-        "Whether connections are upgraded to TLS; an nsqd that has none is an error.", default=False, scope=EVERYWHERE
+        "Whether to upgrade connections to TLS; an nsqd without TLS is an error.", default=False, scope=EVERYWHERE
     )
     trust_certs: str | None = trust_certs_option()
     client_cert: str | None = client_cert_option("nsqd")
     client_key: str | None = client_key_option()
     tls_verify_hostname: bool = verify_hostname_option("nsqd's")
     compression: Compression = option(
-        "How the bytes on the way are compressed: `none`, `deflate` or `snappy`. An nsqd that does not offer it is "
-        "talked to without, and the log says so.",
+        "Compression of connections: `none`, `deflate` or `snappy`. If an nsqd does not offer it, the connection stays "
+        "uncompressed and a warning is logged.",
         default=Compression.NONE,
         scope=EVERYWHERE,
     )
     deflate_level: int = option(
-        "Effort of `deflate`; nsqd lowers it to its `-max-deflate-level`.",
+        "Compression level of `deflate`; nsqd limits it to its `-max-deflate-level`.",
         default=6,
         scope=EVERYWHERE,
         check=between(1, 9),
     )
 
-    # -- what
+    # -- topic and range
     topic: str | None = option(
-        "The topic. A write has it where the rows do not say their topic.",
+        "The topic. Required for writing unless every row has a `topic`.",
         default=None,
         default_text="required to read",
         scope=EVERYWHERE,
         parse=_parse_topic,
     )
     channel: str | None = option(
-        "The channel: each channel of a topic gets every message once, and the queries on one channel share them.",
+        "The channel. Each channel of a topic gets every message once; queries on the same channel share its messages.",
         default=None,
         default_text="required",
         parse=_parse_topic,
     )
     create_channel: bool = option(
-        "Whether a channel that does not exist is created, and a stream waits for a topic that does not exist; else "
-        "either is an error when the query starts. The first channel of a topic gets what waits in the topic, any "
-        "other only what is published from then on.",
+        "Whether a missing channel is created, and whether a stream waits for a missing topic; otherwise either is an "
+        "error when the query starts. The first channel of a topic gets the messages waiting in the topic, later "
+        "channels only messages published from then on.",
         default=False,
     )
     wal_dir: str | None = option(
-        "A folder that the driver and every executor reach, where a batch is kept until Spark has it: an absolute path "
-        "(of one machine, or mounted on all), or `s3://`, `gs://`, `abfss://` (`pip install 'spark-mq-source[s3]'`; "
-        "credentials come from the environment). NSQ forgets a message once it is finished, so this is what makes a "
-        "replay possible. Required in a stream.",
+        "Folder for the write-ahead log, accessible to the driver and every executor: an absolute path (on one "
+        "machine, or mounted on all), or `s3://`, `gs://`, `abfss://` (`pip install 'spark-mq-source[s3]'`; "
+        "credentials come from the environment). NSQ deletes finished messages, so batches are replayed from here. "
+        "Required for a stream.",
         default=None,
     )
     run_id: str | None = option(
-        "With `walDir`: the name of this read. The same name again gives the same rows again, whatever came meanwhile.",
+        "With `walDir`: identifies this read. Reading again with the same id returns the same rows, regardless of "
+        "newer messages.",
         default=None,
         scope=READ,
         parse=_parse_topic,
     )
     ack_mode: AckMode = option(
-        "`fin` takes the messages out of the channel; `requeue` puts them back, which counts as an attempt, and reads "
-        "no more messages on each connection than may be in flight there (nsqd's `-max-rdy-count`, 2,500).",
+        "`fin` removes the messages from the channel. `requeue` puts them back, which counts as an attempt, and limits "
+        "the read to the in-flight messages of each connection (nsqd's `-max-rdy-count`, 2,500).",
         default=AckMode.FIN,
         scope=READ,
     )
-    max_rows: int | None = option("The read ends with so many messages.", default=None, scope=READ, check=at_least(1))
-    max_seconds: int | None = option("The read ends after so long.", default=None, scope=READ, check=at_least(1))
+    max_rows: int | None = option(
+        "The read ends after this many messages.", default=None, scope=READ, check=at_least(1)
+    )
+    max_seconds: int | None = option(
+        "The read ends after this many seconds.", default=None, scope=READ, check=at_least(1)
+    )
     idle_timeout_ms: int | None = duration_option(
-        "The read, or a trigger, ends when no message has come for so long: `2s`, `500ms`, or milliseconds. A read has "
+        "The read, or a trigger, ends after this time without a message: `2s`, `500ms`, or milliseconds. A read needs "
         "at least one of `maxRows`, `maxSeconds`, `idleTimeout`.",
         None,
         default_text="`500ms` in a stream",
     )
     max_rows_per_trigger: int | None = option(
-        "Most messages of one trigger, shared out over the tasks.",
+        "Maximum number of messages per trigger, distributed over the tasks.",
         default=None,
-        default_text="what is in flight at once",
+        default_text="the in-flight messages of all connections",
         scope=STREAM,
         check=at_least(1),
     )
     max_attempts: int = option(
-        "What becomes of a message that was delivered more often than this, `onMaxAttempts` says; with 0 it is "
-        "delivered for ever. Nothing is ever discarded.",
+        "Maximum delivery attempts of a message, after which `onMaxAttempts` applies; 0 for no limit. Messages are "
+        "never discarded.",
         default=0,
         check=between(0, 65535),
     )
     on_max_attempts: OnMaxAttempts = option(
-        "`fail` stops the query; `deadLetterTopic` publishes the message to `deadLetterTopic` and goes on.",
+        "`fail` stops the query; `deadLetterTopic` publishes the message to the topic `deadLetterTopic` and continues.",
         default=OnMaxAttempts.FAIL,
     )
     dead_letter_topic: str | None = option(
-        "The topic for messages with too many attempts, on the nsqd that they come from.",
+        "Topic for messages with too many attempts, on the nsqd they came from.",
         default=None,
         parse=_parse_topic,
     )
 
-    # -- how
+    # -- reading
     connections_per_nsqd: int = option(
-        "Tasks for each nsqd, with a connection each. **Above 1, a message that nsqd delivers again may be in two "
-        "tasks of one batch:** a task recognises the messages of earlier batches and its own, not those of others.",
+        "Number of tasks per nsqd, with one connection each. **Above 1, a redelivered message may be in two tasks of "
+        "one batch:** a task recognises duplicates of earlier batches and its own messages, not those of other tasks.",
         default=1,
         check=between(1, 1000),
     )
     max_in_flight: int | None = option(
-        "Messages that an nsqd may send ahead of our acknowledgements, on each connection (RDY).",
+        "Maximum number of unacknowledged messages per connection (RDY).",
         default=None,
         default_text="nsqd's `-max-rdy-count`",
         check=at_least(1),
     )
     msg_timeout_ms: int | None = duration_option(
-        "How long nsqd waits for an acknowledgement before it delivers a message again.",
+        "Time without an acknowledgement after which nsqd redelivers a message.",
         None,
         default_text="nsqd's `-msg-timeout`",
         check=between(1000, INT32_MAX, "from 1s to nsqd's -max-msg-timeout"),
     )
     sample_rate: int = option(
-        "Percentage of the messages to be delivered. **The others are lost for this channel**, and 0 means all.",
+        "Percentage of the messages to deliver; 0 for all. **The other messages are lost for this channel.**",
         default=0,
         check=between(0, 99),
     )
     client_id: str | None = option(
-        "What nsqd's statistics and nsqadmin show of us.",
+        "Client id shown in nsqd's statistics and nsqadmin.",
         default=None,
-        default_text="the host's name",
+        default_text="the host name",
         scope=EVERYWHERE,
     )
     topology_region: str | None = option(
-        "The region we are in; an nsqd built to prefer consumers near it compares it with its own.",
+        "Region of this client, for an nsqd built to prefer consumers of its own region.",
         default=None,
         scope=EVERYWHERE,
     )
-    topology_zone: str | None = option("The same of the zone.", default=None, scope=EVERYWHERE)
+    topology_zone: str | None = option("Topology zone; see `topologyRegion`.", default=None, scope=EVERYWHERE)
     heartbeat_interval_ms: int = duration_option(
-        "How often nsqd asks for a sign of life; after three such times of silence it is given up.",
+        "Interval of nsqd's heartbeats; a connection without data for three intervals is closed.",
         "30s",
         scope=EVERYWHERE,
         check=between(1000, INT32_MAX, "from 1s to nsqd's -max-heartbeat-interval"),
     )
     output_buffer_bytes: int | None = option(
-        "Bytes that nsqd collects before it sends them.",
+        "Bytes that nsqd buffers before it sends them.",
         default=None,
         default_text="nsqd's, `16k`",
         name="outputBufferSize",
@@ -325,70 +330,71 @@ class NsqOptions(Options):
         check=between(64, INT32_MAX, "from 64 to nsqd's -max-output-buffer-size"),
     )
     output_buffer_timeout_ms: int | None = duration_option(
-        "How long nsqd collects them.",
+        "Maximum time that nsqd buffers them.",
         None,
         default_text="nsqd's, `250ms`",
         check=between(1, INT32_MAX, "from 1ms to nsqd's -max-output-buffer-timeout"),
     )
     operation_timeout_ms: int = duration_option(
-        "How long a request may take: `30s`, `500ms`, or milliseconds.",
+        "Timeout of a request: `30s`, `500ms`, or milliseconds.",
         "30s",
         scope=EVERYWHERE,
     )
     connect_timeout_ms: int = duration_option(
-        "How long a connection may take, with TLS, compression and AUTH.",
+        "Timeout of connecting, including TLS, compression and AUTH.",
         "10s",
         scope=EVERYWHERE,
     )
 
-    # -- bounds of memory
+    # -- memory limits
     receive_queue_bytes: int = size_option(
-        "When a task holds more than this received and not yet decoded, it asks nsqd to stop until half is decoded.",
+        "Maximum bytes that a task may hold received and not yet decoded; beyond it, nsqd is paused until half is "
+        "decoded.",
         "64m",
         least="1m",
     )
     max_batch_rows: int = max_batch_rows_option()
     max_batch_bytes: int = max_batch_bytes_option()
     max_message_bytes: int | None = size_option(
-        "Largest message: nsqd's `-max-msg-size`. A larger row is an error before anything is sent, and a larger "
-        "message that arrives is one too.",
+        "Largest message in bytes: nsqd's `-max-msg-size`. A larger row is an error before anything is sent; a larger "
+        "received message is an error too.",
         None,
-        default_text="asked from nsqd where its HTTP answers; else `1m` to write, `128m` to read",
+        default_text="nsqd's, if its HTTP interface is reachable; else `1m` to write, `128m` to read",
         scope=EVERYWHERE,
         most="1g",
     )
 
     # -- writing
     max_body_bytes: int | None = size_option(
-        "Largest MPUB: nsqd's `-max-body-size`.",
+        "Largest MPUB in bytes: nsqd's `-max-body-size`.",
         None,
-        default_text="asked from nsqd where its HTTP answers; else `5m`",
+        default_text="nsqd's, if its HTTP interface is reachable; else `5m`",
         scope=WRITE,
         least="9",
         most="1g",
     )
     batching_max_bytes: int = size_option(
-        "Most bytes of an MPUB; a larger message is sent by itself.",
+        "Maximum bytes of an MPUB; a larger message is sent alone.",
         "256k",
         scope=WRITE,
         most="1g",
     )
     batching_max_messages: int = option(
-        "Most messages of an MPUB.", default=100_000, scope=WRITE, check=between(1, INT32_MAX)
+        "Maximum number of messages in an MPUB.", default=100_000, scope=WRITE, check=between(1, INT32_MAX)
     )
     max_pending_bytes: int = size_option(
-        "Most bytes that a task may have sent without nsqd's OK.",
+        "Maximum bytes that a task may have sent and nsqd has not yet acknowledged with OK.",
         "16m",
         scope=WRITE,
     )
     send_timeout_ms: int = duration_option(
-        "How long a task waits without any OK for what it has sent, trying the other nsqd meanwhile.",
+        "Maximum time a task waits, while trying other nsqd, without any OK for the messages it sent.",
         "1m",
         scope=WRITE,
     )
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """What is wrong between options, one sentence each."""
+        """Contradictions between options, one sentence each."""
         if not given & {"nsqlookupd_http_addresses", "nsqd_tcp_addresses"}:
             yield "set nsqlookupdHttpAddresses or nsqdTcpAddresses"
         if self.nsqd_http_addresses and len(self.nsqd_http_addresses) != len(self.nsqd_tcp_addresses):
@@ -397,7 +403,7 @@ class NsqOptions(Options):
             yield from (f"{name}: required but not set" for name in ("topic", "channel") if name not in given)
             yield from self._attempts_problems(given)
         if scope == STREAM and "wal_dir" not in given:
-            yield "walDir: required but not set: it is what a failed batch is read from again"
+            yield "walDir: required but not set: a failed batch is replayed from it"
         if scope == READ:
             yield from self._drain_problems(given)
         yield from self._security_problems(given)
@@ -409,7 +415,7 @@ class NsqOptions(Options):
         if "on_max_attempts" in given and not self.max_attempts:
             yield "onMaxAttempts has no meaning without maxAttempts"
         if self.dead_letter_topic is not None and self.dead_letter_topic == self.topic:
-            yield "deadLetterTopic: the topic that is read would get its own messages back"
+            yield "deadLetterTopic: must differ from topic, which would get its own messages back"
 
     @staticmethod
     def _drain_problems(given: frozenset[str]) -> Iterator[str]:
@@ -418,7 +424,7 @@ class NsqOptions(Options):
         if "run_id" in given and "wal_dir" not in given:
             yield "runId needs walDir"
         if "wal_dir" in given and "run_id" not in given:
-            yield "walDir needs runId, which names what is kept there"
+            yield "walDir needs runId, which identifies the rows stored there"
 
     def _security_problems(self, given: frozenset[str]) -> Iterator[str]:
         if self.lookupd_authorization and self.auth_secret is None:

@@ -1,4 +1,4 @@
-"""`pulsar-native`, as Spark and the command line see it."""
+"""`pulsar-native`: the interface for Spark and the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PulsarFormat(BaseFormat[PulsarOptions, PulsarRange, WriteReport]):
-    """Apache Pulsar, as `core.ports.Format` wants it: the door to everything in this folder."""
+    """Apache Pulsar: a `core.ports.Format`, the only interface for `spark` and `cli`."""
 
     name = "pulsar-native"
     columns = COLUMNS
@@ -38,7 +38,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, PulsarRange, WriteReport]):
         return options.pushdown
 
     def fit(self, options: PulsarOptions, schema: pa.Schema) -> PulsarOptions:
-        """With the schema that goes with the column `value`.
+        """The options, with the schema of the column `value`.
 
         Raises:
             OptionError: `value` cannot be written with these options.
@@ -60,7 +60,7 @@ class PulsarFormat(BaseFormat[PulsarOptions, PulsarRange, WriteReport]):
         *,
         tries: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """See `read_range`; any number of attempts read the same."""
+        """See `read_range`; every attempt reads the same rows."""
         del tries
         return read_range(options, task, schema, counters)
 
@@ -75,13 +75,13 @@ class PulsarFormat(BaseFormat[PulsarOptions, PulsarRange, WriteReport]):
         return write_rows(options, batches, attempt, counters)
 
     def commit(self, options: PulsarOptions, reports: Sequence[WriteReport]) -> None:
-        """See `commit_transactions`; without transactions what a task has reported is there."""
+        """See `commit_transactions`; without transactions the rows of a finished task are already visible."""
         transactions = [report.transaction for report in reports if report.transaction is not None]
         if transactions:
             commit_transactions(options, transactions)
 
     def abort(self, options: PulsarOptions, reports: Sequence[WriteReport]) -> None:
-        """See `abort_transactions`; without transactions what a task has reported stays."""
+        """See `abort_transactions`; without transactions the rows of a finished task stay."""
         transactions = [report.transaction for report in reports if report.transaction is not None]
         if transactions:
             abort_transactions(options, transactions)

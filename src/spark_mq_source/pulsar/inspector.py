@@ -1,4 +1,4 @@
-"""A look at a cluster as the connector sees it, without Spark: what `spark-mq` shows of Pulsar."""
+"""Inspects a Pulsar cluster without Spark, for `spark-mq`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from spark_mq_source.pulsar.read.planner import topics_of
 
 
 class PulsarInspector:
-    """See `core.ports.Inspector` and `core.ports.Unsubscriber`. Reads nothing but metadata, and leaves nothing behind.
+    """See `core.ports.Inspector` and `core.ports.Unsubscriber`. Reads only metadata, and leaves nothing on the broker.
 
     Args:
-        options: as a read has them.
+        options: options of a read.
 
     Example:
         ::
@@ -39,7 +39,7 @@ class PulsarInspector:
         self._client.close()
 
     def topics(self) -> Iterator[Mapping[str, object]]:
-        """The topics that the options name, and how many partitions each has; 0 where it is not partitioned.
+        """The topics of the options, with their numbers of partitions; 0 for an unpartitioned topic.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
@@ -58,7 +58,7 @@ class PulsarInspector:
             yield {"topic": tp.topic, "partition": tp.partition, "broker": address}
 
     def offsets(self) -> Iterator[Mapping[str, object]]:
-        """Where each topic-partition begins and ends, in the form of `startingOffsets`.
+        """The first and last position of each topic-partition, in the form of `startingOffsets`.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
@@ -72,15 +72,14 @@ class PulsarInspector:
             }
 
     def lag(self, checkpoint: Mapping[str, object] | None) -> Iterator[Mapping[str, object]]:
-        """How many entries wait in each topic-partition: for a query, or for a subscription.
-
-        An entry is one message, or a batch of them.
+        """The backlog of a query or a subscription in each topic-partition, in entries (single messages or batches).
 
         Args:
-            checkpoint: the offsets of a streaming query; None asks `adminUrl` for the option `subscription`.
+            checkpoint: the offsets of a streaming query; None for the backlog of the option `subscription`, from
+                `adminUrl`.
 
         Raises:
-            OptionError: there is nothing to go by, or the checkpoint is not of this format.
+            OptionError: neither a checkpoint nor both options, or the checkpoint is not of this format.
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
         options = self._options
@@ -88,7 +87,7 @@ class PulsarInspector:
         if checkpoint is None:
             if options.subscription is None or options.admin_url is None:
                 raise OptionError(
-                    "pulsar-native: the lag of what: give a checkpoint, or the options subscription and adminUrl"
+                    "pulsar-native: cannot compute lag: pass --checkpoint, or set subscription and adminUrl"
                 )
             for tp in partitions:
                 waiting = self._client.fetch_subscription_backlog(tp, options.subscription)
@@ -97,7 +96,7 @@ class PulsarInspector:
         try:
             read = {TopicPartition.parse(name): position for name, position in decode_offsets(checkpoint).items()}
         except ValueError as error:
-            raise OptionError(f"pulsar-native: these are not the offsets of this format: {error}") from error
+            raise OptionError(f"pulsar-native: not offsets of this format: {error}") from error
         bounds = self._client.fetch_bounds(partitions)
         starts = {tp: read.get(tp, EARLIEST) for tp in partitions}
         behind = {tp: bounds[tp].last for tp in partitions if starts[tp] < bounds[tp].last}
@@ -112,7 +111,7 @@ class PulsarInspector:
             }
 
     def unsubscribe(self) -> Iterator[Mapping[str, object]]:
-        """Deletes the durable subscription that `subscription` names, and says how many entries waited for it.
+        """Deletes the durable subscription `subscription`; returns the number of entries in its backlog.
 
         Raises:
             OptionError: `subscription` is not set.
@@ -121,22 +120,22 @@ class PulsarInspector:
         """
         name = self._options.subscription
         if name is None:
-            raise OptionError("pulsar-native: unsubscribe what: set the option subscription")
+            raise OptionError("pulsar-native: cannot unsubscribe: set the option subscription")
         try:
             deleted = self._client.delete_subscription(self._topic_partitions(), name)
         except ResourceBusyError as error:
-            where = f"pulsar-native: subscription {name} is in use, so nothing is deleted (stop who uses it first)"
+            where = f"pulsar-native: subscription {name} is in use, so nothing is deleted (stop its consumers first)"
             raise error.within(where) from error
         for tp, entries in deleted.items():
             yield {"topic": tp.topic, "partition": tp.partition, "subscription": name, "entries_let_go": entries}
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """What has to work for a read, in order; each says what it found, or raises what is wrong."""
+        """The checks for a read, in order; each returns its finding, or raises an error."""
         for host, port in self._options.addresses:
             yield f"connect to {host}:{port}", partial(self._connect, host, port)
         yield "sign in and find the topics", self._find_topics
         yield "find the brokers of all partitions", self._find_brokers
-        yield "ask where the messages begin and end", self._find_bounds
+        yield "find the first and last messages", self._find_bounds
 
     def _topic_partitions(self) -> list[TopicPartition]:
         return self._client.fetch_partitions(topics_of(self._client, self._options))

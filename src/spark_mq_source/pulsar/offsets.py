@@ -1,18 +1,18 @@
-"""Where in a Pulsar topic: topic and partition names, positions with their total order, and their JSON forms.
+"""Topic names, topic-partitions and positions of Pulsar: parsing, total order, JSON forms.
 
-A position is the last message already read. A range is ``(start, end]`` by the order of positions, so ranges chain:
-the end of one is the start of the next, and neither end needs to be an entry that exists.
+A position is that of the last message already read. A range is ``(start, end]`` by the order of positions, so the end
+of one range is the start of the next, and neither end has to be an existing entry.
 
-Three JSON forms, all with int64 numbers kept exactly:
+Three JSON forms, all with exact int64 numbers:
 
-- what a user writes as ``startingOffsets`` or ``endingOffsets``, one or a mixture of::
+- the options ``startingOffsets`` and ``endingOffsets``, any mixture of::
 
       {"persistent://public/default/t-partition-0": {"ledger": 12, "entry": 3, "batch": -1}}
       {"t": {"0": {"ledger": 12, "entry": 3}, "1": "earliest"}}
       {"t": "latest"}
 
-- the same with times (milliseconds since 1970 or ISO-8601 text) in place of the positions;
-- what a streaming checkpoint holds, see `encode_offsets`. A user may paste it as ``startingOffsets`` as well.
+- the same with times (milliseconds since 1970 or ISO-8601 text) instead of positions;
+- the offsets of a streaming checkpoint, see `encode_offsets`; also accepted as ``startingOffsets``.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ OFFSETS_VERSION: Final = 1
 
 _INT64_MAX: Final = 2**63 - 1
 _INT32_MAX: Final = 2**31 - 1
-# A whole entry comes after each message of it, and no batch holds this many messages (the count is an int32).
+# A whole entry sorts after each of its messages; no batch has this many (the count is an int32).
 _AFTER_EVERY_BATCH_INDEX: Final = 2**31
 
 _PARTITION_SUFFIX: Final = re.compile(r"(?<=.)-partition-(0|[1-9][0-9]{0,9})\Z", re.ASCII)
-# The letters Pulsar takes in tenant and namespace names (`NamedEntity`, seen on broker 4.0.8).
+# Characters allowed in tenant and namespace names (`NamedEntity`, seen on broker 4.0.8).
 _NAMED_ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True, order=False)
 class Position:
-    """The last message already read, in one topic-partition.
+    """The last message already read in one topic-partition.
 
-    The order is (ledger, entry, batch), where a `batch` of -1 means the whole entry and so comes after each message
-    of that entry. Ledger ids of one topic only grow. Only positions of the same topic-partition can be compared.
-    An entry of -1 has no batch and a ledger of -1 has no entry, so that EARLIEST is before all others.
-    Nothing is checked here, because the reader makes many of these; `parse_position` checks what users write.
+    The order is (ledger, entry, batch). A `batch` of -1 means the whole entry and sorts after each message of the
+    entry. Ledger ids of a topic only grow. Only positions of the same topic-partition are comparable. An entry of -1
+    has no batch and a ledger of -1 has no entry, so EARLIEST sorts before all others. The constructor checks nothing,
+    for speed; `parse_position` validates user input.
 
     Attributes:
         ledger: ledger id, int64; -1 is before the first.
@@ -69,7 +69,7 @@ class Position:
     def _key(self) -> tuple[int, int, int]:
         return (self.ledger, self.entry, self.batch if self.batch >= 0 else _AFTER_EVERY_BATCH_INDEX)
 
-    # All four are written out: functools.total_ordering would make three of them several times slower.
+    # All four are written out because functools.total_ordering makes three of them several times slower.
     def __lt__(self, other: Position) -> bool:
         """Earlier in the order of positions."""
         if not isinstance(other, Position):
@@ -95,7 +95,7 @@ class Position:
         return self._key() >= other._key()
 
     def __str__(self) -> str:
-        """``ledger:entry`` or ``ledger:entry:batch``, and the words for the two ends: for error sentences."""
+        """``ledger:entry``, ``ledger:entry:batch``, ``earliest`` or ``latest``; for errors."""
         if self == EARLIEST:
             return "earliest"
         if self == LATEST:
@@ -113,19 +113,19 @@ class Position:
 
 
 EARLIEST: Final = Position(-1, -1, -1)
-"""Before the first message. GET_LAST_MESSAGE_ID of an empty topic gives the same (seen on broker 4.0.8)."""
+"""Before the first message; also the GET_LAST_MESSAGE_ID of an empty topic (seen on broker 4.0.8)."""
 
 LATEST: Final = Position(_INT64_MAX, _INT64_MAX, -1)
-"""After every message, now and later: a wish to be resolved by GET_LAST_MESSAGE_ID, never sent to a broker."""
+"""After every message, present and future: resolved by GET_LAST_MESSAGE_ID, never sent to a broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerTopic(Generic[T]):
-    """What a user asked for: one value everywhere, or one value for each topic or partition named.
+    """The parsed value of an option: one value for all topic-partitions, or one for each named topic or partition.
 
     Attributes:
-        everywhere: the value of each topic-partition, or None where `named` has them.
-        named: values by full topic name (all its partitions) or full topic-partition name.
+        everywhere: the value of every topic-partition, or None if `named` has the values.
+        named: values by full name of a topic (for all its partitions) or topic-partition.
 
     Example:
         >>> start = parse_offsets('{"t": "earliest", "u": {"0": {"ledger": 12, "entry": 3}}}')
@@ -141,9 +141,9 @@ class PerTopic(Generic[T]):
     named: Mapping[str, T] = field(default_factory=dict)
 
     def at(self, topic_partition: str) -> T | None:
-        """The value for a topic-partition (full name): its own, else its topic's, else the one for everywhere.
+        """The value for a topic-partition (full name): its own, else its topic's, else `everywhere`.
 
-        None means that the user named others, and not this one.
+        None if the user named only others.
         """
         value = self.named.get(topic_partition)
         if value is None:
@@ -152,10 +152,10 @@ class PerTopic(Generic[T]):
 
 
 def parse_topic(text: str) -> str:
-    """The full name of a topic (or of one of its partitions) from what a user writes.
+    """The full name of a topic, or of one of its partitions, from user input.
 
     Raises:
-        ValueError: not the name of a topic that can be read back; the message says why.
+        ValueError: not the name of a persistent topic; the message says why.
 
     Example:
         >>> parse_topic("flights")
@@ -168,8 +168,8 @@ def parse_topic(text: str) -> str:
         rest = text
     elif scheme == "non-persistent":
         raise ValueError(
-            "non-persistent:// topics keep no messages: there is nothing to read back, and a receipt does not mean "
-            "that a row is stored"
+            "non-persistent:// topics do not store messages: nothing can be read back, and an acknowledgement does not "
+            "mean that a row is stored"
         )
     elif scheme in ("topic", "segment"):
         raise ValueError(
@@ -186,21 +186,19 @@ def parse_topic(text: str) -> str:
         case tenant, namespace, name:
             pass
         case _, _, _, _:
-            raise ValueError(
-                "a name with a cluster in it (tenant/cluster/namespace/name) is of Pulsar 1 and is not supported"
-            )
+            raise ValueError("names with a cluster (tenant/cluster/namespace/name) are from Pulsar 1 and not supported")
         case _:
             raise ValueError("expected name, tenant/namespace/name or persistent://tenant/namespace/name")
     for kind, part in (("tenant", tenant), ("namespace", namespace)):
         if not _NAMED_ENTITY.fullmatch(part):
-            raise ValueError(f"the {kind} may have letters, digits and -=:._ only, and not be empty")
+            raise ValueError(f"the {kind} must be letters, digits and -=:._ only, and not empty")
     if not name or name != name.strip() or _CONTROL.search(name):
-        raise ValueError("the topic's name is empty, or has spaces around it or control characters in it")
+        raise ValueError("the topic's name is empty, contains control characters, or has spaces around it")
     return f"persistent://{tenant}/{namespace}/{name}"
 
 
 def partition_name(topic: str, partition: int) -> str:
-    """The topic-partition's name; a partition of -1 means a topic that is not partitioned.
+    """The name of a topic-partition; a partition of -1 means a topic that is not partitioned.
 
     Example:
         >>> partition_name("persistent://public/default/t", 3)
@@ -221,7 +219,7 @@ def split_partition(topic_partition: str) -> tuple[str, int]:
         ('persistent://public/default/t', -1)
     """
     match = _PARTITION_SUFFIX.search(topic_partition)
-    # int32 on the wire: a larger number is part of a name somebody chose
+    # A partition is an int32 on the wire; a larger number is part of the topic's own name.
     if match is None or int(match[1]) > _INT32_MAX:
         return topic_partition, -1
     return topic_partition[: match.start()], int(match[1])
@@ -229,7 +227,7 @@ def split_partition(topic_partition: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
-    """One partition of a topic, or a topic that has none.
+    """One partition of a topic, or an unpartitioned topic.
 
     Attributes:
         topic: the full name without a partition suffix, `persistent://tenant/namespace/topic`.
@@ -255,10 +253,10 @@ class TopicPartition:
 
 
 def parse_position(value: object) -> Position:
-    """A position from decoded JSON: ``{"ledger": .., "entry": .., "batch": ..}`` (batch may be absent) or a word.
+    """A position from decoded JSON: ``{"ledger": .., "entry": .., "batch": ..}`` (batch is optional) or a word.
 
     Raises:
-        ValueError: anything else; the message says what was expected.
+        ValueError: not a position; the message says what was expected.
 
     Example:
         >>> parse_position({"ledger": 12, "entry": 3})
@@ -269,9 +267,9 @@ def parse_position(value: object) -> Position:
     if isinstance(value, str) and value.lower() in ("earliest", "latest"):
         return EARLIEST if value.lower() == "earliest" else LATEST
     if isinstance(value, list):
-        raise ValueError('a list of bytes is the form of pulsar-spark; write {"ledger": 12, "entry": 3} instead')  # noqa: TRY004 - all of a user's mistakes are ValueErrors
+        raise ValueError('pulsar-spark\'s list of bytes is not supported; write {"ledger": 12, "entry": 3} instead')  # noqa: TRY004 - all of a user's mistakes are ValueErrors
     if not isinstance(value, Mapping) or not {"ledger", "entry"} <= value.keys() <= {"ledger", "entry", "batch"}:
-        raise ValueError('expected "earliest", "latest" or {"ledger": 12, "entry": 3} with "batch" where wanted')
+        raise ValueError('expected "earliest", "latest" or {"ledger": 12, "entry": 3} with an optional "batch"')
     numbers = [value["ledger"], value["entry"], value.get("batch", -1)]
     for name, number, most in zip(
         ("ledger", "entry", "batch"), numbers, (_INT64_MAX, _INT64_MAX, _INT32_MAX), strict=True
@@ -279,17 +277,17 @@ def parse_position(value: object) -> Position:
         if type(number) is not int or not -1 <= number <= most:
             raise ValueError(f'"{name}" must be a whole number from -1 to {most}')
     position = Position(*numbers)
-    # so that nothing a user or a checkpoint says is before EARLIEST
+    # No parsed position may sort before EARLIEST.
     if (position.ledger < 0 and position.entry >= 0) or (position.entry < 0 and position.batch >= 0):
         raise ValueError('an "entry" needs a "ledger", and a "batch" needs an "entry"')
     return position
 
 
 def parse_offsets(text: str) -> PerTopic[Position]:
-    """Offsets from what a user writes: ``earliest``, ``latest`` or JSON (see the module's docstring).
+    """Parses ``earliest``, ``latest`` or JSON (see the module's docstring).
 
     Raises:
-        ValueError: anything else; the message says what and where.
+        ValueError: not offsets; the message says what and where.
 
     Example:
         >>> parse_offsets("earliest").everywhere == EARLIEST
@@ -310,12 +308,11 @@ def parse_offsets(text: str) -> PerTopic[Position]:
 def parse_timestamps(text: str) -> PerTopic[int]:
     """Times, in milliseconds since 1970, from a number, ISO-8601 text with a zone, or JSON of these per topic.
 
-    ISO times are rounded up to the millisecond, which is exact for "published at or after". A time without a zone is
-    refused: Spark would take the session's zone, which a data source in a Python worker is not told, and any other
-    guess moves the range by hours.
+    ISO times are rounded up to the millisecond, which is exact for "published at or after". A time without a zone is an
+    error: Spark's session time zone is unknown in a Python worker, and another one would shift the range by hours.
 
     Raises:
-        ValueError: anything else; the message says what and where.
+        ValueError: not times; the message says what and where.
 
     Example:
         >>> parse_timestamps("2013-01-01T05:15:00-05:00").everywhere
@@ -329,7 +326,7 @@ def parse_timestamps(text: str) -> PerTopic[int]:
 
 
 def encode_offsets(positions: Mapping[str, Position]) -> dict[str, object]:
-    """The versioned form that a streaming checkpoint holds, sorted by name so that equal offsets are equal text.
+    """The versioned form in a streaming checkpoint, sorted by name so that equal offsets are equal text.
 
     Args:
         positions: the last message read, by full topic-partition name.
@@ -355,31 +352,32 @@ def decode_offsets(document: object) -> dict[str, Position]:
         {'persistent://public/default/t': Position(ledger=12, entry=3, batch=-1)}
     """
     if not isinstance(document, Mapping) or "version" not in document:
-        raise ValueError('offsets without a "version" were not written by this package')
+        raise ValueError('offsets without a "version" are not from this package')
     version = document["version"]
     if type(version) is not int or version != OFFSETS_VERSION:
         raise ValueError(
-            f"offsets of version {version!r}, and this release knows version {OFFSETS_VERSION} only; "
-            "read them with the release that wrote them"
+            f"offsets of version {version!r}, but this release supports only version {OFFSETS_VERSION}; read them with "
+            "the release that wrote them"
         )
     positions = document.get("positions")
     if document.keys() != {"version", "positions"} or not isinstance(positions, Mapping):
-        raise ValueError('offsets must have "version" and "positions" and nothing else')
+        raise ValueError('offsets must have exactly the keys "version" and "positions"')
     return {_at(name, parse_topic, name): _at(name, parse_position, value) for name, value in positions.items()}
 
 
 def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
-    """How many entries each topic has between two documents of `encode_offsets`.
+    """The number of entries per topic between two documents of `encode_offsets`.
 
-    Positions count within a ledger only. Where `newest` is in a later one, what is certain are its entries there.
+    Entries are countable only within a ledger. If `newest` is in a later ledger than `read`, only the entries of the
+    later one are counted, and the result is a lower bound.
 
     Args:
-        read: where a query is.
-        newest: where it could be.
-        rows: how many it has read in between; not needed here.
+        read: the offsets of a query.
+        newest: the latest available offsets.
+        rows: unused here.
 
     Raises:
-        ValueError: these are not documents of this form.
+        ValueError: not documents of this form.
 
     Example:
         >>> topic = "persistent://public/default/t"
@@ -426,7 +424,7 @@ def _parse_per_topic(
 
 def _put(named: dict[str, T], where: str, name: str, value: T) -> None:
     if name in named:
-        raise ValueError(f'"{where}": {name} is there twice')
+        raise ValueError(f'"{where}": duplicate topic or partition {name}')
     named[name] = value
 
 
@@ -452,8 +450,8 @@ def _parse_timestamp(value: object) -> int:
     except ValueError:
         raise ValueError("expected milliseconds since 1970 or an ISO-8601 time such as 2013-01-01T05:15:00Z") from None
     if time.tzinfo is None:
-        raise ValueError("a time without a zone could mean several; end it with Z or an offset such as +02:00")
+        raise ValueError("a time without a zone is ambiguous; end it with Z or an offset such as +02:00")
     milliseconds = -((datetime(1970, 1, 1, tzinfo=UTC) - time) // timedelta(milliseconds=1))
     if milliseconds < 0:
-        raise ValueError("a time before 1970")
+        raise ValueError("must not be before 1970")
     return milliseconds

@@ -1,4 +1,4 @@
-"""The options of `pulsar-native`, with pulsar-spark's names beside ours so that a job moves by its format's name."""
+"""The options of `pulsar-native`. Names of pulsar-spark are accepted too: a job moves by changing the format name."""
 
 # ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
 from __future__ import annotations
@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from spark_mq_source.core.compression import CODECS
 from spark_mq_source.core.options import (
@@ -55,9 +55,9 @@ from spark_mq_source.pulsar.pulsar_spark import translate
 
 _READING: Final = READ | STREAM
 _DEFAULT_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
-# Longer than any topic name, and short enough to be compiled at once.
+# Longer than any topic name, and short enough to compile quickly.
 _LONGEST_PATTERN: Final = 1000
-# (..a+..)* and its like, but not the possessive (..a++..)*; a{3} inside is harmless, a{3,} is not
+# Matches (..a+..)* and similar, but not the possessive (..a++..)*; a{3} inside is harmless, a{3,} is not.
 _REPEATED_REPETITION: Final = re.compile(
     r"\([^()]*(?:(?<![\\+*?}])[+*](?!\+)|\{[0-9]*,[0-9]*\}(?!\+))[^()]*\)(?:[+*](?!\+)|\{[0-9]*,)"
 )
@@ -71,7 +71,7 @@ class OnEncrypted(enum.StrEnum):
 
 
 class DeliveryGuarantee(enum.StrEnum):
-    """How often a row is there after whatever has gone wrong."""
+    """How often a row is stored after failures and retries."""
 
     AT_LEAST_ONCE = "at-least-once"
     EXACTLY_ONCE = "exactly-once"
@@ -79,7 +79,7 @@ class DeliveryGuarantee(enum.StrEnum):
 
 
 class ValueFormat(enum.StrEnum):
-    """What becomes of the column `value` that is written."""
+    """How the column `value` is encoded when written."""
 
     RAW = "raw"
     JSON = "json"
@@ -91,7 +91,7 @@ class TopicsPattern:
 
     Attributes:
         namespace: ``tenant/namespace``.
-        regex: matches the whole of a topic's own name, the part after the namespace.
+        regex: must match the topic's whole local name (the part after the namespace).
 
     Example:
         >>> pattern = parse_topics_pattern("persistent://acme/prod/flights-.*")
@@ -103,14 +103,14 @@ class TopicsPattern:
     regex: re.Pattern[str]
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic of this full name (or the topic that this partition is of) is meant."""
+        """Whether the full name of a topic, or of one of its partitions, matches."""
         prefix = f"persistent://{self.namespace}/"
         name = split_partition(topic)[0]
         return name.startswith(prefix) and self.regex.fullmatch(name[len(prefix) :]) is not None
 
 
 def parse_service_url(text: str) -> tuple[tuple[tuple[str, int], ...], bool]:
-    """The addresses of a service URL, as (host, port), and whether they speak TLS.
+    """The addresses of a service URL, as (host, port), and whether they use TLS.
 
     Raises:
         ValueError: not a Pulsar service URL; the message says why.
@@ -129,10 +129,10 @@ def parse_service_url(text: str) -> tuple[tuple[tuple[str, int], ...], bool]:
         raise ValueError("expected pulsar://host:6650 or pulsar+ssl://host:6651, more hosts after commas")
     if "@" in rest:
         raise ValueError(
-            "no user or password can be in the address; set authToken, or authBasicUser and authBasicPassword"
+            "the address cannot contain a user or password; set authToken, or authBasicUser and authBasicPassword"
         )
     if "://" in rest:
-        raise ValueError(f"the scheme stands once, at the beginning: {scheme}://host1:port,host2:port")
+        raise ValueError(f"write the scheme once, at the beginning: {scheme}://host1:port,host2:port")
     addresses = tuple(
         _parse_address(one.strip(), _DEFAULT_PORTS[scheme.lower()]) for one in rest.removesuffix("/").split(",")
     )
@@ -142,7 +142,7 @@ def parse_service_url(text: str) -> tuple[tuple[tuple[str, int], ...], bool]:
 def _parse_address(text: str, default_port: int) -> tuple[str, int]:
     match = re.fullmatch(r"(?:\[(?P<v6>[^]]*)\]|(?P<host>[A-Za-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?", text, re.ASCII)
     if not match:
-        more = "; an IPv6 address stands in brackets" if text.count(":") > 1 else ""
+        more = "; put an IPv6 address in brackets" if text.count(":") > 1 else ""
         raise ValueError(f"{text!r} is not host or host:port{more}")
     port = int(match["port"]) if match["port"] else default_port
     if not 1 <= port <= 65535:
@@ -156,14 +156,13 @@ def _parse_address(text: str, default_port: int) -> tuple[str, int]:
 
 
 def parse_topics_pattern(text: str) -> TopicsPattern:
-    """The topics a pattern means: ``persistent://tenant/namespace/regex``, ``tenant/namespace/regex`` or ``regex``.
+    """Parses ``persistent://tenant/namespace/regex``, ``tenant/namespace/regex`` or ``regex``.
 
-    Tenant and namespace are literal, as in pulsar-spark, because a broker lists the topics of one namespace. The
-    regular expression is Python's, which reads what users write for Java's alike but for a few forms, and refuses
-    those.
+    Tenant and namespace are literal, as in pulsar-spark, because a broker lists topics by namespace. The regular
+    expression is Python's: the forms that Java reads differently are errors.
 
     Raises:
-        ValueError: no such pattern; the message says why.
+        ValueError: not a pattern; the message says why.
     """
     if len(text) > _LONGEST_PATTERN:
         raise ValueError(f"longer than {_LONGEST_PATTERN} characters")
@@ -180,14 +179,14 @@ def parse_topics_pattern(text: str) -> TopicsPattern:
         namespace, expression = "public/default", rest
     if "/" in expression:
         raise ValueError("a topic's name has no /; write tenant/namespace/regex with plain names before the regex")
-    # Not the only way to write an expression that takes for ever, but the one that happens by accident.
+    # Other expressions can backtrack for ever too, but this form is written by accident.
     if _REPEATED_REPETITION.search(expression):
         raise ValueError(
-            "a repeated group with a repetition in it can take for ever to match; write it without the inner one"
+            "a repeated group that contains a repetition can take for ever to match; remove the inner repetition"
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)  # sets within sets, which Java reads otherwise
+            warnings.simplefilter("error", FutureWarning)  # nested sets, which Java reads differently
             regex = re.compile(expression)
     except (re.error, FutureWarning, RecursionError, OverflowError) as error:
         raise ValueError(f"not a regular expression: {error}") from None
@@ -199,9 +198,9 @@ def _parse_topics(text: str) -> tuple[str, ...]:
     for topic in topics:
         base, partition = split_partition(topic)
         if topics.count(topic) > 1:
-            raise ValueError(f"{topic} is there twice")
+            raise ValueError(f"duplicate topic {topic}")
         if partition >= 0 and base in topics:
-            raise ValueError(f"{topic} is a partition of {base}, which is there as well")
+            raise ValueError(f"{topic} is a partition of {base}, which is also listed")
     return topics
 
 
@@ -209,17 +208,21 @@ def _parse_admin_url(text: str) -> str:
     parts = urlsplit(parse_text(text))
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("expected http://host:8080 or https://host:8443")
+    return _checked_url(text, parts)
+
+
+def _checked_url(text: str, parts: SplitResult) -> str:
     if "@" in parts.netloc:
-        raise ValueError("no user or password can be in the address")
+        raise ValueError("the address cannot contain a user or password")
     if parts.query or parts.fragment:
         raise ValueError("expected an address without ? and #")
-    _ = parts.port  # raises ValueError where it is no port
+    _ = parts.port  # raises ValueError if it is not a port
     return text.rstrip("/")
 
 
 def _parse_subscription(text: str) -> str:
     if re.search(r"[\x00-\x1f\x7f]", parse_text(text)):
-        raise ValueError("has control characters in it")
+        raise ValueError("contains control characters")
     return text
 
 
@@ -235,7 +238,7 @@ def _parse_codec(text: str) -> str:
 
 
 def _parse_hashing(text: str) -> int:
-    """The number of a way to hash keys, see `_encode_python`.
+    """The number of a key hashing scheme, see `_encode_python`.
 
     Raises:
         ValueError: unknown.
@@ -266,7 +269,7 @@ def _parse_function(text: str) -> str:
     """The name of a function, as ``module:function``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: not a function name.
     """
     if not all(part.isidentifier() for name in text.split(":", 1) for part in name.split(".")) or ":" not in text:
         raise ValueError("expected module:function")
@@ -274,25 +277,20 @@ def _parse_function(text: str) -> str:
 
 
 def _parse_issuer_url(text: str) -> str:
-    """The address of an issuer of tokens.
+    """The URL of a token issuer.
 
     Raises:
-        ValueError: it is none, or one that a secret should not be sent to.
+        ValueError: not a URL, or one to which a secret must not be sent.
     """
     parts = urlsplit(parse_text(text))
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("expected https://issuer")
-    if parts.scheme == "http" and not _is_here(parts.hostname):
+    if parts.scheme == "http" and not _is_loopback(parts.hostname):
         raise ValueError("the client's secret is sent there, so it must begin with https://")
-    if "@" in parts.netloc:
-        raise ValueError("no user or password can be in the address")
-    if parts.query or parts.fragment:
-        raise ValueError("expected an address without ? and #")
-    _ = parts.port  # raises ValueError where it is no port
-    return text.rstrip("/")
+    return _checked_url(text, parts)
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -315,25 +313,25 @@ class PulsarOptions(Options):
 
     format_name: ClassVar[str] = "pulsar-native"
 
-    # -- where, and who we are
+    # -- connection and authentication
     service_url: str = option(
-        "Address of the brokers or the proxy: `pulsar://host1:6650,host2:6650`, or `pulsar+ssl://` for TLS. "
-        "The ports may be left out where they are 6650 and 6651.",
+        "Address of the brokers or the proxy: `pulsar://host1:6650,host2:6650`, or `pulsar+ssl://` for TLS. Default "
+        "ports: 6650 and, with TLS, 6651.",
         scope=EVERYWHERE,
         aliases=("service.url", "pulsar.client.serviceUrl"),
         parse=parse_text,
         check=parse_service_url,
     )
     listener_name: str | None = option(
-        "The advertised listener to be given addresses of, on clusters that have several.",
+        "Advertised listener whose addresses the brokers return, on clusters with several listeners.",
         default=None,
         scope=EVERYWHERE,
         aliases=("pulsar.client.listenerName",),
     )
     admin_url: str | None = option(
-        "Address of the admin API (`http://host:8080`). `minPartitions` uses it to split across ledgers, and "
-        "`maxBytesPerTrigger` to know their sizes. On a broker without PIP-344 (as 2.10) it also finds a partitioned "
-        "topic that nobody has used.",
+        "Address of the admin API (`http://host:8080`). `minPartitions` uses it to split a read across ledgers, "
+        "`maxBytesPerTrigger` to get ledger sizes. On a broker without PIP-344 (such as 2.10) it also finds "
+        "partitioned topics that were never used.",
         default=None,
         scope=EVERYWHERE,
         aliases=("admin.url",),
@@ -341,7 +339,8 @@ class PulsarOptions(Options):
     )
     auth_token: str | None = option("A token (JWT).", default=None, scope=EVERYWHERE, secret=True)
     auth_token_file: str | None = option(
-        "A file that holds the token, on every machine that reads or writes; read again whenever the broker asks.",
+        "File with the token, on every machine that reads or writes; read again each time the broker requests a new "
+        "token.",
         default=None,
         scope=EVERYWHERE,
     )
@@ -350,45 +349,48 @@ class PulsarOptions(Options):
         "Password of basic authentication.", default=None, scope=EVERYWHERE, secret=True
     )
     auth_token_supplier: str | None = option(
-        "A Python function that returns the token, as `module:function`, which every machine that reads or writes can "
-        "import; called when connecting and whenever the broker asks.",
+        "Python function that returns the token, as `module:function`, importable on every machine that reads or "
+        "writes; called at connect and each time the broker requests a new token.",
         default=None,
         scope=EVERYWHERE,
         parse=_parse_function,
     )
     auth_issuer_url: str | None = option(
-        "OAuth 2.0 client credentials: the issuer of tokens, `https://...`; where it takes requests is asked of its "
-        "`/.well-known/openid-configuration`. A token is used until shortly before it expires.",
+        "OAuth 2.0 client credentials: the token issuer, `https://...`. Its token endpoint is taken from "
+        "`/.well-known/openid-configuration`. A token is reused until shortly before it expires.",
         default=None,
         scope=EVERYWHERE,
         aliases=("issuerUrl",),
         parse=_parse_issuer_url,
     )
     auth_credentials_file: str | None = option(
-        "A JSON file with `client_id` and `client_secret` for it, on every machine that reads or writes.",
+        "JSON file with `client_id` and `client_secret` for `authIssuerUrl`, on every machine that reads or writes.",
         default=None,
         scope=EVERYWHERE,
     )
     auth_client_id: str | None = option(
-        "The same without a file: who we are to the issuer.", default=None, scope=EVERYWHERE
+        "Client id for `authIssuerUrl`, instead of `authCredentialsFile`.", default=None, scope=EVERYWHERE
     )
     auth_client_secret: str | None = option(
-        "What proves it to the issuer.", default=None, scope=EVERYWHERE, secret=True
+        "Client secret for `authIssuerUrl`, instead of `authCredentialsFile`.",
+        default=None,
+        scope=EVERYWHERE,
+        secret=True,
     )
     auth_audience: str | None = option(
-        "Whom the token is for, where the issuer wants it said.",
+        "Audience of the token, if the issuer requires one.",
         default=None,
         scope=EVERYWHERE,
         aliases=("audience",),
     )
     auth_scope: str | None = option(
-        "What the token is for, where the issuer wants it said.",
+        "Scope of the token, if the issuer requires one.",
         default=None,
         scope=EVERYWHERE,
         aliases=("scope",),
     )
     auth_issuer_trust_certs: str | None = option(
-        "PEM file of the authorities to trust for the issuer.",
+        "PEM file of the certificate authorities to trust for the issuer.",
         default=None,
         default_text="the system's",
         scope=EVERYWHERE,
@@ -398,197 +400,200 @@ class PulsarOptions(Options):
     client_key: str | None = client_key_option("pulsar.client.tlsKeyFilePath")
     tls_verify_hostname: bool = verify_hostname_option("the broker's", "pulsar.client.tlsHostnameVerificationEnable")
 
-    # -- what
+    # -- topics and range
     topic: str | None = option(
-        "The topic: `name`, `tenant/namespace/name` or `persistent://tenant/namespace/name`. A partition of one "
-        "(`name-partition-0`) is read or written alone. A read has exactly one of `topic`, `topics`, `topicsPattern`; "
-        "a write has it where the rows do not say their topic.",
+        "The topic: `name`, `tenant/namespace/name` or `persistent://tenant/namespace/name`. `name-partition-0` "
+        "selects a single partition. A read needs exactly one of `topic`, `topics`, `topicsPattern`. Required for "
+        "writing unless every row has a `topic`.",
         default=None,
         scope=EVERYWHERE,
         parse=lambda text: parse_topic(parse_text(text)),
     )
-    topics: tuple[str, ...] = option("Several topics, with commas between them.", default=(), parse=_parse_topics)
+    topics: tuple[str, ...] = option("Comma-separated list of topics.", default=(), parse=_parse_topics)
     topics_pattern: TopicsPattern | None = option(
-        "All topics of one namespace that match: `tenant/namespace/regex`, or `regex` for `public/default`.",
+        "All matching topics of one namespace: `tenant/namespace/regex`, or `regex` for `public/default`.",
         default=None,
         parse=lambda text: parse_topics_pattern(parse_text(text)),
     )
     starting_offsets: PerTopic[Position] | None = option(
-        "Read what is after this: `earliest`, or JSON per topic or partition: "
-        '`{"flights": {"0": {"ledger": 12, "entry": 3}, "1": "earliest"}}`. A position is the last message already '
-        "read; `batch` in it is an index within the entry's batch, and without it the whole entry counts as read. A "
-        "stream starts here only where it has no checkpoint.",
+        'Positions to start after: `earliest`, or JSON per topic or partition: `{"flights": {"0": {"ledger": 12, '
+        '"entry": 3}, "1": "earliest"}}`. A position is that of the last message already read; its optional '
+        "`batch` is an index within the entry's batch, and without it the whole entry counts as read. A stream uses "
+        "this only if it has no checkpoint.",
         default=None,
         default_text="`earliest`; `latest` in a stream",
         parse=parse_offsets,
     )
     ending_offsets: PerTopic[Position] | None = option(
-        "Read up to and with this: `latest` (when the read is planned), or JSON as for `startingOffsets`.",
+        "Positions of the last messages to read: `latest` (as of planning), or JSON as for `startingOffsets`.",
         default=None,
         default_text="`latest`",
         scope=READ,
         parse=parse_offsets,
     )
     starting_timestamp: PerTopic[int] | None = option(
-        "Read what was published at this time or after it: milliseconds since 1970, ISO-8601 with a zone "
-        '(`2013-01-01T05:15:00Z`), or JSON of these: `{"flights": 1357017300000}`.',
+        "Read messages published at or after this time: milliseconds since 1970, ISO-8601 with a zone "
+        '(`2013-01-01T05:15:00Z`), or JSON of these per topic or partition: `{"flights": 1357017300000}`.',
         default=None,
         aliases=("startingTime",),
         parse=parse_timestamps,
     )
     ending_timestamp: PerTopic[int] | None = option(
-        "Read what was published before this time; written as `startingTimestamp`.",
+        "Read messages published before this time; same format as `startingTimestamp`.",
         default=None,
         scope=READ,
         aliases=("endingTime",),
         parse=parse_timestamps,
     )
     read_compacted: bool = option(
-        "Read the compacted topic: the last message of each key, as far as compaction has come.",
+        "Read the compacted topic: only the last message of each key, in the part that is already compacted.",
         default=False,
         aliases=("pulsar.reader.readCompacted",),
     )
 
-    # -- how
+    # -- reading
     max_entries_per_trigger: int | None = option(
-        "Most entries (a batch of messages as its producer sent it, or a single message) of one trigger, shared out by "
-        "backlog. Exact.",
+        "Maximum number of entries per trigger, distributed by backlog. An entry is a batch of messages as its "
+        "producer sent it, or a single message. Exact.",
         default=None,
-        default_text="all there is",
+        default_text="no limit",
         scope=STREAM,
         check=at_least(1),
     )
     max_rows_per_trigger: int | None = option(
-        "Most messages of one trigger, shared out the same way. As exact as the broker allows, to the entry, and at "
-        "least one entry: by its index where it keeps one and shows it to clients (broker entry metadata); else by the "
-        "messages per entry of the first and the last entry of each trigger and of those before, which is exact where "
-        "the entries of a partition are alike, and can be passed where they are not. Several limits: the smallest "
-        "counts.",
+        "Maximum number of messages per trigger, distributed by backlog. Rounded to whole entries, at least one. Exact "
+        "to the entry if the broker stores the message index and exposes it to clients (broker entry metadata). "
+        "Otherwise estimated from the messages per entry in the first and last entry of this and earlier triggers: "
+        "exact if the entries of a partition are alike, and possibly exceeded if they are not. If several limits are "
+        "set, the smallest applies.",
         default=None,
-        default_text="all there is",
+        default_text="no limit",
         scope=STREAM,
         check=at_least(1),
     )
     max_bytes_per_trigger: int | None = option(
-        "Most bytes of one trigger (`64m`), as the broker stores them: compressed, with what belongs to the messages. "
-        "With `adminUrl` by the average entry of each ledger, which costs a request for each partition that is behind; "
-        "else as exact as `maxRowsPerTrigger` is without an index.",
+        "Maximum number of bytes per trigger (`64m`), as the broker stores them: compressed, with metadata. With "
+        "`adminUrl`, estimated from the average entry size of each ledger, at one request per partition with a "
+        "backlog; otherwise as exact as `maxRowsPerTrigger` without an index.",
         default=None,
-        default_text="all there is",
+        default_text="no limit",
         scope=STREAM,
         parse=parse_size_bytes,
         check=at_least(1),
     )
     min_partitions: int | None = option(
-        "Split topic-partitions until there are at least this many tasks, where that is possible.",
+        "Minimum number of tasks: topic-partitions are split to reach it, if possible.",
         default=None,
-        default_text="one task a topic-partition",
+        default_text="one task per topic-partition",
         check=at_least(1),
     )
     fail_on_data_loss: bool = option(
-        "Whether to fail when messages of the range are gone from the broker, or a position was never there (a topic "
-        "made anew, another cluster); `false` logs it and goes on with what there is.",
+        "Whether to fail if messages of the range are no longer on the broker, or if a position never existed there "
+        "(recreated topic, different cluster). `false` logs the loss and continues with the messages that remain.",
         default=True,
     )
     on_encrypted: OnEncrypted = option(
-        "An encrypted payload: `fail`, or `raw` for the ciphertext as `value`; the column `encryption_context` has "
-        "what decrypting it needs.",
+        "An encrypted payload: `fail`, or `raw` for the ciphertext as `value`; the column `encryption_context` then "
+        "has the keys and parameters for decryption.",
         default=OnEncrypted.FAIL,
     )
     on_corrupt: OnCorrupt = on_corrupt_option()
     pushdown: bool = option(
-        "Take filters on topic, partition and publish_time from Spark. Needs Spark 4.1 or newer and "
-        "`spark.sql.python.filterPushdown.enabled=true`. **One filter a `load()`**: Spark plans a loaded DataFrame "
-        "once, so a second query over it, filtered otherwise, silently gets the first one's partitions (seen on "
-        "4.3.0, with any data source).",
+        "Accept filters on topic, partition and publish_time from Spark. Needs Spark 4.1 or newer and "
+        "`spark.sql.python.filterPushdown.enabled=true`. **Use one filter per `load()`**: Spark plans a loaded "
+        "DataFrame once, so a second query on it with another filter silently gets the partitions of the first (seen "
+        "on 4.3.0, with any data source).",
         default=False,
         scope=READ,
     )
     publish_time_slack_ms: int = duration_option(
-        "With `pushdown`, how much more a filter on publish_time reads on both sides: as far as a partition's publish "
-        "times may be out of order, or apart from the broker's clock, by which it looks where it keeps entry metadata.",
+        "With `pushdown`, the margin added on both sides of a filter on publish_time. It must cover publish times that "
+        "are out of order within a partition, and their difference from the broker's clock, which brokers with entry "
+        "metadata use to look up times.",
         "1m",
         scope=READ,
         least="0ms",
     )
     subscription: str | None = option(
-        "In a stream: a durable subscription of this name keeps the messages on the broker until the query has them, "
-        "and with them the backlog of a query that is stopped for good, until `spark-mq unsubscribe` deletes the "
-        "subscription. The last entry read stays in the backlog until the next one is, as proof that nothing between "
-        "them was deleted. In a batch: the name that the broker shows, as `NAME-<unique>`; it keeps nothing.",
+        "In a stream: a durable subscription with this name retains messages on the broker until the query has "
+        "committed them. If the query is stopped for good, its backlog stays until `spark-mq unsubscribe` deletes the "
+        "subscription. The last entry read stays in the backlog until the next entry is read, as proof that nothing "
+        "between them was deleted. In a batch: the name shown by the broker, as `NAME-<unique>`; it retains nothing.",
         default=None,
         aliases=("predefinedSubscription",),
         parse=_parse_subscription,
     )
     subscription_prefix: str = option(
-        "The same where `subscription` is not set.", default="spark-mq-source", parse=_parse_subscription
+        "Start of generated subscription names, if `subscription` is not set.",
+        default="spark-mq-source",
+        parse=_parse_subscription,
     )
     operation_timeout_ms: int = duration_option(
-        "How long a request, or the first message of a range, may take: `30s`, `500ms`, or milliseconds.",
+        "Timeout of a request, and of the wait for the first message of a range: `30s`, `500ms`, or milliseconds.",
         "30s",
         scope=EVERYWHERE,
         aliases=("pollTimeoutMs", "pulsar.client.operationTimeoutMs"),
     )
     connect_timeout_ms: int = duration_option(
-        "How long a connection may take, TLS and the broker's welcome included.",
+        "Timeout of connecting, including TLS and the broker's CONNECTED.",
         "10s",
         scope=EVERYWHERE,
         aliases=("pulsar.client.connectionTimeoutMs",),
     )
     keep_alive_interval_ms: int = duration_option(
-        "A connection that was silent for this long is asked for a sign of life, and given up after as long again. A "
-        "quarter of `operationTimeout` where that is less, so that there is time to connect anew.",
+        "After this time without data on a connection, a PING is sent; after as long again without an answer, the "
+        "connection is closed. Limited to a quarter of `operationTimeout`, to leave time to reconnect.",
         "30s",
         scope=EVERYWHERE,
         least="100ms",
     )
 
-    # -- bounds of memory. A FLOW of 0, or permits whose sum passes 2^31, break the connection (broker 4.0.8).
+    # -- memory limits. A FLOW of 0, or permits that sum to more than 2^31, break the connection (broker 4.0.8).
     receiver_queue_messages: int = option(
-        "Messages that a broker may send ahead.",
+        "Maximum number of messages that a broker may send ahead.",
         default=100_000,
         name="receiverQueueSize",
         aliases=("pulsar.reader.receiverQueueSize",),
         check=between(1, 2**30),
     )
     receive_queue_bytes: int = size_option(
-        "Bytes that a task may hold received and not yet decoded.",
+        "Maximum bytes that a task may hold received and not yet decoded.",
         "64m",
         least="1m",
     )
     max_batch_rows: int = max_batch_rows_option()
     max_batch_bytes: int = max_batch_bytes_option()
     max_message_bytes: int = size_option(
-        "Largest entry accepted, decompressed; a larger one is treated as corrupt.",
+        "Largest entry accepted, in bytes after decompression; larger ones are treated as corrupt.",
         "128m",
     )
     max_pending_chunk_bytes: int = size_option(
-        "Most bytes of chunked messages that a task may hold while they are incomplete; beyond it, those that wait "
-        "longest are dropped, and read again if their last chunk comes.",
+        "Maximum bytes of incomplete chunked messages in a task. Beyond it the oldest are dropped, and read again if "
+        "their last chunk arrives.",
         "128m",
     )
 
     # -- writing
     value_format: ValueFormat = option(
-        "What `value` is: `raw`, which is binary or string and is sent as it is; or `json`, which is a struct and is "
-        "sent as JSON, with a schema that is made of its fields.",
+        "Format of the column `value`: `raw` (binary or string, sent unchanged) or `json` (a struct, sent as JSON with "
+        "a schema derived from its fields).",
         default=ValueFormat.RAW,
         scope=WRITE,
     )
     schema: ValueSchema | None = option(
-        "The schema of the values, which the topic must have or be allowed to take: `BYTES` (none), `STRING`, or "
-        '`{"type": "JSON", "schema": {"type": "record", ...}}`, with `AVRO` for values that are so encoded already. '
-        "With `valueFormat=json` also the Avro schema alone.",
+        'Schema of the values, which the topic must have or accept: `BYTES` (none), `STRING`, or `{"type": "JSON", '
+        '"schema": {"type": "record", ...}}`, with `AVRO` for values that are Avro-encoded already. With '
+        "`valueFormat=json`, the Avro schema alone is enough.",
         default=None,
-        default_text="`BYTES`; made of the struct with `valueFormat=json`",
+        default_text="`BYTES`; derived from the struct with `valueFormat=json`",
         scope=WRITE,
         parse=parse_schema,
     )
     access_mode: int = option(
-        "Whether others may write to a topic-partition meanwhile: `Shared`; `Exclusive` is an error where somebody "
-        "does; `WaitForExclusive` waits until nobody does; `ExclusiveWithFencing` cuts the others off (brokers of 2.10 "
-        "refuse it instead while others write). Each task is somebody of its own: only `Shared` lets several write to "
-        "one topic-partition at once.",
+        "Whether other producers may write to a topic-partition at the same time: `Shared` allows them; `Exclusive` "
+        "fails if there are others; `WaitForExclusive` waits until there are none; `ExclusiveWithFencing` disconnects "
+        "the others (2.10 brokers instead refuse it while others write). Each task is a separate producer: only "
+        "`Shared` lets several tasks write to one topic-partition.",
         default=0,
         default_text="`Shared`",
         scope=WRITE,
@@ -596,14 +601,15 @@ class PulsarOptions(Options):
         parse=_parse_access_mode,
     )
     compression_type: str = option(
-        "How entries are compressed: `NONE`, `LZ4`, `ZLIB`, `ZSTD` or `SNAPPY`. What gets no smaller is sent as it is.",
+        "Compression of entries: `NONE`, `LZ4`, `ZLIB`, `ZSTD` or `SNAPPY`. Batches that do not shrink are sent "
+        "uncompressed.",
         default="NONE",
         scope=WRITE,
         aliases=("pulsar.producer.compressionType",),
         parse=_parse_codec,
     )
     hashing: int = option(
-        "How the hash of a key chooses its partition: `JavaStringHash`, or `Murmur3_32`; both as the Java client does.",
+        "Hash that maps a key to its partition: `JavaStringHash` or `Murmur3_32`; both as in the Java client.",
         default=0,
         default_text="`JavaStringHash`",
         scope=WRITE,
@@ -612,80 +618,82 @@ class PulsarOptions(Options):
         parse=_parse_hashing,
     )
     batching: bool = option(
-        "Whether messages are put together into batches.",
+        "Whether messages are sent in batches.",
         default=True,
         scope=WRITE,
         aliases=("pulsar.producer.batchingEnabled",),
     )
     batching_max_bytes: int = size_option(
-        "Most bytes of a batch, before it is compressed; a larger message is sent by itself. Every consumer gets a "
-        "batch whole: for those with little memory, less is better.",
+        "Maximum bytes of a batch before compression; a larger message is sent alone. Consumers receive batches whole, "
+        "so use less for consumers with little memory.",
         "1m",
         scope=WRITE,
         aliases=("pulsar.producer.batchingMaxBytes",),
         most="1g",
     )
     batching_max_messages: int = option(
-        "Most messages of a batch.",
+        "Maximum number of messages in a batch.",
         default=100_000,
         scope=WRITE,
         aliases=("pulsar.producer.batchingMaxMessages",),
         check=between(1, INT32_MAX),
     )
     batching_max_publish_delay_ms: int | None = duration_option(
-        "How long a row may wait for its batch to be full: `10ms`, `1s`.",
+        "Maximum time a row waits for its batch to fill: `10ms`, `1s`.",
         None,
         default_text="until the task has no more rows",
         scope=WRITE,
     )
     batching_by_key: bool = option(
-        "Whether the messages of a batch have one ordering key (where they have none, one key), for consumers of a "
-        "Key_Shared subscription.",
+        "Whether all messages of a batch have the same ordering key (or, without one, the same key), as consumers of "
+        "Key_Shared subscriptions need.",
         default=False,
         scope=WRITE,
     )
     chunking: bool = option(
-        "Whether a message larger than the broker takes is cut into several entries; otherwise it is an error.",
+        "Whether a message above the broker's size limit is split into several entries; otherwise it is an error.",
         default=False,
         scope=WRITE,
         aliases=("pulsar.producer.chunkingEnabled",),
     )
     max_pending_bytes: int = size_option(
-        "Most bytes that a task may have sent without the broker's receipt.",
+        "Maximum bytes that a task may have sent and the broker has not yet acknowledged.",
         "16m",
         scope=WRITE,
     )
     send_timeout_ms: int = duration_option(
-        "How long a task waits without any receipt of what it has sent to a topic-partition, trying again meanwhile.",
+        "Maximum time a task waits, while retrying, without any acknowledgement of the messages it sent to a "
+        "topic-partition.",
         "1m",
         scope=WRITE,
         aliases=("pulsar.producer.sendTimeoutMs",),
     )
     delivery_guarantee: DeliveryGuarantee = option(
-        "How often a row is there after whatever has gone wrong: `at-least-once`; `exactly-once`, by the broker's "
-        "deduplication, which must be on; or `transaction`, one for each task, which must be enabled on the broker. "
-        "Without deduplication an attempt at a transaction fails if a topic moves while its rows are under way.",
+        "What holds after failures and retries: `at-least-once`; `exactly-once`, which needs deduplication enabled on "
+        "the broker; or `transaction`, one per task, which needs transactions enabled on the broker. Without "
+        "deduplication, a task attempt with a transaction fails if a topic moves to another broker while its rows are "
+        "being sent.",
         default=DeliveryGuarantee.AT_LEAST_ONCE,
         scope=WRITE,
     )
     producer_name: str | None = option(
-        "What the names of the producers begin with. With `exactly-once` it says which write this is: a batch that is "
-        "run again under the same name adds only what is not there yet, and two different writes must not share one.",
+        "Prefix of the producer names. With `exactly-once` it identifies the write: a batch that runs again under the "
+        "same name adds only the missing rows, so two different writes must not share a name.",
         default=None,
-        default_text="the query's id; one made up for each batch",
+        default_text="the query's id; generated per batch write",
         scope=WRITE,
         aliases=("pulsar.producer.producerName",),
         parse=parse_text,
     )
     transaction_timeout_ms: int = duration_option(
-        "When the broker ends a transaction that nobody has: longer than a job or micro-batch takes. Until then a task "
-        "that was killed hides what comes behind it on its topics.",
+        "Time after which the broker aborts an abandoned transaction; must exceed the duration of a job or "
+        "micro-batch. Until then, the transaction of a killed task hides all later messages of its topics.",
         "10m",
         scope=WRITE,
         least="1s",
     )
     create_topic: bool = option(
-        "Whether a topic that does not exist is created, as the broker is configured to; otherwise it is an error.",
+        "Whether a missing topic is created, with the broker's defaults; otherwise it is an error.",
         default=False,
         scope=WRITE,
     )
@@ -702,12 +710,12 @@ class PulsarOptions(Options):
 
     @property
     def topic_names(self) -> tuple[str, ...]:
-        """The full names of `topic` or `topics`; empty where `topics_pattern` is set."""
+        """The full names of `topic` or `topics`; empty if `topics_pattern` is set."""
         return (self.topic,) if self.topic else self.topics
 
     @property
     def subscription_base(self) -> str:
-        """What the names of a read's subscriptions begin with."""
+        """The prefix of a read's subscription names."""
         return self.subscription or self.subscription_prefix
 
     def starting_at(self, topic_partition: str) -> Position | int | None:
@@ -715,14 +723,14 @@ class PulsarOptions(Options):
 
         Returns:
             The last position already read (EARLIEST for the whole topic); or, as an int, the publish time in ms of
-            the first message wanted; or None where the user named other topic-partitions, and not this one.
+            the first message wanted; or None if the user named only other topic-partitions.
         """
         if self.starting_timestamp is not None:
             return self.starting_timestamp.at(topic_partition)
         return EARLIEST if self.starting_offsets is None else self.starting_offsets.at(topic_partition)
 
     def stream_starting_at(self, topic_partition: str) -> Position | int | None:
-        """Where a stream without a checkpoint starts; as `starting_at`, but LATEST where nothing was said."""
+        """Where a stream without a checkpoint starts; as `starting_at`, but LATEST by default."""
         if self.starting_offsets is None and self.starting_timestamp is None:
             return LATEST
         return self.starting_at(topic_partition)
@@ -731,15 +739,15 @@ class PulsarOptions(Options):
         """Where a batch read of a topic-partition (full name) ends.
 
         Returns:
-            The last position to read (LATEST for all there is); or, as an int, the publish time in ms of the first
-            message not wanted; or None where the user named other topic-partitions, and not this one.
+            The last position to read (LATEST for everything); or, as an int, the publish time in ms of the first
+            message not wanted; or None if the user named only other topic-partitions.
         """
         if self.ending_timestamp is not None:
             return self.ending_timestamp.at(topic_partition)
         return LATEST if self.ending_offsets is None else self.ending_offsets.at(topic_partition)
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """What is wrong between options, one sentence each."""
+        """Contradictions between options, one sentence each."""
         topics = [name for name in ("topic", "topics", "topics_pattern") if name in given]
         if scope != WRITE and len(topics) != 1:
             names = {"topic": "topic", "topics": "topics", "topics_pattern": "topicsPattern"}
@@ -768,7 +776,7 @@ class PulsarOptions(Options):
             yield f"schema: {schema_type} and valueFormat=json contradict each other"
         if self.value_format is ValueFormat.RAW and not schema_type:
             yield (
-                'schema: say how the values are encoded, as {"type": "JSON", "schema": ...} or with "AVRO", or set '
+                'schema: name the encoding of the values, as {"type": "JSON", "schema": ...} or with "AVRO", or set '
                 "valueFormat=json and write a struct"
             )
 
@@ -822,7 +830,7 @@ class PulsarOptions(Options):
 
     @classmethod
     def translate(cls, given: dict[str, str], scope: Scope) -> Iterator[str]:
-        """Puts pulsar-spark's options that are more than another name into ours; says of the others what to do."""
+        """Translates pulsar-spark's options that are not mere aliases; returns what to do about the others."""
         return translate(given, cls.names(scope))
 
 

@@ -1,7 +1,7 @@
-"""The options of pulsar-spark, StreamNative's connector, for jobs that change nothing but the format's name.
+"""The options of pulsar-spark, StreamNative's connector, for jobs that change only the format name.
 
-What is only another name of an option of ours is that option's alias. Here is what has to be taken apart, and what is
-refused with the name of what does the same here.
+Aliases are declared with our options, in `options.py`. This module translates the other options, or refuses them with
+the name of our equivalent.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _PASSED_THROUGH: Final = ("pulsar.client.", "pulsar.reader.", "pulsar.consumer."
 
 _REFUSED: Final = {
     "pulsar.client.tlsallowinsecureconnection": (
-        "certificates are always checked; give the authority that signed the broker's in trustCerts"
+        "certificates are always verified; set trustCerts to the authority that signed the broker's certificate"
     ),
     "pulsar.client.usetls": "begin serviceUrl with pulsar+ssl:// instead",
     "pulsar.client.authparammap": "use pulsar.client.authParams, or our authToken or authTokenFile",
-    "pulsar.client.usekeystoretls": "key stores are not read here; give PEM files in trustCerts, clientCert, clientKey",
-    "pulsar.client.tlstruststorepath": "key stores are not read here; give a PEM file in trustCerts",
-    "pulsar.client.proxyserviceurl": "name the proxy in serviceUrl",
+    "pulsar.client.usekeystoretls": "key stores are not supported; set PEM files in trustCerts, clientCert, clientKey",
+    "pulsar.client.tlstruststorepath": "key stores are not supported; set trustCerts to a PEM file",
+    "pulsar.client.proxyserviceurl": "set serviceUrl to the proxy's address",
     "pulsar.reader.subscriptionname": "use subscription",
     "pulsar.reader.subscriptionroleprefix": "use subscriptionPrefix",
     "pulsar.admin.serviceurl": "use adminUrl",
-    "allowdifferenttopicschemas": "value is always the bytes as they were published; leave it out",
-    "waitingfornonexistedtopic": "a topic that does not exist is an error; leave it out, and create the topic first",
+    "allowdifferenttopicschemas": "value always has the published bytes; remove this option",
+    "waitingfornonexistedtopic": "a missing topic is an error; remove this option and create the topic first",
 }
 
 _PLUGIN_KEY: Final = "pulsar.client.authpluginclassname"
@@ -37,11 +37,11 @@ _PLUGIN_PACKAGE: Final = "org.apache.pulsar.client.impl.auth."
 
 
 def translate(given: dict[str, str], names: Iterable[str]) -> Iterator[str]:
-    """Puts what is more than another name into our options, in place; a sentence for each of the others that is there.
+    """Translates options that are not mere aliases, in place; yields one sentence for each unsupported option.
 
     Args:
         given: the options, by their names in lower case.
-        names: all that are known here, aliases among them.
+        names: all accepted names, including aliases.
     """
     yield from _translate_authentication(given)
     seconds = given.pop("pulsar.client.keepaliveintervalseconds", None)
@@ -56,9 +56,9 @@ def translate(given: dict[str, str], names: Iterable[str]) -> Iterator[str]:
                 "batchingMaxPublishDelay and pulsar.producer.batchingMaxPublishDelayMicros are the same option: "
                 "set only one"
             )
-        # Not below the least that there is here; what is no number is refused as what it is.
+        # Our minimum is 1 ms. A text that is not a number is passed on, and refused there.
         given["batchingmaxpublishdelay"] = str(max(1, int(micros) // 1000)) if micros.isdecimal() else micros
-    # false is what we do anyway
+    # false is our behaviour anyway
     if given.get("pulsar.client.tlsallowinsecureconnection", "").lower() == "false":
         del given["pulsar.client.tlsallowinsecureconnection"]
     accepted = {name.lower() for name in names}
@@ -68,11 +68,11 @@ def translate(given: dict[str, str], names: Iterable[str]) -> Iterator[str]:
             yield f"{key}: {_REFUSED[key]}"
         elif key.startswith(_PASSED_THROUGH) and key not in accepted:
             del given[key]
-            yield f"{key}: an option of pulsar-spark's Java client that has no meaning here; leave it out"
+            yield f"{key}: an option of pulsar-spark's Java client without effect here; remove it"
 
 
 def _translate_authentication(given: dict[str, str]) -> Iterator[str]:
-    """Turns Java's plug-in class and its parameters into ours. No sentence here shows the parameters."""
+    """Translates the Java plug-in class and its parameters, which no message shows."""
     plugin, params = given.pop(_PLUGIN_KEY, None), given.pop(_PARAMS_KEY, None)
     if plugin is None and params is None:
         return
@@ -100,7 +100,7 @@ def _translate_authentication(given: dict[str, str]) -> Iterator[str]:
         return
     for name, value in ours.items():
         if name.lower() in given:
-            yield f"{name} and pulsar.client.authParams say the same: set only one"
+            yield f"{name} and pulsar.client.authParams are the same option: set only one"
         given[name.lower()] = value
 
 
@@ -125,7 +125,7 @@ def _tls(params: str) -> dict[str, str]:
 def _oauth2(params: str) -> dict[str, str]:
     fields = _fields(params, "issuerUrl", "privateKey")
     if fields.get("type", "client_credentials") != "client_credentials":
-        raise ValueError("the type can only be client_credentials")
+        raise ValueError("type must be client_credentials")
     names = {"issuerUrl": "authIssuerUrl", "audience": "authAudience", "scope": "authScope"}
     ours = {ours: fields[theirs] for theirs, ours in names.items() if fields.get(theirs)}
     key = fields["privateKey"]
@@ -136,12 +136,13 @@ def _oauth2(params: str) -> dict[str, str]:
         return ours | {"authClientId": document["client_id"], "authClientSecret": document["client_secret"]}
     except (ValueError, KeyError, TypeError):
         raise ValueError(
-            "expected as privateKey a file, or data:application/json;base64, and JSON with client_id, client_secret"
+            "privateKey must be a file, or data:application/json;base64, with JSON that contains client_id and "
+            "client_secret"
         ) from None
 
 
 def _fields(params: str, *names: str) -> Mapping[str, str]:
-    """The named parameters, from JSON or ``name:value,name:value``, the two forms that Java's client reads."""
+    """The named parameters, from JSON or ``name:value,name:value``, the two forms of the Java client."""
     if params.lstrip().startswith("{"):
         try:
             document = json.loads(params)

@@ -1,4 +1,4 @@
-"""`tubemq`, as Spark and the command line see it."""
+"""`tubemq`: the interface for Spark and the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, int]):
-    """Apache InLong TubeMQ, as `core.ports.Format` wants it: the door to everything in this folder."""
+    """Apache InLong TubeMQ: a `core.ports.Format`, the only interface for `spark` and `cli`."""
 
     name = "tubemq"
     columns = COLUMNS
@@ -45,7 +45,7 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, int]):
         *,
         tries: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """See `read_range`; any number of attempts read the same."""
+        """See `read_range`; every attempt reads the same rows."""
         del tries
         return read_range(options, task, schema, counters)
 

@@ -1,4 +1,4 @@
-"""A look at a TubeMQ cluster as the connector sees it, without Spark: what `spark-mq` shows of it."""
+"""Inspects a TubeMQ cluster without Spark, for `spark-mq`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from spark_mq_source.tubemq.options import TubeMQOptions
 
 
 class TubeMQInspector:
-    """See `core.ports.Inspector`. Asks under a group of its own, so that no group's progress is touched.
+    """See `core.ports.Inspector`. Uses its own group, so that no other group's progress changes.
 
     Args:
-        options: as a read has them.
+        options: options of a read.
 
     Example:
         ::
@@ -36,7 +36,7 @@ class TubeMQInspector:
         self._client.close()
 
     def topics(self) -> Iterator[Mapping[str, object]]:
-        """The topics that the options name, and how many partitions and brokers each has.
+        """The topics of the options, with their numbers of partitions and brokers.
 
         Raises:
             MQSourceError: no master can be reached in time, or it refuses; or a topic is on no broker.
@@ -47,7 +47,7 @@ class TubeMQInspector:
             yield {"topic": name, "partitions": len(of_topic), "brokers": len({tp.broker_id for tp in of_topic})}
 
     def partitions(self) -> Iterator[Mapping[str, object]]:
-        """The partitions, and the broker that has each.
+        """The partitions, and the broker of each.
 
         Raises:
             MQSourceError: no master can be reached in time, or it refuses; or a topic is on no broker.
@@ -57,7 +57,7 @@ class TubeMQInspector:
             yield where | {"broker": one.broker.address}
 
     def offsets(self) -> Iterator[Mapping[str, object]]:
-        """Where the store of each partition begins and ends; all partitions of a store share its offsets.
+        """The first and end offset of each partition's store; all partitions of a store share its offsets.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic is on no broker.
@@ -72,23 +72,24 @@ class TubeMQInspector:
             }
 
     def lag(self, checkpoint: Mapping[str, object] | None) -> Iterator[Mapping[str, object]]:
-        """How many messages the store of each partition has after what a streaming query has read.
+        """The number of messages in each partition's store after the offsets of a streaming query.
 
         Args:
             checkpoint: the query's offsets.
 
         Raises:
-            OptionError: there is no checkpoint, or it is not of this format.
+            OptionError: no checkpoint, or not one of this format.
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic is on no broker.
         """
         if checkpoint is None:
             raise OptionError(
-                "tubemq: the lag of what: give a checkpoint; what a group has committed is in TubeMQ's own web pages"
+                "tubemq: cannot compute lag: pass --checkpoint (TubeMQ's web console shows the offsets that a group "
+                "has committed)"
             )
         try:
             read = decode_offsets(checkpoint).positions
         except ValueError as error:
-            raise OptionError(f"tubemq: these are not the offsets of this format: {error}") from error
+            raise OptionError(f"tubemq: not offsets of this format: {error}") from error
         for tp, bounds in sorted(fetch_bounds(self._client, self._options, self._partitions()).items()):
             at = max(read.get(tp, bounds.first), bounds.first)
             yield {
@@ -101,9 +102,9 @@ class TubeMQInspector:
             }
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """What has to work for a read, in order; each says what it found, or raises what is wrong."""
+        """The checks for a read, in order; each returns its finding, or raises an error."""
         yield "sign in at a master and find the topics", self._find_topics
-        yield "ask the brokers where the messages begin and end", self._find_bounds
+        yield "find the first and last messages", self._find_bounds
 
     def _partitions(self) -> Partitions:
         options = self._options

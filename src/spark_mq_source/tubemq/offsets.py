@@ -1,15 +1,15 @@
-"""Where in a TubeMQ topic: topic-partitions, offsets, and their JSON forms.
+"""Topic-partitions and offsets of TubeMQ, and their JSON forms.
 
-An offset is a position in the index of a partition's store, in bytes: each message of the store takes 28 of them, and
-all partitions of the store share it (TubeMQ 2.4.0). A range is ``[start, end)``; ``end`` is where the next one starts.
+An offset is a byte position in the index of a partition's store: each message of the store takes 28 bytes, and all
+partitions of the store share the index (TubeMQ 2.4.0). A range is ``[start, end)``; the next range starts at ``end``.
 
 Two JSON forms:
 
-- what a user writes as ``startingOffsets`` or ``endingOffsets``, by topic, by ``brokerId:topic:partition``, or both::
+- the options ``startingOffsets`` and ``endingOffsets``, by topic, by ``brokerId:topic:partition``, or both::
 
       {"flights": "earliest", "1:weather:0": 2800, "1:weather:10000": "latest"}
 
-- what a streaming checkpoint holds, see `encode_offsets`. A user may paste it as ``startingOffsets`` as well.
+- the offsets of a streaming checkpoint, see `encode_offsets`; also accepted as ``startingOffsets``.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from spark_mq_source.core.json_text import load_json_object
 OFFSETS_VERSION: Final = 1
 
 INDEX_BYTES: Final = 28
-"""What one message takes of its store's index: the unit of offsets (TubeMQ 2.4.0)."""
+"""Index bytes per message: the unit of offsets (TubeMQ 2.4.0)."""
 
 STORE_PARTITIONS: Final = 10_000
-"""Partition ids of one store: ``storeId * 10000 + n`` (TubeMQ 2.4.0)."""
+"""Stride of partition ids between stores: ``storeId * 10000 + n`` (TubeMQ 2.4.0)."""
 
 EARLIEST: Final = -1
-"""Before the first message that the broker still has: a wish, never sent to a broker."""
+"""The broker's first stored message; never sent to a broker."""
 
 LATEST: Final = 2**63 - 1
-"""After every message, now and later: a wish, never sent to a broker."""
+"""After every message, present and future; never sent to a broker."""
 
 _INT32_MAX: Final = 2**31 - 1
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
-# The form and length that a master gives a topic's name (TubeMQ 2.4.0).
+# The topic names that a master accepts (TubeMQ 2.4.0).
 _TOPIC: Final = re.compile(r"[A-Za-z][-\w]{0,63}", re.ASCII)
 
 
 def parse_topic(text: str) -> str:
-    """The name of a topic, checked.
+    """Validates the name of a topic.
 
     Raises:
         ValueError: no topic can have this name.
@@ -54,7 +54,7 @@ def parse_topic(text: str) -> str:
     """
     if not _TOPIC.fullmatch(text):
         raise ValueError(
-            "a topic's name begins with a letter, has letters, digits, - and _ only, and at most 64 of them"
+            "a topic's name begins with a letter, contains only letters, digits, - and _, and has at most 64 characters"
         )
     return text
 
@@ -64,9 +64,9 @@ class TopicPartition:
     """One partition of a topic on one broker.
 
     Attributes:
-        topic: its name.
-        broker_id: of the broker that has it.
-        partition: its number on that broker, ``storeId * 10000 + n``.
+        topic: name of the topic.
+        broker_id: id of the broker that stores the partition.
+        partition: id on that broker, ``storeId * 10000 + n``.
 
     Example:
         >>> TopicPartition.parse("1:flights:10002")
@@ -94,7 +94,7 @@ class TopicPartition:
 
     @property
     def store(self) -> int:
-        """The store on its broker: partitions of one store share its index and so their offsets."""
+        """Id of the store on its broker; the partitions of a store share its index, and so its offsets."""
         return self.partition // STORE_PARTITIONS
 
     def __str__(self) -> str:
@@ -103,12 +103,12 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class WantedOffsets:
-    """What a user asked for: one offset everywhere, or one for each topic or topic-partition named.
+    """The parsed value of an option: one offset for all topic-partitions, or offsets by topic and topic-partition.
 
     Attributes:
-        everywhere: the offset of each topic-partition, or None where `topics` and `partitions` have them.
+        everywhere: the offset of every topic-partition, or None if `topics` and `partitions` have the offsets.
         topics: offsets by topic.
-        partitions: offsets by topic-partition; they win.
+        partitions: offsets by topic-partition, with precedence over `topics`.
 
     Example:
         >>> wanted = parse_offsets('{"flights": "earliest", "1:flights:0": 280}')
@@ -121,12 +121,12 @@ class WantedOffsets:
     partitions: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def at(self, tp: TopicPartition) -> int | None:
-        """The offset for a topic-partition; None means that the user named others, and not this one."""
+        """The offset for a topic-partition; None if the user named only others."""
         return self.partitions.get(tp, self.topics.get(tp.topic, self.everywhere))
 
     @property
     def values(self) -> tuple[int | None, ...]:
-        """All the offsets in it."""
+        """All offsets."""
         return (self.everywhere, *self.topics.values(), *self.partitions.values())
 
 
@@ -134,20 +134,20 @@ def _parse_offset(value: object) -> int:
     """One offset of decoded JSON.
 
     Raises:
-        ValueError: it is none.
+        ValueError: not an offset.
     """
     if isinstance(value, str) and value.lower() in ("earliest", "latest"):
         return EARLIEST if value.lower() == "earliest" else LATEST
     if type(value) is not int or not 0 <= value < LATEST or value % INDEX_BYTES:
-        raise ValueError(f'expected "earliest", "latest" or an offset, which is a multiple of {INDEX_BYTES}')
+        raise ValueError(f'expected "earliest", "latest" or an offset, a multiple of {INDEX_BYTES}')
     return value
 
 
 def parse_offsets(text: str) -> WantedOffsets:
-    """Offsets from what a user writes: ``earliest``, ``latest`` or JSON (see the module's docstring).
+    """Parses ``earliest``, ``latest`` or JSON (see the module's docstring).
 
     Raises:
-        ValueError: anything else; the message says what and where.
+        ValueError: not offsets; the message says what and where.
 
     Example:
         >>> parse_offsets("earliest").everywhere == EARLIEST
@@ -179,12 +179,12 @@ def parse_offsets(text: str) -> WantedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """What a streaming checkpoint says of one trigger.
+    """The offsets of one trigger in a streaming checkpoint.
 
     Attributes:
-        positions: where the query is after it, in every topic-partition it has read.
-        begins: where this trigger began in those that it read. That is not always the end of the trigger before:
-            another member of the group may have had the partition in between.
+        positions: the query's offsets after the trigger, for every topic-partition it has read.
+        begins: the start offsets of this trigger, for the topic-partitions that it read. They can differ from the end
+            of the previous trigger if another member of the group had the partition in between.
 
     Example:
         >>> tp = TopicPartition("flights", 1, 0)
@@ -197,7 +197,7 @@ class Trigger:
 
 
 def encode_offsets(trigger: Trigger) -> dict[str, object]:
-    """The versioned form that a streaming checkpoint holds, sorted by name so that equal offsets are equal text.
+    """The versioned form in a streaming checkpoint, sorted by name so that equal offsets are equal text.
 
     Example:
         >>> tp = TopicPartition("flights", 1, 0)
@@ -218,30 +218,30 @@ def decode_offsets(document: object) -> Trigger:
         ValueError: an unknown version, or not this form; the message says what and where.
     """
     if not isinstance(document, Mapping) or "version" not in document:
-        raise ValueError('offsets without a "version" were not written by this package')
+        raise ValueError('offsets without a "version" are not from this package')
     version = document["version"]
     if type(version) is not int or version != OFFSETS_VERSION:
         raise ValueError(
-            f"offsets of version {version!r}, and this release knows version {OFFSETS_VERSION} only; "
-            "read them with the release that wrote them"
+            f"offsets of version {version!r}, but this release supports only version {OFFSETS_VERSION}; read them with "
+            "the release that wrote them"
         )
     if document.keys() != {"version", "positions", "from"}:
-        raise ValueError('offsets must have "version", "positions" and "from" and nothing else')
+        raise ValueError('offsets must have exactly the keys "version", "positions" and "from"')
     return Trigger(*(_decode_positions(name, document[name]) for name in ("positions", "from")))
 
 
 def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
-    """How many messages each topic has between two documents of `encode_offsets`.
+    """The number of messages per topic between two documents of `encode_offsets`.
 
-    The partitions of a store share its offsets, so what is behind in a store is what its slowest partition is.
+    The partitions of a store share its offsets, so the lag of a store is that of its slowest partition.
 
     Args:
-        read: where a query is.
-        newest: where it could be.
-        rows: how many it has read in between; not needed here.
+        read: the offsets of a query.
+        newest: the latest available offsets.
+        rows: unused here.
 
     Raises:
-        ValueError: these are not documents of this form.
+        ValueError: not documents of this form.
 
     Example:
         >>> partitions = [TopicPartition("flights", 1, n) for n in range(3)]

@@ -43,14 +43,14 @@ _DEFAULT_PORT: Final = 8715
 
 
 FLUSHED_ONLY: Final = 1
-"""The qryPriorityId that shows only what is on a broker's disk (seen on 2.4.0)."""
+"""The qryPriorityId that returns only messages on the broker's disk (seen on 2.4.0)."""
 
 WITH_MEMORY: Final = 303
-"""The qryPriorityId that shows a broker's memory too, to filtered reads as well (seen on 2.4.0)."""
+"""The qryPriorityId that also returns messages in the broker's memory, also to filtered reads (seen on 2.4.0)."""
 
 
 class Assignment(enum.StrEnum):
-    """Who decides which partitions a streaming query reads."""
+    """Who assigns partitions to a streaming query."""
 
     SERVER = "server"
     CLIENT = "client"
@@ -69,12 +69,12 @@ def parse_masters(text: str) -> tuple[tuple[str, int], ...]:
     masters = tuple(_parse_address(one) for one in parse_list(text))
     for master in masters:
         if masters.count(master) > 1:
-            raise ValueError(f"{master[0]}:{master[1]} is there twice")
+            raise ValueError(f"duplicate address {master[0]}:{master[1]}")
     return masters
 
 
 def _parse_address(text: str) -> tuple[str, int]:
-    # A broker's address is host:port within texts that colons divide, so there is no IPv6 in TubeMQ 2.4.0.
+    # TubeMQ 2.4.0 has no IPv6: its messages embed host:port in colon-separated text.
     match = re.fullmatch(r"([A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?", text, re.ASCII)
     if not match:
         raise ValueError(f"{text!r} is not host or host:port")
@@ -88,24 +88,22 @@ def _parse_topics(text: str) -> tuple[str, ...]:
     topics = tuple(parse_topic(name) for name in parse_list(text))
     for topic in topics:
         if topics.count(topic) > 1:
-            raise ValueError(f"{topic} is there twice")
+            raise ValueError(f"duplicate topic {topic}")
     return topics
 
 
 def _parse_filters(text: str) -> tuple[str, ...]:
-    # Java writes a condition as topic#filter,filter;topic... and the broker compares what stands between.
+    # The wire form is topic#filter,filter;topic... as in the Java client, so a filter cannot contain a separator.
     filters = parse_list(text)
     for one in filters:
         if re.search(r"[#;:@\s]", one):
-            raise ValueError(f"{one!r} has a character that no message type can have: # ; : @ or a space")
+            raise ValueError(f"{one!r} contains a character that a message type cannot have: # ; : @ or a space")
     return tuple(dict.fromkeys(filters))
 
 
 def _parse_group(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z][-\w]{0,99}", text, re.ASCII):
-        raise ValueError(
-            "a group's name begins with a letter, has letters, digits, - and _ only, and at most 100 of them"
-        )
+        raise ValueError("expected a letter, followed by letters, digits, - and _, at most 100 characters in all")
     return text
 
 
@@ -113,7 +111,7 @@ def _parse_zone(text: str) -> str:
     try:
         zoneinfo.ZoneInfo(parse_text(text))
     except (zoneinfo.ZoneInfoNotFoundError, OSError):
-        raise ValueError("no time zone of this name is known here; expected one such as UTC or Asia/Shanghai") from None
+        raise ValueError("unknown time zone on this machine; expected a name such as UTC or Asia/Shanghai") from None
     return text
 
 
@@ -129,137 +127,135 @@ class TubeMQOptions(Options):
 
     format_name: ClassVar[str] = "tubemq"
 
-    # -- where, and who we are
+    # -- connection and authentication
     masters: str = option(
-        "Addresses of the masters: `host1:8715,host2:8715`. The ports may be left out where they are 8715. The one "
-        "that serves is found, and found again when it changes.",
+        "Addresses of the masters: `host1:8715,host2:8715`. Default port: 8715. The active master is detected, also "
+        "after a failover.",
         scope=EVERYWHERE,
         parse=parse_text,
         check=parse_masters,
     )
     tls: bool = option(
-        "Whether masters and brokers are spoken to over TLS; `masters` then names their TLS ports.",
+        "Whether to use TLS to masters and brokers; `masters` must then have their TLS ports.",
         default=False,
         scope=EVERYWHERE,
     )
     trust_certs: str | None = trust_certs_option()
-    client_cert: str | None = client_cert_option("masters and brokers, which ask for one")
+    client_cert: str | None = client_cert_option("masters and brokers, which require one")
     client_key: str | None = client_key_option()
     tls_verify_hostname: bool = verify_hostname_option("a")
-    auth_user: str | None = option(
-        "User name, where the cluster authenticates its clients.", default=None, scope=EVERYWHERE
-    )
+    auth_user: str | None = option("User name, if the cluster authenticates clients.", default=None, scope=EVERYWHERE)
     auth_password: str | None = option("That user's password.", default=None, scope=EVERYWHERE, secret=True)
 
-    # -- what
+    # -- topics and range
     topic: str | None = option(
-        "The topic. A read has exactly one of `topic` and `topics`; a write has it where the rows do not say theirs.",
+        "The topic. A read needs exactly one of `topic` and `topics`. Required for writing unless every row has a "
+        "`topic`.",
         default=None,
         scope=EVERYWHERE,
         parse=lambda text: parse_topic(parse_text(text)),
     )
-    topics: tuple[str, ...] = option("Several topics, with commas between them.", default=(), parse=_parse_topics)
+    topics: tuple[str, ...] = option("Comma-separated list of topics.", default=(), parse=_parse_topics)
     filters: tuple[str, ...] = option(
-        "Message types, with commas between them: others are not read. The broker compares hashes, so what it sends is "
-        "compared again here.",
+        "Comma-separated list of message types to read. The broker filters by hash, so messages are filtered again by "
+        "type in the task.",
         default=(),
         parse=_parse_filters,
     )
     group: str | None = option(
-        "The consumer group. A stream with `assignment=server` is a member of it, shares the topics with its other "
-        "members, and needs it; all members have the same topics and filters. Other reads share nothing: they only "
-        "show under this name, and a stream's progress with them. A task reads as `GROUP-read-N`, so that several "
-        "tasks and members can read one partition. On a topic with group control only the group itself has to be "
-        "authorized: masters check it, brokers do not (2.4.0). Brokers apply the cluster's flow-control rule to tasks; "
-        "a group's own rule is obeyed by the consumers of the Java client only.",
+        "The consumer group. Required for a stream with `assignment=server`, which joins the group and shares the "
+        "topics with its other members; all members need the same topics and filters. Other reads share nothing: the "
+        "broker shows them, and the progress of a stream, under this name. A task reads as `GROUP-read-N`, so that "
+        "several tasks and members can read one partition. On a topic with group control, only the group itself needs "
+        "authorization: masters check it, brokers do not (2.4.0). Brokers apply the cluster's flow-control rule to "
+        "tasks; a group's own rule is obeyed only by consumers of the Java client.",
         default=None,
-        default_text="made of topics and filters",
+        default_text="derived from topics and filters",
         parse=_parse_group,
     )
     starting_offsets: WantedOffsets | None = option(
-        'Read from here: `earliest`, or JSON by topic or partition, `{"flights": "earliest", "1:weather:0": 2800}`, '
-        "where a partition is `brokerId:topic:partition`. An offset is a multiple of 28, and partitions of one store "
-        "share theirs. A stream starts here only where it has no checkpoint; with `assignment=server` only where the "
-        "group has no position either, and only at `earliest` or `latest`.",
+        'Offsets to start at: `earliest`, or JSON by topic or partition, `{"flights": "earliest", "1:weather:0": '
+        "2800}`, with a partition as `brokerId:topic:partition`. An offset is a multiple of 28, and the partitions of "
+        "one store share its offsets. A stream uses this only if it has no checkpoint; with `assignment=server` only "
+        "if the group has no offset either, and only `earliest` or `latest`.",
         default=None,
         default_text="`earliest`; `latest` in a stream",
         parse=parse_offsets,
     )
     ending_offsets: WantedOffsets | None = option(
-        "Read up to here, and not the message at it: `latest` (when the read is planned), or JSON as for "
-        "`startingOffsets`.",
+        "Offsets to end at, exclusive: `latest` (as of planning), or JSON as for `startingOffsets`.",
         default=None,
         default_text="`latest`",
         scope=READ,
         parse=parse_offsets,
     )
 
-    # -- how
+    # -- reading
     assignment: Assignment = option(
-        "Who decides what a query reads. `server`: the master, which shares the partitions out among the members of "
-        "`group`, this query, other queries and Java consumers alike. `client`: the query reads all partitions, "
-        "whoever else is in the group.",
+        "Who assigns partitions to the query. `server`: the master, which distributes the partitions over the members "
+        "of `group`: this query, other queries and Java consumers. `client`: the query reads all partitions, "
+        "regardless of other members.",
         default=Assignment.SERVER,
         scope=STREAM,
     )
     assignment_timeout_ms: int = duration_option(
-        "With `assignment=server`, how long a query waits for its first partitions: the master shares out in rounds, "
-        "every 30 to 60 s unless it is configured otherwise. `Trigger.AvailableNow` fails then; other queries go on "
+        "With `assignment=server`, how long a query waits for its first partitions. The master assigns partitions in "
+        "rounds, by default every 30 to 60 s. After the timeout `Trigger.AvailableNow` fails; other triggers keep "
         "waiting.",
         "3m",
         scope=STREAM,
     )
     low_latency: bool = option(
-        "Whether to read messages that the broker has in memory only. By default what is read is on its disk, which "
-        "takes up to the topic's `memCacheFlushIntvl` and 10 s more. **A broker that is killed loses its memory, "
-        "gives the same offsets to other messages, and with `true` this can pass unnoticed.**",
+        "Whether to read messages that are only in the broker's memory. By default only messages flushed to the "
+        "broker's disk are read, which takes up to the topic's `memCacheFlushIntvl` plus 10 s. **A killed broker loses "
+        "its memory and reuses the offsets for other messages; with `true` this can go unnoticed.**",
         default=False,
     )
     max_rows_per_trigger: int | None = option(
-        "Most messages of one trigger, shared out by backlog. Counted in the index, which the partitions of one store "
-        "share: exact for a topic whose stores have one partition each; else a bound that is rarely reached, because "
-        "each partition's share counts the messages of its whole store. Filters make it less, too.",
+        "Maximum number of messages per trigger, distributed by backlog. Counted in the index, which the partitions of "
+        "one store share: exact if each store has one partition of the topic; otherwise an upper bound that is rarely "
+        "reached, because each partition's share counts all messages of its store. Filters reduce the count further.",
         default=None,
-        default_text="all there is",
+        default_text="no limit",
         scope=STREAM,
         check=at_least(1),
     )
     min_partitions: int | None = option(
-        "Split partitions until there are at least this many tasks, each with a connection of its own.",
+        "Minimum number of tasks, each with its own connection: partitions are split to reach it.",
         default=None,
-        default_text="one task a partition",
+        default_text="one task per partition",
         check=at_least(1),
     )
     fail_on_data_loss: bool = option(
-        "Whether to fail where messages of the range are gone from the broker; `false` logs it and goes on.",
+        "Whether to fail if messages of the range are no longer on the broker; `false` logs the loss and continues.",
         default=True,
     )
     on_corrupt: OnCorrupt = on_corrupt_option()
     message_time_zone: str = option(
-        "The zone of message times, which are minutes without one in TubeMQ.",
+        "Time zone of message times, which TubeMQ stores as minutes without a zone.",
         default="UTC",
         scope=EVERYWHERE,
         parse=_parse_zone,
     )
     operation_timeout_ms: int = duration_option(
-        "How long planning, or a range that makes no progress, may take, retries included.",
+        "Timeout of planning, and of a range that makes no progress, including retries.",
         "1m",
         scope=EVERYWHERE,
     )
     request_timeout_ms: int = duration_option(
-        "How long one request may take: servers drop some without an answer.",
+        "Timeout of one request: servers drop some without an answer.",
         "10s",
         scope=EVERYWHERE,
     )
     connect_timeout_ms: int = duration_option(
-        "How long a connection may take, TLS included.",
+        "Timeout of connecting, including TLS.",
         "10s",
         scope=EVERYWHERE,
     )
 
-    # -- bounds of memory
+    # -- memory limits
     fetches_in_flight: int = option(
-        "Fetches that a task asks for ahead; the broker answers each with about 512 KiB at most, or one message.",
+        "Number of fetches that a task sends ahead. The broker answers each with about 512 KiB at most.",
         default=8,
         check=between(1, 64),
     )
@@ -268,29 +264,29 @@ class TubeMQOptions(Options):
 
     # -- writing
     max_pending_messages: int = option(
-        "Most messages that a task may have sent to one broker without its receipt.",
+        "Maximum number of messages that a task may have sent to one broker without an acknowledgement.",
         default=2_000,
         scope=WRITE,
         check=between(1, 1 << 20),
     )
     max_pending_bytes: int = size_option(
-        "Most bytes that a task may have sent to one broker without its receipt.",
+        "Maximum bytes that a task may have sent to one broker without an acknowledgement.",
         "16m",
         scope=WRITE,
     )
     send_timeout_ms: int = duration_option(
-        "How long a task waits without any receipt of what it has sent, trying again meanwhile.",
+        "Maximum time a task waits, while retrying, without any acknowledgement of the messages it sent.",
         "1m",
         scope=WRITE,
     )
     wait_for_disk: bool = option(
-        "Whether a task succeeds only when the brokers have forced its rows to their disks. **By default a broker "
-        "acknowledges a row that it has in memory only: if it is killed, acknowledged rows are lost and the write has "
-        "succeeded.** With `true` a task that has written its rows waits for the flush, which takes up to the topic's "
-        "`memCacheFlushIntvl` and 10 s more, so set `sendTimeout` above that; if a connection breaks before the flush, "
-        "the task fails and Spark's retry writes its rows again. The topics must accept readers (acceptSubscribe). The "
-        "alternative is a setting of the broker: `enableMemStore=false`, with the topic's `unflushThreshold=1`, forces "
-        "each row to the disk before it is acknowledged.",
+        "Whether a task succeeds only after the brokers have flushed its rows to disk. **By default a broker "
+        "acknowledges rows that are only in its memory: if it is killed, acknowledged rows are lost although the write "
+        "succeeded.** With `true`, a task waits for the flush after it has sent its rows. The flush takes up to the "
+        "topic's `memCacheFlushIntvl` plus 10 s, so set `sendTimeout` above that. If a connection breaks before the "
+        "flush, the task fails and Spark's retry writes its rows again. The topics must accept readers "
+        "(acceptSubscribe). Alternatively configure the broker: `enableMemStore=false`, with the topic's "
+        "`unflushThreshold=1`, flushes each row before it is acknowledged.",
         default=False,
         scope=WRITE,
     )
@@ -307,7 +303,7 @@ class TubeMQOptions(Options):
 
     @property
     def group_name(self) -> str:
-        """`group`, or one that is the same for the same topics and filters, because a group must agree on them.
+        """`group`, or a name derived from topics and filters, because all members of a group need the same ones.
 
         Example:
             >>> TubeMQOptions.from_spark({"masters": "m", "topic": "flights"}, READ).group_name
@@ -324,7 +320,7 @@ class TubeMQOptions(Options):
         return WITH_MEMORY if self.low_latency else FLUSHED_ONLY
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """What is wrong between options, one sentence each."""
+        """Contradictions between options, one sentence each."""
         if scope != WRITE and len(given & {"topic", "topics"}) != 1:
             yield "set exactly one of topic, topics" + (", not both" if "topic" in given else "")
         if scope == READ:
@@ -337,8 +333,8 @@ class TubeMQOptions(Options):
                 )
             if self.starting_offsets is not None and self.starting_offsets.everywhere is None:
                 yield (
-                    "startingOffsets: with assignment=server positions belong to the group; use earliest or latest "
-                    "for a group that has none, or assignment=client"
+                    "startingOffsets: with assignment=server offsets belong to the group; use earliest or latest for a "
+                    "group that has none, or assignment=client"
                 )
         if ("auth_user" in given) != ("auth_password" in given):
             yield "authUser and authPassword go together: set both"

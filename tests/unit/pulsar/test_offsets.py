@@ -87,7 +87,7 @@ def test_topic_names(text, name):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("non-persistent://public/default/t", "nothing to read back"),
+        ("non-persistent://public/default/t", "nothing can be read back"),
         ("topic://public/default/t", "scalable topic of Pulsar 5"),
         ("segment://public/default/t", "scalable topic of Pulsar 5"),
         ("kafka://t", "kafka:// is not a kind of topic"),
@@ -175,7 +175,7 @@ def test_a_partition_comes_before_its_topic():
         ('{"t": {"ledger": ' + "9" * 5000 + ', "entry": 1}}', "too many digits"),
         ("{}", "names no topic"),
         ('{"t": {}}', '"t": an empty JSON object names no partition'),
-        ('{"t": "earliest", "t": "latest"}', '"t" is there twice'),
+        ('{"t": "earliest", "t": "latest"}', 'duplicate key "t"'),
         ('{"t": "earliest", "public/default/t": "latest"}', "persistent://public/default/t is there twice"),
         ('{"t": {"0": "earliest"}, "t-partition-0": "earliest"}', "t-partition-0 is there twice"),
         ('{"t": {"0": "earlist"}}', '"t, partition 0": expected "earliest"'),
@@ -196,10 +196,10 @@ def test_a_partition_comes_before_its_topic():
         ),
         ('{"t": {"ledger": -1, "entry": 0}}', 'an "entry" needs a "ledger"'),
         ('{"t": {"ledger": 1, "entry": -1, "batch": 0}}', 'a "batch" needs an "entry"'),
-        ('{"t": [8, 12, 16, 3]}', "form of pulsar-spark"),
+        ('{"t": [8, 12, 16, 3]}', "pulsar-spark's list of bytes"),
         ('{"t": 5}', 'expected "earliest"'),
         ('{"t": null}', 'expected "earliest"'),
-        ('{"non-persistent://a/b/t": "earliest"}', "nothing to read back"),
+        ('{"non-persistent://a/b/t": "earliest"}', "nothing can be read back"),
     ],
 )
 def test_offsets_refused(text, reason):
@@ -224,15 +224,15 @@ def test_checkpoint_form_is_this_text():
 @pytest.mark.parametrize(
     ("document", "reason"),
     [
-        (None, "not written by this package"),
-        ([], "not written by this package"),
-        ({"positions": {}}, "not written by this package"),
+        (None, "not from this package"),
+        ([], "not from this package"),
+        ({"positions": {}}, "not from this package"),
         ({"version": 2, "positions": {}}, "offsets of version 2, and this release knows version 1 only"),
         ({"version": "1", "positions": {}}, "offsets of version '1'"),
         ({"version": True, "positions": {}}, "offsets of version True"),
-        ({"version": 1}, "nothing else"),
-        ({"version": 1, "positions": {}, "more": 1}, "nothing else"),
-        ({"version": 1, "positions": []}, "nothing else"),
+        ({"version": 1}, "exactly the keys"),
+        ({"version": 1, "positions": {}, "more": 1}, "exactly the keys"),
+        ({"version": 1, "positions": []}, "exactly the keys"),
         ({"version": 1, "positions": {"t": {"ledger": 1}}}, '"t": expected'),
         ({"version": 1, "positions": {"a/b": {"ledger": 1, "entry": 2}}}, '"a/b": expected name'),
     ],

@@ -190,9 +190,9 @@ def test_service_urls(text, addresses, tls):
         ("pulsar://h:65536", "65536 is not a port"),
         ("pulsar://h:x", "'h:x' is not host or host:port"),
         ("pulsar://h/path", "'h/path' is not host or host:port"),
-        ("pulsar://::1", "an IPv6 address stands in brackets"),
+        ("pulsar://::1", "put an IPv6 address in brackets"),
         ("pulsar://[h]", "'h' is not an IPv6 address"),
-        ("pulsar://h1,pulsar://h2", "the scheme stands once"),
+        ("pulsar://h1,pulsar://h2", "write the scheme once"),
         ("pulsar://h\n", "has spaces around it"),
     ],
 )
@@ -202,7 +202,7 @@ def test_service_urls_refused(text, reason):
 
 def test_credentials_in_the_address_are_refused_and_not_shown():
     sentence = refusal({"serviceUrl": f"pulsar://user:{SECRET}@h", "topic": "t"})
-    assert sentence.startswith("serviceUrl='pulsar://***@h': no user or password can be in the address")
+    assert sentence.startswith("serviceUrl='pulsar://***@h': the address cannot contain a user or password")
     assert "pw" not in refusal({**URL, "topic": "t", "adminUrl": "http://u:pw@h:8080"})
 
 
@@ -231,10 +231,10 @@ def test_exactly_one_way_to_name_topics():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("t,public/default/t", f"{T} is there twice"),
+        ("t,public/default/t", f"duplicate topic {T}"),
         ("t,t-partition-0", f"{T}-partition-0 is a partition of {T}"),
         ("t,,u", "none of them empty"),
-        ("non-persistent://a/b/c", "nothing to read back"),
+        ("non-persistent://a/b/c", "nothing can be read back"),
     ],
 )
 def test_topics_refused(text, reason):
@@ -282,7 +282,7 @@ def test_topics_patterns(text, namespace, matching, others):
         ("persistent://t.*", "plain names"),
         ("persistent://a/b/", "plain names"),
         ("a/b/c/d", "a topic's name has no /"),
-        ("non-persistent://a/b/.*", "nothing to read back"),
+        ("non-persistent://a/b/.*", "nothing can be read back"),
         ("topic://a/b/.*", "scalable topic"),
     ],
 )
@@ -494,7 +494,7 @@ def test_java_authentication(plugin, params, ours):
                 PLUGIN: JAVA + "oauth2.AuthenticationOAuth2",
                 PARAMS: json.dumps({"issuerUrl": "https://h", "privateKey": f"data:application/json;base64,{SECRET}"}),
             },
-            f"{PARAMS}='***': expected as privateKey a file, or data:application/json;base64,",
+            f"{PARAMS}='***': privateKey must be a file, or data:application/json;base64,",
         ),
         (
             {PLUGIN: JAVA + "AuthenticationBasic", PARAMS: SECRET},
@@ -504,7 +504,7 @@ def test_java_authentication(plugin, params, ours):
         ({PLUGIN: JAVA + "AuthenticationBasic", PARAMS: "{" + SECRET}, f"{PARAMS}='***'"),
         (
             {PLUGIN: JAVA + "AuthenticationToken", PARAMS: SECRET, "authToken": SECRET},
-            f"authToken and {PARAMS} say the same: set only one",
+            f"authToken and {PARAMS} are the same option: set only one",
         ),
         (
             {"keepAliveInterval": "5s", "pulsar.client.keepAliveIntervalSeconds": "5"},
@@ -513,16 +513,16 @@ def test_java_authentication(plugin, params, ours):
         ({"service.url": "pulsar://h"}, "serviceUrl and service.url are the same option"),
         (
             {"pulsar.client.tlsAllowInsecureConnection": "true"},
-            "pulsar.client.tlsallowinsecureconnection: certificates are always checked",
+            "pulsar.client.tlsallowinsecureconnection: certificates are always verified",
         ),
         ({"pulsar.client.useTls": "true"}, "pulsar.client.usetls: begin serviceUrl with pulsar+ssl:// instead"),
         (
             {"pulsar.client.numIoThreads": "4"},
-            "pulsar.client.numiothreads: an option of pulsar-spark's Java client that has no meaning here",
+            "pulsar.client.numiothreads: an option of pulsar-spark's Java client without effect here",
         ),
         ({"pulsar.producer.batchingEnabled": "true"}, "pulsar.producer.batchingenabled: an option of pulsar-spark"),
         ({"pulsar.admin.serviceUrl": "http://h"}, "pulsar.admin.serviceurl: use adminUrl"),
-        ({"allowDifferentTopicSchemas": "true"}, "allowdifferenttopicschemas: value is always the bytes"),
+        ({"allowDifferentTopicSchemas": "true"}, "allowdifferenttopicschemas: value always has the published bytes"),
         ({"path": "/x"}, "path: load() and save() take no path here"),
         ({"startingOffset": "earliest"}, "startingoffset: unknown option (did you mean startingOffsets?)"),
         ({"kafka.bootstrap.servers": "h"}, "kafka.bootstrap.servers: unknown option"),

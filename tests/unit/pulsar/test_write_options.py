@@ -105,7 +105,7 @@ def test_schemas(schema: str, value_format: str, type_: str, definition: str) ->
         ({"schema": '{"name": "F"}', "valueFormat": "json"}, "the definition is no Avro schema"),
         ({"schema": f'{{"type": "JSON", "schema": {RECORD}, "version": 1}}'}, "version has no meaning beside type"),
         ({"schema": f'{{"type": "JSON", "schema": {RECORD}, "properties": [1]}}'}, "expected texts as the properties"),
-        ({"schema": RECORD}, "schema: say how the values are encoded"),
+        ({"schema": RECORD}, "schema: name the encoding of the values"),
         ({"schema": "STRING", "valueFormat": "json"}, "schema: STRING and valueFormat=json contradict each other"),
         ({"valueFormat": "avro"}, "expected raw or json"),
         ({"accessMode": "Fenced"}, "expected Shared or Exclusive or WaitForExclusive or ExclusiveWithFencing"),
@@ -143,7 +143,10 @@ def test_what_cannot_be_said_of_values_and_producers(given: dict[str, str], sent
         ({"authClientId": "c", "authClientSecret": "hush"}, "need authIssuerUrl"),
         ({"issuerUrl": "http://example.com", "authCredentialsFile": "/f"}, "it must begin with https://"),
         ({"issuerUrl": "example.com", "authCredentialsFile": "/f"}, "expected https://issuer"),
-        ({"issuerUrl": "https://a:hush@i", "authCredentialsFile": "/f"}, "no user or password can be in the address"),
+        (
+            {"issuerUrl": "https://a:hush@i", "authCredentialsFile": "/f"},
+            "the address cannot contain a user or password",
+        ),
         ({"issuerUrl": "https://i?a", "authCredentialsFile": "/f"}, "expected an address without ? and #"),
     ],
 )

@@ -44,7 +44,7 @@ def test_a_checkpoint_can_be_pasted():
         ("soon", "expected earliest, latest or a JSON object that begins with {"),
         ("{", "not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
         ("{}", "an empty JSON object names no topic"),
-        ('{"t": 0, "t": 28}', '"t" is there twice'),
+        ('{"t": 0, "t": 28}', 'duplicate key "t"'),
         ('{"t": 27}', '"t": expected "earliest", "latest" or an offset, which is a multiple of 28'),
         ('{"t": -28}', '"t": expected "earliest", "latest" or an offset, which is a multiple of 28'),
         ('{"t": 28.0}', '"t": expected "earliest", "latest" or an offset, which is a multiple of 28'),
@@ -55,8 +55,8 @@ def test_a_checkpoint_can_be_pasted():
         ('{"1:t:01": 28}', '"1:t:01": expected brokerId:topic:partition, such as 1:flights:0'),
         ('{"1:t:4294967296": 28}', '"1:t:4294967296": expected brokerId:topic:partition, such as 1:flights:0'),
         ('{"version": 2, "positions": {}, "from": {}}', "offsets of version 2, and this release knows version 1 only"),
-        ('{"t": ' + "9" * 5000 + "}", "not JSON: a number with too many digits"),
-        ('{"t": ' + "[" * 100_000 + "}", "JSON that is nested too deep"),
+        ('{"t": ' + "9" * 5000 + "}", "not JSON: number has too many digits"),
+        ('{"t": ' + "[" * 100_000 + "}", "JSON is nested too deeply"),
     ],
 )
 def test_what_is_no_offset_is_said(text: str, sentence: str):
@@ -68,9 +68,9 @@ def test_what_is_no_offset_is_said(text: str, sentence: str):
 @pytest.mark.parametrize(
     ("document", "sentence"),
     [
-        ({"positions": {}}, 'offsets without a "version" were not written by this package'),
-        ([], 'offsets without a "version" were not written by this package'),
-        ({"version": 1, "positions": {}}, 'offsets must have "version", "positions" and "from" and nothing else'),
+        ({"positions": {}}, 'offsets without a "version" are not from this package'),
+        ([], 'offsets without a "version" are not from this package'),
+        ({"version": 1, "positions": {}}, 'offsets must have exactly the keys "version", "positions" and "from"'),
         ({"version": True, "positions": {}, "from": {}}, "offsets of version True"),
         ({"version": 1, "positions": [], "from": {}}, '"positions" is not a JSON object'),
         ({"version": 1, "positions": {"1:t:0": 3}, "from": {}}, '"1:t:0": expected "earliest", "latest" or an offset'),

@@ -75,7 +75,7 @@ def test_masters(text: str, masters: list[tuple[str, int]]):
         ("h:99999", "masters='h:99999': 99999 is not a port"),
         ("tube://h:1", "masters='tube://h:1': 'tube://h:1' is not host or host:port"),
         ("::1", "masters='::1': '::1' is not host or host:port"),
-        ("h,h:8715", "masters='h,h:8715': h:8715 is there twice"),
+        ("h,h:8715", "masters='h,h:8715': duplicate address h:8715"),
         ("h,,i", "masters='h,,i': expected names with commas between them, none of them empty"),
     ],
 )
@@ -89,7 +89,7 @@ def test_one_of_topic_and_topics():
     with pytest.raises(OptionError, match=r"set exactly one of topic, topics$"):
         TubeMQOptions.from_spark({"masters": "m"}, READ)
     assert "topic='1t': a topic's name begins with a letter" in refusal(topic="1t")
-    with pytest.raises(OptionError, match="topics='a,a': a is there twice"):
+    with pytest.raises(OptionError, match="topics='a,a': duplicate topic a"):
         TubeMQOptions.from_spark({"masters": "m", "topics": "a,a"}, READ)
 
 
@@ -107,12 +107,12 @@ def test_groups_are_alike_where_topics_and_filters_are():
 
 @pytest.mark.parametrize("text", ["1g", "g g", "g:1", "g" * 101, "g#"])
 def test_groups_that_are_none(text: str):
-    assert f"group='{text}': a group's name begins with a letter" in refusal(group=text)
+    assert f"group='{text}': expected a letter" in refusal(group=text)
 
 
 @pytest.mark.parametrize("text", ["a b", "a#b", "a;b", "a:b", "a@b"])
 def test_filters_that_are_none(text: str):
-    assert "has a character that no message type can have" in refusal(filters=text)
+    assert "contains a character that a message type cannot have" in refusal(filters=text)
 
 
 def test_a_stream_in_a_group_has_to_name_it():
@@ -124,7 +124,7 @@ def test_a_stream_in_a_group_has_to_name_it():
 
 def test_positions_of_a_group_are_not_a_querys_to_choose():
     offsets = '{"t": "earliest"}'
-    assert "positions belong to the group" in refusal(STREAM, group="g", startingOffsets=offsets)
+    assert "offsets belong to the group" in refusal(STREAM, group="g", startingOffsets=offsets)
     assert made(STREAM, assignment="client", startingOffsets=offsets).starting_offsets is not None
     wanted = made(STREAM, group="g", startingOffsets="earliest").starting_offsets
     assert wanted is not None
@@ -150,7 +150,7 @@ def test_security_goes_together():
 
 def test_zones():
     assert made(messageTimeZone="Asia/Shanghai").message_time_zone == "Asia/Shanghai"
-    assert "no time zone of this name is known here" in refusal(messageTimeZone="Asia/Nowhere")
+    assert "unknown time zone on this machine" in refusal(messageTimeZone="Asia/Nowhere")
 
 
 def test_problems_are_told_at_once():
