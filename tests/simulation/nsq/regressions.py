@@ -21,4 +21,12 @@ REGRESSIONS: dict[str, Plan] = {
         2,
         (Fault("wall_clock", at=4.74, args=(86400.0,)), Fault("stall", at=0.54, args=(0, 4.0))),
     ),
+    # Of two attempts at a task, one had written down messages; the other one learned so when it wanted their slot, and
+    # wrote them down once more when a killed nsqd delivered them again.
+    "come_again_to_the_attempt_that_lost_their_slot": Plan(
+        "stream",
+        4100001418,
+        5,
+        (Fault("kill", at=0.0, args=("driver-0", 8)), Fault("kill_nsqd", at=6.369, args=(0, 40.0))),
+    ),
 }

@@ -469,6 +469,7 @@ class _Collector(_Task):
         for slot in slots:
             if not slot.is_end:
                 known |= self._log.ids(slot)
+        self._recent.know(map(str.encode, known))
         ids = batch.column("message_id").to_pylist()
         return _only(batch, array("i", (row for row, id_ in enumerate(ids) if id_ not in known)))
 

@@ -80,6 +80,12 @@ class RecentIds:
             known.add(id_)
         return rows
 
+    def know(self, others: Iterable[bytes]) -> None:
+        """Adds ids that another attempt has written down; these are remembered whatever comes."""
+        more = frozenset(others)
+        self._others |= more
+        self._largest = max(self._largest, max(more, default=b""))
+
     def remember(self, ids: bytes) -> None:
         """These were read: from now on they are repeated."""
         self._last.append(ids)

@@ -74,3 +74,9 @@ def test_any_order_gives_each_message_once():
         taken += [number for row, number in enumerate(batch) if row not in repeated]
         recent.remember(ids(*batch))
     assert sorted(taken) == published
+
+
+def test_what_another_attempt_has_written_down_came_before():
+    recent = RecentIds(b"", [])
+    recent.know([ids(2)])
+    assert recent.repeated(ids(1, 2, 3)) == {1}
