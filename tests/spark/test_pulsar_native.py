@@ -203,7 +203,7 @@ def test_pushdown_without_sparks_setting_says_what_to_set(spark: SparkSession, p
     if FILTER_OPERATORS:
         assert "'spark.sql.python.filterPushdown.enabled' is false. Set it to true" in text
     else:
-        assert "pushdown=true needs Spark 4.1 or newer; leave it out" in text
+        assert "pushdown=true needs Spark 4.1 or newer; remove this option" in text
 
 
 @needs_filters

@@ -1,7 +1,7 @@
 """The commands of `spark-mq`.
 
-Each takes a format and the options that `spark.read` takes, and prints a table, or with `--json` a line of JSON a row.
-Exit status: 0 where it worked, 1 where the broker (or the network) did not do what was asked, 2 for wrong arguments.
+Each takes a format and the options of `spark.read`, and prints a table, or with `--json` one line of JSON per row. Exit
+status: 0 on success, 1 if the broker or the network failed, 2 for invalid arguments.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    help="Look at a message broker as spark-mq-source sees it, without Spark.",
+    help="Inspect a message broker as spark-mq-source sees it, without Spark.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -44,7 +44,7 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = {
     "tubemq": ("spark_mq_source.tubemq.format", "TubeMQFormat"),
     "nsq": ("spark_mq_source.nsq.format", "NsqFormat"),
 }
-"""Where each format is; one is loaded when it is asked for."""
+"""Module and class of each format, imported at first use."""
 
 FAILED: Final = 1
 WRONG_ARGUMENTS: Final = 2
@@ -52,11 +52,9 @@ WRONG_ARGUMENTS: Final = 2
 FormatName = Annotated[str, typer.Argument(metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}.")]
 Options = Annotated[
     list[str] | None,
-    typer.Option(
-        "--option", "-o", metavar="NAME=VALUE", help="An option of the format, as Spark takes it; repeatable."
-    ),
+    typer.Option("--option", "-o", metavar="NAME=VALUE", help="Option of the format, as in Spark; repeatable."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object a line instead of a table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line instead of a table.")]
 
 
 def main() -> None:
@@ -65,7 +63,7 @@ def main() -> None:
 
 
 def _reporting(command: Callable[..., None]) -> Callable[..., None]:
-    """Ends with one sentence on standard error, and the exit status that fits, instead of a traceback."""
+    """Prints errors as one sentence on standard error and sets the exit status, without a traceback."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - whatever the command takes
@@ -81,7 +79,7 @@ def _reporting(command: Callable[..., None]) -> Callable[..., None]:
 @app.command()
 @_reporting
 def topics(format_name: FormatName, option: Options = None, *, as_json: AsJson = False) -> None:
-    """List the topics that the options name, with their partitions."""
+    """List the topics of the options, with their numbers of partitions."""
     with _inspector(format_name, option) as inspector:
         _show(inspector.topics(), as_json=as_json)
 
@@ -89,7 +87,7 @@ def topics(format_name: FormatName, option: Options = None, *, as_json: AsJson =
 @app.command()
 @_reporting
 def partitions(format_name: FormatName, option: Options = None, *, as_json: AsJson = False) -> None:
-    """List the partitions and the broker that serves each."""
+    """List the partitions and their brokers."""
     with _inspector(format_name, option) as inspector:
         _show(inspector.partitions(), as_json=as_json)
 
@@ -97,7 +95,7 @@ def partitions(format_name: FormatName, option: Options = None, *, as_json: AsJs
 @app.command()
 @_reporting
 def offsets(format_name: FormatName, option: Options = None, *, as_json: AsJson = False) -> None:
-    """Show where each partition begins and ends now."""
+    """Show the first and last offset of each partition."""
     with _inspector(format_name, option) as inspector:
         _show(inspector.offsets(), as_json=as_json)
 
@@ -109,12 +107,12 @@ def lag(
     option: Options = None,
     *,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="The checkpoint folder of a streaming query: how far behind it is.")
+        Path | None, typer.Option(help="Checkpoint folder of a streaming query whose lag to show.")
     ] = None,
-    source: Annotated[int, typer.Option(help="Which of the query's sources, from 0.")] = 0,
+    source: Annotated[int, typer.Option(help="Index of the query's source, from 0.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show how much waits to be read, by a query or by a consumer group."""
+    """Show the lag of a query, a subscription or a channel."""
     read = None if checkpoint is None else _offsets_of(checkpoint, source)
     with _inspector(format_name, option) as inspector:
         _show(inspector.lag(read), as_json=as_json)
@@ -123,10 +121,10 @@ def lag(
 @app.command()
 @_reporting
 def unsubscribe(format_name: FormatName, option: Options = None, *, as_json: AsJson = False) -> None:
-    """Delete the subscription that the options name, of a query that will not be started again."""
+    """Delete the subscription of a query that will not be started again."""
     with _inspector(format_name, option) as inspector:
         if not isinstance(inspector, Unsubscriber):
-            raise OptionError(f"format {format_name}: its brokers have no subscriptions that could be deleted")
+            raise OptionError(f"format {format_name} has no subscriptions to delete")
         _show(inspector.unsubscribe(), as_json=as_json)
 
 
@@ -136,13 +134,13 @@ def peek(
     format_name: FormatName,
     option: Options = None,
     *,
-    rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many messages.")] = 10,
+    rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="Number of messages.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Read some messages, from where `startingOffsets` says, as Spark would."""
+    """Read some messages from `startingOffsets` on, decoded as in Spark."""
     format_ = _load(format_name)
     options = format_.parse_look_options(_parsed(option))
-    # Closed, not left to the garbage collector: what was received and is not shown goes back to the broker.
+    # Closed explicitly: received messages that are not shown go back to the broker.
     with closing(_batches(format_, options)) as batches:
         found = (row for batch in batches for row in batch.to_pylist())
         _show(itertools.islice(found, rows), as_json=as_json)
@@ -151,7 +149,7 @@ def peek(
 @app.command()
 @_reporting
 def doctor(format_name: FormatName, option: Options = None) -> None:
-    """Try, step by step, what a read needs; say which step fails, and why."""
+    """Check the steps of a read; show which one fails, and why."""
     console = Console(soft_wrap=True)
     with _inspector(format_name, option) as inspector:
         steps = itertools.chain(inspector.steps(), [("read a message", lambda: _read_one(format_name, option))])
@@ -169,22 +167,22 @@ def _read_one(format_name: str, option: list[str] | None) -> str:
     format_ = _load(format_name)
     with closing(_batches(format_, format_.parse_look_options(_parsed(option)))) as batches:
         if any(batch.num_rows for batch in batches):
-            return "the first one there is can be decoded"
-    return "there is none to be read"
+            return "the first message can be decoded"
+    return "no message to read"
 
 
 def _batches(format_: InspectFormat[Any, Any], options: object) -> Generator[pa.RecordBatch, None, None]:
-    """What a batch read of the default columns gives, one task after the other."""
+    """The batches of a batch read of the default columns, task by task."""
     schema = arrow_schema_of({name: format_.columns.readable[name][0] for name in format_.columns.default})
     for task in format_.plan(options, ()):
         yield from format_.read(options, task, schema)
 
 
 def _load(name: str) -> InspectFormat[Any, Any]:
-    from importlib import import_module  # noqa: PLC0415 - a format is loaded when it is wanted
+    from importlib import import_module  # noqa: PLC0415 - imported at first use
 
     if name not in FORMATS:
-        raise OptionError(f"there is no format {name}; there are {', '.join(FORMATS)}")
+        raise OptionError(f"unknown format {name}; expected one of {', '.join(FORMATS)}")
     module, kind = FORMATS[name]
     format_: InspectFormat[Any, Any] = getattr(import_module(module), kind)()
     return format_
@@ -198,7 +196,7 @@ def _inspector(name: str, option: list[str] | None) -> Iterator[Inspector]:
 
 
 def _parsed(option: list[str] | None) -> dict[str, str]:
-    """The options as Spark hands them over.
+    """The options in the form that Spark passes.
 
     Raises:
         OptionError: not `NAME=VALUE`.
@@ -207,34 +205,34 @@ def _parsed(option: list[str] | None) -> dict[str, str]:
     for given in option or ():
         name, equals, value = given.partition("=")
         if not equals:
-            # The text is not shown: it may be a secret whose name was forgotten.
+            # The text is not shown: it may be a secret without its name.
             raise OptionError("an --option is not NAME=VALUE")
-        # Spark's options have no upper and lower case.
+        # Spark's options are case-insensitive.
         parsed[name.strip().lower()] = value
     return parsed
 
 
 def _offsets_of(checkpoint: Path, source: int) -> dict[str, object]:
-    """What a streaming query has read, as its checkpoint says: the end of the last batch that is committed.
+    """The end offsets of a streaming query's last committed batch, from its checkpoint.
 
-    Spark writes a file a batch into `offsets`: a line with its version, one with the batch's metadata, and one a
+    Spark writes one file per batch into `offsets`: a line with the version, one with the batch's metadata, and one per
     source (`OffsetSeqLog`, Spark 4.0 to 4.3).
 
     Raises:
-        OptionError: it is not the checkpoint of a query, or the query has no such source, or has committed no batch.
+        OptionError: not a query's checkpoint, no such source, or no committed batch.
     """
     committed = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*") if path.name.isdecimal()]
     if not committed:
-        raise OptionError(f"{checkpoint}: no batch of a streaming query is committed there")
+        raise OptionError(f"{checkpoint}: no committed batch of a streaming query found")
     lines = (checkpoint / "offsets" / str(max(committed))).read_text(encoding="utf-8").splitlines()[2:]
     if source >= len(lines):
-        raise OptionError(f"{checkpoint}: the query has {len(lines)} sources, so there is no number {source}")
+        raise OptionError(f"{checkpoint}: the query has {len(lines)} sources, so source {source} does not exist")
     found: dict[str, object] = json.loads(lines[source])
     return found
 
 
 def _show(rows: Iterable[Mapping[str, object]], *, as_json: bool) -> None:
-    """Prints rows of one kind; nothing at all where there are none and JSON was asked for."""
+    """Prints rows of equal shape; with JSON, no output if there are none."""
     if as_json:
         for row in rows:
             print(json.dumps(row, default=_plain, ensure_ascii=False))  # noqa: T201 - a command line prints
@@ -262,7 +260,7 @@ def _cell(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """What JSON has no form for: bytes as text where they are UTF-8, else in hexadecimal digits; times as ISO 8601."""
+    """Values without a JSON form: bytes as UTF-8 text, or else in hexadecimal; times as ISO 8601; others by `str`."""
     if isinstance(value, bytes):
         try:
             return value.decode()

@@ -1,1 +1,1 @@
-"""What every format needs, pure: knows no protocol, no socket and no clock."""
+"""Shared building blocks, pure: no protocol, socket or clock."""

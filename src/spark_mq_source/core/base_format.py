@@ -1,4 +1,4 @@
-"""What the formats have in common: see `core.ports.Format`, which says what each method is for."""
+"""The common part of the formats; `core.ports.Format` documents the methods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ReportT = TypeVar("ReportT")
 
 
 class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
-    """A format whose options are a dataclass, and whose rows are there as soon as their task has succeeded.
+    """A format with a dataclass of options, whose rows are visible as soon as their task has succeeded.
 
     Attributes:
         options_type: the dataclass of its options.
@@ -30,39 +30,39 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
     options_type: ClassVar[type[Options]]
 
     def parse_options(self, options: Mapping[str, str]) -> OptionsT:
-        """Those of a batch read."""
+        """The options of a batch read."""
         return self._parsed(options, READ)
 
     def parse_stream_options(self, options: Mapping[str, str]) -> OptionsT:
-        """Those of a stream."""
+        """The options of a stream."""
         return self._parsed(options, STREAM)
 
     def parse_look_options(self, options: Mapping[str, str]) -> OptionsT:
-        """Those of a batch read, which takes nothing away."""
+        """The options of a batch read that leaves the messages on the broker."""
         return self.parse_options(options)
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> OptionsT:
-        """Those of a write; some topic has to be named."""
+        """The options of a write; an option or a column must give the topic."""
         parsed = self._parsed(options, WRITE)
         if getattr(parsed, "topic", None) is None and "topic" not in columns:
             raise OptionError(f"format {self.name!r}: set the option topic, or write a column topic")
         return parsed
 
     def fit(self, options: OptionsT, schema: pa.Schema) -> OptionsT:
-        """The same: nothing depends on the types of the rows."""
+        """The options unchanged: nothing depends on the types of the rows."""
         del schema
         return options
 
     def wants_pushdown(self, options: OptionsT) -> bool:
-        """Never: no predicate would spare the broker work."""
+        """False: the format cannot use predicates."""
         del options
         return False
 
     def commit(self, options: OptionsT, reports: Sequence[ReportT]) -> None:
-        """Nothing: what a task has reported is there."""
+        """Does nothing: the rows of a finished task are already visible."""
 
     def abort(self, options: OptionsT, reports: Sequence[ReportT]) -> None:
-        """Nothing: what is there stays, and is there again when it is written again."""
+        """Does nothing: written rows stay, and a repeated write adds them again."""
 
     def _parsed(self, options: Mapping[str, str], scope: Scope) -> OptionsT:
-        return self.options_type.from_spark(options, scope)  # type: ignore[return-value] # it is the subclass's
+        return self.options_type.from_spark(options, scope)  # type: ignore[return-value] # the subclass's type

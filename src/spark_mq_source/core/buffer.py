@@ -1,26 +1,25 @@
-"""Where received bytes wait until they are whole: read in place, never copied out.
+"""A receive buffer without copies: a socket writes into its tail, and readers get views of the received bytes.
 
-A socket fills the buffer's tail directly; views of what arrived are handed out and stay valid for as long as somebody
-holds them, because memory that is still looked at is never written to again.
+A view stays valid for as long as it is referenced, because viewed memory is never overwritten.
 """
 
 from __future__ import annotations
 
 BLOCK_BYTES = 4 << 20
-"""The size of one block: large enough that carrying an unfinished tail into the next one is rare."""
+"""The size of one block: large enough that an unfinished tail is rarely copied into the next block."""
 
 SPARE_BLOCKS = 2
-"""How many blocks are kept to be used again; a new one costs its zeroing and its page faults."""
+"""The number of blocks kept for reuse; a new block costs zeroing and page faults."""
 
 
 class ReceiveBuffer:
     """Bytes received and not yet taken.
 
-    The bytes lie in one block, one after the other. A block that is full is left to those who hold views of it; what is
-    unfinished in it moves to the next one. Not safe to use from several threads at once.
+    The bytes are contiguous in one block. When a block is full, its unfinished tail is copied into the next one. Not
+    thread-safe.
 
     Args:
-        block_bytes: the size of a block; larger ones are made where a single piece needs it.
+        block_bytes: the size of a block; larger blocks are allocated for larger pieces.
 
     Example:
         >>> buffer = ReceiveBuffer()
@@ -43,7 +42,7 @@ class ReceiveBuffer:
         self._spare: list[bytearray] = []
 
     def __len__(self) -> int:
-        """How many bytes wait."""
+        """The number of bytes not yet taken."""
         return self._end - self._start
 
     def writable(self, hint_bytes: int) -> memoryview:
@@ -60,10 +59,10 @@ class ReceiveBuffer:
         return self._view[self._end :]
 
     def commit(self, n: int) -> None:
-        """The first `n` bytes of `writable()` are filled.
+        """Adds the first `n` bytes of `writable()`.
 
         Raises:
-            ValueError: `n` is negative or more than was free.
+            ValueError: `n` is negative or more than the free space.
         """
         if not 0 <= n <= len(self._block) - self._end:
             raise ValueError(f"cannot commit {n} bytes: {len(self._block) - self._end} were free")
@@ -76,12 +75,12 @@ class ReceiveBuffer:
         self._end += n
 
     def peek(self, n: int) -> memoryview | None:
-        """A read-only view of the next `n` bytes, or None while there are fewer."""
+        """A read-only view of the next `n` bytes, or None if there are fewer."""
         stop = self._start + n
         return self._readable[self._start : stop] if stop <= self._end else None
 
     def take(self, n: int) -> memoryview | None:
-        """The same as `peek`, and they are no longer part of the buffer."""
+        """As `peek`, but also removes the bytes from the buffer."""
         view = self.peek(n)
         if view is not None:
             self._start += n
@@ -103,15 +102,15 @@ class ReceiveBuffer:
             self._spare.append(retired)
 
     def _take_spare(self) -> bytearray | None:
-        """A retired block of which nobody holds a view any more."""
+        """A retired block without views, or None."""
         for index, block in enumerate(self._spare):
             try:
-                # A bytearray refuses to change its length while it is viewed: the one way to ask it whether it is.
+                # A bytearray cannot change its length while it has views; there is no other way to check for views.
                 block.append(block.pop())
             except BufferError:
                 continue
             return self._spare.pop(index)
         if len(self._spare) == SPARE_BLOCKS:
-            # All in use: forget the oldest, its holders keep it alive for as long as they need it.
+            # All are in use: drop the oldest, which lives on until its views are released.
             del self._spare[0]
         return None

@@ -1,11 +1,10 @@
-"""Compression and decompression by codec name; the latter never writes more than the size the message announced.
+"""Compression and decompression by codec name, with output limited to the announced size.
 
-The announced size comes from the wire, so it is the caller's duty to bound it before calling; here it bounds the
-output: no codec allocates more than that many bytes of output, and anything but exactly that many is a corrupt message.
-(ZSTD may need a window beside its output where a frame does not state its own size: at most 128 MiB, the library's
-limit.)
+The announced size comes from the wire, so the caller must check it first. No codec allocates more output than that, and
+any other output size is a corrupt message. (ZSTD may also need a window, of at most 128 MiB, the library's limit, if a
+frame does not state its size.)
 
-A codec's package is imported when its first message arrives or leaves, so that uncompressed topics need none.
+A codec's package is imported at first use, so that uncompressed topics need none.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureE
 
 ByteString = bytes | bytearray | memoryview
 
-# The package each codec needs, and the extra of spark-mq-source that installs it; None: part of Python.
+# The package of each codec, and the extra of spark-mq-source that installs it; None: part of Python.
 _PACKAGES: dict[str, tuple[str, str] | None] = {
     "NONE": None,
     "LZ4": ("lz4.block", "lz4"),
@@ -29,21 +28,20 @@ _PACKAGES: dict[str, tuple[str, str] | None] = {
 }
 
 CODECS: tuple[str, ...] = tuple(_PACKAGES)
-"""The names known, as Pulsar's CompressionType spells them."""
+"""The supported codecs, named as in Pulsar's CompressionType."""
 
 
 def decompress(codec: str, data: ByteString, uncompressed_size: int) -> bytes | memoryview:
-    """The `uncompressed_size` bytes that `data` holds.
+    """Decompresses `data` into exactly `uncompressed_size` bytes.
 
     Args:
-        codec: one of `CODECS`. LZ4 is the bare block format and SNAPPY the bare (unframed) format, as Pulsar's
-            clients write them.
+        codec: one of `CODECS`. LZ4 is the block format and SNAPPY the raw (unframed) format, as in Pulsar's clients.
         data: the compressed bytes; not copied.
-        uncompressed_size: bytes, as the message announced it; checked, and never exceeded while decompressing.
+        uncompressed_size: bytes, as announced by the message; never exceeded while decompressing.
 
     Raises:
-        CorruptMessageError: `data` is not valid in that codec, or does not hold exactly `uncompressed_size` bytes.
-        UnsupportedFeatureError: the codec is unknown, or its package is not installed; names the extra to install.
+        CorruptMessageError: `data` is invalid, or does not decompress to exactly `uncompressed_size` bytes.
+        UnsupportedFeatureError: the codec is unknown, or its package is not installed.
 
     Example:
         >>> import zlib
@@ -58,13 +56,13 @@ def decompress(codec: str, data: ByteString, uncompressed_size: int) -> bytes | 
     out = decompressor(data, uncompressed_size)
     if len(out) != uncompressed_size:
         raise CorruptMessageError(
-            f"{codec} payload holds {len(out)} bytes where the message announced {uncompressed_size}"
+            f"{codec} payload holds {len(out)} bytes, but the message announced {uncompressed_size}"
         )
     return out
 
 
 def compress(codec: str, data: ByteString) -> bytes | memoryview:
-    """`data`, compressed: what `decompress` takes, and Pulsar's clients.
+    """Compresses `data`, in the formats of `decompress`.
 
     Args:
         codec: one of `CODECS`.
@@ -138,8 +136,8 @@ def _load_zlib(_module: ModuleType) -> Callable[[ByteString, int], bytes | memor
     def run(data: ByteString, size: int) -> bytes:
         inflater = zlib.decompressobj()
         try:
-            # One byte more than announced is room enough to notice that there is more. The end of the stream is not
-            # asked for: the Java client flushes its deflater and never finishes it, so there is no trailer.
+            # One byte more than announced shows that there is too much output. The end of the stream is not checked:
+            # the Java client flushes its deflater without finishing it, so there is no trailer.
             return inflater.decompress(data, size + 1)
         except zlib.error as error:
             raise _corrupt("ZLIB", error) from error
@@ -152,10 +150,10 @@ def _load_zstd(module: ModuleType) -> Callable[[ByteString, int], bytes | memory
 
     def run(data: ByteString, size: int) -> bytes:
         try:
-            # A frame that states its size is allocated by that size, whatever max_output_size says: look first.
+            # The library allocates the size stated in the frame, regardless of max_output_size, so check it first.
             stated = module.frame_content_size(data)
             if stated not in (-1, size):
-                raise CorruptMessageError(f"ZSTD payload holds {stated} bytes where the message announced {size}")
+                raise CorruptMessageError(f"ZSTD payload holds {stated} bytes, but the message announced {size}")
             # max_output_size=0 would mean "unlimited".
             out: bytes = decompressor.decompress(data, max_output_size=max(size, 1))
         except module.ZstdError as error:
@@ -172,7 +170,7 @@ def _load_snappy(module: ModuleType) -> Callable[[ByteString, int], bytes | memo
         try:
             stated = snappy.decompress_raw_len(data)
             if stated != size:
-                raise CorruptMessageError(f"SNAPPY payload holds {stated} bytes where the message announced {size}")
+                raise CorruptMessageError(f"SNAPPY payload holds {stated} bytes, but the message announced {size}")
             out = bytearray(size)
             written = snappy.decompress_raw_into(data, out)
         except module.DecompressionError as error:
@@ -188,7 +186,7 @@ def _lz4_compressor(module: ModuleType) -> Callable[[ByteString], bytes]:
 
 
 def _zstd_compressor(module: ModuleType) -> Callable[[ByteString], bytes]:
-    # Level 3 is the library's own, and that of Pulsar's clients.
+    # Level 3 is the default of the library and of Pulsar's clients.
     return module.ZstdCompressor(level=3).compress  # type: ignore[no-any-return]
 
 

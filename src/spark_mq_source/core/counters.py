@@ -1,4 +1,4 @@
-"""What a task has done, in numbers; and how far a query is behind."""
+"""Counters of tasks, and the lag of queries."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ _KIB = 1024
 
 @dataclass(slots=True)
 class Counters:
-    """What one task, or several, have read or written.
+    """The counters of one or several tasks.
 
-    Nothing here is counted row by row: an Arrow batch, or what the broker sends at once, is counted in one go.
+    They are updated per Arrow batch or per response of the broker, never per row.
 
     Attributes:
-        rows: handed to Spark, or taken from it.
-        entries: the pieces in which they travelled: Pulsar's entries; of TubeMQ fetches that were read and messages
-            that were sent; of NSQ runs of messages that came together, and commands that publish. What was read or sent
-            again counts again; what NSQ's `walDir` has does not.
-        entry_bytes: in these pieces, compressed where they are.
-        reconnects: how often something that was broken, moved or refused was opened again.
-        wait_seconds: spent waiting for the broker.
-        work_seconds: the rest of the time: decoding or encoding for the most part. What Spark does with the rows
-            meanwhile is in neither.
+        rows: rows passed to Spark, or received from it.
+        entries: units of transfer: Pulsar's entries; TubeMQ's fetches read and messages sent; NSQ's runs of messages
+            received together and publish commands sent. Repeated transfers count again; replays from NSQ's `walDir` do
+            not count.
+        entry_bytes: bytes of these entries, as transferred (compressed).
+        reconnects: number of times that a broken, moved or refused connection, producer or consumer was reopened.
+        wait_seconds: time spent waiting for the broker.
+        work_seconds: the remaining time, mostly for decoding or encoding. Neither includes Spark's own processing.
 
     Example:
         >>> str(Counters(rows=2000, entries=4, entry_bytes=51200, wait_seconds=0.25) + Counters(rows=1))
@@ -40,7 +39,7 @@ class Counters:
         return Counters(*(getattr(self, name) + getattr(other, name) for name in _NAMES))
 
     def as_texts(self) -> dict[str, str]:
-        """All of them by name, as logs with fields take them."""
+        """All counters by name, as texts for structured logs."""
         return {name: str(round(getattr(self, name), 6)) for name in _NAMES}
 
     def __str__(self) -> str:
@@ -63,13 +62,11 @@ def _size(count: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How much of a topic a query has not read yet.
+    """The part of a topic that a query has not read yet.
 
     Attributes:
-        topic: its name.
-        behind: how many.
-        unit: of what: `messages`, or `entries`, which hold one message or a batch of them.
-        is_exact: False where it is more than `behind`, and how much more the broker's positions do not tell.
+        topic: name of the topic. behind: number of units. unit: `messages`, or `entries` (each one message or a batch
+            of messages). is_exact: False if `behind` is a lower bound.
 
     Example:
         >>> str(Lag("flights", 1200, "entries", is_exact=False))

@@ -1,4 +1,4 @@
-"""Every error this package raises, in one tree.
+"""All errors of this package, in one tree.
 
 ::
 
@@ -9,26 +9,26 @@
     │   ├── ConnectionLostError
     │   └── RequestTimeoutError
     ├── ProtocolError
-    │   ├── LocalProtocolError             we broke the protocol: a bug here
-    │   └── RemoteProtocolError            the peer broke it, or is not the broker we think
-    ├── BrokerError                        the broker refused, with a code of its own
+    │   ├── LocalProtocolError             this package broke the protocol: a bug
+    │   └── RemoteProtocolError            the peer broke it, or is not the expected broker
+    ├── BrokerError                        the broker refused, with its own code
     │   ├── AuthenticationError  AuthorizationError
     │   ├── TopicNotFoundError   ResourceBusyError
     │   └── ServiceNotReadyError
     ├── CorruptMessageError                a message that cannot be decoded
     │   └── EncryptedMessageError
     ├── UnwritableRowError                 a row that cannot become a message
-    ├── ReplayError                        what is written again is not what was written before
-    ├── DataLossError                      data between two positions is gone
-    ├── StorageError                       files of our own that cannot be written or read
+    ├── ReplayError                        rewritten rows differ from the stored rows
+    ├── DataLossError                      messages of the range are lost
+    ├── StorageError                       a local or object-store file cannot be read or written
     ├── TaskEndedError                     Spark has ended a task that was writing
     ├── TooManyAttemptsError               a message was delivered more often than the options allow
     └── UnsupportedFeatureError            the peer, Spark or an extra is missing
 
-Spark's Python worker sends only the traceback's text to the JVM, so ``str(error)`` is the whole interface: one
-sentence that names format, topic and partition, position, broker address, the broker's code and what to do, and never
-a secret. Every class is built from one message, so that every one survives pickling; what a program needs to decide
-upon is a class attribute (`retryable`) or a keyword with a default.
+Spark's Python worker sends only the traceback's text to the JVM, so ``str(error)`` is the whole interface: one sentence
+with format, topic-partition, position, broker address, the broker's code and the remedy, and never a secret. Every
+class is built from one message, so that errors can be pickled; anything that code depends on is a class attribute
+(`retryable`) or a keyword with a default.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ __all__ = [
 
 
 class MQSourceError(Exception):
-    """The root: catch this to catch everything this package raises.
+    """The base class of all errors of this package.
 
     Attributes:
-        retryable: True where the same request may succeed on a new connection.
+        retryable: whether the same request may succeed on a new connection.
 
     Example:
         >>> issubclass(DataLossError, MQSourceError)
@@ -75,9 +75,9 @@ class MQSourceError(Exception):
     retryable: bool = False
 
     def within(self, context: str) -> MQSourceError:
-        """The same error, of the same class, with `context` put before its sentence.
+        """A copy of this error with `context` before its message.
 
-        Layers that know more (the topic, the address) add it on the way up; nothing is nested or lost.
+        Outer layers use it to add the topic or the address; class and attributes stay the same.
 
         Example:
             >>> str(DataLossError("entries 3 to 9 are gone").within("pulsar-native topic t, partition 0"))
@@ -89,11 +89,11 @@ class MQSourceError(Exception):
 
 
 class OptionError(MQSourceError, ValueError):
-    """An option or a schema column that cannot be used; all problems are in the one sentence."""
+    """An invalid option or schema column; one sentence reports all problems."""
 
 
 class TransportError(MQSourceError):
-    """The network failed; a new connection may work."""
+    """A network failure; a new connection may work."""
 
     retryable = True
 
@@ -115,20 +115,19 @@ class ProtocolError(MQSourceError):
 
 
 class LocalProtocolError(ProtocolError):
-    """This package tried something the protocol forbids: a bug to report."""
+    """This package violated the protocol: a bug to report."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent something the protocol forbids."""
+    """The peer violated the protocol."""
 
 
 class BrokerError(MQSourceError):
     """The broker answered with an error.
 
     Attributes:
-        code: the broker's own code, as a number; None where it gave none.
-        code_name: the broker's own name of that code.
-        broker_message: the broker's own words.
+        code: the broker's error code; None if it sent none. code_name: the broker's name of the code. broker_message:
+            the broker's message.
     """
 
     def __init__(self, message: str, *, code: int | None = None, code_name: str = "", broker_message: str = "") -> None:
@@ -139,25 +138,25 @@ class BrokerError(MQSourceError):
 
 
 class AuthenticationError(BrokerError):
-    """Who we are was not accepted."""
+    """The credentials were not accepted."""
 
 
 class AuthorizationError(BrokerError):
-    """Who we are was accepted, what we asked was not allowed."""
+    """The credentials were accepted, but do not permit the request."""
 
 
 class TopicNotFoundError(BrokerError):
-    """The topic, or the namespace or tenant it would be in, does not exist."""
+    """The topic, its namespace or its tenant does not exist."""
 
 
 class ResourceBusyError(BrokerError):
-    """Somebody else holds the subscription, producer name or partition; retryable."""
+    """Another client holds the subscription, producer name or partition; retryable."""
 
     retryable = True
 
 
 class ServiceNotReadyError(BrokerError):
-    """The broker cannot serve this now (loading, unloading, restarting); retryable."""
+    """The broker is temporarily unable to serve the request (loading, unloading, restarting); retryable."""
 
     retryable = True
 
@@ -167,19 +166,19 @@ class CorruptMessageError(MQSourceError):
 
 
 class EncryptedMessageError(CorruptMessageError):
-    """A message whose payload is encrypted, where only plain ones can be read."""
+    """A message with an encrypted payload, if `onEncrypted` does not allow it."""
 
 
 class UnwritableRowError(MQSourceError):
-    """A row that cannot become a message: too large, or with what the protocol has no place for."""
+    """A row that cannot become a message: too large, or not representable in the protocol."""
 
 
 class ReplayError(MQSourceError):
-    """Rows that are written again, in place of what is stored of them already, are not the same rows."""
+    """A repeated write has other rows than those already stored."""
 
 
 class DataLossError(MQSourceError):
-    """Messages that should be in the range are gone from the broker, or from the folder that kept them."""
+    """Messages of the range are no longer on the broker, or in the write-ahead log."""
 
 
 class TooManyAttemptsError(MQSourceError):
@@ -187,12 +186,12 @@ class TooManyAttemptsError(MQSourceError):
 
 
 class StorageError(MQSourceError):
-    """A file of our own that cannot be written or read: the disk is full, the folder read-only, the store away."""
+    """A file cannot be read or written: the disk is full, the folder is read-only, or the store is unreachable."""
 
 
 class TaskEndedError(MQSourceError):
-    """Spark has ended a task that was writing, and nobody waits for it any more."""
+    """Spark has ended this writing task."""
 
 
 class UnsupportedFeatureError(MQSourceError):
-    """The broker, the Spark version or an optional dependency lacks what was asked for."""
+    """The broker, the Spark version or an optional dependency lacks the requested feature."""

@@ -1,7 +1,7 @@
-"""Which of two implementations of a hot loop runs: the compiled one, or its twin written for the interpreter.
+"""Chooses between the compiled and the interpreted implementation of a hot loop.
 
-A compiled module ``_x_native`` stands beside its twin ``_x_python``; ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` in
-the environment asks for one of them.
+A compiled module ``_x_native`` has an interpreted twin ``_x_python``; the environment variable
+``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces one of them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Implementation:
     """The implementation of one hot loop.
 
     Args:
-        twin: the module written for the interpreter.
-        asked: ``native``, ``python``, or empty for the best there is; None for what the environment says.
+        twin: the interpreted module.
+        asked: ``native``, ``python``, or empty for the best available; None to use the environment variable.
 
     Attributes:
         name: ``native`` or ``python``.
-        module: the module.
+        module: the chosen module.
 
     Raises:
-        ImportError: `asked` is no implementation, or is ``native`` and there is none.
+        ImportError: `asked` is invalid, or is ``native`` and the compiled module cannot be imported.
     """
 
     def __init__(self, twin: ModuleType, asked: str | None = None) -> None:
@@ -49,7 +49,7 @@ class Implementation:
             self._fallback_reason = str(error)
 
     def warn_of_fallback(self) -> None:
-        """Say once, when the first loop runs and not when the package is imported, that it is the slow one."""
+        """Warns once, when the first loop runs rather than at import, that the slow implementation is in use."""
         if self._fallback_reason:
             reason, self._fallback_reason = self._fallback_reason, ""
             warnings.warn(
@@ -61,7 +61,7 @@ class Implementation:
 
 
 def name_of_all(*implementations: Implementation) -> str:
-    """``native`` if all of them are the compiled ones; ``python`` if one is a twin.
+    """``native`` if all implementations are compiled, else ``python``.
 
     Example:
         >>> from spark_mq_source.nsq.payload import _encode_python, _messages_python

@@ -1,4 +1,4 @@
-"""Frozen dataclasses <-> protobuf messages, field by field under the same names."""
+"""Converts frozen dataclasses to protobuf messages and back, field by field with equal names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UINT64: Final = 1 << 64
 
 
 class _Field(NamedTuple):
-    """How one field of a dataclass and of its protobuf message become each other."""
+    """How to convert one field of a dataclass to and from protobuf."""
 
     name: str
     repeated: bool
@@ -29,13 +29,13 @@ class _Field(NamedTuple):
 
 
 class FieldPairs:
-    """The fields of dataclasses, paired with those of their messages by name; worked out once a class.
+    """The field conversions of dataclasses, computed once per class.
 
-    What is None is not written; what is not there has the dataclass's default when read. Repeated fields are tuples,
-    messages in messages are dataclasses in dataclasses, and an unsigned 64-bit number from 2^63 on is negative here.
+    None is not written, and an absent field gets the dataclass's default. Repeated fields are tuples, nested messages
+    are nested dataclasses, and unsigned 64-bit numbers from 2^63 on are negative in the dataclass.
 
     Args:
-        leave_defaults_out: classes of which a field that has its default is not written either.
+        leave_defaults_out: classes whose fields are not written if they have their default.
     """
 
     def __init__(self, leave_defaults_out: Collection[type] = ()) -> None:
@@ -47,7 +47,7 @@ class FieldPairs:
 
         Raises:
             TypeError: a field is of another type than the message's.
-            ValueError: a number does not fit, or a text is no Unicode.
+            ValueError: a number does not fit, or a text is not Unicode.
         """
         for item in self._fields_of(type(value), message):
             content = getattr(value, item.name)
@@ -65,11 +65,10 @@ class FieldPairs:
                 setattr(message, item.name, content + _UINT64 if item.unsigned and content < 0 else content)
 
     def value_of(self, message: Message, kind: type) -> object:
-        """The dataclass of this kind that a message holds.
+        """Converts a message to a dataclass of type `kind`.
 
         Raises:
-            ValueError: a text is not UTF-8, a number is not one of an enum's, or a field is not there that the
-                dataclass has no default for.
+            ValueError: a text is not UTF-8, a number is not in its enum, or a field without default is missing.
         """
         values: dict[str, object] = {}
         for item in self._fields_of(kind, message):
@@ -132,7 +131,7 @@ def _pair(name: str, hint: object, wire_type: int, left_out: object) -> _Field:
 
 
 def _text_of(value: object) -> str:
-    # Where the bytes are no UTF-8, some Python runtimes of protobuf give the bytes instead of an error.
+    # For invalid UTF-8, some Python runtimes of protobuf return the bytes instead of raising an error.
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not UTF-8")  # noqa: TRY004 - the peer's error; to be caught with the others
+        raise ValueError(f"{value!r} is not UTF-8")  # noqa: TRY004 - the peer's error, caught with the other ValueErrors
     return value

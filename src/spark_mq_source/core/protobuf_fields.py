@@ -1,6 +1,6 @@
-"""Protobuf messages field by field, for loops that the interpreter runs: an object a message would cost more.
+"""Protobuf messages field by field, for interpreted loops: cheaper than one object per message.
 
-The encoding is protobuf's own: https://protobuf.dev/programming-guides/encoding.
+Encoding: https://protobuf.dev/programming-guides/encoding.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from spark_mq_source.core.varint import take_varint
 
 
 def take_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Each field of a protobuf message: its tag, its value (varint) or where that begins (others), and where it ends.
+    """Each field of a protobuf message: its tag, its value (varints) or start offset (others), and its end offset.
 
     Raises:
-        CorruptMessageError: the bytes are no protobuf message.
+        CorruptMessageError: not a protobuf message.
 
     Example:
         >>> list(take_fields(bytes.fromhex("0896011202ffff"), 0, 7))
@@ -51,7 +51,7 @@ def take_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]
 
 
 def signed32(value: int) -> int:
-    """The int32 that a varint holds.
+    """Converts a varint to an int32.
 
     Example:
         >>> signed32(0xFFFFFFFFFFFFFFFF)

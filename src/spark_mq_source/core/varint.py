@@ -1,4 +1,4 @@
-"""Protobuf's variable-length numbers: https://protobuf.dev/programming-guides/encoding."""
+"""Protobuf varints: https://protobuf.dev/programming-guides/encoding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ONE_BYTE: Final = tuple(bytes([value]) for value in range(0x80))
 
 
 def encode_varint(value: int) -> bytes:
-    """A varint of 64 bits; a negative number takes ten bytes.
+    """Encodes a 64-bit varint; a negative number takes ten bytes.
 
     Example:
         >>> encode_varint(300).hex()
@@ -29,10 +29,10 @@ def encode_varint(value: int) -> bytes:
 
 
 def take_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The unsigned 64-bit varint at `at`, and where it ends.
+    """Decodes the unsigned 64-bit varint at `at`: its value and its end.
 
     Raises:
-        CorruptMessageError: it does not end before `end`, or within ten bytes.
+        CorruptMessageError: the varint does not end before `end`, or within ten bytes.
 
     Example:
         >>> take_varint(bytes.fromhex("9601"), 0, 2)

@@ -1,4 +1,4 @@
-"""What differs between the Spark releases from 4.0 to 4.3: nothing else in the package asks for a version."""
+"""The differences between Spark 4.0 to 4.3; no other module depends on the version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ except ImportError:  # before 4.1
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
     class StreamWriterBase(DataSourceArrowWriter, DataSourceStreamWriter):  # type: ignore[misc, no-redef]
-        """Takes Arrow batches all the same: for the worker it is enough to be a `DataSourceArrowWriter` (4.0.0)."""
+        """Also gets Arrow batches: the worker checks only for `DataSourceArrowWriter` (4.0.0)."""
 
 
 try:
@@ -59,41 +59,41 @@ FILTER_OPERATORS: Mapping[type, str] = {
     }.items()
     if hasattr(pyspark.sql.datasource, name)
 }
-"""Spark's classes of conditions that compare a column with a value; none before 4.1, which hands readers none."""
+"""Spark's filter classes that compare a column with a value; empty before 4.1, which has no pushdown."""
 
-# 4.0 and 4.1 have UTC as their only zone for Arrow; later releases want it named (seen on 4.0.0 and 4.3.0).
+# 4.0 and 4.1 use only UTC for Arrow; later releases take the zone as an argument (seen on 4.0.0 and 4.3.0).
 _UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark's worker compares a reader's batches with, to the letter."""
+    """The exact Arrow schema that Spark's worker requires of a reader's batches."""
     return to_arrow_schema(schema, **_UTC)
 
 
 class _StreamReader(DataSourceStreamReader):
-    """What all releases ask of a stream reader, over the format's `stream`."""
+    """The methods of a stream reader in all releases, on top of the format's `stream`."""
 
     @property
     def stream(self) -> Stream[Any]:
-        """The format's side of the query."""
+        """The format's stream."""
         raise NotImplementedError
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
-        """Where a query starts that has no checkpoint.
+        """The start of a query without a checkpoint.
 
-        Spark asks for it again where a restarted query has to do its first batch over.
+        Spark calls this again if a restarted query has to repeat its first batch.
         """
         if self._initial is None:
             self._initial = self.stream.initial()
         return self._initial
 
     def commit(self, end: dict[str, object]) -> None:
-        """Spark will never ask again for what is before `end`."""
+        """Commits `end`: Spark will not read earlier offsets again."""
         self.stream.commit(end)
 
     _initial: dict[str, object] | None = None
-    # The end of the trigger planned last is the start of the next one, which releases before 4.2 do not say. After a
-    # restart they ask for the partitions of what the checkpoint has before anything else (seen on 4.0.0).
+    # Releases before 4.2 do not pass the start of a trigger: it is the end of the last planned one. After a restart
+    # they first call `partitions` with the offsets of the checkpoint (seen on 4.0.0).
     _begins_at: dict[str, object] | None = None
 
 
@@ -103,45 +103,45 @@ if HAS_ADMISSION_CONTROL:
         """Limits, lag and `Trigger.AvailableNow`, from Spark 4.2 on."""
 
         def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-            """Anything but "all available": the limits are options, and `latest` knows them."""
+            """Any limit except "all available": the actual limits are options, which `latest` applies."""
             return ReadMaxRows(2**63 - 1)
 
         def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
-            """Where the next trigger ends; `Trigger.Once` asks for all there is, whatever the options say."""
+            """The end of the next trigger; `Trigger.Once` ignores the limits in the options."""
             return self.stream.latest(start, limited=not isinstance(limit, ReadAllAvailable))
 
         def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802 - Spark's name
-            """The newest offset, so that progress shows the lag."""
+            """The newest offset, from which the progress shows the lag."""
             return self.stream.newest
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-            """Nothing that comes from now on belongs to this query."""
+            """Excludes messages published from now on."""
             self.stream.aim_at_now()
 
 else:
 
     class StreamReaderBase(_StreamReader):  # type: ignore[no-redef]
-        """Limits where the start of a trigger is known; `Trigger.AvailableNow` is Spark's one batch."""
+        """Applies the limits; Spark runs `Trigger.AvailableNow` as one batch."""
 
         def latestOffset(self) -> dict[str, object]:  # type: ignore[override]  # noqa: N802
-            """Where the next trigger ends. Of a new query Spark asks this first, and where it starts afterwards."""
+            """The end of the next trigger; for a new query Spark calls this before `initialOffset`."""
             start = self.initialOffset() if self._begins_at is None else self._begins_at
             return self.stream.latest(start, limited=True)
 
 
 def collects_worker_logs() -> bool:
-    """Whether Spark collects what is logged in this process, for `spark.tvf.python_worker_logs()` (from 4.1 on).
+    """Whether Spark collects this process's logs for `spark.tvf.python_worker_logs()` (from 4.1 on).
 
-    Its worker tells by the session that they are for (seen on 4.3.0).
+    The worker then has the session's id in its environment (seen on 4.3.0).
     """
     return "PYSPARK_SPARK_SESSION_UUID" in os.environ
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:
-    """Registers a data source with a session, also where Spark has found it by itself."""
+    """Registers a data source with a session, also if Spark has already found it."""
     try:
         spark.dataSource.register(source)
     except AnalysisException as error:
-        # 4.0 refuses the name of an installed data source, which is this one; later releases take it (seen on 4.0.0).
+        # 4.0 refuses the name of an installed data source, which is this one; later releases accept it (seen on 4.0.0).
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise

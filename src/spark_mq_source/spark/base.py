@@ -1,4 +1,4 @@
-"""The data source, readers, writer and partition of every format, written once over `core.ports`."""
+"""The data source, readers, writers and partition of all formats, on top of `core.ports`."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ OptionsT = TypeVar("OptionsT")
 RangeT = TypeVar("RangeT")
 ReportT = TypeVar("ReportT")
 
-# What Spark's micro-batches tell their tasks (seen on 4.0.0 and 4.3.0).
+# Local properties that Spark sets for the tasks of a micro-batch (seen on 4.0.0 and 4.3.0).
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
 class MQPartition(InputPartition):
-    """One task's work, as its format describes it.
+    """The work of one task.
 
     Attributes:
         value: the format's own range; picklable.
@@ -59,11 +59,11 @@ class MQPartition(InputPartition):
 
 @dataclass(frozen=True)
 class MQCommit(WriterCommitMessage):
-    """What a task says when all it has written is acknowledged.
+    """The result of a task whose rows are all acknowledged.
 
     Attributes:
-        report: the format's own; picklable.
-        counters: what the task has done.
+        report: the format's own report; picklable.
+        counters: the task's counters.
     """
 
     report: Any
@@ -71,7 +71,7 @@ class MQCommit(WriterCommitMessage):
 
 
 class MQDataSource(DataSource):
-    """A format as Spark sees it. A subclass names its format and carries the manual."""
+    """Spark's data source of a format. A subclass sets `format` and documents it."""
 
     format: ClassVar[Format[Any, Any, Any]]
 
@@ -84,27 +84,27 @@ class MQDataSource(DataSource):
         return cls.format.name
 
     def schema(self) -> str:
-        """The columns read where the user names none, as SQL."""
+        """The columns read by default, as SQL."""
         return ", ".join(f"{name} {self.format.columns.readable[name][0]}" for name in self.format.columns.default)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The batch reader of the columns asked for.
+        """The batch reader of the requested columns.
 
         Raises:
             OptionError: options or columns that cannot be used; all problems in one sentence.
-            UnsupportedFeatureError: `pushdown` where Spark has none.
+            UnsupportedFeatureError: `pushdown` with a Spark version that lacks it.
         """
         options = self.format.parse_options(self.options)
         check_columns(self.format, schema)
         if self.format.wants_pushdown(options) and not FILTER_OPERATORS:
             raise UnsupportedFeatureError(
-                f"format {self.format.name!r}: pushdown=true needs Spark 4.1 or newer; leave it out"
+                f"format {self.format.name!r}: pushdown=true needs Spark 4.1 or newer; remove this option"
             )
         kind = MQPushdownReader if self.format.wants_pushdown(options) else MQBatchReader
         return kind(self.format, options, arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """The stream reader of the columns asked for.
+        """The stream reader of the requested columns.
 
         Raises:
             OptionError: options or columns that cannot be used; all problems in one sentence.
@@ -120,16 +120,14 @@ class MQDataSource(DataSource):
             OptionError: options or columns that cannot be used; all problems in one sentence; or mode overwrite.
         """
         if overwrite:
-            raise OptionError(
-                f"format {self.format.name!r}: what is in a topic cannot be overwritten; use mode('append')"
-            )
+            raise OptionError(f"format {self.format.name!r}: topics cannot be overwritten; use mode('append')")
         return MQBatchWriter(self.format, self._write_options(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """The stream writer of these columns.
 
-        Output mode `complete`, which is what `overwrite` says, writes the whole result with every batch, as Spark's
-        Kafka sink does; `update` Spark itself refuses for every Python data source (seen on 4.3.0).
+        Output mode `complete`, which sets `overwrite`, appends the whole result with every batch, as in Spark's Kafka
+        sink. Spark refuses mode `update` for all Python data sources (seen on 4.3.0).
 
         Raises:
             OptionError: options or columns that cannot be used; all problems in one sentence.
@@ -152,10 +150,10 @@ class MQBatchReader(DataSourceReader, Generic[OptionsT, RangeT]):
         self._predicates: list[Predicate] = []
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One partition a range of the plan.
+        """One partition per planned range.
 
         Raises:
-            MQSourceError: the broker cannot be reached, refuses, or has not what was asked for.
+            MQSourceError: the broker is unreachable, refuses, or lacks the requested topics or positions.
         """
         return [MQPartition(task) for task in self._format.plan(self._options, self._predicates)]
 
@@ -165,25 +163,25 @@ class MQBatchReader(DataSourceReader, Generic[OptionsT, RangeT]):
         Raises:
             MQSourceError: see the format's reader.
         """
-        # Spark makes a partition of its own, without a range, where a plan has none.
+        # If the plan is empty, Spark passes a partition of its own, without a range.
         if not isinstance(partition, MQPartition):
             return iter(())
         return _read(self._format, self._options, partition.value, self._schema)
 
 
 class MQPushdownReader(MQBatchReader[OptionsT, RangeT]):
-    """The same with predicates.
+    """A batch reader with predicate pushdown.
 
-    A class of its own, because Spark refuses a reader that has `pushFilters` unless
+    This is a separate class because Spark refuses a reader with `pushFilters` unless
     `spark.sql.python.filterPushdown.enabled` is true.
 
-    Spark keeps one plan for each `load()`: the partitions planned for the condition it pushed last serve every other
-    query over the same DataFrame too, which then lack rows (seen on 4.3.0). Nothing here is asked again, so nothing
-    here can prevent it: with pushdown, each query needs a `load()` of its own.
+    Spark keeps one plan per `load()`: the partitions planned for the last pushed condition also serve all other queries
+    on the same DataFrame, which then lack rows (seen on 4.3.0). The reader is not called again and cannot prevent this:
+    with pushdown, each query needs its own `load()`.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Notes what the plan can use. Spark checks every condition again: a plan prunes, it does not filter."""
+        """Stores the usable conditions for planning; returns all, so that Spark evaluates every condition again."""
         for condition in filters:
             operator = FILTER_OPERATORS.get(type(condition))
             match condition:
@@ -193,9 +191,9 @@ class MQPushdownReader(MQBatchReader[OptionsT, RangeT]):
 
 
 class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
-    """A streaming query's reader: plans on the driver, where it lives as long as the query, reads on the executors.
+    """The reader of a streaming query: plans on the driver, reads on the executors.
 
-    Pickled copies go to the executors; they carry no connection.
+    The driver keeps one object for the whole query; executors get pickled copies, without connections.
     """
 
     def __init__(self, format_: StreamFormat[OptionsT, RangeT], options: OptionsT, schema: pa.Schema) -> None:
@@ -209,16 +207,16 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
 
     @property
     def stream(self) -> Stream[RangeT]:
-        """The format's side of the query, made when it is first asked for."""
+        """The format's stream, created at first use."""
         if self._stream is None:
             self._stream = self._format.open_stream(self._options)
         return self._stream
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[MQPartition]:
-        """One partition a range of the trigger.
+        """One partition per range of the trigger.
 
         Raises:
-            MQSourceError: the broker cannot be reached, or refuses.
+            MQSourceError: the broker is unreachable, or refuses.
         """
         self._begins_at = end
         return [MQPartition(task) for task in self.stream.ranges(start, end)]
@@ -232,7 +230,7 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
         return _read(self._format, self._options, partition.value, self._schema)
 
     def stop(self) -> None:
-        """Closes the connections of the driver."""
+        """Closes the driver's connections."""
         if self._stream is not None:
             self._stream.close()
 
@@ -247,7 +245,7 @@ def _read(
 
 
 class _Writing(Generic[OptionsT, ReportT]):
-    """What batches and streams have in common."""
+    """The common part of batch and stream writers."""
 
     def __init__(self, format_: WriteFormat[OptionsT, ReportT], options: OptionsT) -> None:
         self._format = format_
@@ -262,7 +260,7 @@ class _Writing(Generic[OptionsT, ReportT]):
         try:
             check_wanted(connection)
         except TaskEndedError:
-            # The driver will not hear of it.
+            # The driver does not get this report, so it cannot abort it.
             self._format.abort(self._options, [report])
             raise
         log_write(self._format.name, attempt.partition, counters)
@@ -277,9 +275,9 @@ class _Writing(Generic[OptionsT, ReportT]):
 
 
 class MQBatchWriter(_Writing[OptionsT, ReportT], DataSourceArrowWriter):
-    """Writes on the executors; a task has succeeded when the broker has acknowledged all its rows.
+    """Writes on the executors; a task succeeds when the broker has acknowledged all its rows.
 
-    Made on the driver for one `save`; pickled copies of it write, and itself (or a copy) commits.
+    Created on the driver for one `save`: pickled copies write, and the original or a copy commits.
     """
 
     def __init__(self, format_: WriteFormat[OptionsT, ReportT], options: OptionsT) -> None:
@@ -314,8 +312,8 @@ class MQBatchWriter(_Writing[OptionsT, ReportT], DataSourceArrowWriter):
 class MQStreamWriter(_Writing[OptionsT, ReportT], StreamWriterBase):
     """Writes the micro-batches of a query on the executors.
 
-    Spark makes a new one for every batch, and another one to commit it (seen on 4.0.0 and 4.3.0): what `commit` is to
-    know travels in the tasks' messages.
+    Spark creates one object to write a batch and another one to commit it (seen on 4.0.0 and 4.3.0), so state reaches
+    `commit` only in the tasks' messages.
     """
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> MQCommit:
@@ -344,21 +342,21 @@ class MQStreamWriter(_Writing[OptionsT, ReportT], StreamWriterBase):
 
 
 def _attempt(job_id: str | None) -> TaskAttempt:
-    """The attempt that runs here, of a batch (`job_id`) or of the streaming query that Spark tells of.
+    """The current task attempt, of a batch (`job_id`) or, with None, of a streaming query.
 
     Raises:
-        UnsupportedFeatureError: this Spark does not tell.
+        UnsupportedFeatureError: not in a Spark task, or Spark does not set the query and batch.
     """
     context = TaskContext.get()
     if context is None:
-        raise UnsupportedFeatureError("a writer writes in tasks of Spark only")
+        raise UnsupportedFeatureError("writers work only in Spark tasks")
     batch_id = context.getLocalProperty(_BATCH_ID)
     in_foreach_batch = job_id is not None and batch_id is not None
     if job_id is None:
         job_id = context.getLocalProperty(_QUERY_ID)
         if job_id is None or batch_id is None:
             raise UnsupportedFeatureError(
-                "this Spark does not tell its tasks which query and batch they write (seen on 4.0 to 4.3 that it does)"
+                "this Spark does not set the query and batch id for its tasks (Spark 4.0 to 4.3 do)"
             )
     return TaskAttempt(
         job_id=job_id,
@@ -371,7 +369,7 @@ def _attempt(job_id: str | None) -> TaskAttempt:
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[Any]:
-    """What the tasks said that have succeeded; Spark has None for the others."""
+    """The reports of the successful tasks; Spark passes None for the others."""
     return [message.report for message in messages if isinstance(message, MQCommit)]
 
 
@@ -391,7 +389,7 @@ def check_columns(format_: Format[Any, Any, Any], schema: StructType, *, written
 
 
 def _plain(value: object) -> object:
-    """Lists as tuples; times without a zone are UTC, as Spark hands them to Python data sources."""
+    """Converts lists to tuples, and times without a zone to UTC, their zone in Python data sources."""
     if isinstance(value, (list, tuple)):
         return tuple(_plain(x) for x in value)
     if isinstance(value, datetime.datetime) and value.tzinfo is None:

@@ -16,9 +16,9 @@ class NsqDataSource(MQDataSource):
 
     Columns: `value`, `topic`, `channel`, `message_id`, `timestamp`, `attempts`, `nsqd`; `.schema()` chooses among them.
 
-    NSQ has no positions. A batch read takes what is there out of the channel, and needs an end: `maxRows`,
-    `maxSeconds` or `idleTimeout`. With `walDir` and `runId` the rows are written down, and the same read gives the same
-    rows again. A stream always writes them down, in `walDir`.
+    NSQ has no positions. A batch read drains the channel and needs an end: `maxRows`, `maxSeconds` or `idleTimeout`.
+    With `walDir` and `runId` the rows are stored in a write-ahead log, and repeating the read returns the same rows. A
+    stream always uses `walDir`.
 
     Example:
         ::
@@ -32,8 +32,8 @@ class NsqDataSource(MQDataSource):
                 .load()
             )
 
-    Writing: `value` (binary or string) is required; `topic` wins over the option; a row with `defer` (milliseconds) is
-    delivered that much later.
+    Writing: `value` (binary or string) is required; a row's `topic` takes precedence over the option; `defer` delays
+    the delivery of a row, in milliseconds.
 
     Example:
         ::

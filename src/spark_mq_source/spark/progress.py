@@ -1,7 +1,7 @@
-"""What streaming queries do, trigger by trigger: a line each to be read, or numbers to be plotted.
+"""The progress of streaming queries per trigger, as log lines or as numbers.
 
-Rows, rates and times are Spark's own. How far a query is behind comes from its source's newest offset, which Spark asks
-for from 4.2 on.
+Rows, rates and times come from Spark. The lag is computed from the source's newest offset, which Spark requests from
+4.2 on.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
 __all__ = ["ProgressListener", "TriggerProgress", "observe_delay", "triggers_of"]
 
 DELAY: Final = "spark_mq_source_delay"
-"""The name of what `observe_delay` observes."""
+"""The name of `observe_delay`'s observation."""
 
 _FORMATS: Final = (NsqFormat, TubeMQFormat, PulsarFormat)
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerProgress:
-    """What one trigger of a query has done.
+    """One trigger of a query.
 
     Attributes:
-        query: its name, or the beginning of its id where it has none.
+        query: its name, or the first 8 characters of its id.
         batch: the number of the micro-batch.
-        at: when the trigger began.
-        seconds: how long it took.
-        rows: how many were read.
-        rows_per_second: read and processed while it took.
-        lags: what was left to be read of each topic; empty where Spark or the broker does not say.
-        delay_seconds: between the publication of the oldest row and the end of the trigger; None without rows, or where
-            `observe_delay` was not used.
+        at: start of the trigger.
+        seconds: duration of the trigger.
+        rows: number of rows read.
+        rows_per_second: rows processed per second.
+        lags: lag of each topic; empty if Spark or the broker does not report it.
+        delay_seconds: from the publication of the oldest row to the end of the trigger; None without rows or without
+            `observe_delay`.
 
     Example:
         >>> progress = {
@@ -77,7 +77,7 @@ class TriggerProgress:
 
     @classmethod
     def parse(cls, progress: Mapping[str, Any]) -> TriggerProgress:
-        """Of Spark's progress, as decoded JSON."""
+        """Parses Spark's progress, given as decoded JSON."""
         seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
         observed = (progress.get("observedMetrics") or {}).get(DELAY) or {}
         oldest_us = observed.get("oldest_us")
@@ -88,7 +88,7 @@ class TriggerProgress:
             at=at,
             seconds=seconds,
             rows=progress["numInputRows"],
-            # Spark has no number, or no finite one, where a trigger took no time.
+            # Missing or not finite if the trigger took no measurable time.
             rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
             lags=tuple(lag for source in progress["sources"] for lag in _lags(source)),
             delay_seconds=None if oldest_us is None else at.timestamp() + seconds - oldest_us / 1e6,
@@ -96,7 +96,7 @@ class TriggerProgress:
 
     @property
     def behind(self) -> int:
-        """What was left to be read of all topics together."""
+        """The sum of all lags."""
         return sum(lag.behind for lag in self.lags)
 
     def __str__(self) -> str:
@@ -108,14 +108,14 @@ class TriggerProgress:
 
 
 class ProgressListener(StreamingQueryListener):
-    """Says a line about each trigger, and keeps the last of them.
+    """Prints a line for each trigger, and keeps the most recent triggers.
 
     Args:
-        say: takes the lines; None for none.
-        keep: how many triggers are kept.
+        say: called with each line; None for no output.
+        keep: number of triggers to keep.
 
     Attributes:
-        triggers: of all queries of the session, the oldest first.
+        triggers: of all queries of the session, oldest first.
 
     Example:
         ::
@@ -132,45 +132,45 @@ class ProgressListener(StreamingQueryListener):
         self._say = say
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing to tell yet."""
+        """Does nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """A trigger has ended."""
+        """Records the trigger."""
         trigger = TriggerProgress.parse(json.loads(event.progress.json))
         self.triggers.append(trigger)
         if self._say is not None:
             self._say(str(trigger))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing new for a while."""
+        """Does nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """The query's own error says more."""
+        """Does nothing: the query raises its own error."""
 
 
 def triggers_of(query: StreamingQuery) -> list[TriggerProgress]:
-    """The triggers that Spark keeps of a query (`query.recentProgress`), the oldest first."""
+    """The triggers in `query.recentProgress`, oldest first."""
     return [TriggerProgress.parse(json.loads(progress.json)) for progress in query.recentProgress]
 
 
 def observe_delay(stream: DataFrame, column: str = "publish_time") -> DataFrame:
-    """The same rows; the progress of a query over them says when the oldest one was published.
+    """Returns the same rows, and adds the publish time of the oldest row to the query's progress.
 
     Args:
-        stream: what was loaded.
-        column: when a row was published: `publish_time` of Pulsar, `timestamp` of NSQ, and `message_time` of TubeMQ,
-            which is to the minute.
+        stream: a loaded stream.
+        column: the publish time: `publish_time` of Pulsar, `timestamp` of NSQ, or `message_time` of TubeMQ, in whole
+            minutes.
     """
     return stream.observe(DELAY, F.unix_micros(F.min(column)).alias("oldest_us"))
 
 
 def _lags(source: Mapping[str, Any]) -> Iterable[Lag]:
     if not HAS_ADMISSION_CONTROL:
-        return ()  # what is called the newest offset is where the trigger ends
+        return ()  # earlier releases report the end of the trigger as the newest offset
     read, newest = source.get("endOffset"), source.get("latestOffset")
     for format_ in _FORMATS:
         try:
             return format_.count_lag(read, newest, source.get("numInputRows") or 0)
         except ValueError:
-            continue  # of another format, or Spark says nothing
+            continue  # another format, or no offsets
     return ()

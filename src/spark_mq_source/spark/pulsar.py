@@ -14,7 +14,7 @@ class PulsarNativeDataSource(MQDataSource):
     Options: see the table in README.md; `serviceUrl` and one of `topic`, `topics`, `topicsPattern` are required.
 
     Columns: `key`, `value`, `topic`, `partition`, `message_id`, `publish_time`, `event_time`, `properties`; more when
-    named in `.schema()`, which is the projection: only the columns named are built.
+    named in `.schema()`, which is the projection: only these columns are built.
 
     Example:
         ::
@@ -28,7 +28,7 @@ class PulsarNativeDataSource(MQDataSource):
             )
 
     Writing: `value` (binary, string, or with `valueFormat=json` a struct) is required; `key`, `topic`, `event_time`,
-    `properties`, `ordering_key`, `partition` and `deliver_at` are written where they are there. A row's own topic wins
+    `properties`, `ordering_key`, `partition` and `deliver_at` are optional. A row's `topic` takes precedence
     over the option `topic`.
 
     Example:

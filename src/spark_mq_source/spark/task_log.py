@@ -1,12 +1,12 @@
-"""A line in the log for each task, and one for each write: what was read or written, and where the time went.
+"""Logs one line for each task and each write, with counters and times.
 
-They are logged as INFO, so nobody sees them unasked. Python on executors has no logging of its own to be configured;
-there are two ways to ask. `spark.sql.pyspark.worker.logging.enabled=true` (Spark 4.1) has Spark collect the lines of
-batches in `spark.tvf.python_worker_logs()`, with the counters as fields. `SPARK_MQ_SOURCE_LOG=INFO` in the environment
-of executors and driver has this package write them to their stderr, on any Spark.
+The level is INFO, which is not shown by default. Python on executors has no logging configuration, so there are two
+ways to see the lines. With `spark.sql.pyspark.worker.logging.enabled=true` (Spark 4.1) Spark collects the lines of
+batches in `spark.tvf.python_worker_logs()`, with the counters as fields. With `SPARK_MQ_SOURCE_LOG=INFO` in the
+environment of executors and driver this package writes them to stderr, on any Spark.
 
-A reader's task has no way to tell the driver anything: Spark takes no metrics from Python data sources, and drops what
-their tasks add to accumulators. A writer's task has its commit message, so the driver logs the sum of a write.
+A reader's task cannot report to the driver: Spark takes no metrics from Python data sources, and drops their
+accumulator updates. A writer's task sends its counters in its commit message, and the driver logs their sum.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ENVIRONMENT: Final = "SPARK_MQ_SOURCE_LOG"
-"""Names a level: what this package logs from that level on goes to stderr."""
+"""Environment variable with the level from which this package logs to stderr."""
 
 
 def log_to_stderr(level: str) -> None:
-    """Has this package write to stderr what it logs from a level on; nothing where the level is empty.
+    """Makes this package log to stderr from a level on; an empty level does nothing.
 
     Raises:
-        OptionError: there is no such level.
+        OptionError: unknown level.
     """
     if not level:
         return
@@ -53,13 +53,13 @@ def log_to_stderr(level: str) -> None:
 def logged_read(
     format_name: str, task: object, batches: Iterator[pa.RecordBatch], counters: Counters
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task; a line about them when it ends, also early.
+    """The rows of a task; logs a line when it ends, also if it ends early.
 
     Args:
-        format_name: in `spark.read.format(name)`.
-        task: what is read.
+        format_name: name in `spark.read.format(name)`.
+        task: the range, for the log line.
         batches: its rows.
-        counters: in which the reader counts the rest.
+        counters: the reader's counters.
     """
     what = "read part of"
     try:
@@ -70,20 +70,20 @@ def logged_read(
 
 
 def log_write(format_name: str, partition: int, counters: Counters) -> None:
-    """A line about one task of a write, in the executor's log."""
+    """Logs one task of a write, on the executor."""
     _log(format_name, f"wrote task {partition}", counters)
 
 
 def log_written(format_name: str, tasks: Sequence[Counters]) -> None:
-    """A line about a whole write, in the driver's log: what those of its tasks that count have done."""
+    """Logs a whole write, on the driver: the sum over its successful tasks."""
     _log(format_name, f"wrote with {len(tasks)} tasks", sum(tasks, Counters()))
 
 
 def _log(format_name: str, what: str, counters: Counters) -> None:
-    # Where Spark collects logs, whoever turned that on wants to see them.
+    # If Spark collects worker logs, the user has enabled it to see them.
     if collects_worker_logs() and logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
-    # Spark's logs have a field `context`, a map of texts.
+    # Spark's worker logs have a field `context`, a map of strings.
     fields = {"format": format_name, "what": what, **counters.as_texts()}
     logger.info("%s: %s: %s", format_name, what, counters, extra={"context": fields})
 

@@ -14,7 +14,7 @@ class TubeMQDataSource(MQDataSource):
     Options: see the table in README.md; `masters` and one of `topic` and `topics` are required.
 
     Columns: `value`, `topic`, `broker_id`, `partition`, `message_id`, `message_time`, `message_type`, `attributes`;
-    `fetch_offset` too when named in `.schema()`, which is the projection: only the columns named are built.
+    `fetch_offset` too when named in `.schema()`, which is the projection: only these columns are built.
 
     Example:
         ::
@@ -28,7 +28,7 @@ class TubeMQDataSource(MQDataSource):
             )
 
     Writing: `value` (binary or string) is required; `topic`, `message_type`, `message_time` and `attributes` are
-    written where they are there. A row's own topic wins over the option `topic`.
+    optional. A row's `topic` takes precedence over the option `topic`.
 
     Example:
         ::

@@ -1,11 +1,8 @@
-"""The Python worker that a task runs in: whether Spark is still there when its rows have ended.
+"""The Python worker of a task: detects tasks that Spark has ended, and avoids needless garbage collection.
 
-Spark ends a task that it has no use for (killed, the loser of a speculation, one whose input has failed) by closing its
-side of the connection. To Arrow that is a regular end of the stream, so the rows of such a task just end early, and
-whoever writes them would believe that they are all (seen on 4.3.0). What Spark calls in a worker is not told otherwise;
-so the connection is looked at.
-
-And what pyspark does in it after each task: it collects garbage, whoever's turn is next.
+Spark ends a task (killed, lost a speculation, failed input) by closing its side of the connection. Arrow takes this for
+a regular end of the stream, so a writer would take the rows received so far for all rows (seen on 4.3.0). Spark gives a
+data source no other signal, so the connection itself is checked.
 """
 
 from __future__ import annotations
@@ -28,45 +25,45 @@ if TYPE_CHECKING:
 
 @functools.cache
 def leave_modules_uncollected() -> None:
-    """Has the garbage collector of this worker leave out what is loaded by now; once a process, and only in workers.
+    """Excludes all objects loaded so far from garbage collection; once per process, and only in workers.
 
-    pyspark's daemon collects garbage after every task (4.0.0 and 4.3.0), and looks at some hundred thousand objects of
-    modules each time, which are no garbage: 45 ms of processor, as much as reading 200,000 rows. What this would keep
-    for good is a cycle of objects that is alive now and is dropped later.
+    pyspark's daemon collects garbage after every task (4.0.0 and 4.3.0). Each time it visits some hundred thousand live
+    objects of modules: 45 ms of processor time, as much as reading 200,000 rows. The cost: a reference cycle that is
+    alive now and dropped later is never freed.
     """
     if connection_to_spark() is not None:
         gc.freeze()
 
 
 def rows_while_wanted(batches: Iterator[pa.RecordBatch], connection: int | None) -> Iterator[pa.RecordBatch]:
-    """The batches, and an error where they end because Spark has ended the task; any thread may take them.
+    """The batches, followed by an error if Spark has ended the task; any thread may iterate.
 
     Raises:
-        TaskEndedError: it has.
+        TaskEndedError: Spark has ended the task.
     """
     yield from batches
     check_wanted(connection)
 
 
 def check_wanted(connection: int | None) -> None:
-    """Checks that Spark still waits for what this task does.
+    """Checks that Spark still waits for this task.
 
     Args:
-        connection: see `connection_to_spark`; with None there is nothing to be checked.
+        connection: see `connection_to_spark`; None skips the check.
 
     Raises:
-        TaskEndedError: it has closed the connection.
+        TaskEndedError: Spark has closed the connection.
     """
     if connection is not None and _is_closed(connection):
         raise TaskEndedError(
-            "Spark has ended this task early: it was killed, another attempt was faster, or what makes its rows failed"
+            "Spark has ended this task early: it was killed, another attempt was faster, or its input failed"
         )
 
 
 def connection_to_spark() -> int | None:
-    """The file descriptor of what connects this worker with Spark; None outside of a worker.
+    """The file descriptor of this worker's connection to Spark; None outside a worker.
 
-    Only the frame of its main function has it (4.0.0 and 4.3.0), so it is the main thread's to ask.
+    Only a frame of the worker's `main` function holds it (4.0.0 and 4.3.0), so call this from the main thread.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None:
@@ -74,14 +71,14 @@ def connection_to_spark() -> int | None:
             try:
                 return int(frame.f_locals["infile"].fileno())
             except OSError:
-                return None  # without pyspark's daemon it is a pair of files, which has no number
+                return None  # without pyspark's daemon, a pair of files without a descriptor
         frame = frame.f_back
     return None
 
 
 def _is_closed(descriptor: int) -> bool:
     if not hasattr(socket, "MSG_DONTWAIT"):
-        return False  # on Windows nobody can look without waiting
+        return False  # Windows has no non-blocking peek
     with socket.socket(fileno=os.dup(descriptor)) as connection:
         try:
             return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)

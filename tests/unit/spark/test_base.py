@@ -322,7 +322,7 @@ def test_a_stream_is_one_job_whoever_writes(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_stream_that_is_told_no_batch_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     in_task(monkeypatch)
-    with pytest.raises(UnsupportedFeatureError, match="which query and batch"):
+    with pytest.raises(UnsupportedFeatureError, match="does not set the query and batch id"):
         ListDataSource({}).streamWriter(VALUE, False).write(iter([]))
 
 
@@ -377,7 +377,7 @@ def test_conditions_become_predicates_and_stay_sparks_to_check() -> None:
 
 def test_pushdown_where_spark_has_none_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "FILTER_OPERATORS", {})
-    with pytest.raises(UnsupportedFeatureError, match=r"pushdown=true needs Spark 4\.1 or newer; leave it out"):
+    with pytest.raises(UnsupportedFeatureError, match=r"pushdown=true needs Spark 4\.1 or newer; remove this option"):
         PulsarNativeDataSource(OPTIONS | {"pushdown": "true"}).reader(schema_of(value=BinaryType()))
 
 
