@@ -176,5 +176,5 @@ def trim_all(broker: PulsarUnderTest, topic: str) -> None:
     last = broker.admin.ledgers(topic)[-1][0]
     broker.admin.unload(topic)
     broker.client().create_producer(topic).close()  # loads it again
-    broker.admin.trim(topic)
+    broker.trim(topic)
     wait_until(lambda: broker.admin.ledgers(topic)[0][0] > last, "the ledger is gone")

@@ -201,6 +201,9 @@ def test_a_limit_is_exact_across_ledgers(pulsar: PulsarUnderTest, query: Callabl
     values = rolled(pulsar, topic, 3, 4)
     q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=limit)
     assert q.drain() == values
+    if pulsar.is_before((3, 3)):  # a trigger ends at the end of a ledger (seen on 2.10.1 and 2.11.0)
+        assert max(q.triggers) == min(limit, 4)
+        return
     full, rest = divmod(len(values), limit)
     assert q.triggers == [limit] * full + [rest] * (rest > 0)
 
@@ -524,7 +527,7 @@ def test_a_pin_keeps_what_is_not_read_yet(pulsar: PulsarUnderTest, query: Callab
     q = query(topic, subscription=PIN, maxEntriesPerTrigger=4)
     q.trigger()
     values = rolled(pulsar, topic, 3, 4)
-    pulsar.admin.trim(topic)
+    pulsar.trim(topic)
     q.stream.close()
     again = query(topic, subscription=PIN, maxEntriesPerTrigger=4, checkpoint=q.at)
     assert again.drain() == values
@@ -542,7 +545,7 @@ def test_read_and_deleted_is_no_loss_where_there_is_a_pin(
         assert q.trigger() == values
         first = position(q.at or {}, topic).ledger
         # Each ledger that was read goes, but for the one that the next trigger starts in.
-        pulsar.admin.trim(topic)
+        pulsar.trim(topic)
         wait_until(lambda first=first: pulsar.admin.ledgers(topic)[0][0] == first, f"round {round_}: trimmed")
         assert q.trigger() == []
         if restart:
@@ -557,8 +560,11 @@ def test_single_entry_ledgers_are_let_go(pulsar: PulsarUnderTest, query: Callabl
         publish(pulsar, topic, [str(n)])
         assert q.trigger() == [str(n)]
         pulsar.admin.unload(topic)
+    # An acknowledgement is forgotten if the topic is unloaded before it is on disk; the next one stands for it.
+    publish(pulsar, topic, ["last"])
+    assert q.trigger() == ["last"]
     assert backlog(pulsar, topic) == 1
-    pulsar.admin.trim(topic)
+    pulsar.trim(topic)
     wait_until(lambda: len(pulsar.admin.ledgers(topic)) <= 2, "the ledgers are gone")
 
 

@@ -158,7 +158,11 @@ def test_a_deduplicating_broker_keeps_one_of_each_when_the_topic_is_unloaded(
             if n % 8 == 4:
                 pulsar.admin.unload(topic)
         writer.flush()
-    assert numbers(pulsar_format, topic) == list(range(20_000))
+    if pulsar.is_before((3, 3)):
+        # 2.10.1 and 2.11.0 sometimes break the connection, too: see the next test.
+        assert_complete(numbers(pulsar_format, topic), 20_000)
+    else:
+        assert numbers(pulsar_format, topic) == list(range(20_000))
 
 
 def test_a_link_to_a_deduplicating_broker_that_is_cut(
