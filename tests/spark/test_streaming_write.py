@@ -140,7 +140,7 @@ def test_a_write_in_foreach_batch_that_nobody_would_know_again_is_refused(
     def write(df: DataFrame, _: int) -> None:
         df.write.format(NAME).options(**given).mode("append").save()
 
-    with pytest.raises(StreamingQueryException, match="needs a producerName that is the same"):
+    with pytest.raises(StreamingQueryException, match="needs a producerName that is unique"):
         finish(each_batch(read(spark, source), write, tmp_path))
     assert values(target) == Counter()
     # Outside of a query there is nothing to be done over but tasks.

@@ -65,8 +65,10 @@ class Lag:
     """The part of a topic that a query has not read yet.
 
     Attributes:
-        topic: name of the topic. behind: number of units. unit: `messages`, or `entries` (each one message or a batch
-            of messages). is_exact: False if `behind` is a lower bound.
+        topic: name of the topic.
+        behind: number of units.
+        unit: `messages`, or `entries` (each one message or a batch of messages).
+        is_exact: False if `behind` is a lower bound.
 
     Example:
         >>> str(Lag("flights", 1200, "entries", is_exact=False))

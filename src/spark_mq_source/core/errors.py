@@ -126,8 +126,9 @@ class BrokerError(MQSourceError):
     """The broker answered with an error.
 
     Attributes:
-        code: the broker's error code; None if it sent none. code_name: the broker's name of the code. broker_message:
-            the broker's message.
+        code: the broker's error code; None if it sent none.
+        code_name: the broker's name of the code.
+        broker_message: the broker's message.
     """
 
     def __init__(self, message: str, *, code: int | None = None, code_name: str = "", broker_message: str = "") -> None:

@@ -161,7 +161,11 @@ def test_a_time_that_the_broker_does_not_take_is_refused_before_anything_is_sent
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(None, "its value is NULL"), (b"", "its value is empty"), (bytes(1025), r"1025 bytes, where nsqd takes 1024")],
+    [
+        (None, "its value is NULL"),
+        (b"", "its value is empty"),
+        (bytes(1025), r"1025 bytes, but nsqd accepts at most 1024"),
+    ],
     ids=["null", "empty", "oversize"],
 )
 @pytest.mark.parametrize("has_http", [True, False], ids=["limits asked", "limits given"])

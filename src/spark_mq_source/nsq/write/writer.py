@@ -1,11 +1,11 @@
-"""One task's rows -> taken by nsqd: batches, turns, what is under way, and what is sent again elsewhere.
+"""Writes the rows of one task until nsqd has acknowledged them: batches, nsqd in turn, limits, resending.
 
-The rows of an Arrow batch become MPUBs, each of one topic and within the sizes that nsqd takes; a row with ``defer``
-becomes a DPUB. They go to the nsqd in turn. What an nsqd has not answered with OK when its connection ends goes to
-another one, or to the same when it is back: nothing is lost, and what it had taken without our knowing is there twice:
-at least once. An MPUB is taken whole or not at all (V2 specification).
+The rows of an Arrow batch become MPUBs, each for one topic and within nsqd's size limits; a row with ``defer`` becomes
+a DPUB. They go to the nsqd in turn. A command without OK when its connection ends is sent to another nsqd, or to the
+same one after a reconnect. So nothing is lost, but a command whose OK was lost is stored twice: at least once. An nsqd
+accepts an MPUB as a whole or not at all (V2 specification).
 
-OKs arrive in other threads, one for each connection; all they do is to wake the task's thread, which does the rest.
+OKs arrive in other threads, one per connection, which only wake the task's thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _REST_SECONDS: Final = 1.0
-"""How long an nsqd is left alone that could not be reached or went away."""
+"""How long an nsqd is not used after a failed connection."""
 
 
 def write_rows(
@@ -51,13 +51,13 @@ def write_rows(
     """Writes the rows of one task.
 
     Args:
-        options: of the query.
+        options: options of the write.
         batches: the rows.
-        attempt: whose turn it is follows from the task's number, so that tasks do not all begin with the same nsqd.
-        counters: count what goes to nsqd.
+        attempt: the task attempt; its partition selects the first nsqd, so that tasks start with different ones.
+        counters: updated with entries, bytes, reconnects and wait time.
 
     Returns:
-        How many rows nsqd has taken: all of them.
+        The number of rows, all acknowledged by nsqd.
 
     Raises:
         MQSourceError: see `NsqWriter.write`.
@@ -73,10 +73,10 @@ class _Entry:
     """A command without OK.
 
     Attributes:
-        command: what is published.
-        rows: how many rows are in it.
-        size: in bytes.
-        answer: of the last time it was sent.
+        command: the PUB, MPUB or DPUB.
+        rows: number of rows.
+        size: size of the body, in bytes.
+        answer: answer to its last send.
     """
 
     __slots__ = ("answer", "command", "rows", "size")
@@ -89,7 +89,7 @@ class _Entry:
 
 
 class _Target:
-    """One nsqd and what it has not answered yet, in the order it was sent."""
+    """One nsqd, with its pending commands in order."""
 
     def __init__(self, nsqd: Nsqd) -> None:
         self.nsqd = nsqd
@@ -100,7 +100,7 @@ class _Target:
         self.rests_until = 0.0
 
     def rest(self) -> None:
-        """Leaves it alone for a while; what it has not answered must have been taken from it."""
+        """Closes the connection and pauses this nsqd; its pending commands must have been removed before."""
         if self.session is not None:
             self.session.close()
             self.session = None
@@ -108,15 +108,15 @@ class _Target:
 
 
 class NsqWriter:
-    """Writes the rows of one task. Used by one thread; a context manager that closes its connections.
+    """Writes the rows of one task. For one thread; a context manager that closes its connections.
 
     Args:
-        options: of the query.
-        turn: which nsqd gets the first batch: the number of the task.
-        counters: count what goes to nsqd.
+        options: options of the write.
+        turn: index of the nsqd for the first batch: the number of the task.
+        counters: updated with entries, bytes, reconnects and wait time.
 
     Attributes:
-        rows: how many were given to `write`.
+        rows: number of rows passed to `write`.
 
     Raises:
         MQSourceError: no nsqlookupd answered, or none knows an nsqd.
@@ -138,7 +138,7 @@ class NsqWriter:
         self._targets = [_Target(nsqd) for nsqd in self._client.fetch_writable(options.topic)]
         if not self._targets:
             raise ServiceNotReadyError(
-                "nsq: no nsqd to write to: nsqlookupd knows none that is not tombstoned; give nsqdTcpAddresses"
+                "nsq: no nsqd to write to: nsqlookupd lists none that is not tombstoned; set nsqdTcpAddresses"
             )
         self._turn = turn % len(self._targets)
         self._limits: Limits | None = None
@@ -156,18 +156,18 @@ class NsqWriter:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections; does not wait for OKs, see `flush`."""
+        """Closes the connections without waiting for OKs; see `flush`."""
         for target in self._targets:
             if target.session is not None:
                 target.session.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Sends the rows of a batch; waits where `maxPendingBytes` are under way.
+        """Sends the rows of a batch; waits while `maxPendingBytes` are pending.
 
-        All rows are looked at before the first is sent.
+        All rows are checked before the first one is sent.
 
         Raises:
-            OptionError: a column is unknown or of a type that cannot be written, or there is no ``value``.
+            OptionError: a column is unknown or not writable, or ``value`` is missing.
             UnwritableRowError: a row cannot become a message.
             MQSourceError: nsqd refused a message, or none took it in time.
         """
@@ -190,14 +190,14 @@ class NsqWriter:
         self.rows += batch.num_rows
 
     def flush(self) -> None:
-        """Waits until everything was taken.
+        """Waits until all commands have their OK.
 
         Raises:
             MQSourceError: nsqd refused a message, or none took it in time.
         """
         self._advance(lambda: not any(target.pending for target in self._targets))
 
-    # -- what is sent
+    # -- encoding
 
     def _topics_of(self, column: pa.Array | None, rows: int) -> Iterator[tuple[str, array[int] | None]]:
         if column is None:
@@ -215,7 +215,7 @@ class NsqWriter:
         return self._options.topic
 
     def _check(self, source: RowSource, defer: list[int | None] | None) -> None:
-        """Refuses rows that nsqd would drop the connection for."""
+        """Refuses rows for which nsqd would close the connection."""
         limits = self._known_limits()
         row = find_unwritable(source, limits.max_message_bytes)
         if row >= 0:
@@ -223,8 +223,8 @@ class NsqWriter:
             problem = "its value is NULL" if value is None else "its value is empty, and NSQ has no empty messages"
             if value:
                 problem = (
-                    f"its value has {len(value)} bytes, where nsqd takes {limits.max_message_bytes} (-max-msg-size; "
-                    f"maxMessageBytes where it cannot be asked)"
+                    f"its value has {len(value)} bytes, but nsqd accepts at most {limits.max_message_bytes} "
+                    "(-max-msg-size; set maxMessageBytes if nsqd's HTTP is unreachable)"
                 )
             raise UnwritableRowError(self._about(row, problem))
         if defer is not None and any(defer):
@@ -233,7 +233,7 @@ class NsqWriter:
             for row, wait_ms in enumerate(defer):
                 if wait_ms is not None and not 0 <= wait_ms <= self._max_defer_ms:
                     problem = (
-                        f"its defer is {wait_ms} ms, where nsqd takes 0 to {self._max_defer_ms} (-max-req-timeout)"
+                        f"its defer is {wait_ms} ms, but nsqd accepts 0 to {self._max_defer_ms} (-max-req-timeout)"
                     )
                     raise UnwritableRowError(self._about(row, problem))
 
@@ -241,7 +241,7 @@ class NsqWriter:
         return f"nsq: row {self.rows + row} of the task cannot be a message: {problem}; nothing of its batch was sent"
 
     def _known_limits(self) -> Limits:
-        """What every nsqd takes: any of them may get what another did not."""
+        """The limits that all nsqd accept, because any of them may get a resent command."""
         if self._limits is None:
             limits = [self._client.fetch_limits(target.nsqd) for target in self._targets]
             self._limits = Limits(
@@ -264,7 +264,7 @@ class NsqWriter:
                 self._publish(_Entry(Mpub(topic, body), following - at))
             at = following
 
-    # -- what is under way
+    # -- sending and resending
 
     def _publish(self, entry: _Entry) -> None:
         if not self._has_pending():
@@ -276,7 +276,7 @@ class NsqWriter:
         return bool(self._unplaced) or any(target.pending for target in self._targets)
 
     def _advance(self, is_reached: Callable[[], bool]) -> None:
-        """Takes OKs, and sends what is to be sent, again or at last, until `is_reached()`."""
+        """Handles OKs and sends unplaced commands until `is_reached()`."""
         while True:
             seen = self._answers
             for target in self._targets:
@@ -293,10 +293,10 @@ class NsqWriter:
         return self._answers != seen
 
     def _harvest(self, target: _Target) -> None:
-        """Takes the answers that an nsqd has given.
+        """Handles the answers of an nsqd.
 
         Raises:
-            MQSourceError: it refused, for good.
+            MQSourceError: it refused a command permanently.
         """
         while target.pending and target.pending[0].answer.done():
             entry = target.pending[0]
@@ -306,7 +306,7 @@ class NsqWriter:
                 target.pending_bytes -= entry.size
                 self._last_progress = target.last_progress = time.monotonic()
             elif isinstance(error, MQSourceError) and error.retryable:
-                logger.info("%s: sending again what it has not taken: %s", target.nsqd.name, error)
+                logger.info("%s: resending its unacknowledged commands: %s", target.nsqd.name, error)
                 self._last_error = error
                 self._counters.reconnects += 1
                 self._unplaced.extend(target.pending)
@@ -319,21 +319,21 @@ class NsqWriter:
                 raise error
 
     def _place(self, entry: _Entry) -> bool:
-        """Sends an entry to the next nsqd that has room; False where none has.
+        """Sends an entry to the next nsqd with room; False if none has room.
 
         Raises:
-            MQSourceError: an nsqd cannot be used at all.
+            MQSourceError: an nsqd refuses the connection permanently.
         """
         room = self._options.max_pending_bytes // len(self._targets)
         for _ in self._targets:
             target = self._targets[self._turn]
             self._turn = (self._turn + 1) % len(self._targets)
-            # One entry is let through whatever its size, or it could never be sent.
+            # A single entry may exceed the limit, or it could never be sent.
             if target.pending and target.pending_bytes + entry.size > room:
                 continue
             if target.rests_until > time.monotonic() or not self._open(target, entry):
                 continue
-            assert target.session is not None  # noqa: S101 - for mypy: it was opened now
+            assert target.session is not None  # noqa: S101 - for mypy: it is open now
             if not target.pending:
                 target.last_progress = time.monotonic()
             target.pending.append(entry)
@@ -363,7 +363,7 @@ class NsqWriter:
             self._answered.notify()
 
     def _patience_seconds(self) -> float:
-        """How long to wait for the next answer; ends the connection of an nsqd that gives none.
+        """Seconds to wait for the next answer; closes the connection of an nsqd that does not answer.
 
         Raises:
             RequestTimeoutError: `sendTimeout` has passed without any OK, or `operationTimeout` without a connection.
@@ -384,11 +384,11 @@ class NsqWriter:
         for target in self._targets:
             if not target.pending:
                 continue
-            # Half of the time for the connection in hand, half for another.
+            # Half of the time for the current connection, half for another.
             patient = target.last_progress + whole / 2 - now
             if patient <= 0 and target.session is not None:
                 logger.info("%s: no OK for %.0f s", target.nsqd.name, whole / 2)
-                # What waits on it fails now, and is sent again.
+                # Its pending commands fail now, and are sent again.
                 target.session.close()
                 return 0.0
             left = min(left, patient)

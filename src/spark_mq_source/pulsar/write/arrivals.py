@@ -1,4 +1,4 @@
-"""Items of an iterator as they come, for whoever has something else to do when none comes in time."""
+"""Iterates with a timeout, so that the caller can act while no item arrives."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ERROR: Final = 2
 
 
 def arrivals(items: Iterable[T], seconds: Callable[[], float | None]) -> Iterator[T | None]:
-    """The items, in order, and None wherever none has come in time.
+    """The items in order, with None for each timeout.
 
-    A thread of its own takes them, one ahead of what is asked for; what the iterator raises is raised here.
+    A separate thread iterates, one item ahead; its exceptions are raised here.
 
     Args:
-        items: taken by that thread alone.
-        seconds: asked before each wait: how long it may take; None for as long as it takes.
+        items: iterated only by that thread.
+        seconds: called before each wait; returns its timeout in seconds, or None for no timeout.
 
     Example:
         >>> list(arrivals([1, 2], lambda: None))
@@ -36,7 +36,7 @@ def arrivals(items: Iterable[T], seconds: Callable[[], float | None]) -> Iterato
                 found.put((_ITEM, item))
                 if unwanted.is_set():
                     return
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the other thread's
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             found.put((_ERROR, error))
         else:
             found.put((_END, None))
@@ -55,7 +55,7 @@ def arrivals(items: Iterable[T], seconds: Callable[[], float | None]) -> Iterato
                 raise what  # type: ignore[misc]
             yield what  # type: ignore[misc]
     finally:
-        # One put may wait for room; the next one would find it, and the thread its end.
+        # The thread may be blocked in `put`: make room, so that it can end.
         unwanted.set()
         while not found.empty():
             found.get_nowait()

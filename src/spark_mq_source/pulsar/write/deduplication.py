@@ -1,40 +1,37 @@
-"""Exactly once by the broker's deduplication: names and sequence ids that make a replay recognisable, and its check.
+"""Exactly-once writes with the broker's deduplication: producer names and sequence ids that identify replayed rows.
 
-A broker that deduplicates keeps, for each topic-partition and producer name, the highest sequence id it has stored. It
-drops an entry whose *first* id is not above that, whole, with a receipt of (-1, -1); gaps are fine (seen on broker
-4.0.8).
+A deduplicating broker keeps the highest stored sequence id for each topic-partition and producer name. It drops an
+entry whose *first* id is not higher, as a whole, with a receipt of (-1, -1); gaps are allowed (seen on broker 4.0.8).
 
-So that an attempt at a task can go on where another one was killed, everything about an entry depends on what is
-written, and on nothing else:
+So that a task attempt can continue where a killed one stopped, an entry depends only on the rows and the options:
 
-- The producer's name says which write and which task: the query's id (or `producerName`) and the task's number.
-- An entry's ids say which micro-batch, and which of the task's rows for this topic-partition. Which rows share an entry
-  depends on the rows and the options alone (`messages.EntryEncoder`).
-- The lowest bits of its last id are a fingerprint of all the rows up to here, in order.
-- A message in chunks has its id in the last one; the others have that of the entry before (`messages.EntryEncoder`).
+- The producer's name identifies the write and the task: the query's id (or `producerName`) and the task's number.
+- An entry's ids identify the micro-batch, and the rows among the task's rows for this topic-partition. The division of
+  rows into entries depends only on the rows and the options (`messages.EntryEncoder`).
+- The lowest bits of its last id are a fingerprint of all rows so far, in order.
+- Of a message in chunks, the last chunk has the message's id, the others that of the previous entry.
 
 ::
 
     63                47                     16                 0
     | micro-batch: 16 | row of the batch: 31 | fingerprint: 16 |
 
-The highest id that the broker has stored is all that it tells of an earlier attempt (PRODUCER_SUCCESS). It stands for
-all entries below it because an entry is sent when the one before it is stored, not earlier. A broker refuses an entry
-by itself, for a wrong checksum, or a size or a delay above its policies, and stores what was sent behind it (`Producer`
-and `PersistentTopic` of broker 4.0.8): with more under way, no id would tell of the gap.
+The broker returns only the highest id stored by earlier attempts (PRODUCER_SUCCESS). It covers all lower entries
+because an entry is sent only after the previous one is stored. A broker can refuse a single entry, for a wrong
+checksum, or a size or delay above its policies, and store the following ones (`Producer` and `PersistentTopic` of
+broker 4.0.8): with several entries pending, no id would show the gap.
 
-If the highest id is of this micro-batch, this attempt must come to send an entry with this very id: then the rows up to
-it are those which are stored, and their entries may be dropped. An entry that reaches as far with another id, or an
-attempt that ends before it, shows that rows are others, fewer, in another order or cut otherwise. That fails the task,
-before anything is sent that the broker would drop with rows it does not have. Other rows, as many up to the stored one
-and cut alike, have the same fingerprint by one chance in 65,536, and are then taken for those which are stored.
+If the highest id belongs to this micro-batch, this attempt must at some point send an entry with exactly this id. Then
+the rows up to it are the stored ones, and the broker may drop their entries. If an entry passes that row with another
+id, or the attempt ends before it, the rows differ, are fewer, or are ordered or divided differently. That fails the
+task before an entry is sent that the broker would drop although its rows are not stored. Different rows in equal number
+and division have the same fingerprint with a probability of 1 in 65,536, and are then taken for the stored ones.
 
-A task looks at every topic-partition of the option `topic` for more than it has, also where it writes nothing itself.
+A task checks every topic-partition of the option `topic` for additional stored rows, also those it writes nothing to.
 
-What cannot be recognised: a task whose earlier attempt had stored nothing here, in a replay that shares the rows out
-to other tasks than the first run; a topic that only rows of the earlier attempt named; and what comes when the broker
-has forgotten the name, which it does after it has not been used for
-`brokerDeduplicationProducerInactivityTimeoutMinutes` (6 hours unless configured).
+Not detected: a replay that distributes rows differently over tasks, for a task whose earlier attempt had stored
+nothing; a topic named only by rows of the earlier attempt; and a replay after the broker has dropped the producer name,
+which it does after `brokerDeduplicationProducerInactivityTimeoutMinutes` without use (by default 6 hours).
 """
 
 from __future__ import annotations
@@ -57,16 +54,17 @@ MOST_ROWS: Final = (1 << ROW_BITS) - 1
 
 
 def producer_name(base: str | None, attempt: TaskAttempt) -> str:
-    """The name under which every attempt at a task writes.
+    """The producer name of all attempts of a task.
 
-    Every 65,536 micro-batches have a name of their own, since the number that goes into the ids begins anew.
+    It changes every 65,536 micro-batches, when the micro-batch number in the ids wraps around.
 
     Args:
-        base: which write it is; None for the query, or this one `save`.
-        attempt: its task.
+        base: `producerName`; None to use the id of the query or of this `save`.
+        attempt: the task attempt.
 
     Raises:
-        OptionError: a save within `foreachBatch` has none: when its micro-batch is done over, nobody knows it again.
+        OptionError: a save within `foreachBatch` without `producerName`, which a repeated micro-batch could not
+            identify.
 
     Example:
         >>> from spark_mq_source.core.ports import TaskAttempt
@@ -77,24 +75,24 @@ def producer_name(base: str | None, attempt: TaskAttempt) -> str:
     """
     if base is None and attempt.in_foreach_batch:
         raise OptionError(
-            "pulsar-native: deliveryGuarantee=exactly-once within foreachBatch needs a producerName that is the same "
-            'when the micro-batch is done over, and of no other write: f"NAME-{batch_id}", with the number that '
-            "foreachBatch hands over"
+            "pulsar-native: deliveryGuarantee=exactly-once within foreachBatch needs a producerName that is unique to "
+            'this write and the same when the micro-batch is repeated: f"NAME-{batch_id}", with the batch id that '
+            "foreachBatch passes"
         )
     era = (attempt.batch_id or 0) >> BATCH_BITS
     return f"{base or f'spark-{attempt.job_id}'}-{attempt.partition}{f'-{era}' if era else ''}"
 
 
 class EntryNumbers:
-    """The sequence ids of one producer's entries, and their check against what the broker has stored.
+    """The sequence ids of one producer's entries, and their check against the ids stored by the broker.
 
     Args:
-        batch_id: the micro-batch's; None outside of a stream.
+        batch_id: id of the micro-batch; None outside a stream.
 
     Attributes:
-        admitted: the last id of the last entry that was let through; before the first, that of `last_id`.
-        last_id: the last id of the last entry; before the first, one that is below it and of this micro-batch.
-        stored: the highest id that the broker has stored of this micro-batch; -1 for none.
+        admitted: the last id of the last admitted entry; initially that of `last_id`.
+        last_id: the last id of the last entry; initially a lower id of this micro-batch.
+        stored: the highest id of this micro-batch stored by the broker; -1 for none.
 
     Example:
         >>> numbers = EntryNumbers(7)
@@ -110,7 +108,7 @@ class EntryNumbers:
         >>> other.admit(*other.next(10, b"other rows of these sizes"))
         Traceback (most recent call last):
         ...
-        spark_mq_source.core.errors.ReplayError: rows 0 to 9 are not the ones that are stored under these numbers...
+        spark_mq_source.core.errors.ReplayError: rows 0 to 9 differ from the rows stored under these numbers...
     """
 
     def __init__(self, batch_id: int | None) -> None:
@@ -124,26 +122,24 @@ class EntryNumbers:
 
     @property
     def first_row_id(self) -> int:
-        """The number of the first row, without fingerprint: unique for producer and row."""
-        # Not 0: a chunk of the first message has an id below it, and the same micro-batch.
+        """The number of the first row, without fingerprint: unique per producer and row."""
+        # Not 0: a chunk of the first message has a lower id, in the same micro-batch.
         return (self._batch << ROW_BITS) + 1
 
     def next(self, rows: int, content: bytes | memoryview) -> tuple[int, int]:
         """The first and the last id of the next entry.
 
         Args:
-            rows: how many it has.
-            content: what they are, in bytes that depend on the rows alone: not compressed, without a time.
+            rows: number of rows in the entry.
+            content: bytes that depend only on the rows: uncompressed, without a time.
 
         Raises:
-            UnwritableRowError: more rows than there are numbers.
+            UnwritableRowError: more rows than row numbers.
         """
         first = self._rows
         self._rows += rows
         if self._rows > MOST_ROWS:
-            raise UnwritableRowError(
-                f"more than {MOST_ROWS} rows of one task for one topic-partition: write them in more tasks"
-            )
+            raise UnwritableRowError(f"more than {MOST_ROWS} rows of one task for one topic-partition: use more tasks")
         self._crc = crc32c(content, self._crc)
         fingerprint = self._crc & ((1 << FINGERPRINT_BITS) - 1)
         self.last_id = self._id_of(self._rows - 1) | fingerprint
@@ -153,14 +149,14 @@ class EntryNumbers:
         return (self.first_row_id + row) << FINGERPRINT_BITS
 
     def found(self, last_sequence_id: int, own: Collection[int] = ()) -> None:
-        """Notes what the broker has stored, when the producer is opened, for the first time or again.
+        """Records the highest id stored by the broker, each time the producer is opened.
 
         Args:
-            last_sequence_id: the highest that it has stored.
-            own: the last ids of the entries that this attempt has sent since it was told the last time.
+            last_sequence_id: the highest stored id.
+            own: the last ids of the entries that this attempt has sent since the previous call.
 
         Raises:
-            ReplayError: of a later micro-batch, or in the midst of what this attempt has sent, and not its own.
+            ReplayError: the id belongs to a later micro-batch, or is within the sent entries but not one of them.
         """
         batch = last_sequence_id >> (ROW_BITS + FINGERPRINT_BITS)
         if last_sequence_id <= self._id_of(-1) or last_sequence_id in own:
@@ -168,24 +164,24 @@ class EntryNumbers:
         if batch > self._batch:
             raise ReplayError(
                 f"a later micro-batch ({batch} of 65,536; this one is {self._batch}) is stored under this name: was "
-                f"the checkpoint put back, or is the name used by another query? Give it a producerName of its own"
+                "the checkpoint reset, or does another query use the name? Set a producerName that no other query uses"
             )
         if last_sequence_id <= self.admitted and last_sequence_id != self.stored:
-            raise ReplayError(f"another attempt writes at the same time, and what it writes differs {self._remedy}")
+            raise ReplayError(f"another attempt writes at the same time, and its rows differ {self._remedy}")
         if last_sequence_id != self.stored:
             self.stored = last_sequence_id
             self._is_matched = False
 
     def admit(self, first: int, last: int) -> bool:
-        """Whether the broker may have stored an entry that is to be sent, so that it may drop it.
+        """Whether the broker may have stored an entry already, and so may drop it.
 
         Raises:
-            ReplayError: it would be dropped with rows that are not stored.
+            ReplayError: the broker would drop the entry although its rows are not stored.
         """
         if not self._is_matched and last != self.stored and last >> FINGERPRINT_BITS >= self.stored >> FINGERPRINT_BITS:
             low, high = ((id_ >> FINGERPRINT_BITS) - self.first_row_id for id_ in (first, last))
             raise ReplayError(
-                f"rows {low} to {high} are not the ones that are stored under these numbers, by an earlier attempt "
+                f"rows {low} to {high} differ from the rows stored under these numbers by an earlier attempt "
                 f"{self._remedy}"
             )
         if last == self.stored:
@@ -194,10 +190,10 @@ class EntryNumbers:
         return last <= self.stored
 
     def finish(self) -> None:
-        """There are no more rows.
+        """Checks, after the last row, that no more rows are stored.
 
         Raises:
-            ReplayError: there is more in the broker.
+            ReplayError: the broker has stored more rows.
         """
         if not self._is_matched:
             stored = (self.stored >> FINGERPRINT_BITS) - self.first_row_id + 1
@@ -205,6 +201,6 @@ class EntryNumbers:
 
     _remedy = (
         "(or by another write with this producerName): exactly-once needs the same rows, in the same order and tasks, "
-        "with the same options, whenever a task is done over. Make the query deterministic (sort before a "
-        "repartition), or, if what is stored may be there twice, write on under another producerName"
+        "with the same options, whenever a task is repeated. Make the query deterministic (sort before a repartition), "
+        "or, if duplicates are acceptable, continue under another producerName"
     )

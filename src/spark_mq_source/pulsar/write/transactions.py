@@ -1,17 +1,17 @@
-"""Transactions: one for each attempt at a task, begun by the attempt and ended by the driver.
+"""Transactions: one per task attempt, begun by the attempt and ended by the driver.
 
-What an attempt has written cannot be seen before its transaction is committed, and never where it is aborted; until
-then nothing can be seen that comes behind it on its topic-partitions, whoever wrote it.
+Rows of an attempt become visible when its transaction is committed, and never if it is aborted. Until then, all later
+messages of its topic-partitions are invisible too, whoever wrote them.
 
-The broker does not fence: a SEND with the id of a transaction that has ended gets a receipt like any other, opens it
-once more, and hides what comes behind it for good, even what was committed (seen on broker 4.0.8). So no SEND of an
-attempt may reach a broker after its transaction has ended, in whatever way:
+The broker does not fence: a SEND with the id of an ended transaction gets a normal receipt, reopens the transaction,
+and hides all later messages for good, even committed ones (seen on broker 4.0.8). So no SEND of an attempt may reach a
+broker after the end of its transaction:
 
-- An attempt reports to the driver only when it has every receipt, and its producers are closed.
-- It gives up well before the broker would end the transaction by itself, if by then anything has no receipt.
-- It aborts its transaction only where the broker has confirmed that its producers are closed.
+- An attempt reports to the driver only after it has all receipts and its producers are closed.
+- It fails well before the transaction's timeout, if entries are still pending then.
+- It aborts its transaction only after the broker has confirmed that its producers are closed.
 
-An attempt that is killed cannot abort. Its transaction ends by `transactionTimeout`: nobody else knows that it is.
+A killed attempt cannot abort; its transaction ends by `transactionTimeout`, because only the attempt knew its id.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MOST_QUIET_SECONDS: Final = 30.0
-"""How long before its time-out nothing may be under way any more with a transaction's id; a quarter of a short one."""
+"""Time before a transaction's timeout at which no entry may be pending; a quarter of the timeout if that is shorter."""
 
 MAX_ENDS_IN_FLIGHT: Final = 500
-"""As many as other requests, see `client`."""
+"""The same limit as for other requests, see `client`."""
 
 MOST_NAMED_TRANSACTIONS: Final = 20
-"""How many more an error names beside the first one that failed."""
+"""Maximum number of failed transactions that an error lists after the first one."""
 
 _ENDED: Final = frozenset({"TransactionNotFound", "InvalidTxnStatus"})
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transaction's name, and where something of it is.
+    """A transaction's id, and one entry of it.
 
     Attributes:
-        most: the more significant half of its id: the number of its coordinator.
+        most: the more significant half of the id: the number of its coordinator.
         least: the less significant half.
-        topic_partition: one that it wrote to.
-        position: of an entry there; None where there is none yet.
+        topic_partition: a topic-partition that it wrote to.
+        position: position of an entry there; None if there is none.
 
     Example:
         >>> str(Transaction(0, 33))
@@ -78,15 +78,15 @@ class Transaction:
 
 
 class TaskTransaction:
-    """The transaction of one attempt at a task.
+    """The transaction of one task attempt.
 
     Args:
-        options: of the query.
-        client: whose connections it uses.
+        options: options of the write.
+        client: the client whose connections it uses.
 
     Attributes:
         id: its most and its least significant half; None before `join`.
-        quiet_from: when nothing may be under way any more with its id, in monotonic seconds.
+        quiet_from: monotonic seconds from which on no entry may be pending with its id.
 
     Example:
         ::
@@ -104,10 +104,10 @@ class TaskTransaction:
         self.id: tuple[int, int] | None = None
 
     def join(self, topic_partition: TopicPartition) -> tuple[int, int]:
-        """Has the transaction write to a topic-partition, and begins it if this is the first; its id.
+        """Adds a topic-partition to the transaction, which the first call begins; returns its id.
 
         Raises:
-            UnsupportedFeatureError: the broker has no transactions.
+            UnsupportedFeatureError: transactions are disabled on the broker.
             MQSourceError: no answer in time, or a refusal.
         """
         if self.id is None:
@@ -129,13 +129,13 @@ class TaskTransaction:
         coordinators = self._retrying(self._client.fetch_coordinators)
         if not coordinators:
             raise UnsupportedFeatureError(
-                "pulsar-native: deliveryGuarantee=transaction needs transactions, which this broker has not: set "
-                "transactionCoordinatorEnabled=true in its configuration"
+                "pulsar-native: deliveryGuarantee=transaction needs transactions, which are disabled on this broker: "
+                "set transactionCoordinatorEnabled=true in its configuration"
             )
-        number = random.randrange(coordinators)  # noqa: S311 - spreads load, hides nothing
+        number = random.randrange(coordinators)  # noqa: S311 - for load balancing, not for security
 
         def begin() -> commands.NewTxnResponse:
-            # From before it is asked: the broker begins to count later.
+            # Counted from before the request, so that the broker's timeout starts later.
             timeout_seconds = self._options.transaction_timeout_ms / 1000
             self.quiet_from = time.monotonic() + timeout_seconds - min(MOST_QUIET_SECONDS, timeout_seconds / 4)
             session = self._client.open_coordinator(number)
@@ -152,31 +152,31 @@ class TaskTransaction:
         return retrying(call, deadline=Deadline.after_ms(self._options.send_timeout_ms))
 
     def check_time(self) -> None:
-        """There is time to send with its id, or to wait for a receipt.
+        """Checks that there is time left to send, or to wait for a receipt.
 
         Raises:
-            RequestTimeoutError: it will end soon.
+            RequestTimeoutError: the transaction's timeout is near.
         """
         if self.id is not None and time.monotonic() >= self.quiet_from:
             raise RequestTimeoutError(
                 f"pulsar-native: transaction ({self.id[0]},{self.id[1]}) ends soon, and the task is not done: raise "
-                f"transactionTimeout ({self._options.transaction_timeout_ms} ms) above what the whole job takes"
+                f"transactionTimeout ({self._options.transaction_timeout_ms} ms) above the duration of the whole job"
             )
 
     def abort(self) -> None:
-        """Ends it, and nothing of it can be seen, now or later; only where nothing more can be sent with its id."""
+        """Aborts the transaction, so that its rows never become visible. Call only when no more entries can be sent."""
         if self.id is not None:
             _abort(self._client, [Transaction(*self.id)], Deadline.after_ms(self._options.operation_timeout_ms))
 
 
 def commit_transactions(options: PulsarOptions, transactions: Sequence[Transaction]) -> None:
-    """Makes visible what the tasks of a job or micro-batch have written (driver).
+    """Commits the transactions of a job or micro-batch, on the driver.
 
-    All are ended at once, as nearly as can be; not together: when the driver dies in between, those that are committed
-    stay so, and the others end by their time-out.
+    The commits are sent together but are not atomic: if the driver dies in between, committed transactions stay, and
+    the others end by their timeout.
 
     Raises:
-        MQSourceError: a transaction could not be committed, or nobody knows whether it was.
+        MQSourceError: a transaction could not be committed, or its outcome is unknown.
     """
     with PulsarClient(options) as client:
         failed = _end(client, transactions, commands.TxnAction.COMMIT, Deadline.after_ms(options.send_timeout_ms))
@@ -188,19 +188,19 @@ def commit_transactions(options: PulsarOptions, transactions: Sequence[Transacti
     transaction, error = next(iter(unclear.items()))
     others = [f"{one} {other.outcome}" for one, other in unclear.items() if one != transaction]
     if len(others) > MOST_NAMED_TRANSACTIONS:
-        others[MOST_NAMED_TRANSACTIONS:] = [f"{len(others) - MOST_NAMED_TRANSACTIONS} more are in the driver's log"]
+        others[MOST_NAMED_TRANSACTIONS:] = [f"{len(others) - MOST_NAMED_TRANSACTIONS} more in the driver's log"]
     raise BrokerError(
-        f"pulsar-native: {len(transactions) - len(unclear)} of {len(transactions)} transactions are committed, and "
-        f"what their tasks have written stays visible; transaction {transaction} {error.outcome}: {error.reason}"
-        f"{''.join(f'; {one}' for one in others)} (raise transactionTimeout, {options.transaction_timeout_ms} ms, "
-        f"above what the whole job takes, if it has run out)"
+        f"pulsar-native: {len(transactions) - len(unclear)} of {len(transactions)} transactions are committed, and the "
+        f"rows of their tasks stay visible; transaction {transaction} {error.outcome}: "
+        f"{error.reason}{''.join(f'; {one}' for one in others)} (raise transactionTimeout, "
+        f"{options.transaction_timeout_ms} ms, above the duration of the whole job, if it has expired)"
     ) from error.reason
 
 
 def abort_transactions(options: PulsarOptions, transactions: Sequence[Transaction]) -> None:
-    """Drops what the tasks of a job or micro-batch have written, but for what is committed already (driver).
+    """Aborts the transactions of a job or micro-batch, except those already committed, on the driver.
 
-    What cannot be aborted ends by its time-out.
+    Transactions that cannot be aborted end by their timeout.
     """
     with PulsarClient(options) as client:
         _abort(client, transactions, Deadline.after_ms(options.operation_timeout_ms))
@@ -212,7 +212,7 @@ class _Failure:
 
     Attributes:
         reason: the error.
-        is_ambiguous: whether it may have been ended all the same.
+        is_ambiguous: whether it may have ended nevertheless.
     """
 
     reason: MQSourceError
@@ -220,7 +220,7 @@ class _Failure:
 
     @property
     def outcome(self) -> str:
-        """What has become of the transaction."""
+        """The outcome of the commit."""
         return "may have been committed, or not" if self.is_ambiguous else "was not committed"
 
 
@@ -228,7 +228,7 @@ def _abort(client: PulsarClient, transactions: Sequence[Transaction], deadline: 
     try:
         failed = _end(client, transactions, commands.TxnAction.ABORT, deadline)
     except MQSourceError as error:
-        logger.warning("pulsar-native: transactions are left to their time-out: %s", error)
+        logger.warning("pulsar-native: transactions were not aborted and end by their timeout: %s", error)
         return
     for transaction, failure in failed.items():
         logger.info("pulsar-native: transaction %s was not aborted: %s", transaction, failure.reason)
@@ -237,14 +237,14 @@ def _abort(client: PulsarClient, transactions: Sequence[Transaction], deadline: 
 def _end(
     client: PulsarClient, transactions: Sequence[Transaction], action: commands.TxnAction, deadline: Deadline
 ) -> dict[Transaction, _Failure]:
-    """Ends transactions, again and again if that may help; those that could not be, and why."""
+    """Ends transactions, with retries; returns those that could not be ended, and why."""
     left = dict.fromkeys(transactions)
     unanswered: set[Transaction] = set()
     failed: dict[Transaction, _Failure] = {}
 
     def attempt() -> None:
         again: MQSourceError | None = None
-        # A list of its own, since `left` shrinks on the way.
+        # A copy, since `left` shrinks in the loop.
         asked = list(left)
         for start in range(0, len(asked), MAX_ENDS_IN_FLIGHT):
             for one, error in _end_once(client, asked[start : start + MAX_ENDS_IN_FLIGHT], action):
@@ -254,7 +254,7 @@ def _end(
                     unanswered.add(one)
                     again = error
                 else:
-                    # By an END whose answer was lost, or by the time-out.
+                    # Ended by an earlier END_TXN whose answer was lost, or by the timeout.
                     ended = isinstance(error, BrokerError) and error.code_name in _ENDED
                     failed[one] = _Failure(error, is_ambiguous=ended and one in unanswered)
                     del left[one]
@@ -294,13 +294,13 @@ def _end_command(transaction: Transaction, action: commands.TxnAction, request_i
 
 
 def _is_visible(client: PulsarClient, transaction: Transaction) -> bool:
-    """Whether an entry of a transaction can be read, which then was committed; it may not say so of one that was."""
+    """Whether an entry of a transaction is readable, which proves the commit; False proves nothing."""
     if transaction.topic_partition is None or transaction.position is None:
         return False
     at, position = transaction.topic_partition, transaction.position
     try:
         found = client.fetch_first_entries({at: position}).get(at)
     except MQSourceError as error:
-        logger.info("pulsar-native: transaction %s: nothing can be read of it: %s", transaction, error)
+        logger.info("pulsar-native: transaction %s: cannot read its entry: %s", transaction, error)
         return False
     return found is not None and (found.ledger_id, found.entry_id) == (position.ledger, position.entry)

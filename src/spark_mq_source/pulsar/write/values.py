@@ -1,4 +1,4 @@
-"""What the column `value` becomes: as it is, or JSON of a struct; and the schema that goes with it."""
+"""Converts the column `value` for sending (unchanged, or a struct to JSON), and derives its schema."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 def check_values(options: PulsarOptions, type_: pa.DataType) -> None:
-    """Refuses a column `value` that cannot be written with these options, or could not be read by its schema.
+    """Refuses a column `value` that cannot be written with these options, or not be read with its schema.
 
     Raises:
-        OptionError: says why.
+        OptionError: the message says why.
     """
     problem = next(_problems(options, type_), None)
     if problem is not None:
@@ -44,9 +44,9 @@ def _problems(options: PulsarOptions, type_: pa.DataType) -> Iterator[str]:
         if not is_text_or_binary(type_):
             yield f"column value is {type_}: set valueFormat=json to write a struct as JSON"
         elif schema_type == STRING and not is_text(type_):
-            yield "column value is binary, and a string by the option schema: cast it"
+            yield "column value is binary, but the option schema is STRING: cast it to string"
         elif schema_type == AVRO and is_text(type_):
-            yield "column value is a string, and Avro's binary encoding by the option schema: encode it"
+            yield "column value is a string, but the option schema is AVRO: encode it to Avro's binary form"
         return
     if not pa.types.is_struct(type_):
         yield f"column value is {type_}, expected a struct with valueFormat=json, such as struct(*)"
@@ -61,7 +61,7 @@ def _problems(options: PulsarOptions, type_: pa.DataType) -> Iterator[str]:
 
 
 def with_schema(options: PulsarOptions, type_: pa.DataType) -> PulsarOptions:
-    """The options with the schema that values of this type have, which a task without rows can then send as well.
+    """The options with the schema of values of this type, so that tasks without rows can send it too.
 
     Raises:
         OptionError: as for `schema_to_send`.
@@ -71,14 +71,14 @@ def with_schema(options: PulsarOptions, type_: pa.DataType) -> PulsarOptions:
 
 
 def schema_to_send(options: PulsarOptions, type_: pa.DataType | None = None) -> commands.Schema | None:
-    """What PRODUCER says of values of this type; None for a topic without a schema.
+    """The schema to send in PRODUCER for values of this type; None for a topic without a schema.
 
     Args:
-        options: of the query.
-        type_: None where there are no values: then it is what the options alone say.
+        options: options of the write.
+        type_: type of the values; None without values, to use only the options.
 
     Raises:
-        OptionError: a struct that does not fit the option `schema`, or of which none can be made.
+        OptionError: a struct that does not fit the option `schema`, or has no schema.
     """
     schema = _schema_of(options, type_)
     if schema is None:
@@ -104,10 +104,10 @@ def _schema_of(options: PulsarOptions, type_: pa.DataType | None) -> ValueSchema
 
 
 def json_values(options: PulsarOptions, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with JSON in place of the struct `value`; NULL stays NULL, which is a tombstone.
+    """The batch with the struct `value` converted to JSON; NULL, a tombstone, stays NULL.
 
     Raises:
-        UnwritableRowError: a text is not UTF-8, or something is NULL where the schema has no place for it.
+        UnwritableRowError: a text is not UTF-8, or a field is NULL but not nullable in the schema.
     """
     values = batch.column("value")
     schema = _schema_of(options, values.type)

@@ -1,20 +1,20 @@
-"""One task's rows -> acknowledged by the brokers: routing, producers, bytes in flight, and what is sent again.
+"""Writes the rows of one task until the brokers have acknowledged them: routing, producers, limits, resending.
 
-A producer belongs to one topic-partition. Its entries are sent in order, and each is kept until its receipt is here.
-When the broker closes the producer (the topic was unloaded) or the connection is lost, the topic is looked up again, a
-producer of the same name is opened, and what has no receipt is sent again, in the same order and the same bytes, under
-the same sequence ids. So nothing is lost and nothing is out of order; without deduplication on the broker an entry
-whose receipt was lost is there twice: at least once. With it an entry can be taken for a duplicate that is not stored:
-the broker refuses one whose bytes were damaged, and stores those behind it, which have higher ids. So where it has done
-that, or its refusal may have been lost with a connection, they are sent again under another name, and some may be there
-twice all the same. The other two guarantees differ in this:
+A producer belongs to one topic-partition. Its entries are sent in order, and each is kept until its receipt
+(SEND_RECEIPT) arrives. When the broker closes the producer (the topic was unloaded) or the connection is lost, the
+topic is looked up again, a producer of the same name is opened, and all entries without receipt are sent again: same
+order, bytes and sequence ids. So nothing is lost or reordered. This is at least once: without deduplication on the
+broker, an entry whose receipt was lost is stored twice. With deduplication, an entry that is not stored can be taken
+for a duplicate: the broker refuses an entry with damaged bytes, and stores the following ones, which have higher ids.
+So after such a refusal, or if one may have been lost with a connection, the entries are sent again under another
+producer name, and some may be stored twice. The other two guarantees differ:
 
-- `exactly-once` (`deduplication`): an entry is sent when the one before it is stored, so that the broker never stores
-  an entry behind one that it has refused, and the highest sequence id stands for all below it.
-- `transaction` (`transactions`): an entry that may be stored is sent again only if the broker deduplicates, and not
-  under another name. Otherwise both copies would become visible, so the attempt fails, and with it its transaction.
+- `exactly-once` (`deduplication`): an entry is sent only after the previous one is stored, so that the broker never
+  stores an entry after a refused one, and the highest sequence id covers all lower ones.
+- `transaction` (`transactions`): an entry that may be stored is sent again only if the broker deduplicates, and only
+  under the same name. Otherwise both copies would become visible, so the attempt and its transaction fail.
 
-The broker's receipts arrive in another thread. What it and the task's thread share is `_Producer`, under one lock.
+Receipts arrive in another thread, which shares `_Producer` with the task's thread, under one lock.
 """
 
 from __future__ import annotations
@@ -72,19 +72,21 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 CHECKSUM_ERROR: Final = 9
-"""`ServerError.ChecksumError`: the bytes were damaged on their way, and are sent again."""
+"""`ServerError.ChecksumError`: the bytes were damaged in transit; the entry is sent again."""
 
 _producer_ids = itertools.count(1)
-"""Unique in this process, so that an entry's bytes, which hold it, can be sent over another connection as they are."""
+"""Unique in this process: an entry's bytes contain the producer id, so they can be resent unchanged over another
+connection.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """What an attempt at a task tells the driver.
+    """The report of a task attempt to the driver.
 
     Attributes:
-        rows: how many the broker has stored: all of them.
-        transaction: by which the driver makes them visible; None where they are, or there are none.
+        rows: number of rows, all stored by the broker.
+        transaction: the transaction for the driver to commit; None if the rows are visible already, or there are none.
 
     Example:
         >>> WriteReport(3).transaction is None
@@ -104,10 +106,10 @@ def write_rows(
     """Writes the rows of one task.
 
     Args:
-        options: of the query.
+        options: options of the write.
         batches: the rows.
-        attempt: who writes.
-        counters: count what goes to the broker.
+        attempt: the task attempt.
+        counters: updated with entries, bytes, reconnects and wait time.
 
     Raises:
         MQSourceError: see `PulsarWriter.write`.
@@ -125,12 +127,12 @@ class _Pending:
     """An entry without a receipt.
 
     Attributes:
-        send: its bytes.
+        send: the SEND command.
         may_be_stored: whether an earlier attempt may have stored it.
-        times_sent: over whatever connections.
-        times_in_doubt: how many of these sends may have stored it.
-        may_be_refused: whether the broker has refused it, or may have said so on a connection that was lost.
-        is_alone: whether the chunks before it were left out, because the broker has stored the whole message.
+        times_sent: number of sends, over all connections.
+        times_in_doubt: number of sends that may have stored it.
+        may_be_refused: whether the broker has refused it, or may have, on a lost connection.
+        is_alone: whether the previous chunks were skipped because the broker has stored the whole message.
     """
 
     __slots__ = ("is_alone", "may_be_refused", "may_be_stored", "send", "times_in_doubt", "times_sent")
@@ -145,22 +147,22 @@ class _Pending:
 
 
 class _Producer:
-    """The producer of one topic-partition and what it has under way.
+    """The producer of one topic-partition, with its pending entries.
 
     Attributes:
-        topic_partition: where it writes.
-        encoder: makes its entries; None until it was open once.
-        error: why it is not open.
-        last_progress: when it was opened, or the last receipt came, or the first entry of those under way was sent.
-        distrusts_connection: whether no receipt has come since it was opened again because none came.
-        confirmed: the last sequence id of the last entry that has its receipt.
-        last_position: where the entry is that had its receipt last.
-        numbers: of its entries, where the broker's deduplication keeps each row once.
-        is_proven: whether the broker has shown that it deduplicates, where it must.
-        is_deduplicated: whether it did when the producer was opened last.
-        may_lack_refused: whether the broker had stored something, when it was opened last, behind an entry that it may
-            have refused.
-        sends_once: whether an entry that may be stored must not be sent again without that.
+        topic_partition: target of the producer.
+        encoder: encodes its entries; None until the first open.
+        error: why the producer is not open; None if it is.
+        last_progress: monotonic seconds of the open, the last receipt, or the send of the first pending entry,
+            whichever is latest.
+        distrusts_connection: whether it was reopened for a lack of receipts, and none has arrived since.
+        confirmed: the last sequence id of the last acknowledged entry.
+        last_position: position of the last acknowledged entry.
+        numbers: sequence ids of its entries, with `exactly-once`.
+        is_proven: whether the broker is known to deduplicate, if that is required.
+        is_deduplicated: whether the broker deduplicated at the last open.
+        may_lack_refused: whether, at the last open, the broker had stored an entry after one that it may have refused.
+        sends_once: whether an entry that may be stored must not be sent again without deduplication.
     """
 
     def __init__(
@@ -193,16 +195,16 @@ class _Producer:
         self.last_position: Position | None = None
         self._arrived = arrived
 
-    # What the connection tells, in its driver's thread.
+    # Callbacks, in the thread of the connection's driver.
 
     def opened(self) -> None:
-        """It is open, for the first time or again."""
+        """The producer is open, for the first time or again."""
         with self._arrived:
             if self.error is not None and self.error.retryable:
                 self.error = None
 
     def deliver(self, event: commands.SendReceipt | commands.SendError) -> None:
-        """The broker has stored an entry, or has not."""
+        """The broker has stored or refused an entry."""
         with self._arrived:
             if isinstance(event, commands.SendError):
                 self._refused(event)
@@ -211,41 +213,44 @@ class _Producer:
             self._arrived.notify_all()
 
     def fail(self, error: MQSourceError) -> None:
-        """The producer has ended, with or without its connection."""
+        """The producer is closed, or its connection is lost."""
         with self._arrived:
             self._fail(error)
             self._arrived.notify_all()
 
     def _fail(self, error: MQSourceError) -> None:
-        # What cannot be mended by opening the producer again is not hidden by what can.
+        # A retryable error must not hide one that is not.
         if self.error is None or (self.error.retryable and not error.retryable):
             self.error = error
 
     def _stored(self, receipt: commands.SendReceipt) -> None:
         entry = next((e for e in self.pending if e.send.sequence_id == receipt.sequence_id), None)
         if entry is None:
-            # Of an entry that was sent twice, because the first receipt was late.
+            # The entry was sent twice because the first receipt was late.
             logger.debug("%s: a second receipt of %d", self.topic_partition, receipt.sequence_id)
             return
-        # A duplicate is answered at once. Of a message in chunks only the last one can be: the others, which are stored
-        # again, have their receipts later (seen on broker 4.0.8).
+        # A receipt for a duplicate arrives at once. Only the last chunk of a message can be a duplicate: the other
+        # chunks are stored again, and their receipts arrive later (seen on broker 4.0.8).
         if entry is not self.pending[0] and not entry.may_be_stored and self.error is None:
-            msg = f"a receipt of {receipt.sequence_id} came before that of {self.pending[0].send.sequence_id}"
+            msg = (
+                f"the receipt of sequence id {receipt.sequence_id} came before that of "
+                f"{self.pending[0].send.sequence_id}"
+            )
             self._fail(RemoteProtocolError(self._about(msg)))
             return
         if receipt.is_duplicate and not entry.may_be_stored and entry.times_in_doubt <= 1:
             if entry.send.is_chunk and self.numbers is not None:
-                # All but the last have the id of the entry before; those are duplicates to brokers before apache/pulsar
-                # pull request 20948 (seen on 2.10.1).
+                # All chunks except the last have the id of the previous entry. Brokers before apache/pulsar pull
+                # request 20948 drop them as duplicates (seen on 2.10.1).
                 msg = (
-                    "the broker dropped a chunk of a message as a duplicate of the entry before it: its version cannot "
-                    "deduplicate chunks, so set chunking=false, or another deliveryGuarantee than exactly-once"
+                    "the broker dropped a chunk of a message as a duplicate of the previous entry: this broker version "
+                    "cannot deduplicate chunks, so set chunking=false, or a deliveryGuarantee other than exactly-once"
                 )
                 self._fail(UnsupportedFeatureError(self._about(msg)))
                 return
             msg = (
-                f"the broker dropped the entry of sequence id {receipt.sequence_id} as a duplicate, though it never "
-                f"stored it: another producer named {self.name!r} has written with these or higher sequence ids"
+                f"the broker dropped the entry of sequence id {receipt.sequence_id} as a duplicate although it is not "
+                f"stored: another producer named {self.name!r} has written with these or higher sequence ids"
             )
             self._fail(LocalProtocolError(self._about(msg)))
             return
@@ -262,16 +267,17 @@ class _Producer:
             refusal.error, refusal.message, self._about(f"the entry of sequence id {refusal.sequence_id}")
         )
         for entry in self.pending:
-            # Of a batch it names the last message, where a receipt names the first (seen on broker 4.0.8).
+            # For a batch, a refusal has the sequence id of the last message, a receipt that of the first (seen on
+            # broker 4.0.8).
             if refusal.sequence_id in {entry.send.sequence_id, entry.send.highest_sequence_id}:
                 entry.may_be_refused = True
-                # Earlier sends stay in doubt: a broker that deduplicates also refuses an entry while it cannot tell
-                # whether it is a duplicate (seen on broker 4.0.8). So does this send if the broker's storage has
+                # Earlier sends stay in doubt: a deduplicating broker also refuses an entry while it cannot tell whether
+                # it is a duplicate (seen on broker 4.0.8). This send stays in doubt too if the broker's storage has
                 # failed, which may have a copy.
                 if refusal.error == CHECKSUM_ERROR or not self.sends_once:
                     entry.times_in_doubt -= 1
-                # A chunk would come behind later ones of its message, which are stored already, and nobody could put
-                # them together; unless each entry waits for the one before.
+                # A resent chunk would follow later chunks that are already stored, and the message could not be
+                # reassembled, unless each entry waits for the previous one.
                 is_in_turn = self.numbers is not None or not entry.send.is_chunk
                 if refusal.error == CHECKSUM_ERROR and entry.times_sent == 1 and is_in_turn:
                     error = ServiceNotReadyError(str(error))
@@ -282,10 +288,10 @@ class _Producer:
 
 
 class _Topic:
-    """The partitions of a topic and whose turn it is.
+    """The partitions of a topic, taking turns.
 
     Attributes:
-        producers: by partition; -1 for a topic that is not partitioned.
+        producers: one for each partition, in order.
     """
 
     def __init__(self, producers: Sequence[_Producer], turn: int) -> None:
@@ -295,22 +301,22 @@ class _Topic:
 
     @property
     def next_producer(self) -> _Producer:
-        """Who gets the rows that may go anywhere, until an entry of them is finished."""
+        """The producer for rows without a partition, until its current entry is complete."""
         return self.producers[self._turn]
 
     def pass_on(self) -> None:
-        """Makes it the next one's turn."""
+        """Moves on to the next producer."""
         self._turn = (self._turn + 1) % len(self.producers)
 
 
 class PulsarWriter:
-    """Writes the rows of one task. Used by one thread; a context manager that closes its connections.
+    """Writes the rows of one task. For one thread; a context manager that closes its connections.
 
     Args:
-        options: of the query.
-        attempt: who writes. The number of the task also says which partition gets the first rows that have no key, so
-            that tasks do not all begin with the same one.
-        counters: count what goes to the broker.
+        options: options of the write.
+        attempt: the task attempt. Its partition also selects the topic's partition for the first rows without key, so
+            that tasks start with different ones.
+        counters: updated with entries, bytes, reconnects and wait time.
 
     Example:
         ::
@@ -331,9 +337,9 @@ class PulsarWriter:
         self._open: list[_Producer] = []
         is_transaction = options.delivery_guarantee is DeliveryGuarantee.TRANSACTION
         self._transaction = TaskTransaction(options, self._client) if is_transaction else None
-        # A task without rows has to send it too, where it asks what an earlier attempt has stored.
+        # A task without rows also sends it, to find out what an earlier attempt has stored.
         self._schema = schema_to_send(options)
-        # When the rows that wait for their batches to be full have waited long enough; None while there are none.
+        # When to send incomplete batches, in monotonic seconds; None if there are none.
         self._publish_at: float | None = None
 
     def __enter__(self) -> PulsarWriter:
@@ -347,15 +353,15 @@ class PulsarWriter:
             self.close()
 
     def close(self) -> None:
-        """Closes the connections, and with them the producers; does not wait for receipts, see `flush`."""
+        """Closes the connections and their producers without waiting for receipts; see `flush`."""
         self._client.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Sends the rows of a batch, or keeps them for an entry to come; waits where `maxPendingBytes` are under way.
+        """Sends the rows of a batch, or buffers them for the next entry; waits while `maxPendingBytes` are pending.
 
         Raises:
-            OptionError: a column is unknown or of a type that cannot be written, or there is no ``value``.
-            UnwritableRowError: a row cannot become a message, or says no topic, or one or a partition that is not.
+            OptionError: a column is unknown or not writable, or ``value`` is missing.
+            UnwritableRowError: a row cannot become a message, has no topic, or has an invalid topic or partition.
             MQSourceError: the broker refused an entry, or sent no receipt in time.
         """
         if not batch.num_rows:
@@ -385,7 +391,7 @@ class PulsarWriter:
         self._publish_in_time(began)
 
     def arriving(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches as they come; between them, rows that wait longer than `batchingMaxPublishDelay` are sent.
+        """The batches; while waiting for one, sends rows that are buffered longer than `batchingMaxPublishDelay`.
 
         Raises:
             MQSourceError: as for `write`.
@@ -403,7 +409,7 @@ class PulsarWriter:
         return None if self._publish_at is None else max(0.0, self._publish_at - time.monotonic())
 
     def _publish_in_time(self, began: float) -> None:
-        """Notes since when rows wait for their batch, or sends them where that is too long."""
+        """Starts the timer of buffered rows, or sends them if it has expired."""
         delay_ms = self._options.batching_max_publish_delay_ms
         if delay_ms is None or not any(
             producer.encoder is not None and producer.encoder.nbytes for producer in self._open
@@ -416,7 +422,7 @@ class PulsarWriter:
             self._publish()
 
     def _publish(self) -> None:
-        """Sends what waits, without waiting for receipts."""
+        """Sends the buffered rows, without waiting for receipts."""
         for producer in self._open:
             if producer.encoder is not None:
                 producer.encoder.flush(now_ms=_now_ms())
@@ -424,14 +430,14 @@ class PulsarWriter:
         self._publish_at = None
 
     def _with_values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with values that can be sent. Their schema is that of the first batch: Spark's all have one.
+        """The rows with values in the form to send. The first batch sets the schema; Spark's batches all have the same.
 
         Raises:
-            OptionError: the column ``value`` is not there, or not what the options say.
-            UnwritableRowError: a struct has no JSON.
+            OptionError: the type of ``value`` does not fit the options.
+            UnwritableRowError: a struct cannot be written as JSON.
         """
         if "value" not in batch.schema.names:
-            return batch  # whoever opens the rows refuses them
+            return batch  # refused by `open_rows`
         type_ = batch.schema.field("value").type
         if not self._topics:
             check_values(self._options, type_)
@@ -444,13 +450,13 @@ class PulsarWriter:
             raise error.within("pulsar-native: writing column value as JSON") from error
 
     def finish(self) -> Transaction | None:
-        """Sends what is left, waits until the broker has stored everything, and closes the producers.
+        """Sends the buffered rows, waits until the broker has stored everything, and closes the producers.
 
         Returns:
-            What the driver has to commit, if anything.
+            The transaction for the driver to commit, if any.
 
         Raises:
-            ReplayError: an earlier attempt has stored more than this one has.
+            ReplayError: an earlier attempt has stored more rows than this one has.
             MQSourceError: as for `flush`.
         """
         self.flush()
@@ -466,25 +472,25 @@ class PulsarWriter:
         return Transaction(*self._transaction.id, wrote.topic_partition, wrote.last_position)
 
     def _close_finished(self, producer: _Producer) -> None:
-        """Closes a producer that has every receipt: the next attempt or micro-batch may want its name at once."""
+        """Closes a producer without pending entries: the next attempt or micro-batch may need its name at once."""
         if producer.session is None:
             return
         try:
             self._client.close_producer(producer.session, producer.producer_id)
         except MQSourceError as error:
-            # It closes with its connection then; nothing of it is on its way any more.
+            # It closes with its connection, and nothing is pending.
             logger.debug("%s: not closed: %s", producer.topic_partition, error)
 
     def _abort(self, transaction: TaskTransaction) -> None:
-        """Aborts the transaction, if it is certain that nothing more of this attempt can reach the broker."""
+        """Aborts the transaction once no more entries of this attempt can reach the broker."""
         try:
             for producer in self._open:
                 if producer.session is not None and producer.pending:
-                    # Behind what a broker does not take yet, CLOSE_PRODUCER may come too late.
+                    # Queued after pending entries, CLOSE_PRODUCER may arrive too late.
                     producer.session.close()
             for producer in self._open:
                 if producer.session is None or producer.session.closed:
-                    # What is still on its way over a lost connection is not taken once another one has the name.
+                    # Entries still in transit on a lost connection are refused once another connection has the name.
                     retrying(
                         partial(self._open_once, producer),
                         deadline=Deadline.after_ms(self._options.operation_timeout_ms),
@@ -493,13 +499,13 @@ class PulsarWriter:
                     self._client.close_producer(producer.session, producer.producer_id)
             transaction.abort()
         except MQSourceError as error:
-            logger.warning("pulsar-native: a transaction is left to its time-out: %s", error)
+            logger.warning("pulsar-native: a transaction was not aborted and ends by its timeout: %s", error)
 
     def _finish_replay(self) -> None:
-        """Looks for more that an earlier attempt may have stored, also where this one writes nothing.
+        """Checks that no earlier attempt has stored more rows, also in topic-partitions that this one has none for.
 
         Raises:
-            ReplayError: there is more.
+            ReplayError: an earlier attempt has stored more rows.
             MQSourceError: no answer in time, or a refusal.
         """
         if self._options.topic is not None:
@@ -510,10 +516,10 @@ class PulsarWriter:
         try:
             stored = self._client.fetch_last_sequence_ids(names, schema=self._schema)
         except MQSourceError as error:
-            where = "pulsar-native: asking what earlier attempts have stored"
+            where = "pulsar-native: finding out what earlier attempts have stored"
             if self._options.access_mode:
-                # It asks as one who shares; but not even that is let in where another task is alone.
-                where += " (exactly-once with another accessMode than Shared: let the write have one task)"
+                # The check uses accessMode Shared, which is refused too while another task has exclusive access.
+                where += " (exactly-once with an accessMode other than Shared: write with a single task)"
             raise error.within(where) from error
         for at, last_sequence_id in stored.items():
             self._check(untouched[at], partial(EntryNumbers.found, last_sequence_id=last_sequence_id))
@@ -521,14 +527,14 @@ class PulsarWriter:
             self._check(producer, EntryNumbers.finish)
 
     def _check(self, producer: _Producer, look: Callable[[EntryNumbers], T]) -> T:
-        assert producer.numbers is not None  # noqa: S101 - for mypy: all have them here
+        assert producer.numbers is not None  # noqa: S101 - for mypy: always set here
         try:
             return look(producer.numbers)
         except ReplayError as error:
             raise self._in_context(producer, error) from error
 
     def flush(self) -> None:
-        """Sends what is left, and waits until the broker has stored everything.
+        """Sends the buffered rows, and waits until the broker has stored everything.
 
         Raises:
             MQSourceError: the broker refused an entry, or sent no receipt in time.
@@ -536,7 +542,7 @@ class PulsarWriter:
         self._publish()
         self._wait_until(lambda: not any(producer.pending for producer in self._open))
 
-    # -- which rows go where
+    # -- routing
 
     def _topics_of(self, column: pa.Array | None, rows: int) -> Iterator[tuple[str, array[int] | None]]:
         if column is None:
@@ -578,7 +584,7 @@ class PulsarWriter:
         return _Producer(topic_partition, self._arrived, name=name, numbers=EntryNumbers(self._attempt.batch_id))
 
     def _unique_name(self) -> str | None:
-        """A name that nobody has; None for one that the broker makes up."""
+        """A unique producer name; None to let the broker generate one."""
         base = self._options.producer_name
         return None if base is None else f"{base}-{self._attempt.partition}-{uuid.uuid4().hex}"
 
@@ -586,7 +592,7 @@ class PulsarWriter:
     def _explicit(topic: _Topic, column: pa.Array | None, order: array[int] | None) -> pa.Array | None:
         if column is None or len(topic.producers) > 1:
             return column
-        # There is nothing to choose. What is read from a topic without partitions says -1.
+        # There is only one partition. Rows read from an unpartitioned topic have -1.
         allowed = {None, 0} if topic.is_partitioned else {None, 0, -1}
         wanted = column.to_pylist()
         for row in range(len(wanted)) if order is None else order:
@@ -622,16 +628,16 @@ class PulsarWriter:
     ) -> int:
         if producer.encoder is None:
             self._reopen(producer)
-        assert producer.encoder is not None  # noqa: S101 - for mypy: it was open now
+        assert producer.encoder is not None  # noqa: S101 - for mypy: it is open now
         try:
             return producer.encoder.append(source, order, at, end, now_ms=_now_ms())
         except UnwritableRowError as error:
             raise error.within(f"pulsar-native: writing to {producer.topic_partition}") from error
 
-    # -- what is under way
+    # -- sending and resending
 
     def _send(self, producer: _Producer) -> bool:
-        """Sends the entries that are finished; whether there were any."""
+        """Sends the complete entries; whether there were any."""
         if producer.encoder is None:
             return False
         sends = producer.encoder.take()
@@ -658,32 +664,32 @@ class PulsarWriter:
         """Whether an earlier attempt may have stored an entry.
 
         Raises:
-            ReplayError: it has stored others in its place.
+            ReplayError: it has stored other rows under these ids.
         """
         if producer.numbers is None:
             return False
         return self._check(producer, lambda numbers: numbers.admit(send.sequence_id, _last_id(send)))
 
     def _prove(self, producer: _Producer, send: commands.Send) -> None:
-        """Has the broker show that it deduplicates: it must know, by now, what this producer has sent.
+        """Checks that the broker deduplicates: when the producer is reopened, it must return the last sequence id.
 
         Raises:
-            UnsupportedFeatureError: it does not.
+            UnsupportedFeatureError: deduplication is off.
         """
         self._wait_until(lambda: not producer.pending)
         self._reopen(producer)
         if not producer.is_proven:
             raise UnsupportedFeatureError(
                 f"pulsar-native: writing to {producer.topic_partition}: deliveryGuarantee=exactly-once needs the "
-                f"broker's deduplication, which is off: turn it on by {_how_to_deduplicate(producer)}; the rows up to "
+                f"broker's deduplication, which is off: enable it with {_how_to_deduplicate(producer)}; the rows up to "
                 f"sequence id {send.sequence_id} are written"
             )
 
     def _has_room(self, producer: _Producer, size: int) -> bool:
         if producer.numbers is not None and producer.pending:
-            # Otherwise this one could be stored and the one before it not, which no id would show (`deduplication`).
+            # Otherwise this entry could be stored without the previous one, which no id would show (`deduplication`).
             return False
-        # One entry is let through whatever its size: more than allowed, or it could never be sent.
+        # A single entry may exceed the limit, or it could never be sent.
         pending = sum(producer.pending_bytes for producer in self._open)
         return pending == 0 or pending + size <= self._options.max_pending_bytes
 
@@ -703,7 +709,7 @@ class PulsarWriter:
             entry.times_in_doubt -= 1
             producer.fail(error)
         except MQSourceError as error:
-            # Whoever waits next opens the producer again, and sends it then.
+            # The next wait reopens the producer and sends the entry.
             producer.fail(error)
 
     def _wait_until(self, is_reached: Callable[[], bool]) -> None:
@@ -726,7 +732,7 @@ class PulsarWriter:
                 if failed is None and is_reached():
                     return
             if self._transaction is not None:
-                # What has no receipt may still be on its way, and must not arrive after the transaction has ended.
+                # Pending entries must not reach the broker after the transaction has ended.
                 self._transaction.check_time()
             if failed is None:
                 self._lose_patience()
@@ -734,7 +740,7 @@ class PulsarWriter:
                 self._reopen(failed)
 
     def _lose_patience(self) -> None:
-        """Has the producer that waits longest for a receipt opened again on a new connection, once; then fails.
+        """Reopens the producer that waits longest for a receipt once, on a new connection; then fails.
 
         Raises:
             RequestTimeoutError: no receipt on the new connection either.
@@ -753,14 +759,14 @@ class PulsarWriter:
         )
 
     def _patient_until(self, producer: _Producer) -> float:
-        # Half of the time for the connection in hand, half for a new one.
+        # Half of the time for the current connection, half for a new one.
         return producer.last_progress + self._options.send_timeout_ms / 2000
 
     def _reopen(self, producer: _Producer) -> None:
-        """Opens a producer, for the first time or once more, and sends again what has no receipt.
+        """Opens or reopens a producer, and resends the pending entries.
 
         Raises:
-            MQSourceError: that cannot help, or did not within `sendTimeout`.
+            MQSourceError: not retryable, or not open within `sendTimeout`.
         """
         reason = producer.error
         if reason is not None and not reason.retryable:
@@ -772,7 +778,7 @@ class PulsarWriter:
             with waiting(self._counters):
                 self._open_in_time(producer)
                 if producer.may_lack_refused and not producer.sends_once:
-                    # Nothing under this name is a duplicate.
+                    # Under a new name, no entry is a duplicate.
                     producer.name = self._unique_name()
                     self._open_in_time(producer)
         except MQSourceError as error:
@@ -787,24 +793,24 @@ class PulsarWriter:
 
     @staticmethod
     def _why_not_again(producer: _Producer, unsent: Sequence[_Pending]) -> str | None:
-        """Why a transaction must not send again what has no receipt; None where it may."""
+        """Why a transaction must not resend the pending entries; None if it may."""
         end = "this attempt is aborted, and Spark may run the task again"
         if producer.may_lack_refused:
             return (
-                f"the broker may have refused an entry, and would take it for a duplicate, because it has stored "
-                f"others behind it; {end}"
+                "the broker may have refused an entry, and would take it for a duplicate, because it has stored later "
+                f"ones; {end}"
             )
         doubtful = [entry.send for entry in unsent if entry.times_in_doubt > 0]
-        # The first chunks of a message are stored again though the broker deduplicates, and once it has loaded the
-        # topic behind them, it takes what follows for new (seen on broker 4.0.8).
+        # Even a deduplicating broker stores the first chunks of a message again. If it then loads the topic, it also
+        # takes the following chunks for new (seen on broker 4.0.8).
         has_chunks = any(send.is_chunk for send in doubtful)
         if not doubtful or (producer.is_deduplicated and not has_chunks):
             return None
-        where = "where messages are sent in chunks" if has_chunks else "without the broker's deduplication"
-        how = "" if has_chunks else f" (with {_how_to_deduplicate(producer)} an attempt goes on)"
+        where = "for messages in chunks" if has_chunks else "without the broker's deduplication"
+        how = "" if has_chunks else f" (to let attempts continue, enable it with {_how_to_deduplicate(producer)})"
         return (
-            f"it is unknown whether {len(doubtful)} entries that were under way are stored, and {where} a transaction "
-            f"must not send them again; {end}{how}"
+            f"it is unknown whether {len(doubtful)} pending entries are stored, and {where} a transaction must not "
+            f"send them again; {end}{how}"
         )
 
     def _open_in_time(self, producer: _Producer) -> None:
@@ -812,9 +818,9 @@ class PulsarWriter:
 
     def _open_once(self, producer: _Producer) -> None:
         if producer.session is not None:
-            # Unless the broker has closed it: what it has stored by then is said before the answer.
+            # The broker answers only after the receipts of the entries it has stored.
             self._client.close_producer(producer.session, producer.producer_id)
-        # Otherwise what it has refused was said before the answer, or before it closed the producer.
+        # On a live connection, refusals arrive before that answer, or before the broker closes the producer.
         is_unheard = producer.session is not None and producer.session.closed
         session, opened = self._client.open_producer(
             producer.topic_partition,
@@ -824,7 +830,7 @@ class PulsarWriter:
             epoch=producer.epoch,
             topic_epoch=producer.topic_epoch,
             schema=self._schema,
-            # Two tasks that each have a topic-partition for themselves must not wait for each other for ever.
+            # Two tasks that each hold a topic-partition exclusively must not wait for each other for ever.
             wait_ms=self._options.send_timeout_ms if any(one is not producer for one in self._open) else None,
         )
         with self._arrived:
@@ -832,7 +838,7 @@ class PulsarWriter:
             producer.epoch += 1
             producer.topic_epoch = opened.topic_epoch
             producer.last_progress = time.monotonic()
-            # Without deduplication a broker knows nobody's sequence ids, whatever it has stored (seen on 4.0.8).
+            # Without deduplication, a broker always returns -1 as the last sequence id (seen on 4.0.8).
             producer.is_deduplicated = opened.last_sequence_id >= 0
             producer.may_lack_refused = producer.numbers is None and _may_lack_refused(
                 producer.pending, opened.last_sequence_id, is_unheard=is_unheard
@@ -844,10 +850,10 @@ class PulsarWriter:
                 lacking = [e for e in producer.pending if e.is_alone and e.send.sequence_id > opened.last_sequence_id]
             producer.numbers.found(opened.last_sequence_id, own)
             if lacking:
-                # It counts what it has sent to its storage, which may fail.
+                # The broker's last sequence id includes entries whose storage may still fail.
                 msg = (
-                    f"the broker lacks the message of sequence id {lacking[0].send.sequence_id}, which it had stored "
-                    f"when it was asked before; the next attempt at the task sends all of its chunks"
+                    f"the broker lacks the message of sequence id {lacking[0].send.sequence_id}, which it had reported "
+                    "as stored; the next task attempt sends all of its chunks"
                 )
                 raise BrokerError(f"{session.address}: {msg}")
         if producer.name is None:
@@ -892,33 +898,33 @@ def _how_to_deduplicate(producer: _Producer) -> str:
 
 
 def _is_first_part_of_stored(producer: _Producer, sends: Sequence[commands.Send], number: int) -> bool:
-    """Whether an entry is a chunk, and not the last one, of a message that an earlier attempt has stored.
+    """Whether an entry is a chunk, but not the last one, of a message that an earlier attempt has stored.
 
-    It must not be sent again: a broker never drops such a chunk, and when it loads the topic it takes the id of the
-    last entry, which would be this one's, for the highest (seen on broker 4.0.8). All that is stored behind the
-    message would be stored once more.
+    It must not be sent again: a broker never drops such a chunk. When it loads the topic, it would take this chunk's
+    id, as that of the last entry, for the highest one (seen on broker 4.0.8), and would store everything after the
+    message again.
     """
     numbers, send = producer.numbers, sends[number]
     if numbers is None or not send.is_chunk or send.sequence_id > numbers.admitted:
         return False
-    # All chunks of a message are handed out at once, and only the last one has a higher id than the entry before.
+    # All chunks of a message are in `sends`, and only the last one has a higher id than the previous entry.
     following = (other.sequence_id for other in itertools.islice(sends, number, None))
     return next(last for last in following if last > send.sequence_id) <= numbers.stored
 
 
 def _may_lack_refused(pending: Sequence[_Pending], last_sequence_id: int, *, is_unheard: bool) -> bool:
-    """Whether a broker that deduplicates may lack an entry without a receipt that it would take for a duplicate.
+    """Whether a deduplicating broker may lack a pending entry that it would take for a duplicate.
 
     Args:
-        pending: without a receipt, in order.
-        last_sequence_id: the highest that the broker has stored: it says nothing of those below.
-        is_unheard: whether the broker may have refused them on a connection that was lost.
+        pending: entries without receipt, in order.
+        last_sequence_id: the highest id that the broker has stored; lower ids may be missing.
+        is_unheard: whether the broker may have refused them on a lost connection.
     """
-    # Nothing behind an entry with a higher id is stored: whether it was refused does not matter any more.
+    # Entries with a higher id can be resent: nothing after them is stored, so refusals no longer matter.
     for entry in pending:
         entry.may_be_refused = _last_id(entry.send) <= last_sequence_id and (is_unheard or entry.may_be_refused)
     taken = [entry for entry in pending if _last_id(entry.send) <= last_sequence_id]
-    # The last one has this id because it is stored, unless one that has its receipt was behind it.
+    # If the last of them has exactly this id, it is stored, unless an acknowledged entry followed it.
     return any(
         entry.may_be_refused and (entry is not taken[-1] or _last_id(entry.send) < last_sequence_id) for entry in taken
     )

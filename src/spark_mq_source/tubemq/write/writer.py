@@ -1,11 +1,11 @@
-"""One task's rows -> acknowledged by the brokers: whose turn it is, messages in flight, and what is sent again.
+"""Writes the rows of one task until the brokers have acknowledged them: partitions in turn, limits, resending.
 
-A message goes to the next partition of its topic, over all brokers that work. Each is a call of its own, and many are
-under way on the one connection to each broker. What a broker refuses for now, drops or never answers is sent again, to
-the same partition or another one: so nothing is lost; a message whose answer was lost is there twice, and messages are
-in the order of the rows only where nothing was sent again.
+Each message goes to the next partition of its topic, in turn over all working brokers. Every message is one request,
+and many requests are pipelined on the single connection to a broker. A message that a broker temporarily refuses, drops
+or never answers is sent again, to the same partition or another one. So nothing is lost, but a message whose answer was
+lost is stored twice, and messages keep the order of the rows only without resending.
 
-Answers arrive in other threads. What those and the task's thread share is `_Lane`, under one lock.
+Answers arrive in other threads, which share `_Lane` with the task's thread, under one lock.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE: Final = 256
-"""Rows that are turned into messages and sent in one go: more make no difference to the rate."""
+"""Rows encoded and sent at once; more do not increase the rate."""
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 1.0
-"""How long nothing is sent after a failure: at first, and at most, doubled while nothing is acknowledged."""
+"""Pause after a failure: the first and the longest; doubled until a message is acknowledged."""
 
 _RESERVED: Final = ("$msgType$", "$msgTime$")
 _EPOCH: Final = datetime(1970, 1, 1)
 _MINUTE_US: Final = 60_000_000
 _MINUTES_KEPT: Final = 10_000
-# These say that the broker, or the topic on it, cannot take a message now, though by their class they are not to be
-# asked again: another broker may take it (403: no such topic there, 423: it takes none, 500: see the broker's log).
+# Codes of errors that are not retryable on the same broker, but another broker may accept the message (403: no such
+# topic there, 423: publishing disabled, 500: see the broker's log).
 _ELSEWHERE: Final = frozenset({403, 423, 500})
 _new_tuple = tuple.__new__
 
@@ -81,13 +81,13 @@ def write_rows(
     """Writes the rows of one task.
 
     Args:
-        options: of the query.
+        options: options of the write.
         batches: the rows.
-        attempt: who writes.
-        counters: count what goes to the brokers.
+        attempt: the task attempt.
+        counters: updated with entries, bytes, reconnects and wait time.
 
     Returns:
-        How many rows the brokers have stored: all of them.
+        The number of rows, all acknowledged by the brokers.
 
     Raises:
         MQSourceError: see `TubeMQWriter.write`.
@@ -102,14 +102,14 @@ def write_rows(
 
 
 class RowEncoder:
-    r"""Turns rows into what messages hold.
+    r"""Encodes rows as messages.
 
-    Attributes are texts of keys and values, and a message's type and time are among them too, where the Java client
-    puts them: first (client 2.4.0). It refuses what a reader could not tell apart, and so do we.
+    Attributes are pairs of texts. The first ones are the message's type and time, as in the Java client (2.4.0).
+    Ambiguous texts are refused, as in that client.
 
     Args:
-        topic: of rows that name none.
-        time_zone: in which the minute of a message's time is written.
+        topic: topic of rows without one.
+        time_zone: time zone of the encoded message times.
 
     Example:
         >>> import pyarrow as pa
@@ -127,7 +127,7 @@ class RowEncoder:
         """Topic, data, flag, message type and message time of each row.
 
         Raises:
-            OptionError: a column is unknown or of a type that cannot be written, or there is no ``value``.
+            OptionError: a column is unknown or not writable, or ``value`` is missing.
             UnwritableRowError: a row cannot become a message.
         """
         COLUMNS.check_written(batch.schema)
@@ -172,7 +172,7 @@ class RowEncoder:
             yield None if time_us is None else self._minute(time_us // _MINUTE_US, is_local)
 
     def _minute(self, minute: int, is_local: bool) -> str:
-        """A minute since 1970 as yyyyMMddHHmm: of the zone, unless it is a local one already."""
+        """Formats a minute since 1970 as yyyyMMddHHmm, in the encoder's zone unless it is already local."""
         text = self._minutes.get((minute, is_local))
         if text is None:
             try:
@@ -180,7 +180,7 @@ class RowEncoder:
                 if not is_local:
                     moment = moment.replace(tzinfo=UTC).astimezone(self._zone)
             except OverflowError:
-                raise UnwritableRowError("tubemq: a row has a message_time outside of the years 1 to 9999") from None
+                raise UnwritableRowError("tubemq: a row has a message_time outside the years 1 to 9999") from None
             text = f"{moment.year:04}{moment:%m%d%H%M}"
             if len(self._minutes) >= _MINUTES_KEPT:
                 self._minutes.clear()
@@ -210,26 +210,24 @@ def _encode_attributes(
 
 def _check_attribute(what: str, text: str | None) -> None:
     if text is None or not text.strip() or "," in text or "=" in text:
-        raise UnwritableRowError(
-            f"tubemq: a row has {text!r} as {what}: it must have a character that is no space, and no , or ="
-        )
+        raise UnwritableRowError(f"tubemq: a row has {text!r} as {what}: it must not be blank, or contain , or =")
 
 
 def _empty() -> UnwritableRowError:
     # A broker 2.4.0 refuses it with 400.
-    return UnwritableRowError("tubemq: a row has a value that is NULL or empty, and TubeMQ has no empty messages")
+    return UnwritableRowError("tubemq: a row has a NULL or empty value, and TubeMQ has no empty messages")
 
 
 class _Lane:
-    """What is under way to one broker. Its methods but `deliver` are for the task's thread, under the lock.
+    """The messages pending at one broker. For the task's thread, under the lock.
 
     Attributes:
-        pending_rows: sent and not answered.
-        pending_bytes: of them.
-        outbox: to be sent in one go.
-        most_rows: that may be under way: `maxPendingMessages`, fewer where the broker is too slow for so many, because
-            what it comes to too late it drops (seen on broker 2.4.0).
-        trusted: whether it acknowledges; where it does not, one message at a time is enough to try.
+        pending_rows: messages sent and not answered.
+        pending_bytes: bytes of these.
+        outbox: messages to send next, together.
+        most_rows: maximum of `pending_rows`: `maxPendingMessages`, or fewer for a slow broker, because brokers drop
+            messages that they reach too late (seen on broker 2.4.0).
+        trusted: whether the broker acknowledges; if not, it is tried with one message at a time.
     """
 
     def __init__(self, broker: Broker, writer: TubeMQWriter) -> None:
@@ -243,18 +241,18 @@ class _Lane:
         self._writer = writer
 
     def has_room(self, rows: int, size: int) -> bool:
-        """Whether so much more may be under way; whatever its size, something may always be."""
+        """Whether so many more messages may be pending; a first one always may, whatever its size."""
         return self.pending_rows == 0 or (
             self.pending_rows + rows <= self.most_rows
             and self.pending_bytes + size <= self._writer.options.max_pending_bytes
         )
 
     def was_too_slow(self) -> None:
-        """It has not answered in time."""
+        """The broker has not answered in time: halves `most_rows`."""
         self.most_rows = max(1, self.most_rows // 2)
 
     def acknowledged(self, rows: int) -> None:
-        """It has stored so many: a little more may be under way again."""
+        """The broker has acknowledged so many: raises `most_rows` a little."""
         self.most_rows = min(self._writer.options.max_pending_messages, self.most_rows + max(1, rows // 4))
 
     def link(self, session: Session) -> _Link:
@@ -265,10 +263,10 @@ class _Lane:
 
 
 class _Link:
-    """A lane over one connection, which never outlives the broker's process; receipts go through it.
+    """A lane on one connection, which never outlives the broker's process; receives its receipts.
 
     Attributes:
-        stored_rows: acknowledged over it, and not known to be on the broker's disk.
+        stored_rows: messages acknowledged on this connection and not known to be on the broker's disk.
     """
 
     def __init__(self, lane: _Lane, session: Session, writer: TubeMQWriter) -> None:
@@ -286,7 +284,7 @@ class _Topic:
     """The partitions of a topic.
 
     Attributes:
-        turn: whose turn it is, counted on and on.
+        turn: counter of messages, which selects the next partition.
         used: the partitions that messages may have been sent to.
     """
 
@@ -298,7 +296,7 @@ class _Topic:
         self._partitions: list[BrokerPartition] = []
 
     def partitions(self, meta: ClusterMeta) -> list[BrokerPartition]:
-        """Where messages go, as the master said last: the brokers take turns, and so do the partitions of each."""
+        """The writable partitions from the master's last answer, alternating between brokers."""
         if meta is not self._meta:
             self._meta = meta
             by_broker: dict[Broker, list[BrokerPartition]] = {}
@@ -306,19 +304,19 @@ class _Topic:
                 by_broker.setdefault(partition.broker, []).append(partition)
             rounds = itertools.zip_longest(*by_broker.values())
             found = [partition for one in rounds for partition in one if partition is not None]
-            # A master that has just started may not know the brokers yet: what was true may still be.
+            # A master that has just started may not know the brokers yet: keep the previous partitions.
             self._partitions = found or self._partitions
             self.used.update(found)
         return self._partitions
 
 
 class TubeMQWriter:
-    """Writes the rows of one task. Used by one thread; a context manager that closes its connections.
+    """Writes the rows of one task. For one thread; a context manager that closes its connections.
 
     Args:
-        options: of the query.
-        turn: which partition gets the first row: the number of the task, so that tasks do not all begin with the same.
-        counters: count what goes to the brokers.
+        options: options of the write.
+        turn: index of the partition for the first row: the number of the task, so that tasks start with different ones.
+        counters: updated with entries, bytes, reconnects and wait time.
 
     Attributes:
         options: as above.
@@ -345,7 +343,7 @@ class TubeMQWriter:
         # Shared with the threads that deliver answers:
         self._arrived = threading.Condition()
         self._awaited: Callable[[], bool] | None = None
-        """What the task's thread waits for, where not for just anything."""
+        """The condition that the task's thread waits for; None for any change."""
         self._again: list[SendMessage] = []
         self._reason: MQSourceError | None = None
         self._fatal: MQSourceError | None = None
@@ -360,35 +358,35 @@ class TubeMQWriter:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections; does not wait for answers, see `flush`."""
+        """Closes the connections without waiting for answers; see `flush`."""
         if self._producer is not None:
             self._producer.close()
         self._client.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Sends the rows of a batch; waits where `maxPendingMessages` or `maxPendingBytes` are under way to a broker.
+        """Sends the rows of a batch; waits while `maxPendingMessages` or `maxPendingBytes` are pending at a broker.
 
         Raises:
-            OptionError: a column is unknown or of a type that cannot be written, or there is no ``value``.
-            UnwritableRowError: a row cannot become a message, is too large for its topic, or says no topic.
+            OptionError: a column is unknown or not writable, or ``value`` is missing.
+            UnwritableRowError: a row cannot become a message, is too large for its topic, or has no topic.
             TopicNotFoundError: a topic is on no broker.
-            MQSourceError: a broker refused a message for good, or nothing was acknowledged within `sendTimeout`.
+            MQSourceError: a broker refused a message permanently, or acknowledged none within `sendTimeout`.
         """
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             self._write_some(batch.slice(start, ROWS_AT_ONCE))
 
     def flush(self) -> None:
-        """Waits until the brokers have stored everything, and sends again what they have not.
+        """Waits until the brokers have acknowledged all messages, and resends those they have not.
 
         Raises:
-            MQSourceError: a broker refused a message for good, or nothing was acknowledged within `sendTimeout`; with
-                `waitForDisk`, what was acknowledged may be lost, or was not on the disk within `sendTimeout`.
+            MQSourceError: a broker refused a message permanently, or acknowledged none within `sendTimeout`; with
+                `waitForDisk`, acknowledged messages may be lost, or were not on disk within `sendTimeout`.
         """
         self._wait_until(lambda: not self._again and not any(lane.pending_rows for lane in self._lanes.values()))
         if self.options.wait_for_disk:
             self._wait_for_disk()
 
-    # -- which rows go where
+    # -- routing
 
     def _write_some(self, batch: pa.RecordBatch) -> None:
         chosen: dict[str, tuple[_Topic, Sequence[BrokerPartition]]] = {}
@@ -406,8 +404,8 @@ class TubeMQWriter:
             topic, partitions = known
             if largest and len(data) > largest:
                 raise UnwritableRowError(
-                    f"tubemq: a row for topic {name} has {len(data)} bytes with its attributes, where the master "
-                    f"allows {largest}"
+                    f"tubemq: a row for topic {name} has {len(data)} bytes with its attributes, but the master allows "
+                    f"at most {largest}"
                 )
             broker, _, partition_id = partitions[topic.turn % len(partitions)]
             topic.turn += 1
@@ -450,7 +448,7 @@ class TubeMQWriter:
         return self._producer, topic
 
     def _working(self, partitions: Sequence[BrokerPartition]) -> Sequence[BrokerPartition]:
-        """Those on brokers that work, or can be tried now; all of them where that leaves none."""
+        """The partitions on brokers that work or can be tried now; all of them if there are none."""
         bad = {
             lane.broker
             for lane in self._lanes.values()
@@ -464,7 +462,7 @@ class TubeMQWriter:
             lane = self._lanes[broker] = _Lane(broker, self)
         return lane
 
-    # -- what is under way
+    # -- sending and resending
 
     def _send(self, lane: _Lane) -> None:
         sends, lane.outbox = lane.outbox, []
@@ -483,7 +481,7 @@ class TubeMQWriter:
         return not lane.trusted or lane.has_room(rows, size)
 
     def _first_that_fit(self, lane: _Lane, sends: Sequence[SendMessage]) -> tuple[Sequence[SendMessage], int]:
-        """As many as may be under way at once: all of them, as a rule."""
+        """As many messages as may be pending at once: usually all."""
         size = sum(len(send.data) for send in sends)
         while len(sends) > 1 and (len(sends) > lane.most_rows or size > self.options.max_pending_bytes):
             sends = sends[: len(sends) // 2]
@@ -504,13 +502,13 @@ class TubeMQWriter:
             self._deliver(lane, [(send, error) for send in sends])
             return
         if self.options.wait_for_disk:
-            # What comes later would not mend it.
+            # Later messages would not help.
             self._check_links([link for link in lane.links if link.stored_rows])
             session.is_kept = True
         session.send_messages(sends, lane.link(session))
 
     def _deliver(self, lane: _Lane, receipts: Sequence[Receipt], link: _Link | None = None) -> None:
-        """What became of messages that were sent to a lane's broker; called by any thread."""
+        """Handles the results of messages sent to a lane's broker; called by any thread."""
         refused: list[Receipt] = []
         size = 0
         for receipt in receipts:
@@ -534,7 +532,7 @@ class TubeMQWriter:
                 lane.was_too_slow()
             for send, answer in refused:
                 self._refuse(lane, send, self._error_of(lane, answer))
-            # Answers come a few at a time, and the task waits for room for many: it is not woken by each.
+            # Answers arrive a few at a time, but the task waits for room for many: do not wake it for each.
             if refused or self._awaited is None or self._awaited():
                 self._arrived.notify_all()
 
@@ -548,12 +546,12 @@ class TubeMQWriter:
         return error_for_code(answer.err_code, answer.err_msg, address)
 
     def _refuse(self, lane: _Lane, send: SendMessage, error: MQSourceError) -> None:
-        """Under the lock: a message that was not stored, or of which nobody knows."""
+        """Handles a message that was not stored, or may not be; call under the lock."""
         code = getattr(error, "code", None)
         if code == CERTIFICATE_FAILURE:
             self._renew_since = send.auth_info
         elif code == SERVER_RECEIVE_OVERFLOW:
-            # The store's memory is being written out, which takes milliseconds: nothing is wrong with the broker.
+            # The store flushes its memory, which takes milliseconds: the broker works.
             pass
         elif error.retryable or code in _ELSEWHERE:
             if lane.trusted:
@@ -586,10 +584,10 @@ class TubeMQWriter:
             self._send_again(again)
 
     def _send_again(self, sends: Sequence[SendMessage]) -> None:
-        """After a pause, to whichever brokers work then.
+        """Sends messages again after a pause, to brokers that work then.
 
         Raises:
-            MQSourceError: nothing was acknowledged within `sendTimeout`.
+            MQSourceError: no message was acknowledged within `sendTimeout`.
         """
         with self._arrived:
             pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
@@ -619,20 +617,20 @@ class TubeMQWriter:
                 with self._arrived:
                     self._again.append(send)
 
-    # -- what is on the disk
+    # -- waiting for the disk
 
     def _wait_for_disk(self) -> None:
-        """Waits until the brokers have forced to their disks what they have acknowledged.
+        """Waits until the brokers have flushed all acknowledged messages to disk.
 
-        A killed broker gives the offsets of what it lost to other messages, so an offset alone shows nothing. But one
-        connection is served by one process: while it lasts, nothing in memory is lost, and the end of a store, as it
-        was after the last acknowledgement, is reached on the disk by the messages themselves (broker 2.4.0, whose
-        `maxOffset` for qryPriorityId 1 is the index that was forced).
+        A killed broker reuses the offsets of lost messages, so an offset alone proves nothing. But a connection is
+        served by one process: while it lasts, nothing in memory is lost. So once the flushed end of a store has reached
+        its end after the last acknowledgement, all messages are on disk (broker 2.4.0, whose `maxOffset` for
+        qryPriorityId 1 is the flushed index).
 
         Raises:
-            ConnectionLostError: a connection over which something was acknowledged has ended before that.
-            RequestTimeoutError: that took longer than `sendTimeout`.
-            MQSourceError: a broker cannot be asked.
+            ConnectionLostError: a connection with acknowledged messages ended before their flush.
+            RequestTimeoutError: the flush took longer than `sendTimeout`.
+            MQSourceError: a broker cannot be queried.
         """
         links = [link for lane in self._lanes.values() for link in lane.links if link.stored_rows]
         brokers = {lane.broker for lane in self._lanes.values() if any(link.stored_rows for link in lane.links)}
@@ -651,12 +649,12 @@ class TubeMQWriter:
             if deadline.expired:
                 behind = ", ".join(f"{tp} ({flushed[tp].last} of {wanted[tp]})" for tp in sorted(stores))
                 raise RequestTimeoutError(
-                    f"tubemq: writing: rows are not on the brokers' disks within sendTimeout "
+                    "tubemq: writing: rows are not on the brokers' disks within sendTimeout "
                     f"({self.options.send_timeout_ms} ms): {behind}; set sendTimeout above the topic's "
-                    f"memCacheFlushIntvl and 10 s"
+                    "memCacheFlushIntvl plus 10 s"
                 )
             with waiting(self._counters):
-                threading.Event().wait(pause)  # a broker tells nobody when it has flushed
+                threading.Event().wait(pause)  # brokers do not notify of a flush
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         for link in links:
             link.stored_rows = 0
@@ -665,26 +663,29 @@ class TubeMQWriter:
         try:
             return fetch_bounds(self._client, self.options, stores, priority=priority)
         except MQSourceError as error:
-            raise error.within("tubemq: writing: asking what is on the brokers' disks") from error
+            raise error.within("tubemq: writing: querying the brokers' flushed offsets") from error
 
     def _check_links(self, links: Sequence[_Link]) -> None:
         for link in links:
             if link.session.closed:
                 raise ConnectionLostError(
-                    f"tubemq: writing: {link.session.address}: the connection ended before {link.stored_rows} rows "
-                    f"that the broker had acknowledged were on its disk, and if it was killed they are lost; the task "
-                    f"has to write its rows again, which Spark does if it retries tasks"
+                    f"tubemq: writing: {link.session.address}: the connection ended before {link.stored_rows} "
+                    "acknowledged rows were on the broker's disk, and they are lost if the broker was killed; the task "
+                    "must write its rows again, which Spark does if it retries tasks"
                 )
 
     def _lose_patience(self, in_hand: int = 0) -> None:
-        """Under the lock; so many messages are in nobody's queue now.
+        """Raises the timeout error; call under the lock.
+
+        Args:
+            in_hand: messages that are in no queue.
 
         Raises:
             RequestTimeoutError: always.
         """
         waiting = in_hand + len(self._again) + sum(lane.pending_rows for lane in self._lanes.values())
         seconds = self.options.send_timeout_ms
-        msg = f"tubemq: writing: nothing of {waiting} messages was acknowledged within sendTimeout ({seconds} ms)"
+        msg = f"tubemq: writing: none of {waiting} messages was acknowledged within sendTimeout ({seconds} ms)"
         if self._reason is not None:
-            msg += f"; the last reason: {self._reason}"
+            msg += f"; last error: {self._reason}"
         raise RequestTimeoutError(msg)

@@ -239,8 +239,8 @@ def test_a_field_with_a_default_may_be_left_out():
     ("given", "type_", "sentence"),
     [
         ({}, STRUCT, "set valueFormat=json to write a struct as JSON"),
-        ({"schema": "STRING"}, pa.binary(), "column value is binary, and a string by the option schema"),
-        ({"schema": '{"type": "AVRO", "schema": {"type": "string"}}'}, pa.string(), "Avro's binary encoding"),
+        ({"schema": "STRING"}, pa.binary(), "column value is binary, but the option schema is STRING"),
+        ({"schema": '{"type": "AVRO", "schema": {"type": "string"}}'}, pa.string(), "the option schema is AVRO"),
         ({"valueFormat": "json"}, pa.string(), "column value is string, expected a struct with valueFormat=json"),
         ({"valueFormat": "json"}, pa.struct([("a b", pa.int32())]), "value.a b is no Avro name"),
         ({"valueFormat": "json", "schema": "BYTES"}, pa.struct([("a", pa.duration("us"))]), "there is no JSON for"),

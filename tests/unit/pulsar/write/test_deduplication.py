@@ -87,7 +87,7 @@ def test_batches_follow_each_other_and_never_come_back(one, other) -> None:
 def test_ids_stay_within_63_bits_and_rows_within_theirs() -> None:
     numbers = EntryNumbers(65_535)
     assert numbers.next((1 << 31) - 1, b"")[1] < 1 << 63
-    with pytest.raises(UnwritableRowError, match="write them in more tasks"):
+    with pytest.raises(UnwritableRowError, match="use more tasks"):
         numbers.next(1, b"")
 
 

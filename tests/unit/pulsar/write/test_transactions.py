@@ -133,6 +133,6 @@ def test_those_of_thousands_that_failed_are_named_and_all_others_committed(broke
     assert f"{len(MANY) - len(lost)} of {len(MANY)} transactions are committed" in sentence
     assert "(0,0) was not committed: " in sentence
     assert f"({(MAX_ENDS_IN_FLIGHT - 1) % 3},{MAX_ENDS_IN_FLIGHT - 1}) was not committed" in sentence
-    assert "; 23 more are in the driver's log" in sentence
+    assert "; 23 more in the driver's log" in sentence
     logged = [record.args[0] for record in caplog.records if record.levelname == "ERROR"]
     assert [one.least for one in logged] == sorted(lost)

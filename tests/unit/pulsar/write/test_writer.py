@@ -215,7 +215,7 @@ def test_receipts_out_of_order_are_no_receipts(broker, writer) -> None:
 
     made = writer(broker({c.Send: in_turn(nothing, later)}))
     made.write(rows(b"a", b"b"))
-    with pytest.raises(RemoteProtocolError, match="a receipt of 1 came before that of 0"):
+    with pytest.raises(RemoteProtocolError, match="the receipt of sequence id 1 came before that of 0"):
         made.flush()
 
 
@@ -227,7 +227,7 @@ def test_an_entry_dropped_as_a_duplicate_that_was_sent_once_is_lost(broker, writ
     made = writer(broker({c.Send: duplicate}))
     made.write(rows(b"a"))
     with pytest.raises(
-        LocalProtocolError, match=r"sequence id 0 as a duplicate, though it never stored it.*'made-up-1'"
+        LocalProtocolError, match=r"sequence id 0 as a duplicate although it is not stored.*'made-up-1'"
     ):
         made.flush()
 
@@ -378,7 +378,7 @@ def test_an_entry_that_was_damaged_is_lost_if_it_is_then_a_duplicate_however_oft
     # As a broker that deduplicates refuses it for the time being, which has stored what was sent behind it.
     made = writer(broker({c.Send: in_turn(refused(CHECKSUM_ERROR), refused(UNKNOWN_ERROR), duplicate)}))
     made.write(rows(b"a"))
-    with pytest.raises(LocalProtocolError, match="sequence id 0 as a duplicate, though it never stored it"):
+    with pytest.raises(LocalProtocolError, match="sequence id 0 as a duplicate although it is not stored"):
         made.flush()
 
 
@@ -423,7 +423,7 @@ def test_a_transaction_sends_nothing_twice_to_a_broker_that_does_not_deduplicate
     at = broker(transactions.answers | {c.Send: in_turn(stored, lose, stored)})
     with pytest.raises(
         MQSourceError,
-        match=rf"writing to {TOPIC} from sequence id 1 on: it is unknown whether 1 entries.*attempt is aborted.*"
+        match=rf"writing to {TOPIC} from sequence id 1 on: it is unknown whether 1 pending entries.*attempt is aborted.*"
         r"set-deduplication --enable public/default",
     ) as caught:
         write_and_finish(writer(at, **TRANSACTION), rows(b"a"), rows(b"b"))
@@ -481,7 +481,7 @@ def test_a_transaction_sends_again_what_the_broker_has_certainly_not_stored(brok
 def test_a_transaction_sends_no_chunk_twice_though_the_broker_deduplicates(broker, writer) -> None:
     transactions = Transactions()
     at = broker(transactions.answers | {c.Producer: opened_with(5), c.Send: in_turn(stored, close_producer, stored)})
-    with pytest.raises(MQSourceError, match="where messages are sent in chunks a transaction must not send them again"):
+    with pytest.raises(MQSourceError, match="for messages in chunks a transaction must not send them again"):
         write_and_finish(writer(at, chunking="true", **TRANSACTION), rows(b"x" * (11 << 20)))
     assert sent(at).count(7) == 1
     assert transactions.ended == [c.TxnAction.ABORT]
@@ -523,7 +523,9 @@ def test_a_chunk_is_not_sent_alone_where_its_message_was_not_stored_after_all(br
     write_and_finish(writer(first, chunking="true", **EXACTLY_ONCE), rows(value))
     message = sent(first)[-1]
     again = broker({c.Producer: in_turn(opened_with(message), opened_with(0)), c.Send: in_turn(close_producer, stored)})
-    with pytest.raises(BrokerError, match=rf"lacks the message of sequence id {message}, which it had stored"):
+    with pytest.raises(
+        BrokerError, match=rf"lacks the message of sequence id {message}, which it had reported as stored"
+    ):
         write_and_finish(writer(again, chunking="true", **EXACTLY_ONCE), rows(value))
     assert sent(again) == [message]
 
@@ -624,5 +626,5 @@ def test_what_nobody_has_stored_may_not_be_dropped(broker, writer) -> None:
         return c.ProducerSuccess(command.request_id, "", -1 if command.epoch == 0 else 1 << 40)
 
     made = writer(broker({c.Producer: open_, c.Send: duplicate}), **EXACTLY_ONCE)
-    with pytest.raises(LocalProtocolError, match="as a duplicate, though it never stored it"):
+    with pytest.raises(LocalProtocolError, match="as a duplicate although it is not stored"):
         made.write(rows(b"a"))
