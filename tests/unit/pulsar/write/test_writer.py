@@ -423,8 +423,8 @@ def test_a_transaction_sends_nothing_twice_to_a_broker_that_does_not_deduplicate
     at = broker(transactions.answers | {c.Send: in_turn(stored, lose, stored)})
     with pytest.raises(
         MQSourceError,
-        match=rf"writing to {TOPIC} from sequence id 1 on: it is unknown whether 1 pending entries.*attempt is aborted.*"
-        r"set-deduplication --enable public/default",
+        match=rf"writing to {TOPIC} from sequence id 1 on: it is unknown whether 1 pending entries.*"
+        r"attempt is aborted.*set-deduplication --enable public/default",
     ) as caught:
         write_and_finish(writer(at, **TRANSACTION), rows(b"a"), rows(b"b"))
     assert caught.value.__cause__ is not None
