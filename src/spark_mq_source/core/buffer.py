@@ -74,17 +74,17 @@ class ReceiveBuffer:
         self.writable(n)[:n] = data
         self._end += n
 
-    def peek(self, n: int) -> memoryview | None:
-        """A read-only view of the next `n` bytes, or None if there are fewer."""
-        stop = self._start + n
-        return self._readable[self._start : stop] if stop <= self._end else None
+    def view(self) -> memoryview:
+        """A read-only view of all bytes that are received and not taken."""
+        return self._readable[self._start : self._end]
 
     def take(self, n: int) -> memoryview | None:
-        """As `peek`, but also removes the bytes from the buffer."""
-        view = self.peek(n)
-        if view is not None:
-            self._start += n
-        return view
+        """Removes the next `n` bytes and returns a read-only view of them, or None if there are fewer."""
+        start, stop = self._start, self._start + n
+        if stop > self._end:
+            return None
+        self._start = stop
+        return self._readable[start:stop]
 
     def _next_block(self, free_bytes: int) -> None:
         unfinished = self._readable[self._start : self._end]

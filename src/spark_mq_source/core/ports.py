@@ -16,48 +16,10 @@ if TYPE_CHECKING:
     from spark_mq_source.core.counters import Counters
 
 
-CommandT_contra = TypeVar("CommandT_contra", contravariant=True)
-EventT_co = TypeVar("EventT_co", covariant=True)
 OptionsT = TypeVar("OptionsT")
 RangeT = TypeVar("RangeT")
 RangeT_co = TypeVar("RangeT_co", covariant=True)
 ReportT = TypeVar("ReportT")
-
-
-class SansIOConnection(Protocol[CommandT_contra, EventT_co]):
-    """One protocol connection without a socket, a thread or a clock: bytes and times in, events and bytes out.
-
-    The shell (`net.driver`) owns the socket and the clock; it fills `writable()` and says how much with
-    `received()`, drains `events_received()` and `data_to_send()` after every call, and calls `handle_timer()` when
-    `next_timer()` is due.
-    """
-
-    paused: bool
-    """True while the shell does not read (its queue is full): silence then proves nothing about the peer."""
-
-    def send(self, command: CommandT_contra) -> None:
-        """Queues one command; its bytes come out of `data_to_send`."""
-
-    def writable(self, hint_bytes: int) -> memoryview:
-        """Free space to receive into, never empty; valid until the next call."""
-
-    def received(self, n: int, now: float) -> None:
-        """The first `n` bytes of `writable()` were filled at `now` (monotonic seconds)."""
-
-    def receive_eof(self) -> None:
-        """The peer closed its side."""
-
-    def events_received(self) -> Sequence[EventT_co]:
-        """What arrived since the last call, in order."""
-
-    def data_to_send(self) -> bytes:
-        """What is to be sent now; each byte is handed out once."""
-
-    def next_timer(self) -> float | None:
-        """When `handle_timer` wants to be called (monotonic seconds), or None."""
-
-    def handle_timer(self, now: float) -> None:
-        """The time `next_timer` named has come: heartbeats are queued, a dead peer is found."""
 
 
 @dataclass(frozen=True, slots=True)

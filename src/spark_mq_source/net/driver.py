@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from spark_mq_source.core.connection import SansIOConnection
 from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, LocalProtocolError, MQSourceError
-from spark_mq_source.core.ports import SansIOConnection
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import Transport
 

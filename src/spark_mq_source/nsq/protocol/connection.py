@@ -12,9 +12,6 @@ for it. Who waits for an answer is not.
 
 Each upgrade has an OK of its own, inside the upgraded stream; AUTH comes after all of them (V2 specification, IDENTIFY
 and AUTH; recorded from nsqd 1.3.0). TLS itself is the shell's: it upgrades the stream while the state is STARTING_TLS.
-
-An error that is raised by `received`, `receive_data`, `receive_eof` or `handle_timer` has closed the connection; what
-arrived before it can still be taken from `events_received`. Not safe to use from several threads at once.
 """
 
 from __future__ import annotations
@@ -23,12 +20,10 @@ import logging
 from enum import Enum
 from typing import Final, NoReturn, TypeAlias
 
-from spark_mq_source.core.buffer import ReceiveBuffer
+from spark_mq_source.core.connection import SansIOConnection
 from spark_mq_source.core.errors import (
     AuthenticationError,
-    ConnectionLostError,
     LocalProtocolError,
-    MQSourceError,
     RemoteProtocolError,
     UnsupportedFeatureError,
 )
@@ -101,7 +96,7 @@ class ConnectionState(Enum):
     CLOSED = "closed"
 
 
-class NsqConnection:
+class NsqConnection(SansIOConnection[Command, Event]):
     r"""One connection; the magic and IDENTIFY are queued at once.
 
     Args:
@@ -128,6 +123,9 @@ class NsqConnection:
         b'NOP\n'
     """
 
+    _CLOSED = ConnectionState.CLOSED
+    state: ConnectionState
+
     def __init__(
         self,
         identify: Identify,
@@ -136,7 +134,7 @@ class NsqConnection:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         now: float,
     ) -> None:
-        self.state = ConnectionState.IDENTIFYING
+        super().__init__(ConnectionState.IDENTIFYING, now)
         self.identified = Identified()
         self.authorized: Authorized | None = None
         self._identify = identify
@@ -146,17 +144,10 @@ class NsqConnection:
         self._max_message_size = max_message_bytes + MESSAGE_HEAD_BYTES - SIZE_BYTES
         self._max_frame_size = max(self._max_message_size, _MAX_ANSWER_BYTES)
         self._interval_seconds = identify.heartbeat_interval_ms / 1000
-        self._now = now
-        self._silent_since = now
-        self._paused = False
-        self._buffer = ReceiveBuffer()
-        self._missing = 0
         self._stream: Stream | None = None
         self._compressed = memoryview(bytearray(MAX_INPUT_BYTES))
-        self._events: list[Event] = []
-        self._unsent = bytearray(MAGIC + encode(identify))
+        self._unsent += MAGIC + encode(identify)
         self._subscribed = False
-        self._closed_by = ""
 
     # What goes out.
 
@@ -197,8 +188,7 @@ class NsqConnection:
 
     def data_to_send(self) -> bytes:
         """What is to be sent now, compressed where that was agreed on; each byte is handed out once."""
-        data = bytes(self._unsent)
-        self._unsent.clear()
+        data = super().data_to_send()
         return self._stream.compress(data) if data and self._stream is not None else data
 
     def tls_started(self) -> None:
@@ -216,10 +206,6 @@ class NsqConnection:
             raise RemoteProtocolError(msg)
         self.state = ConnectionState.UPGRADING
 
-    def close(self) -> None:
-        """Nothing more is sent or taken; nothing is said to nsqd, which sees the end of the stream."""
-        self._close("the connection was closed here")
-
     # What comes in.
 
     def writable(self, hint_bytes: int) -> memoryview:
@@ -229,102 +215,32 @@ class NsqConnection:
         # No more than as much again as is here: a size that was only announced is not believed.
         return self._buffer.writable(max(hint_bytes, min(self._missing, len(self._buffer))))
 
-    def received(self, n: int, now: float) -> None:
-        """The first `n` bytes of `writable()` were filled at `now`.
+    def _take_bytes(self, n: int) -> None:
+        if self._stream is None:
+            super()._take_bytes(n)
+        else:
+            self._decompress(self._stream, self._compressed[:n])
 
-        Raises:
-            RemoteProtocolError: they are not what an nsqd sends.
-            AuthenticationError: nsqd did not accept who we are.
-            BrokerError: nsqd refused a command and closes the connection.
-            UnsupportedFeatureError: nsqd has no TLS, and we want it.
-            LocalProtocolError: the connection is closed.
-        """
-        if self.state is ConnectionState.CLOSED:
-            raise LocalProtocolError(f"bytes received after {self._closed_by}")
-        self._now = now
-        if n:
-            self._silent_since = now
-        try:
-            if self._stream is None:
-                self._buffer.commit(n)
-                self._parse()
-            else:
-                self._decompress(self._stream, self._compressed[:n])
-        except MQSourceError as error:
-            self._close(f"an error ({error})")
-            raise
-
-    def receive_data(self, data: bytes | memoryview, now: float | None = None) -> None:
-        """The same with a copy of `data`; without `now` no time has passed.
-
-        Raises:
-            MQSourceError: as `received`.
-        """
-        rest = memoryview(data)
-        while rest:
-            space = self.writable(len(rest))
-            n = min(len(space), len(rest))
-            space[:n] = rest[:n]
-            self.received(n, self._now if now is None else now)
-            rest = rest[n:]
-
-    def receive_eof(self) -> None:
-        """The peer has closed its side.
-
-        Raises:
-            ConnectionLostError: always, unless the connection is closed already; not retryable if nsqd closed it
-                right after the TLS handshake.
-        """
-        if self.state is ConnectionState.CLOSED:
-            return
+    def _end_of_stream(self) -> NoReturn:
         if self.state is not ConnectionState.CONNECTED:
             hint, retryable = "is this the TCP port of an nsqd (4150 unless configured)?", True
             if self._identify.tls_v1 and self.state is not ConnectionState.IDENTIFYING:
                 # In TLS 1.3 the peer judges our certificate after the handshake has ended for us.
                 hint, retryable = "does nsqd want a client certificate (clientCert), or another one?", False
             self._lose(f"the peer closed the connection while {self.state.value}; {hint}", retryable=retryable)
-        unfinished = f" ({len(self._buffer)} bytes of an unfinished frame received)" if len(self._buffer) else ""
-        self._lose(f"nsqd closed the connection{unfinished}")
-
-    def events_received(self) -> list[Event]:
-        """What arrived since the last call, in order. Heartbeats are already answered."""
-        events = self._events
-        self._events = []
-        return events
+        self._lose(f"nsqd closed the connection{self._unfinished()}")
 
     # Time.
 
-    @property
-    def paused(self) -> bool:
-        """Whether the shell does not read now; silence then proves nothing, and heartbeats are answered unseen.
+    def _timer(self) -> float:
+        return self._silent_since + self._interval_seconds * (1 if self._paused else _SILENT_INTERVALS)
+
+    def _handle_timer(self, now: float) -> None:
+        """Finds out that nsqd is dead: three heartbeats did not come. Unread ones are answered unseen.
 
         That keeps nsqd from taking us for dead as long as it can send: it gives a connection up that has taken nothing
         for one heartbeat interval (nsqd 1.3.0). To hold it back for longer, send RDY 0 and go on reading.
         """
-        return self._paused
-
-    @paused.setter
-    def paused(self, paused: bool) -> None:
-        if paused != self._paused:
-            self._paused = paused
-            self._silent_since = max(self._silent_since, self._now)
-
-    def next_timer(self) -> float | None:
-        """When `handle_timer` wants to be called; None once closed."""
-        if self.state is ConnectionState.CLOSED:
-            return None
-        return self._silent_since + self._interval_seconds * (1 if self._paused else _SILENT_INTERVALS)
-
-    def handle_timer(self, now: float) -> None:
-        """Finds out that nsqd is dead; does nothing before `next_timer()`.
-
-        Raises:
-            ConnectionLostError: three heartbeats did not come.
-        """
-        timer = self.next_timer()
-        self._now = max(self._now, now)
-        if timer is None or now < timer:
-            return
         if not self._paused:
             self._lose(f"nsqd was silent for {now - self._silent_since:.0f} s, without heartbeats")
         if self.state is ConnectionState.CONNECTED:
@@ -339,31 +255,30 @@ class NsqConnection:
         self._parse()
 
     def _parse(self) -> None:
-        """Takes what is whole; stops where the stream itself changes."""
-        buffer = self._buffer
-        data = buffer.peek(len(buffer))
-        assert data is not None  # noqa: S101 - for mypy: as many as there are
-        offset = 0
         stream = self._stream
-        try:
-            while self.state is not ConnectionState.STARTING_TLS and self._stream is stream:
-                if self._subscribed:
-                    count, end = scan_messages(data, offset, self._max_message_size)
-                    if count:
-                        self._events.append(Messages(data[offset:end], count))
-                        offset = end
-                frame = take_frame(data, offset, self._max_frame_size)
-                if frame is None:
-                    break
-                offset += frame.size
-                self._take(frame)
-            self._missing = missing_bytes(data, offset)
-        finally:
-            buffer.take(offset)
+        super()._parse()
         if self._stream is not stream and self._stream is not None:
             # What came behind the answer is compressed already.
-            rest = bytes(buffer.take(len(buffer)) or b"")
+            rest = bytes(self._buffer.take(len(self._buffer)) or b"")
             self._decompress(self._stream, rest)
+
+    def _take_frames(self, data: memoryview) -> int:
+        """Takes what is whole; stops where the stream itself changes."""
+        offset = 0
+        stream = self._stream
+        while self.state is not ConnectionState.STARTING_TLS and self._stream is stream:
+            if self._subscribed:
+                count, end = scan_messages(data, offset, self._max_message_size)
+                if count:
+                    self._events.append(Messages(data[offset:end], count))
+                    offset = end
+            frame = take_frame(data, offset, self._max_frame_size)
+            if frame is None:
+                break
+            offset += frame.size
+            self._take(frame)
+        self._missing = missing_bytes(data, offset)
+        return offset
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == MESSAGE:
@@ -461,18 +376,6 @@ class NsqConnection:
             raise LocalProtocolError(f"{command}: an empty message")
         if isinstance(command, Dpub) and command.defer_ms < 0:
             raise LocalProtocolError(f"{command}: a time that has passed")
-
-    def _lose(self, reason: str, *, retryable: bool = True) -> NoReturn:
-        self._close(f"the connection was lost ({reason})")
-        error = ConnectionLostError(reason)
-        error.retryable = retryable
-        raise error
-
-    def _close(self, reason: str) -> None:
-        if self.state is not ConnectionState.CLOSED:
-            self.state = ConnectionState.CLOSED
-            self._closed_by = reason
-            self._unsent.clear()
 
 
 def _encode_for_messages(command: Fin | Req | Touch) -> bytes:

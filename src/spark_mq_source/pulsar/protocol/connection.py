@@ -9,24 +9,18 @@ drop the connection for it. What a topic is and where it lives is not.
     CONNECTING --CONNECTED--> CONNECTED --EOF, silence, error, close()--> CLOSED
         |                                                                   ^
         +--------------- ERROR, EOF, silence, close() ----------------------+
-
-An error that is raised by `received`, `receive_data`, `receive_eof` or `handle_timer` has closed the connection; what
-arrived before it can still be taken from `events_received`. Not safe to use from several threads at once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from enum import Enum
 from typing import Final, NoReturn, Protocol, TypeAlias
 
-from spark_mq_source.core.buffer import ReceiveBuffer
+from spark_mq_source.core.connection import SansIOConnection
 from spark_mq_source.core.errors import (
     AuthenticationError,
-    ConnectionLostError,
     LocalProtocolError,
-    MQSourceError,
     RemoteProtocolError,
     ServiceNotReadyError,
 )
@@ -253,7 +247,7 @@ class Authentication(Protocol):
         """Who we are by this proof, for an error."""
 
 
-class PulsarConnection:
+class PulsarConnection(SansIOConnection[Command, Event]):
     """One connection; CONNECT is queued at once.
 
     Args:
@@ -288,6 +282,9 @@ class PulsarConnection:
         True
     """
 
+    _CLOSED = ConnectionState.CLOSED
+    state: ConnectionState
+
     def __init__(
         self,
         *,
@@ -298,7 +295,7 @@ class PulsarConnection:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         now: float,
     ) -> None:
-        self.state = ConnectionState.CONNECTING
+        super().__init__(ConnectionState.CONNECTING, now)
         self.server_version = ""
         self.protocol_version = 0
         self.feature_flags = FeatureFlags()
@@ -308,21 +305,13 @@ class PulsarConnection:
         self._keep_alive_seconds = keep_alive_ms / 1000
         self._max_frame_bytes = max_frame_bytes
         self._limit = min(max_frame_bytes, DEFAULT_MAX_MESSAGE_BYTES + FRAME_OVERHEAD_BYTES)
-        self._now = now
-        self._silent_since = now
         self._pinged = False
-        self._paused = False
-        self._buffer = ReceiveBuffer()
-        self._missing = 0
-        self._events: list[Event] = []
-        self._unsent = bytearray()
         self._last_request_id = 0
         self._requests: dict[int, Request] = {}
         self._consumers: dict[int, _Consumer] = {}
         self._closed_by_broker: set[int] = set()
         self._producers: dict[int, _Producer] = {}
         self._producers_closed_by_broker: set[int] = set()
-        self._closed_by: str = ""
         self._shown = b"" if authentication is None else authentication.auth_data(None)
         self._unsent += encode_command(
             Connect(
@@ -423,145 +412,59 @@ class PulsarConnection:
         self._unsent += encode_send(send)
         self._unsent += send.body
 
-    def data_to_send(self) -> bytes:
-        """What is to be sent now; each byte is handed out once."""
-        data = bytes(self._unsent)
-        self._unsent.clear()
-        return data
-
-    def close(self) -> None:
-        """Nothing more is sent or taken; nothing is said to the broker, which sees the end of the stream."""
-        self._close("the connection was closed here")
-
-    # What comes in.
-
-    def writable(self, hint_bytes: int) -> memoryview:
-        """Free space to receive into, at least `hint_bytes`, more where a large frame has begun; see `received`."""
-        return self._buffer.writable(max(hint_bytes, self._missing))
-
-    def received(self, n: int, now: float) -> None:
-        """The first `n` bytes of `writable()` were filled at `now`.
-
-        Raises:
-            RemoteProtocolError: they are not what a broker sends.
-            AuthenticationError: the broker did not accept who we are.
-            BrokerError: the broker refused the connection for another reason.
-            LocalProtocolError: the connection is closed.
-        """
-        if self.state is ConnectionState.CLOSED:
-            raise LocalProtocolError(f"bytes received after {self._closed_by}")
-        self._buffer.commit(n)
-        self._now = now
-        if n:
-            self._silent_since = now
-            self._pinged = False
-        try:
-            self._parse()
-        except MQSourceError as error:
-            self._close(f"an error ({error})")
-            raise
-
-    def receive_data(self, data: bytes | memoryview, now: float | None = None) -> None:
-        """The same with a copy of `data`; without `now` no time has passed.
-
-        Raises:
-            RemoteProtocolError: it is not what a broker sends.
-            AuthenticationError: the broker did not accept who we are.
-            BrokerError: the broker refused the connection for another reason.
-            LocalProtocolError: the connection is closed.
-        """
-        self.writable(len(data))[: len(data)] = data
-        self.received(len(data), self._now if now is None else now)
-
-    def receive_eof(self) -> None:
-        """The peer has closed its side.
-
-        Raises:
-            ConnectionLostError: always, unless the connection is closed already; says what was left open.
-        """
-        if self.state is ConnectionState.CLOSED:
-            return
-        if self.state is ConnectionState.CONNECTING:
-            self._lose(
-                "the peer closed the connection before it answered CONNECT; is this the binary port of a Pulsar "
-                "broker, the plain one for pulsar:// (6650 unless configured), the TLS one for pulsar+ssl:// (6651)?"
-            )
-        self._lose(f"the broker closed the connection{self._left_open()}")
-
-    def events_received(self) -> list[Event]:
-        """What arrived since the last call, in order. Handshake, PING and authentication are already answered."""
-        events = self._events
-        self._events = []
-        return events
-
     # Time.
 
-    @property
-    def paused(self) -> bool:
-        """Whether the shell does not read now; silence then proves nothing, but PINGs are still sent.
-
-        Anything we send keeps the broker from taking us for dead, though it sees no PONG from us.
-        """
-        return self._paused
-
-    @paused.setter
-    def paused(self, paused: bool) -> None:
-        if paused != self._paused:
-            self._paused = paused
-            # What the peer has said meanwhile is not read yet: the next interval begins anew.
-            self._pinged = False
-            self._silent_since = max(self._silent_since, self._now)
-
-    def next_timer(self) -> float | None:
-        """When `handle_timer` wants to be called; None once closed."""
-        if self.state is ConnectionState.CLOSED:
-            return None
-        intervals = 2 if self._pinged or self.state is ConnectionState.CONNECTING else 1
+    def _timer(self) -> float:
+        intervals = 2 if self._pinged or self._connecting else 1
         return self._silent_since + intervals * self._keep_alive_seconds
 
-    def handle_timer(self, now: float) -> None:
-        """Sends a PING after one interval of silence; does nothing before `next_timer()`.
+    def _handle_timer(self, now: float) -> None:
+        """Sends a PING after one interval of silence; after the second one the broker is dead.
 
-        Raises:
-            ConnectionLostError: the second interval has passed as well.
+        While nothing is read silence proves nothing, but PINGs are still sent: anything we send keeps the broker from
+        taking us for dead, though it sees no PONG from us.
         """
-        timer = self.next_timer()
-        self._now = max(self._now, now)
-        if timer is None or now < timer:
-            return
-        if self.state is ConnectionState.CONNECTING:
+        if self._connecting:
             self._lose(f"no answer to CONNECT for {now - self._silent_since:.0f} s")
         if self._pinged:
-            self._lose(f"the broker was silent for {now - self._silent_since:.0f} s, even to PING{self._left_open()}")
+            self._lose(f"the broker was silent for {now - self._silent_since:.0f} s, even to PING{self._still_open()}")
         self._unsent += encode_command(Ping())
         if self._paused:
             self._silent_since = now
         else:
             self._pinged = True
 
+    def _hear(self) -> None:
+        super()._hear()
+        self._pinged = False
+
+    def _end_of_stream(self) -> NoReturn:
+        if self._connecting:
+            self._lose(
+                "the peer closed the connection before it answered CONNECT; is this the binary port of a Pulsar "
+                "broker, the plain one for pulsar:// (6650 unless configured), the TLS one for pulsar+ssl:// (6651)?"
+            )
+        self._lose(f"the broker closed the connection{self._still_open()}")
+
     # Inside.
 
-    def _parse(self) -> None:
-        buffer, events, consumers = self._buffer, self._events, self._consumers
-        data = buffer.peek(len(buffer))
-        assert data is not None  # noqa: S101 - for mypy: as many as there are
+    def _take_frames(self, data: memoryview) -> int:
+        events, consumers = self._events, self._consumers
         offset = 0
-        try:
-            while (frame := take_frame(data, offset, self._limit)) is not None:
-                offset += frame.size
-                command = decode_command(frame)
-                if type(command) is Message:
-                    consumer = consumers.get(command.consumer_id)
-                    if consumer is not None and consumer.opened:
-                        consumer.took(command)
-                        events.append(command)
-                    else:
-                        self._take_stray(command)
+        while (frame := take_frame(data, offset, self._limit)) is not None:
+            offset += frame.size
+            command = decode_command(frame)
+            if type(command) is Message:
+                consumer = consumers.get(command.consumer_id)
+                if consumer is not None and consumer.opened:
+                    consumer.took(command)
+                    events.append(command)
                 else:
-                    self._take(command)
-            self._missing = missing_bytes(data, offset)
-        finally:
-            buffer.take(offset)
+                    self._take_stray(command)
+            else:
+                self._take(command)
+        self._missing = missing_bytes(data, offset)
+        return offset
 
     def _take_stray(self, message: Message) -> None:
         if self.state is not ConnectionState.CONNECTED:
@@ -693,24 +596,10 @@ class PulsarConnection:
                 f"{flow}: with {consumer.permits} outstanding the broker's sum of permits would overflow"
             )
 
-    def _left_open(self) -> str:
-        """What the end of the connection leaves unanswered, for an error."""
-        kinds = Counter(type(request).__name__ for request in self._requests.values())
-        parts = [f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items()]
-        text = f" while {', '.join(parts)} waited for an answer" if parts else ""
+    def _still_open(self) -> str:
+        """What the end of the connection leaves open, for an error."""
+        text = self._left_open(self._requests.values())
         for count, what in ((len(self._consumers), "consumers"), (len(self._producers), "producers")):
             if count:
                 text += f"{' and' if text else ' while'} {count} {what} were open"
-        if len(self._buffer):
-            text += f" ({len(self._buffer)} bytes of an unfinished frame received)"
-        return text
-
-    def _lose(self, reason: str) -> NoReturn:
-        self._close(f"the connection was lost ({reason})")
-        raise ConnectionLostError(reason)
-
-    def _close(self, reason: str) -> None:
-        if self.state is not ConnectionState.CLOSED:
-            self.state = ConnectionState.CLOSED
-            self._closed_by = reason
-            self._unsent.clear()
+        return text + self._unfinished()

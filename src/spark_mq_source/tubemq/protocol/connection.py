@@ -8,21 +8,17 @@ which partitions are registered on it, and the heartbeats that keep them. There 
 A server drops a call without a word that it comes to too late, that has no timeout, or whose frame it does not like
 (seen on server 2.4.0): so every call has a timer. Time goes in ticks, a quarter of `request_timeout_ms` each, because
 who sends does not know the time: a call is given up between four and five of them.
-
-An error that is raised by `received`, `receive_data`, `receive_eof` or `handle_timer` has closed the connection; what
-arrived before it can still be taken from `events_received`. Not safe to use from several threads at once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 
-from spark_mq_source.core.buffer import ReceiveBuffer
-from spark_mq_source.core.errors import ConnectionLostError, LocalProtocolError, MQSourceError, RemoteProtocolError
+from spark_mq_source.core.connection import SansIOConnection
+from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
 from spark_mq_source.tubemq.protocol.commands import (
     STORED,
     SUCCESS,
@@ -132,7 +128,7 @@ class _Waiting(NamedTuple):
     tick: int
 
 
-class TubeMQConnection:
+class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
     """One connection.
 
     Args:
@@ -157,6 +153,9 @@ class TubeMQConnection:
         CloseProducerResponse(success=True, err_code=200, err_msg='OK!')
     """
 
+    _CLOSED = ConnectionState.CLOSED
+    state: ConnectionState
+
     def __init__(
         self,
         *,
@@ -167,7 +166,7 @@ class TubeMQConnection:
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         now: float,
     ) -> None:
-        self.state = ConnectionState.OPEN
+        super().__init__(ConnectionState.OPEN, now)
         self._authorized = authorized
         self._broker = broker
         self._request_timeout_ms = request_timeout_ms
@@ -178,15 +177,10 @@ class TubeMQConnection:
         self._received_tick = 0
         self._next_tick = now + self._tick_seconds
         self._next_heartbeat = now + self._heartbeat_seconds
-        self._paused = False
-        self._buffer = ReceiveBuffer()
         self._seen = SeenBlocks()
-        self._events: list[Event] = []
-        self._unsent = bytearray()
         self._waiting: dict[int, _Waiting] = {}
         self._registered: dict[_Reader, dict[str, BrokerPartition]] = {}
         self._last_own_serial_no = 0
-        self._closed_by = ""
 
     # What goes out.
 
@@ -216,90 +210,22 @@ class TubeMQConnection:
             if type(request) is RegisterPartition and request.op_type == RegisterType.UNREGISTER:
                 self._forget(request.client_id, request.group_name, request.topic_name, request.partition_id)
 
-    def data_to_send(self) -> bytes:
-        """What is to be sent now; each byte is handed out once."""
-        data = bytes(self._unsent)
-        self._unsent.clear()
-        return data
-
-    def close(self) -> None:
-        """Nothing more is sent or taken; nothing is said to the server, which keeps what is registered for a while."""
-        self._close("the connection was closed here")
-
-    # What comes in.
-
-    def writable(self, hint_bytes: int) -> memoryview:
-        """Free space to receive into, at least `hint_bytes`; see `received`."""
-        return self._buffer.writable(hint_bytes)
+    # What comes in, and time.
 
     def received(self, n: int, now: float) -> None:
-        """The first `n` bytes of `writable()` were filled at `now`.
-
-        Raises:
-            RemoteProtocolError: they are not what a server sends.
-            LocalProtocolError: the connection is closed.
-        """
-        if self.state is ConnectionState.CLOSED:
-            raise LocalProtocolError(f"bytes received after {self._closed_by}")
-        self._buffer.commit(n)
+        """See `SansIOConnection`."""
         if n:
             self._received_tick = self._tick
-        try:
-            self._parse()
-        except MQSourceError as error:
-            self._close(f"an error ({error})")
-            raise
+        super().received(n, now)
 
-    def receive_data(self, data: bytes | memoryview, now: float = 0.0) -> None:
-        """The same with a copy of `data`.
+    def _end_of_stream(self) -> NoReturn:
+        self._lose(f"the server closed the connection{self._unanswered()}")
 
-        Raises:
-            RemoteProtocolError: it is not what a server sends.
-            LocalProtocolError: the connection is closed.
-        """
-        self.writable(len(data))[: len(data)] = data
-        self.received(len(data), now)
-
-    def receive_eof(self) -> None:
-        """The peer has closed its side.
-
-        Raises:
-            ConnectionLostError: always, unless the connection is closed already; says what was left open.
-        """
-        if self.state is ConnectionState.OPEN:
-            self._lose(f"the server closed the connection{self._left_open()}")
-
-    def events_received(self) -> list[Event]:
-        """What arrived, or did not in time, since the last call, in order."""
-        events = self._events
-        self._events = []
-        return events
-
-    # Time.
-
-    @property
-    def paused(self) -> bool:
-        """Whether the shell does not read now; no call is given up then, but heartbeats are still sent."""
-        return self._paused
-
-    @paused.setter
-    def paused(self, paused: bool) -> None:
-        self._paused = paused
-
-    def next_timer(self) -> float | None:
-        """When `handle_timer` wants to be called; None once closed."""
-        if self.state is ConnectionState.CLOSED:
-            return None
+    def _timer(self) -> float:
         return min(self._next_tick, self._next_heartbeat)
 
-    def handle_timer(self, now: float) -> None:
-        """Gives up calls that have waited too long, and sends heartbeats; does nothing before `next_timer()`.
-
-        Raises:
-            ConnectionLostError: nothing at all has arrived since such a call was sent.
-        """
-        if self.state is ConnectionState.CLOSED:
-            return
+    def _handle_timer(self, now: float) -> None:
+        """Gives up calls that have waited too long, but none while nothing is read, and sends heartbeats."""
         if now >= self._next_heartbeat:
             self._next_heartbeat = now + self._heartbeat_seconds
             self._send_heartbeats()
@@ -311,32 +237,27 @@ class TubeMQConnection:
 
     # Inside.
 
-    def _parse(self) -> None:
-        buffer, events = self._buffer, self._events
-        data = buffer.peek(len(buffer))
-        assert data is not None  # noqa: S101 - for mypy: as many as there are
+    def _take_frames(self, data: memoryview) -> int:
+        events = self._events
         offset = 0
-        try:
-            while True:
-                stored, offset = take_stored(data, offset)
-                for serial_no in stored:
-                    request = self._answered(serial_no)
-                    if type(request) is SendMessage:
-                        events.append(_new_tuple(Answer, (serial_no, request, STORED)))
-                    elif request is not None:
-                        self._refuse_answer(request, STORED)
-                frame = take_frame(data, offset, self._max_payload_bytes, self._seen)
-                if frame is None:
-                    break
-                offset += frame.size
-                request = self._answered(frame.serial_no)
-                if request is not None:
-                    method, response = decode_response(frame)
-                    if method is not None and method is not method_of(request):
-                        self._refuse_answer(request, response)
-                    self._take(frame.serial_no, request, response)
-        finally:
-            buffer.take(offset)
+        while True:
+            stored, offset = take_stored(data, offset)
+            for serial_no in stored:
+                request = self._answered(serial_no)
+                if type(request) is SendMessage:
+                    events.append(_new_tuple(Answer, (serial_no, request, STORED)))
+                elif request is not None:
+                    self._refuse_answer(request, STORED)
+            frame = take_frame(data, offset, self._max_payload_bytes, self._seen)
+            if frame is None:
+                return offset
+            offset += frame.size
+            request = self._answered(frame.serial_no)
+            if request is not None:
+                method, response = decode_response(frame)
+                if method is not None and method is not method_of(request):
+                    self._refuse_answer(request, response)
+                self._take(frame.serial_no, request, response)
 
     def _answered(self, serial_no: int) -> Request | None:
         """What was asked under this number."""
@@ -416,26 +337,11 @@ class TubeMQConnection:
             if self._tick - call.tick <= TICKS_TO_ANSWER:
                 return
             if self._received_tick < call.tick:
-                self._lose(f"the server was silent for {self._request_timeout_ms} ms{self._left_open()}")
+                self._lose(f"the server was silent for {self._request_timeout_ms} ms{self._unanswered()}")
             del waiting[serial_no]
             if serial_no > 0:
                 self._events.append(Unanswered(serial_no, call.request))
 
-    def _left_open(self) -> str:
+    def _unanswered(self) -> str:
         """What the end of the connection leaves unanswered, for an error."""
-        kinds = Counter(type(call.request).__name__ for call in self._waiting.values())
-        parts = [f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items()]
-        text = f" while {', '.join(parts)} waited for an answer" if parts else ""
-        if len(self._buffer):
-            text += f" ({len(self._buffer)} bytes of an unfinished frame received)"
-        return text
-
-    def _lose(self, reason: str) -> NoReturn:
-        self._close(f"the connection was lost ({reason})")
-        raise ConnectionLostError(reason)
-
-    def _close(self, reason: str) -> None:
-        if self.state is not ConnectionState.CLOSED:
-            self.state = ConnectionState.CLOSED
-            self._closed_by = reason
-            self._unsent.clear()
+        return self._left_open(call.request for call in self._waiting.values()) + self._unfinished()

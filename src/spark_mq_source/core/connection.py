@@ -1,0 +1,209 @@
+"""What the connections of all protocols have in common: bytes and times in, events and bytes out, and one end.
+
+No socket, no thread and no clock: the shell (`net.driver`) owns these. It fills `writable()` and says how much with
+`received()`, takes `events_received()` and `data_to_send()` after every call, and calls `handle_timer()` when
+`next_timer()` is due. What a protocol says of requests, windows and heartbeats is its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable
+from enum import Enum
+from typing import ClassVar, Generic, NoReturn, TypeVar
+
+from spark_mq_source.core.buffer import ReceiveBuffer
+from spark_mq_source.core.errors import ConnectionLostError, LocalProtocolError, MQSourceError
+
+CommandT = TypeVar("CommandT")
+EventT = TypeVar("EventT")
+
+
+class SansIOConnection(ABC, Generic[CommandT, EventT]):
+    """The state machine of one connection.
+
+    An error that is raised by `received`, `receive_data`, `receive_eof` or `handle_timer` has closed the connection;
+    what arrived before it can still be taken from `events_received`. Not safe to use from several threads at once.
+
+    Args:
+        state: where the connection begins.
+        now: monotonic seconds, as everywhere here.
+
+    Attributes:
+        state: where the connection is in its life.
+    """
+
+    _CLOSED: ClassVar[Enum]
+    """The state of a connection that has ended."""
+
+    state: Enum
+
+    def __init__(self, state: Enum, now: float) -> None:
+        self.state = state
+        self._now = now
+        self._silent_since = now
+        self._paused = False
+        self._buffer = ReceiveBuffer()
+        self._missing = 0
+        """How many bytes the frame lacks that has begun to arrive, as far as its protocol tells."""
+        self._events: list[EventT] = []
+        self._unsent = bytearray()
+        self._closed_by = ""
+        """Why it is closed; empty while it is not."""
+
+    # What goes out.
+
+    @abstractmethod
+    def send(self, command: CommandT) -> None:
+        """Queues a command; its bytes come out of `data_to_send`.
+
+        Raises:
+            LocalProtocolError: the protocol forbids it now.
+        """
+
+    def data_to_send(self) -> bytes:
+        """What is to be sent now; each byte is handed out once."""
+        data = bytes(self._unsent)
+        self._unsent.clear()
+        return data
+
+    def close(self) -> None:
+        """Nothing more is sent or taken; nothing is said to the peer, which sees the end of the stream."""
+        self._close("the connection was closed here")
+
+    # What comes in.
+
+    def writable(self, hint_bytes: int) -> memoryview:
+        """Free space to receive into, at least `hint_bytes`, more where a large frame has begun; see `received`."""
+        return self._buffer.writable(max(hint_bytes, self._missing))
+
+    def received(self, n: int, now: float) -> None:
+        """The first `n` bytes of `writable()` were filled at `now`.
+
+        Raises:
+            RemoteProtocolError: they are not what the peer may send.
+            AuthenticationError: the peer did not accept who we are.
+            BrokerError: the peer refused the connection, or a command, and ends the connection.
+            LocalProtocolError: the connection is closed.
+            MQSourceError: what else makes the connection useless.
+        """
+        if self._closed_by:
+            raise LocalProtocolError(f"bytes received after {self._closed_by}")
+        self._now = now
+        if n:
+            self._hear()
+        try:
+            self._take_bytes(n)
+        except MQSourceError as error:
+            self._close(f"an error ({error})")
+            raise
+
+    def receive_data(self, data: bytes | memoryview, now: float | None = None) -> None:
+        """The same with a copy of `data`; without `now` no time has passed.
+
+        Raises:
+            MQSourceError: as `received`.
+        """
+        rest = memoryview(data)
+        while rest:
+            space = self.writable(len(rest))
+            n = min(len(space), len(rest))
+            space[:n] = rest[:n]
+            self.received(n, self._now if now is None else now)
+            rest = rest[n:]
+
+    def receive_eof(self) -> None:
+        """The peer has closed its side.
+
+        Raises:
+            ConnectionLostError: always, unless the connection is closed already; says what was left open.
+        """
+        if not self._closed_by:
+            self._end_of_stream()
+
+    def events_received(self) -> list[EventT]:
+        """What arrived since the last call, in order; what the connection answers by itself is not among it."""
+        events = self._events
+        self._events = []
+        return events
+
+    # Time.
+
+    @property
+    def paused(self) -> bool:
+        """Whether the shell does not read now: silence then proves nothing about the peer."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        if paused != self._paused:
+            self._paused = paused
+            # What the peer has said meanwhile is not read yet.
+            self._hear()
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` wants to be called, in monotonic seconds; None once closed."""
+        return None if self._closed_by else self._timer()
+
+    def handle_timer(self, now: float) -> None:
+        """Sends what a silent connection needs, and finds out that the peer is dead; nothing before `next_timer()`.
+
+        Raises:
+            ConnectionLostError: it is.
+        """
+        timer = self.next_timer()
+        self._now = max(self._now, now)
+        if timer is not None and timer <= now:
+            self._handle_timer(now)
+
+    # For the protocols.
+
+    @abstractmethod
+    def _take_frames(self, data: memoryview) -> int:
+        """Takes the frames that are whole; returns where the first one begins that is not."""
+
+    @abstractmethod
+    def _end_of_stream(self) -> NoReturn:
+        """Loses the connection for the reason that its state gives."""
+
+    @abstractmethod
+    def _timer(self) -> float:
+        """When there is something to do without anything arriving."""
+
+    @abstractmethod
+    def _handle_timer(self, now: float) -> None:
+        """It is that time."""
+
+    def _take_bytes(self, n: int) -> None:
+        self._buffer.commit(n)
+        self._parse()
+
+    def _parse(self) -> None:
+        self._buffer.take(self._take_frames(self._buffer.view()))
+
+    def _hear(self) -> None:
+        """The silence of the peer begins now."""
+        self._silent_since = max(self._silent_since, self._now)
+
+    def _left_open(self, requests: Iterable[object]) -> str:
+        """What the end of the connection leaves unanswered, for an error."""
+        kinds = Counter(type(request).__name__ for request in requests)
+        parts = [f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items()]
+        return f" while {', '.join(parts)} waited for an answer" if parts else ""
+
+    def _unfinished(self) -> str:
+        """What has begun to arrive, for an error."""
+        return f" ({len(self._buffer)} bytes of an unfinished frame received)" if len(self._buffer) else ""
+
+    def _lose(self, reason: str, *, retryable: bool = True) -> NoReturn:
+        self._close(f"the connection was lost ({reason})")
+        error = ConnectionLostError(reason)
+        error.retryable = retryable
+        raise error
+
+    def _close(self, reason: str) -> None:
+        if not self._closed_by:
+            self._closed_by = reason
+            self.state = self._CLOSED
+            self._unsent.clear()
