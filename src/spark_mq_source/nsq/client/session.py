@@ -52,6 +52,7 @@ from spark_mq_source.core.errors import (
     TransportError,
 )
 from spark_mq_source.net.driver import ConnectionDriver, exchange
+from spark_mq_source.net.inbox import Inbox
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
 from spark_mq_source.nsq.options import Compression, NsqOptions
@@ -77,15 +78,14 @@ class Consumer:
         self.session = session
         self.topic = topic
         self.channel = channel
-        self._queue_bytes = queue_bytes
-        self._runs: deque[commands.Messages] = deque()
-        self._bytes = 0
         self._count = 0
-        self._held = False
-        self._closing = False
         self._unfinished: list[bytes] = []
-        self._error: MQSourceError | None = None
-        self._arrived = threading.Condition()
+        self._inbox: Inbox[commands.Messages] = Inbox(
+            queue_bytes,
+            size_of=lambda run: len(run.data),
+            hold=lambda: self._tell(commands.Rdy(0)),
+            let_go=lambda: self._tell(commands.Rdy(self._count)),
+        )
 
     def ready(self, count: int) -> None:
         """Lets nsqd have up to `count` messages in flight to us (RDY), or as many as it allows at most.
@@ -93,9 +93,9 @@ class Consumer:
         Raises:
             ConnectionLostError: the connection has ended.
         """
-        with self._arrived:
+        with self._inbox.lock:
             self._count = min(count, self.session.identified.max_rdy_count)
-            if not self._held:
+            if not self._inbox.held:
                 self.session.send(commands.Rdy(self._count))
 
     def receive(self, *, max_bytes: int, timeout_seconds: float) -> list[commands.Messages]:
@@ -104,28 +104,14 @@ class Consumer:
         Raises:
             MQSourceError: the connection has ended, once everything that came before is taken.
         """
-        taken: list[commands.Messages] = []
-        with self._arrived:
-            self._arrived.wait_for(lambda: self._runs or self._error is not None, timeout_seconds)
-            if not self._runs and self._error is not None:
-                raise self._error.within(f"nsq topic {self.topic}, channel {self.channel}") from self._error
-            budget = max_bytes
-            while self._runs and budget > 0:
-                run = self._runs.popleft()
-                budget -= len(run.data)
-                taken.append(run)
-            self._bytes -= max_bytes - budget
-            if self._held and self._bytes <= self._queue_bytes // 2:
-                self._held = False
-                if self._error is None:
-                    self.session.send(commands.Rdy(self._count))
-        return taken
+        try:
+            return self._inbox.take(max_bytes=max_bytes, timeout_seconds=timeout_seconds)
+        except MQSourceError as error:
+            raise error.within(f"nsq topic {self.topic}, channel {self.channel}") from error
 
     def queued_ids(self) -> bytes:
         """The ids of the messages that were received and not taken yet, 16 bytes each."""
-        with self._arrived:
-            runs = tuple(self._runs)
-        return b"".join(map(message_ids, runs))
+        return b"".join(map(message_ids, self._inbox.waiting()))
 
     def fin(self, ids: commands.ByteString) -> None:
         """Finishes messages, 16 bytes of id each. What nsqd has to say against it, `close` returns.
@@ -166,11 +152,7 @@ class Consumer:
             RequestTimeoutError: no answer in time; the session is closed then.
             ConnectionLostError: the connection has ended: what became of the FINs is unknown.
         """
-        with self._arrived:
-            self._closing = True
-            left = b"".join(message_ids(run) for run in self._runs)
-            self._runs.clear()
-            self._bytes = 0
+        left = b"".join(map(message_ids, self._inbox.close()))
         self.session.send(commands.Rdy(0))
         self.requeue(left)
         answer = self.session.request(commands.Cls())
@@ -182,39 +164,24 @@ class Consumer:
                 f"nsq topic {self.topic}, channel {self.channel}: {self.session.address}: no CLOSE_WAIT within "
                 f"{timeout_seconds:.0f} s"
             ) from None
-        with self._arrived:
-            return b"".join(self._unfinished)
+        return b"".join(self._unfinished)
 
     # What the session tells, in the driver's thread.
 
     def deliver(self, run: commands.Messages) -> None:
         """Queues what arrived."""
-        with self._arrived:
-            closing = self._closing
-            if not closing:
-                self._runs.append(run)
-                self._bytes += len(run.data)
-                self._arrived.notify()
-                hold = self._bytes > self._queue_bytes and not self._held
-                self._held = self._held or hold
-                if hold:
-                    self._tell(commands.Rdy(0))
-        if closing:
+        if not self._inbox.put((run,), len(run.data)):
             self._tell(commands.Req(message_ids(run)))
 
     def refused(self, failed: commands.Failed) -> None:
         """Notes a FIN that nsqd refused."""
         logger.debug("%s: %s", self.session.address, failed)
         if failed.command == "FIN":
-            with self._arrived:
-                self._unfinished.append(failed.message_id)
+            self._unfinished.append(failed.message_id)
 
     def fail(self, error: MQSourceError) -> None:
         """Ends the queue with an error; what is queued can still be taken."""
-        with self._arrived:
-            if self._error is None:
-                self._error = error
-            self._arrived.notify()
+        self._inbox.fail(error)
 
     def _tell(self, command: commands.Command) -> None:
         try:

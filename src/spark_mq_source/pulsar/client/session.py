@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 import re
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,6 +24,7 @@ from spark_mq_source.core.errors import (
     ServiceNotReadyError,
 )
 from spark_mq_source.net.driver import ConnectionDriver
+from spark_mq_source.net.inbox import Inbox
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
 from spark_mq_source.pulsar.client.authentication import (
@@ -49,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 _PLACES_CURSORS = 4
 """The first major version that is known to, see `Session.places_cursors`."""
+
+_body_of = operator.attrgetter("body")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +88,16 @@ class Consumer:
         self.taken_bytes = 0
         self.session = session
         self._consumer_id = consumer_id
-        self._queue_bytes = queue_bytes
-        self._messages: deque[commands.Message] = deque()
+        self._inbox: Inbox[commands.Message] = Inbox(
+            queue_bytes,
+            size_of=lambda message: len(message.body),
+            hold=session.pause_reading,
+            let_go=session.resume_reading,
+        )
         # Ledger and entry of the last message that arrived; None before the first.
         self._arrived_at: tuple[int, int] | None = None
         # Behind each run of messages with a gap: its last message, and the bounds that the broker was asked for then.
         self._after_gaps: deque[tuple[tuple[int, int], Future[Bounds]]] = deque()
-        self._bytes = 0
-        self._paused = False
-        self._asking = 0
-        self._error: MQSourceError | None = None
-        self._arrived = threading.Condition()
 
     @property
     def address(self) -> str:
@@ -116,23 +118,9 @@ class Consumer:
         Raises:
             MQSourceError: the consumer or its connection has ended, once everything that came before is taken.
         """
-        taken: list[commands.Message] = []
-        with self._arrived:
-            self._arrived.wait_for(lambda: self._messages or self._error is not None, timeout_seconds)
-            if not self._messages and self._error is not None:
-                raise self._error
-            budget = max_bytes
-            while self._messages and budget > 0:
-                message = self._messages.popleft()
-                budget -= len(message.body)
-                taken.append(message)
-            self._bytes -= max_bytes - budget
-            resume = self._paused and self._bytes <= self._queue_bytes // 2
-            if resume:
-                self._paused = False
-                self.session.resume_reading()
+        taken = self._inbox.take(max_bytes=max_bytes, timeout_seconds=timeout_seconds)
         self.taken_entries += len(taken)
-        self.taken_bytes += max_bytes - budget
+        self.taken_bytes += sum(map(len, map(_body_of, taken)))
         return taken
 
     def request_bounds(self) -> Future[Bounds]:
@@ -144,28 +132,22 @@ class Consumer:
         The answer comes behind the messages under way, so the queue may pass its bound until it is here: by what is
         granted and not yet sent.
         """
-        with self._arrived:
-            self._asking += 1
-            self._resume()
-        asked = self._ask_bounds()
-        asked.add_done_callback(self._asked)
-        return asked
+        return self._unbounded_until(self._ask_bounds())
 
     def bounds_after_gap(self, ledger: int, entry: int) -> Future[Bounds]:
         """The bounds as the broker had them after it sent this entry, which is not the one after the last one taken.
 
         They were asked for when the entry arrived, not now: what the broker has removed since was sent before.
         """
-        with self._arrived:
-            while self._after_gaps[0][0] < (ledger, entry):
-                self._after_gaps.popleft()
-            asked = self._after_gaps[0][1]
-            if asked.done():
-                return asked
-            # The answer comes behind what is under way, see `request_bounds`.
-            self._asking += 1
-            self._resume()
-        asked.add_done_callback(self._asked)
+        while self._after_gaps[0][0] < (ledger, entry):
+            self._after_gaps.popleft()
+        asked = self._after_gaps[0][1]
+        # The answer comes behind what is under way, see `request_bounds`.
+        return asked if asked.done() else self._unbounded_until(asked)
+
+    def _unbounded_until(self, asked: Future[Bounds]) -> Future[Bounds]:
+        self._inbox.lift()
+        asked.add_done_callback(lambda _: self._inbox.restore())
         return asked
 
     def _ask_bounds(self) -> Future[Bounds]:
@@ -213,18 +195,7 @@ class Consumer:
 
     def release(self) -> None:
         """Lets the connection be read again whatever is queued here: nobody will take it any more."""
-        with self._arrived:
-            self._asking += 1
-            self._resume()
-
-    def _resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            self.session.resume_reading()
-
-    def _asked(self, _: object) -> None:
-        with self._arrived:
-            self._asking -= 1
+        self._inbox.lift()
 
     def deliver(self, messages: Sequence[commands.Message]) -> None:
         """Queues what arrived (the driver's thread)."""
@@ -234,21 +205,11 @@ class Consumer:
         # Entries of a ledger are numbered without gaps, so the ends of a run tell whether it has one.
         if (last.ledger_id, last.entry_id - len(messages)) != before:
             self._after_gaps.append((self._arrived_at, self._ask_bounds()))
-        with self._arrived:
-            for message in messages:
-                self._messages.append(message)
-                self._bytes += len(message.body)
-            self._arrived.notify()
-            if self._bytes > self._queue_bytes and not self._paused and not self._asking:
-                self._paused = True
-                self.session.pause_reading()
+        self._inbox.put(messages, sum(map(len, map(_body_of, messages))))
 
     def fail(self, error: MQSourceError) -> None:
         """Ends the queue with an error (the driver's thread); what is queued can still be taken."""
-        with self._arrived:
-            if self._error is None:
-                self._error = error
-            self._arrived.notify()
+        self._inbox.fail(error)
 
 
 class ProducerEvents(Protocol):

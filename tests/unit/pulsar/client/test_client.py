@@ -711,7 +711,7 @@ def test_a_full_queue_holds_the_broker_back_and_an_empty_one_lets_it_go_on(broke
     held = flood.wait_until_held()
     assert held < count - 10, "the broker was not held back"
     # What the queue may hold, and what one receive may bring on top; the rest is the system's, in the sockets.
-    assert consumer._bytes <= (1 << 20) + BLOCK_BYTES
+    assert consumer._inbox._bytes <= (1 << 20) + BLOCK_BYTES
     got: list[c.Message] = []
     while len(got) < count:
         burst = consumer.receive(max_bytes=1 << 18, timeout_seconds=PATIENCE)
@@ -757,7 +757,7 @@ def test_asking_for_the_bounds_while_the_queue_is_full(broker, client):
     consumer = asked.open_consumer(TP, EARLIEST)
     consumer.grant(count)
     deadline = time.monotonic() + PATIENCE
-    while not consumer._paused and time.monotonic() < deadline:
+    while not consumer._inbox.held and time.monotonic() < deadline:
         threading.Event().wait(0.005)
     assert asked.wait_for_bounds(consumer) == Bounds(Position(7, 4), Position(7, 99))
 
@@ -814,7 +814,7 @@ def test_waiting_for_the_bounds_behind_a_gap_while_the_queue_is_full(broker, cli
     consumer = asked.open_consumer(TP, EARLIEST)
     consumer.grant(count)
     deadline = time.monotonic() + PATIENCE
-    while not consumer._paused and time.monotonic() < deadline:
+    while not consumer._inbox.held and time.monotonic() < deadline:
         threading.Event().wait(0.005)
     assert asked.wait_for_one(consumer.bounds_after_gap(7, 100), "the cursor") == Bounds(
         Position(7, 4), Position(7, 99)
@@ -829,7 +829,7 @@ def test_closing_a_consumer_whose_queue_is_full_frees_its_connection(broker, cli
     consumer = asked.open_consumer(TP, EARLIEST)
     consumer.grant(count)
     deadline = time.monotonic() + PATIENCE
-    while not consumer._paused and time.monotonic() < deadline:
+    while not consumer._inbox.held and time.monotonic() < deadline:
         threading.Event().wait(0.005)
     asked.close_consumer(consumer)
     again = asked.open_consumer(TP, EARLIEST)
@@ -841,7 +841,7 @@ def test_a_queue_emptied_while_it_is_being_paused_is_not_paused_for_ever(broker,
     consumer = client(one.url, receiveQueueBytes="1m").open_consumer(TP, EARLIEST)
     session = consumer.session
     pausing, emptied = threading.Event(), threading.Event()
-    inner = session.pause_reading
+    inner = session._driver.pause_reading
 
     def slow_pause():
         # The driver's thread has decided to pause, and loses the processor here.
@@ -849,7 +849,7 @@ def test_a_queue_emptied_while_it_is_being_paused_is_not_paused_for_ever(broker,
         emptied.wait(1)
         inner()
 
-    monkeypatch.setattr(session, "pause_reading", slow_pause)
+    monkeypatch.setattr(session._driver, "pause_reading", slow_pause)
     one.links[0].send(*[message(n, 64 << 10) for n in range(17)])
     assert pausing.wait(PATIENCE)
     got: list[c.Message] = []

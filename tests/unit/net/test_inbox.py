@@ -1,0 +1,91 @@
+"""The bounded inbox between a connection's thread and the one that reads."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_mq_source.core.errors import ConnectionLostError
+from spark_mq_source.net.inbox import Inbox
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def inbox(told):
+    return Inbox[bytes](10, size_of=len, hold=lambda: told.append("hold"), let_go=lambda: told.append("let go"))
+
+
+def take(inbox, max_bytes=1 << 20, timeout_seconds=0.0):
+    return inbox.take(max_bytes=max_bytes, timeout_seconds=timeout_seconds)
+
+
+def test_items_come_in_order_and_about_as_many_bytes_as_asked_for(inbox):
+    inbox.put([b"aaa", b"", b"bbb"], 6)
+    inbox.put([b"c"], 1)
+    assert take(inbox, 3) == [b"aaa"]
+    assert take(inbox, 1) == [b"", b"bbb"]
+    assert take(inbox, 1) == [b"c"]
+    assert take(inbox) == []
+
+
+def test_one_that_is_too_large_is_taken_all_the_same(inbox):
+    inbox.put([b"x" * 100, b"y"], 101)
+    assert take(inbox, 1) == [b"x" * 100]
+
+
+def test_the_peer_is_held_back_above_the_bound_and_let_go_at_half_of_it(inbox, told):
+    inbox.put([b"aaaaa", b"bbbbb"], 10)
+    assert told == []
+    inbox.put([b"c", b"d"], 2)
+    assert told == ["hold"]
+    inbox.put([b"e"], 1)
+    take(inbox, 1)
+    assert (told, inbox.held) == (["hold"], True)
+    take(inbox, 1)
+    assert (told, inbox.held) == (["hold", "let go"], False)
+
+
+def test_while_an_answer_is_waited_for_there_is_no_bound(inbox, told):
+    inbox.put([b"x" * 11], 11)
+    inbox.lift()
+    inbox.lift()
+    inbox.put([b"y"], 1)
+    inbox.restore()
+    inbox.put([b"y"], 1)
+    assert told == ["hold", "let go"]
+    inbox.restore()
+    inbox.put([b"z"], 1)
+    assert told == ["hold", "let go", "hold"]
+
+
+def test_the_first_error_comes_behind_everything_that_came(inbox):
+    inbox.put([b"a"], 1)
+    inbox.fail(ConnectionLostError("first"))
+    inbox.fail(ConnectionLostError("second"))
+    assert take(inbox) == [b"a"]
+    for _ in range(2):
+        with pytest.raises(ConnectionLostError, match="first"):
+            take(inbox)
+
+
+def test_nothing_goes_in_once_nobody_takes_it(inbox, told):
+    inbox.put([b"a" * 11], 11)
+    assert inbox.waiting() == (b"a" * 11,)
+    assert inbox.close() == (b"a" * 11,)
+    assert not inbox.put([b"b"], 1)
+    assert inbox.waiting() == ()
+    assert told == ["hold"]
+
+
+def test_who_waits_is_woken(inbox):
+    taken = []
+    taker = threading.Thread(target=lambda: taken.extend(take(inbox, timeout_seconds=20.0)))
+    taker.start()
+    inbox.put([b"late"], 4)
+    taker.join(20.0)
+    assert taken == [b"late"]
