@@ -27,15 +27,13 @@ from typing import TYPE_CHECKING
 
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
-    CorruptMessageError,
     DataLossError,
-    EncryptedMessageError,
     MQSourceError,
-    RemoteProtocolError,
     RequestTimeoutError,
     ServiceNotReadyError,
 )
-from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.resume import OpenAgainError, ResumingReader
+from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.session import Consumer
@@ -160,20 +158,13 @@ class _Flow:
             self._outstanding = target
 
 
-class _ResumeError(ServiceNotReadyError):
-    """Not a failure: the subscription has to be opened again elsewhere, at once."""
-
-
-class _RangeReader:
-    """The state that outlives a connection: what is done, what is decoded, what was distrusted."""
-
+class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
     def __init__(
         self, client: PulsarClient, options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters
     ) -> None:
+        super().__init__(task, task.start, timeout_ms=options.operation_timeout_ms, counters=counters)
         self._client = client
-        self._counters = counters
         self._options = options
-        self._task = task
         self._decoder = EntryDecoder(
             schema,
             topic=task.topic_partition.topic,
@@ -183,53 +174,22 @@ class _RangeReader:
             max_pending_chunk_bytes=options.max_pending_chunk_bytes,
             max_batch_rows=options.max_batch_rows,
         )
-        self._done = task.start
-        """Everything up to here has been emitted or passed over."""
         self._finished = task.start >= task.end
         self._look_back: Position | None = None
         """Where to resume instead of `done`, to find the first chunk of a message that began before it."""
-        self._distrusted: Position | None = None
-        """The `done` at which something undecodable came once: a second time it is not the network's fault."""
         self._moved_at: Position | None = None
         """The `done` at which the broker had moved the cursor once, and how far."""
         self._moved_to = EARLIEST
-        self._stuck_at: Position | None = None
-        """The `done` at the last failure; `_patience` is renewed whenever there was progress since."""
-        self._patience = Deadline.after_ms(options.operation_timeout_ms)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the range, whatever happens to the connection in between."""
-        while not self._finished:
-            try:
-                with waiting(self._counters):
-                    consumer = retrying(self._open, deadline=self._patience)
-                try:
-                    yield from self._drain(consumer)
-                finally:
-                    self._counters.entries += consumer.taken_entries
-                    self._counters.entry_bytes += consumer.taken_bytes
-                    self._client.close_consumer(consumer)
-            except _ResumeError as reason:
-                logger.info("%s: subscribing again: %s", self._task, reason)
-            except EncryptedMessageError:
-                raise
-            except (CorruptMessageError, RemoteProtocolError) as error:
-                # One bit flipped on the way looks the same as a corrupt message; reading it again tells them apart.
-                if self._distrusted == self._done:
-                    raise
-                self._distrusted = self._done
-                logger.warning("%s: reading again after %s: %s", self._task, self._done, error)
-            except MQSourceError as error:
-                if not error.retryable:
-                    raise
-                if self._stuck_at != self._done:
-                    self._stuck_at = self._done
-                    self._patience = Deadline.after_ms(self._options.operation_timeout_ms)
-                elif self._patience.expired:
-                    raise
-                logger.info("%s: resuming after %s: %s", self._task, self._done, error)
-            if not self._finished:
-                self._counters.reconnects += 1
+    def _is_finished(self) -> bool:
+        return self._finished
+
+    def _leave(self, consumer: Consumer) -> None:
+        self._counters.entries += consumer.taken_entries
+        self._counters.entry_bytes += consumer.taken_bytes
+        self._client.close_consumer(consumer)
+
+    def _rest(self) -> Iterator[pa.RecordBatch]:
         if self._decoder.rows:
             yield self._decoder.take_batch()
 
@@ -296,7 +256,7 @@ class _RangeReader:
                     emit = key == start_key and not whole
                     first_index = start.batch + 1
                 # A message that failed once is now read again: whatever it is, it is what the broker has.
-                decoder.on_corrupt = options.on_corrupt if self._distrusted == self._done else "fail"
+                decoder.on_corrupt = options.on_corrupt if self._is_distrusted() else "fail"
                 decoder.decode(
                     ledger,
                     entry,
@@ -358,7 +318,7 @@ class _RangeReader:
         msg = f"{consumer.address}: the broker moved the cursor to {cursor}, past {received}"
         if self._moved_at != self._done:
             self._moved_at, self._moved_to = self._done, cursor
-            raise _ResumeError(msg)
+            raise OpenAgainError(msg)
         if received != consumer.opened.first or cursor > self._moved_to:
             self._moved_to = max(cursor, self._moved_to)
             raise ServiceNotReadyError(msg)
@@ -374,7 +334,7 @@ class _RangeReader:
             return
         if orphan.first is not None:
             self._look_back = Position(*orphan.first)
-            raise _ResumeError(
+            raise OpenAgainError(
                 f"reading the message that ends at {orphan.entry_id} again: its chunks were dropped to save memory"
             )
         opened_at = consumer.opened.first
@@ -395,7 +355,7 @@ class _RangeReader:
             self._look_back = earliest
         else:
             self._look_back = Position(orphan.ledger_id, max(-1, orphan.entry_id - distance))
-        raise _ResumeError(
+        raise OpenAgainError(
             f"looking back to {self._look_back} for the first chunk of the message that ends at {orphan.entry_id}"
         )
 

@@ -25,15 +25,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     BrokerError,
-    CorruptMessageError,
     DataLossError,
     MQSourceError,
-    RemoteProtocolError,
     RequestTimeoutError,
     ServiceNotReadyError,
 )
 from spark_mq_source.core.shared_options import OnCorrupt
-from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.resume import ResumingReader
+from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
@@ -252,17 +251,14 @@ class _Cursor:
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
 
-class _RangeReader:
-    """The state that outlives a connection: what is done, what is decoded, what was distrusted."""
-
+class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
     def __init__(
         self, client: TubeMQClient, options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema, counters: Counters
     ) -> None:
-        self._counters = counters
+        super().__init__(task, task.start, timeout_ms=options.operation_timeout_ms, counters=counters)
         tp = task.topic_partition
         self._client = client
         self._options = options
-        self._task = task
         self._partition = BrokerPartition(task.broker, tp.topic, tp.partition)
         self._decoder = MessageDecoder(
             schema,
@@ -272,45 +268,18 @@ class _RangeReader:
             filters=options.filters,
             time_zone=options.message_time_zone,
         )
-        self._done = task.start
-        """Everything before this has been decoded."""
         self._end = task.end
         self._left_behind: PartitionConsumer | None = None
         """Who held the partition over a connection that broke, and holds it still."""
-        self._distrusted: int | None = None
-        """The `done` at which something undecodable came once: a second time it is not the network's fault."""
-        self._stuck_at: int | None = None
-        """The `done` at the last failure; `_patience` is renewed whenever there was progress since."""
-        self._patience = Deadline.after_ms(options.operation_timeout_ms)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the range, whatever happens to the connection in between."""
-        while self._done < self._end:
-            try:
-                with waiting(self._counters):
-                    consumer = retrying(self._open, deadline=self._patience)
-                try:
-                    yield from self._drain(consumer)
-                finally:
-                    self._leave(consumer)
-            except (CorruptMessageError, RemoteProtocolError) as error:
-                # One bit flipped on the way looks the same as a corrupt message; reading it again tells them apart.
-                if self._distrusted == self._done:
-                    raise
-                self._distrusted = self._done
-                logger.warning("%s: reading again from %s: %s", self._task, self._done, error)
-            except MQSourceError as error:
-                # Another client may take a partition over that we have not asked about for 30 s; there are others.
-                if not error.retryable and getattr(error, "code", None) != DUPLICATE_PARTITION:
-                    raise
-                if self._stuck_at != self._done:
-                    self._stuck_at = self._done
-                    self._patience = Deadline.after_ms(self._options.operation_timeout_ms)
-                elif self._patience.expired:
-                    raise
-                logger.info("%s: resuming at %s: %s", self._task, self._done, error)
-            if self._done < self._end:
-                self._counters.reconnects += 1
+    def _is_finished(self) -> bool:
+        return self._done >= self._end
+
+    def _may_pass(self, error: MQSourceError) -> bool:
+        # Another client may take a partition over that we have not asked about for 30 s; there are others.
+        return error.retryable or getattr(error, "code", None) == DUPLICATE_PARTITION
+
+    def _rest(self) -> Iterator[pa.RecordBatch]:
         if self._decoder.corrupt_messages:
             logger.warning("%s: %d corrupt messages", self._task, self._decoder.corrupt_messages)
         yield from self._taken(at_least_rows=1)
@@ -360,7 +329,7 @@ class _RangeReader:
             self._counters.entries += 1
             self._counters.entry_bytes += len(got.body)
             # A message that failed once is now read again: whatever it is, it is what the broker has.
-            decoder.on_corrupt = options.on_corrupt if self._distrusted == self._done else OnCorrupt.FAIL
+            decoder.on_corrupt = options.on_corrupt if self._is_distrusted() else OnCorrupt.FAIL
             decoder.decode(got.body, cursor.began, stop_at)
             self._done = min(cursor.position, self._end)
             yield from self._taken(at_least_rows=options.max_batch_rows, at_least_bytes=options.max_batch_bytes)
