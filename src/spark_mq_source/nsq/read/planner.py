@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from spark_mq_source.core.errors import BrokerError, MQSourceError, TopicNotFoundError
+from spark_mq_source.core.shares import share_out
 from spark_mq_source.nsq.client.client import ChannelStats, NsqClient, Nsqd
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.read.reader import NsqRange
@@ -188,38 +189,6 @@ def plan_document(
     }
 
 
-def share_out(waiting: Sequence[int], budget: int, *, turn: int) -> list[int]:
-    """Divides `budget` by what waits; whoever has any gets at least one, in turns where there is not enough.
-
-    Args:
-        waiting: how many wait at each, 0 and up.
-        budget: how many to take in all, 1 and up.
-        turn: whose turn it is where not all get one.
-
-    Example:
-        >>> share_out([90, 10, 0], 20, turn=0)
-        [18, 2, 0]
-        >>> [share_out([5, 5, 5], 2, turn=turn) for turn in (0, 1)]
-        [[1, 1, 0], [0, 1, 1]]
-    """
-    total = sum(waiting)
-    if total <= budget:
-        return list(waiting)
-    order = [index % len(waiting) for index in range(turn, turn + len(waiting))]
-    having = [index for index in order if waiting[index]]
-    shares = [0] * len(waiting)
-    for index in having[:budget]:
-        shares[index] = 1
-    left = budget - sum(shares)
-    rest = total - len(having)
-    if left > 0:
-        for index in having:
-            shares[index] += left * (waiting[index] - 1) // rest
-        for index in having[: budget - sum(shares)]:
-            shares[index] += 1
-    return shares
-
-
 def trigger_tasks(
     options: NsqOptions, waiting: Waiting, budget: int | None, *, turn: int
 ) -> list[tuple[Nsqd, int | None]]:
@@ -227,23 +196,28 @@ def trigger_tasks(
 
     An nsqd that does not say what waits is asked for as much as the budget allows, or for whatever there is (None).
     """
-    nsqds = list(waiting)
-    if budget is None:
-        parts = [waiting[nsqd] for nsqd in nsqds]
-    else:
-        parts = list(share_out([_or(waiting[nsqd], budget) for nsqd in nsqds], budget, turn=turn))
-    return _by_connection(options, zip(nsqds, parts, strict=True))
+    parts = waiting if budget is None else _parts(waiting, budget, turn)
+    return _by_connection(options, parts.items())
 
 
 def _drain_tasks(options: NsqOptions, waiting: Waiting) -> list[tuple[Nsqd, int | None]]:
     """The same for a batch read, which waits for more than there is now, where its other limits allow."""
-    nsqds, budget = list(waiting), options.max_rows
+    budget = options.max_rows
     if budget is None:
-        return _by_connection(options, ((nsqd, None) for nsqd in nsqds))
-    parts = share_out([_or(waiting[nsqd], budget) for nsqd in nsqds], budget, turn=0)
-    each, odd = divmod(budget - sum(parts), len(nsqds))
-    more = (part + each + (index < odd) for index, part in enumerate(parts))
-    return _by_connection(options, zip(nsqds, more, strict=True))
+        return _by_connection(options, ((nsqd, None) for nsqd in waiting))
+    parts = _parts(waiting, budget)
+    each, odd = divmod(budget - sum(parts.values()), len(parts))
+    more = ((nsqd, part + each + (index < odd)) for index, (nsqd, part) in enumerate(parts.items()))
+    return _by_connection(options, more)
+
+
+def _parts(waiting: Waiting, budget: int, turn: int = 0) -> dict[Nsqd, int]:
+    """How many messages of each to take; where not all get one, those from number `turn` on come first."""
+    nsqds = list(waiting)
+    first = turn % max(len(nsqds), 1)
+    depths = {nsqd: waiting[nsqd] for nsqd in nsqds[first:] + nsqds[:first]}
+    shares = share_out({nsqd: budget if depth is None else depth for nsqd, depth in depths.items()}, budget)
+    return {nsqd: shares[nsqd] for nsqd in nsqds}
 
 
 def _by_connection(options: NsqOptions, parts: Iterable[tuple[Nsqd, int | None]]) -> list[tuple[Nsqd, int | None]]:
@@ -256,10 +230,6 @@ def _by_connection(options: NsqOptions, parts: Iterable[tuple[Nsqd, int | None]]
             elif part := rows // connections + (connection < rows % connections):
                 tasks.append((nsqd, part))
     return tasks
-
-
-def _or(waiting: int | None, otherwise: int) -> int:
-    return otherwise if waiting is None else waiting
 
 
 def _ask(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd]) -> dict[Nsqd, ChannelStats | None]:

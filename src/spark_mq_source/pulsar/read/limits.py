@@ -20,6 +20,7 @@ from statistics import fmean
 import pyarrow as pa
 
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError
+from spark_mq_source.core.shares import in_turn, served_last, share_out
 from spark_mq_source.pulsar.client.client import Ledger, PulsarClient
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
@@ -149,8 +150,7 @@ class Limiter:
         backlogs = self._statistics.fetch_backlogs({tp: starts[tp] for tp in behind}, ends)
         waiting = {tp: _Waiting(starts[tp], ends[tp], backlogs[tp]) for tp in behind}
         turns = self._settle(waiting) if by_size else self._take(waiting, self._allowed(waiting))
-        if not all(waiting[tp].share for tp in turns):
-            self._served = [tp for tp in turns if waiting[tp].share][-1]
+        self._served = served_last({tp: waiting[tp].share for tp in turns}, self._served)
         return {**ends, **{tp: w.cut for tp, w in waiting.items()}}
 
     def _settle(self, waiting: Mapping[TopicPartition, _Waiting]) -> Sequence[TopicPartition]:
@@ -186,16 +186,16 @@ class Limiter:
     def _allowed(self, waiting: Mapping[TopicPartition, _Waiting]) -> dict[TopicPartition, int]:
         """The entries of each that are within all limits, by the sizes known; in the order of turns."""
         options = self._options
-        backlogs = {tp: w.entries for tp, w in waiting.items()}
+        backlogs = in_turn({tp: w.entries for tp, w in waiting.items()}, self._served)
         parts = []
         if options.max_entries_per_trigger is not None:
-            parts.append(share_out(backlogs, options.max_entries_per_trigger, self._served))
+            parts.append(share_out(backlogs, options.max_entries_per_trigger))
         if options.max_rows_per_trigger is not None:
             rows = {tp: self._rows_per_entry(tp, w) for tp, w in waiting.items()}
-            parts.append(share_out(backlogs, options.max_rows_per_trigger, self._served, rows))
+            parts.append(share_out(backlogs, options.max_rows_per_trigger, rows))
         if options.max_bytes_per_trigger is not None:
             sizes = {tp: self._bytes_per_entry(tp, w) for tp, w in waiting.items()}
-            parts.append(share_out(backlogs, options.max_bytes_per_trigger, self._served, sizes))
+            parts.append(share_out(backlogs, options.max_bytes_per_trigger, sizes))
         return {tp: min(part[tp] for part in parts) for tp in parts[0]}
 
     def _take(
@@ -439,57 +439,3 @@ class ProgressGuard:
 def _first_wanted(start: Position) -> Position:
     """The first entry after a position is there, or after that; one within a batch has part of its entry to be read."""
     return start if start.batch >= 0 or start == EARLIEST else Position(start.ledger, start.entry + 1)
-
-
-def share_out(
-    backlogs: Mapping[TopicPartition, int],
-    budget: int,
-    served: TopicPartition | None,
-    costs: Mapping[TopicPartition, float] | None = None,
-) -> dict[TopicPartition, int]:
-    """Divides `budget` by backlog; whoever has any gets at least one entry, in turns where they cost too much.
-
-    The parts never cost more than the budget, unless the first entry of whose turn it is does by itself; and none is
-    more than its backlog.
-
-    Args:
-        backlogs: entries that wait, at least 1 each.
-        budget: what to share out.
-        served: who had the last turn; those after it come first, in the order of names.
-        costs: what an entry takes of the budget; 1 where it is the entries that are limited.
-
-    Returns:
-        The parts, in entries and in the order of turns.
-
-    Example:
-        >>> a, b = TopicPartition("a", -1), TopicPartition("b", -1)
-        >>> share_out({a: 90, b: 10}, 20, None) == {a: 18, b: 2}
-        True
-        >>> [share_out({a: 90, b: 10}, 1, served)[a] for served in (None, a, b)]
-        [1, 0, 1]
-        >>> share_out({a: 90, b: 10}, 2000, None, {a: 100, b: 10.0}) == {a: 19, b: 10}
-        True
-    """
-    cost = dict.fromkeys(backlogs, 1) if costs is None else costs
-    # By name, not by number: whoever has caught up leaves the round, and must not make anybody miss a turn.
-    names = sorted(backlogs, key=lambda name: (served is not None and name <= served, name))
-    shares = dict.fromkeys(names, 0)
-    left: float = budget
-    for name in names:
-        if cost[name] > left and left < budget:
-            break
-        shares[name] = 1
-        left -= cost[name]
-    taking = [name for name in names if shares[name]]
-    waiting = sum(cost[name] * (backlogs[name] - 1) for name in taking)
-    if waiting <= max(left, 0):
-        return shares | {name: backlogs[name] for name in taking}
-    for name in taking:
-        shares[name] += int(max(left, 0) * (backlogs[name] - 1) // waiting)
-    # What rounding leaves, less than one entry's worth for each, goes to the longest.
-    spare = budget - sum(cost[name] * shares[name] for name in taking)
-    for name in sorted(sorted(taking), key=backlogs.__getitem__, reverse=True):
-        more = min(int(max(spare, 0) // cost[name]), backlogs[name] - shares[name])
-        shares[name] += more
-        spare -= more * cost[name]
-    return shares

@@ -25,6 +25,7 @@ from spark_mq_source.core.errors import (
     RequestTimeoutError,
     ServiceNotReadyError,
 )
+from spark_mq_source.core.shares import in_turn, served_last, share_out
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import ClientBalancedMember, GroupMember, TubeMQClient, unique_client_id
@@ -238,9 +239,8 @@ class TubeMQStream:
 
     def _limited(self, begins: Positions, ends: Positions, rows: int) -> dict[TopicPartition, int]:
         backlogs = {tp: (end - begins[tp]) // INDEX_BYTES for tp, end in ends.items() if end > begins[tp]}
-        shares = share_out(backlogs, rows, self._served)
-        if backlogs.keys() != shares.keys():
-            self._served = list(shares)[-1]
+        shares = share_out(in_turn(backlogs, self._served), rows)
+        self._served = served_last(shares, self._served)
         return {tp: begins[tp] + INDEX_BYTES * shares.get(tp, 0) for tp in ends}
 
     def _report(self, what: str) -> None:
@@ -619,40 +619,6 @@ class Membership:
             if not is_held:
                 # It was left meanwhile: kept here, nobody else could have it.
                 self._client.wait(consumer.unregister(commit=False), f"unregister of {tp}")
-
-
-def share_out(backlogs: Positions, budget: int, served: TopicPartition | None) -> dict[TopicPartition, int]:
-    """Divides `budget` by backlog; whoever has any gets one at least, in turns where there are more of them.
-
-    Args:
-        backlogs: what waits, at least 1 each.
-        budget: what to share out, at least 1.
-        served: who had the last turn; those after it come first.
-
-    Returns:
-        The parts of those that get any, in the order of turns; together never more than the budget.
-
-    Example:
-        >>> a, b = TopicPartition("t", 1, 0), TopicPartition("t", 1, 1)
-        >>> share_out({a: 90, b: 10}, 20, None) == {a: 18, b: 2}
-        True
-        >>> [list(share_out({a: 90, b: 10}, 1, served)) == [a] for served in (None, a, b)]
-        [True, False, True]
-    """
-    turns = sorted(backlogs, key=lambda tp: (served is not None and tp <= served, tp))[:budget]
-    total = sum(backlogs[tp] for tp in turns)
-    if total <= budget:
-        return {tp: backlogs[tp] for tp in turns}
-    spare = budget - len(turns)
-    waiting = max(total - len(turns), 1)
-    shares = {tp: 1 + spare * (backlogs[tp] - 1) // waiting for tp in turns}
-    # What rounding leaves goes to the longest, of whom none is full then.
-    left = budget - sum(shares.values())
-    for tp in sorted(turns, key=lambda tp: -backlogs[tp]):
-        more = min(left, backlogs[tp] - shares[tp])
-        shares[tp] += more
-        left -= more
-    return shares
 
 
 def _decode(document: Mapping[str, object]) -> Trigger:
