@@ -60,8 +60,12 @@ demo: setup ## Publish 336,776 flights to a real Pulsar with Spark; read them as
 	$(BIN)/python -m demo.flights
 
 .PHONY: test
-test: setup setup-oldest ## Run all tests, and the Spark-facing ones on the oldest supported pyspark too, two parts at a time
+test: setup setup-oldest ## Run the tests, and Spark's contracts on the oldest supported pyspark too, two parts at a time
 	$(BIN)/python -m tools.run_tests $(PYTEST_FLAGS)
+
+.PHONY: test-slow
+test-slow: setup setup-oldest ## Run what `make test` leaves out: long faults, notebooks, packaging, more of the oldest pyspark
+	$(BIN)/python -m tools.run_tests --slow $(PYTEST_FLAGS)
 
 .PHONY: simulate
 simulate: setup ## Explore the guarantees in simulated worlds: SEEDS=100000 fresh seeds a protocol, on all cores (PROTOCOLS="pulsar nsq")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SOURCES = Path(__file__).resolve().parents[1] / "src"
+PRELOADING = Path(__file__).with_name("preloading")
+"""A folder whose `sitecustomize` Python finds: see there."""
 CLUSTER_TIMEOUT_S = 90.0
 
 SHORT_LIVED_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -44,11 +46,15 @@ def spark_environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session with two task slots in this process's JVM."""
+    """One session with two task slots in this process's JVM, whose Python processes find the package imported.
+
+    Importing it takes most of what a plan that fails, or a query that starts, takes otherwise: each is a process of its
+    own. Sessions in drivers of their own have it as users do.
+    """
     os.environ.update(spark_environment())
     from pyspark.sql import SparkSession
 
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("spark-mq-source tests")
         .config("spark.ui.enabled", "false")
@@ -59,8 +65,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
     )
+    with pytest.MonkeyPatch.context() as only_for_the_jvm:
+        only_for_the_jvm.setenv("PYTHONPATH", str(PRELOADING), prepend=os.pathsep)
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -34,6 +34,7 @@ TUBE_TOPICS = {
     Shape(partitions=3): 60,
     Shape(partitions=4): 10,
     Shape(stores=2, partitions=2): 20,
+    Shape(stores=2, partitions=3): 2,
     Shape(brokers=(2,)): 20,
     Shape(partitions=3, brokers=(2,)): 20,
     Shape(partitions=2, brokers=(1, 2)): 20,

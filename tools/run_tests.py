@@ -1,10 +1,12 @@
-"""Runs the whole test suite in parts, two at a time: half of what a part does is waiting for brokers and for Spark.
+"""Runs the test suite in parts, two at a time: half of what a part does is waiting for brokers and for Spark.
 
-    python -m tools.run_tests [argument of pytest ...]
+    python -m tools.run_tests [--slow] [argument of pytest ...]
 
 Each line says which part it is of; when all have ended, what pytest says of each at its end is said once more. The
-parts are tests/spark, everything else, and, in .venv-oldest, tests/spark again but for the slow ones and the faults, as
-what those kill is the same there. ``TEST_JOBS=1`` in the environment has them run one after the other.
+parts are what needs no broker, tests/spark, everything else, and, in .venv-oldest, those of tests/spark that depend on
+the release of Spark. ``--slow`` runs what these leave out: the tests marked `slow`, and in .venv-oldest the rest of
+tests/spark, but for the faults, as what those kill is the same there. ``TEST_JOBS=1`` in the environment has the parts
+run one after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +24,18 @@ from functools import partial
 
 JOBS = 2
 NEWEST, OLDEST = ".venv/bin/python", ".venv-oldest/bin/python"
-FAULTS = "tests/spark/test_streaming_faults.py"
+SPARK = "tests/spark"
+QUICK = ("tests/unit", "tests/properties", "src")
+"""What needs neither a broker nor Spark, with the examples in docstrings."""
+RELEASES = tuple(
+    f"{SPARK}/test_{name}.py" for name in ("batch_contract", "stream_contract", "streaming", "streaming_limits")
+)
+"""What a release of Spark does in its own way: how it calls a data source, and what it asks of a stream."""
+SAME_IN_ALL_RELEASES = (
+    f"--deselect={SPARK}/test_batch_contract.py::test_standalone_cluster_reads_four_partitions",
+    f"--ignore={SPARK}/test_streaming_faults.py",
+    f"--ignore={SPARK}/test_streaming_write_faults.py",
+)
 SUMMARY = "short test summary info"
 NOTHING_SELECTED = 5
 """pytest's exit code where the arguments mean no test; of all parts together they must mean some."""
@@ -58,13 +71,27 @@ class Part:
         return self.lines[begin:]
 
 
-def parts(arguments: Sequence[str]) -> list[Part]:
-    """The parts of the suite, those that take longest first."""
-    pytest = ("-m", "pytest", *arguments)
+def parts(arguments: Sequence[str], *, slow: bool = False) -> list[Part]:
+    """The parts of the suite, those that take longest first.
+
+    Args:
+        arguments: of pytest; its last `-m` wins, so that one here replaces the choice between slow and not.
+        slow: what `make test-slow` runs, in place of what `make test` does.
+    """
+    pytest = ("-m", "pytest", "-m")
+    if slow:
+        rest = (SPARK, *(f"--ignore={file}" for file in RELEASES), *SAME_IN_ALL_RELEASES)
+        return [
+            Part("spark", [NEWEST, *pytest, "slow", *arguments, SPARK]),
+            Part("other", [NEWEST, *pytest, "slow", *arguments, "tests", "src", f"--ignore={SPARK}"]),
+            Part("oldest", [OLDEST, *pytest, "not slow", *arguments, *rest]),
+        ]
+    others = ("tests", *(f"--ignore={folder}" for folder in (SPARK, *QUICK)))
     return [
-        Part("spark", [NEWEST, *pytest, "tests/spark"]),
-        Part("other", [NEWEST, *pytest, "tests", "src", "--ignore=tests/spark"]),
-        Part("oldest", [OLDEST, *pytest, "tests/spark", "-m", "not slow", f"--ignore={FAULTS}"]),
+        Part("other", [NEWEST, *pytest, "not slow", *arguments, *others]),
+        Part("spark", [NEWEST, *pytest, "not slow", *arguments, SPARK]),
+        Part("oldest", [OLDEST, *pytest, "not slow", *arguments, *RELEASES, *SAME_IN_ALL_RELEASES]),
+        Part("quick", [NEWEST, *pytest, "not slow", *arguments, *QUICK]),
     ]
 
 
@@ -118,7 +145,10 @@ def _run(part: Part, *, running: list[subprocess.Popen[str]], stopping: threadin
 
 def main() -> None:
     """Runs all parts with the command line's arguments."""
-    sys.exit(run(parts(sys.argv[1:]), int(os.environ.get("TEST_JOBS", JOBS))))
+    arguments = sys.argv[1:]
+    if slow := arguments[:1] == ["--slow"]:
+        del arguments[0]
+    sys.exit(run(parts(arguments, slow=slow), int(os.environ.get("TEST_JOBS", JOBS))))
 
 
 if __name__ == "__main__":

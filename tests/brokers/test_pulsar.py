@@ -85,6 +85,7 @@ def test_featured_broker_authorizes_by_basic_and_by_certificate(pulsar_featured:
             pulsar_featured.admin.revoke(pulsar_featured.namespace, role)
 
 
+@pytest.mark.slow
 def test_private_broker_comes_back_from_a_crash_with_its_data(pulsar_private: PulsarUnderTest) -> None:
     topic = pulsar_private.topic()
     publish(pulsar_private, topic, 7)

@@ -13,7 +13,7 @@ from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
 from tests.fix_tubemq import TubeUnderTest
 from tests.packaging.conftest import ROOT, Environment
 
-pytestmark = pytest.mark.timeout(1300)  # as in test_wheel.py, whose build this shares
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1300)]  # as in test_wheel.py, whose build this shares
 
 
 def quickstart() -> str:

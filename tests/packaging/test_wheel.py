@@ -21,7 +21,7 @@ from tests.packaging.conftest import ROOT, Distributions, Environment
 SOURCES = ROOT / "src"
 FOR_THE_COMPILER = (".h", ".pxd")
 # Half a minute, nearly all of it the build, which the first of these tests waits for; a busy machine takes its time.
-pytestmark = pytest.mark.timeout(1300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1300)]
 
 
 @pytest.fixture(scope="session")

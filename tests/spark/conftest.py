@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from brokers.nsq import nsqd_on_path
 from tests.spark.formats import FORMATS, Feed, FormatCase
 
 
@@ -25,3 +26,13 @@ def feed(case: FormatCase, request: pytest.FixtureRequest, tmp_path: Path) -> Ca
     """Makes topics of the format under test: `feed(partitions)`."""
     broker = request.getfixturevalue(case.fixture)
     return lambda partitions: case.open(broker, partitions, tmp_path)
+
+
+@pytest.fixture
+def every(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[int], Sequence[tuple[FormatCase, Feed]]]:
+    """Makes a topic of each format, for what is started once for all of them: `every(partitions)`."""
+    cases = [case for case in FORMATS if case.broker != "nsqd" or nsqd_on_path()]
+    brokers = [request.getfixturevalue(case.fixture) for case in cases]
+    return lambda partitions: [
+        (case, case.open(broker, partitions, tmp_path)) for case, broker in zip(cases, brokers, strict=True)
+    ]

@@ -134,11 +134,6 @@ def worker_killed(sink: Sink, *, after: int) -> Write:
     return lambda df, number: sink.write(df, number, kill)
 
 
-def undisturbed(sink: Sink) -> Write:
-    """Nothing happens to this one."""
-    return sink.write
-
-
 STEPS = {
     step.__name__: step
     for step in (
@@ -148,7 +143,6 @@ STEPS = {
         reader_killed,
         worker_killed,
         overtaken,
-        undisturbed,
     )
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MakeFeed = Callable[[int], Feed]
+MakeFeeds = Callable[[int], Sequence[tuple[FormatCase, Feed]]]
 
 
 def values_of(df: DataFrame) -> list[bytes]:
@@ -224,7 +225,7 @@ def test_secret_is_shown_nowhere(
     assert secret not in shown
 
 
-# -- failures in the middle, in an application of its own
+# -- in applications of their own, each started once for all formats
 
 RETRY_SCRIPT = """
 import json, os, sys
@@ -233,66 +234,84 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 
-name, options, folder = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
+formats, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
 spark = (
     SparkSession.builder.master("local[2,3]")
     .config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
     .config("spark.eventLog.enabled", "true").config("spark.eventLog.compress", "false")
     .config("spark.eventLog.dir", str(folder)).config("spark.sql.shuffle.partitions", "2").getOrCreate()
 )
-died = folder / "died"
 
-@F.udf(IntegerType())
-def once(value):
-    if value == "250" and not died.exists():
-        died.touch()
-        os._exit(1)
-    return int(value)
+def read(number, name, options, columns):
+    died = folder / f"died-{number}"
 
-df = spark.read.format(name).options(**options).schema("value string").load()
-retried = sorted(row[0] for row in df.select(once("value")).collect())
-in_options = ", ".join(f"{key} '{value}'" for key, value in options.items())
-spark.sql(f"CREATE TEMPORARY VIEW v USING `{name}` OPTIONS ({in_options})")
-in_sql = spark.sql("SELECT count(*) FROM v").first()[0]
+    @F.udf(IntegerType())
+    def once(value):
+        if value == "250" and not died.exists():
+            died.touch()
+            os._exit(1)
+        return int(value)
+
+    df = spark.read.format(name).options(**options).schema("value string").load()
+    retried = sorted(row[0] for row in df.select(once("value")).collect())
+    in_options = ", ".join(f"{key} '{value}'" for key, value in options.items())
+    spark.sql(f"CREATE TEMPORARY VIEW v{number} USING `{name}` OPTIONS ({in_options})")
+    in_sql = spark.sql(f"SELECT count(*) FROM v{number}").first()[0]
+    return {"died": died.exists(), "retried": retried, "in_sql": in_sql}
+
+found = [read(number, *one) for number, one in enumerate(formats)]
 spark.stop()
-print(json.dumps({"died": died.exists(), "retried": retried, "in_sql": in_sql}))
+print(json.dumps(found))
 """
 
 
-def test_a_task_that_is_tried_again_repeats_nothing_and_the_event_log_has_no_secret(
-    case: FormatCase, feed: MakeFeed, tmp_path: Path
+def test_tasks_that_are_tried_again_repeat_nothing_and_the_event_log_has_no_secret(
+    every: MakeFeeds, tmp_path: Path
 ) -> None:
-    topic = feed(2)
-    topic.publish(numbers(500))
+    feeds = every(2)
     secret = "do-not-log-me-anywhere"
-    options = topic.options | {case.secret: secret, case.batch_rows: "50"}
-    result = run_script(RETRY_SCRIPT, tmp_path, case.name, json.dumps(options), str(tmp_path))
+    for _, topic in feeds:
+        topic.publish(numbers(500))
+    result = run_script(
+        RETRY_SCRIPT,
+        tmp_path,
+        json.dumps(
+            [
+                (case.name, topic.options | {case.secret: secret, case.batch_rows: "50"}, case.columns)
+                for case, topic in feeds
+            ]
+        ),
+        str(tmp_path),
+    )
     assert result.code == 0, result.output[-3000:]
-    assert result.last_json() == {"died": True, "retried": list(range(500)), "in_sql": 500}
+    assert result.last_json() == [{"died": True, "retried": list(range(500)), "in_sql": 500}] * len(feeds)
     logs = [path for path in tmp_path.rglob("*local-*") if path.is_file()]
     text = "".join(path.read_text() for path in logs)
     assert "SparkListenerTaskEnd" in text
-    assert '"Failed":true' in text.replace(" ", "")
+    assert text.replace(" ", "").count('"Failed":true') >= len(feeds)
     assert secret not in text
     assert secret not in result.output
-    wait_until(lambda: topic.readers() == 0, "the broker has no reader any more, the failed task's neither")
+    for case, topic in feeds:
+        wait_until(lambda t=topic: t.readers() == 0, f"{case.name}: no reader is left, the failed task's neither")
 
 
 CONNECT_SCRIPT = """
 import json, sys
 import spark_mq_source
 
-name, options, columns = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
-found = []
+formats = json.loads(sys.argv[1])
+found = [[] for _ in formats]
 for register in (False, True):
     if register:
         spark_mq_source.register(spark)
-    df = spark.read.format(name).options(**options).schema(columns).load()
-    found.append(sorted(int(row.value) for row in df.collect()))
-try:
-    spark.read.format(name).options(**options, nonsense="x").load().collect()
-except Exception as error:
-    found.append(str(error))
+    for rows, (name, options, columns) in zip(found, formats):
+        df = spark.read.format(name).options(**options).schema(columns).load()
+        rows.append(sorted(int(row.value) for row in df.collect()))
+for rows, (name, options, _) in zip(found, formats):
+    try:
+        spark.read.format(name).options(**options, nonsense="x").load().collect()
+    except Exception as error:
+        rows.append(str(error))
 spark.stop()
 print(json.dumps(found))
 """
@@ -300,16 +319,19 @@ print(json.dumps(found))
 
 @pytest.mark.spark
 def test_spark_connect_reads_with_and_without_registration(
-    spark_connect: Callable[..., ScriptResult], case: FormatCase, feed: MakeFeed
+    spark_connect: Callable[..., ScriptResult], every: MakeFeeds
 ) -> None:
-    topic = feed(2)
-    topic.publish(numbers(50))
-    result = spark_connect(CONNECT_SCRIPT, case.name, json.dumps(dict(topic.options)), case.columns)
+    feeds = every(2)
+    for _, topic in feeds:
+        topic.publish(numbers(50))
+    result = spark_connect(CONNECT_SCRIPT, as_json(feeds))
     assert result.code == 0, result.output[-3000:]
-    unregistered, registered, error = result.last_json()
-    assert unregistered == list(range(50))
-    assert registered == list(range(50))
-    assert "nonsense: unknown option" in error
+    found = result.last_json()
+    assert len(found) == len(feeds)
+    for unregistered, registered, error in found:
+        assert unregistered == list(range(50))
+        assert registered == list(range(50))
+        assert "nonsense: unknown option" in error
 
 
 CLUSTER_SCRIPT = """
@@ -318,32 +340,38 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-name, options, columns = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
-
 @F.udf(StringType())
 def executor(value):
     return os.getcwd()
 
-df = spark.read.format(name).options(**options).schema(columns).load()
-rows = df.select("value", F.spark_partition_id().alias("task"), executor("value").alias("executor")).collect()
-print(json.dumps({
-    "values": sorted(int(row.value) for row in rows),
-    "tasks": len({row.task for row in rows}),
-    "executors": len({row.executor for row in rows}),
-}))
+found = []
+for name, options, columns in json.loads(sys.argv[1]):
+    df = spark.read.format(name).options(**options).schema(columns).load()
+    rows = df.select("value", F.spark_partition_id().alias("task"), executor("value").alias("executor")).collect()
+    found.append({
+        "values": sorted(int(row.value) for row in rows),
+        "tasks": len({row.task for row in rows}),
+        "executors": len({row.executor for row in rows}),
+    })
+print(json.dumps(found))
 spark.stop()
 """
 
 
-@pytest.mark.slow
-def test_standalone_cluster_reads_four_partitions(
-    spark_cluster: SparkCluster, case: FormatCase, feed: MakeFeed
-) -> None:
-    topic = feed(4)
-    topic.publish(numbers(400))
-    result = spark_cluster.run(CLUSTER_SCRIPT, case.name, json.dumps(dict(topic.options)), case.columns)
+def test_standalone_cluster_reads_four_partitions(spark_cluster: SparkCluster, every: MakeFeeds) -> None:
+    feeds = every(4)
+    for _, topic in feeds:
+        topic.publish(numbers(400))
+    result = spark_cluster.run(CLUSTER_SCRIPT, as_json(feeds))
     assert result.code == 0, result.output[-3000:]
     found = result.last_json()
-    assert found["values"] == list(range(400))
-    assert found["tasks"] == 4
-    assert found["executors"] >= 1
+    assert len(found) == len(feeds)
+    for one in found:
+        assert one["values"] == list(range(400))
+        assert one["tasks"] == 4
+        assert one["executors"] >= 1
+
+
+def as_json(feeds: Sequence[tuple[FormatCase, Feed]]) -> str:
+    """What reads each of them, for a script: its format, options and columns."""
+    return json.dumps([(case.name, dict(topic.options), case.columns) for case, topic in feeds])

@@ -126,6 +126,7 @@ def test_a_drain_whose_worker_dies_fails_unless_it_is_written_down(
 # -- streams
 
 
+@pytest.mark.slow
 def test_a_task_that_dies_is_done_over_with_the_same_rows(spark: SparkSession, nsq: NsqUnderTest, sink: Sink) -> None:
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(0, 3000))
@@ -136,17 +137,16 @@ def test_a_task_that_dies_is_done_over_with_the_same_rows(spark: SparkSession, n
     wait_until(lambda: is_empty(nsq, topic), "all is finished")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "arguments"),
     [
-        ("killed_when_planned", {"batch": 0}),
+        pytest.param("killed_when_planned", {"batch": 0}, marks=pytest.mark.slow),
         ("killed_in_a_task", {"batch": 1, "after": 300}),
-        ("killed_when_written", {"batch": 1}),
+        pytest.param("killed_when_written", {"batch": 1}, marks=pytest.mark.slow),
     ],
 )
 def test_a_driver_that_is_killed_loses_nothing_and_doubles_nothing(
-    nsq: NsqUnderTest, sink: Sink, step: str, arguments: dict[str, int]
+    spark: SparkSession, nsq: NsqUnderTest, sink: Sink, step: str, arguments: dict[str, int]
 ) -> None:
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(0, 2000))
@@ -156,6 +156,6 @@ def test_a_driver_that_is_killed_loses_nothing_and_doubles_nothing(
     trigger = {"processingTime": "0 seconds"}
     assert run_driver(sink, first, step, trigger=trigger, **arguments) == SIGKILLED
     nsq.publish(topic, *numbered(2000, 2500))
-    assert run_driver(sink, given, "undisturbed") == 0
+    sink.run(spark, given)
     assert sorted(sink.values) == texts(0, 2500)
     wait_until(lambda: is_empty(nsq, topic), "all is finished")

@@ -31,7 +31,7 @@ DRIVER = Path(__file__).with_name("writing_driver.py")
 ROWS = 200
 """Of one micro-batch, which has two tasks."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 
 class Copy:
@@ -130,6 +130,7 @@ def all_once() -> Counter[str]:
     return Counter(map(str, range(2 * ROWS)))
 
 
+@pytest.mark.slow
 def test_at_least_once_loses_nothing(spark: SparkSession, pulsar: PulsarUnderTest, tmp_path: Path) -> None:
     source, target = PulsarFeed(pulsar, 2), PulsarFeed(pulsar, 2)
     source.publish(numbers(2 * ROWS), batching_enabled=False)
@@ -152,24 +153,38 @@ def deduplicated(_pulsar_session: PulsarUnderTest) -> PulsarUnderTest:
     return replace(_pulsar_session, namespace=namespace)
 
 
-def test_exactly_once_loses_nothing_and_repeats_nothing(
-    spark: SparkSession, pulsar: PulsarUnderTest, deduplicated: PulsarUnderTest, tmp_path: Path
-) -> None:
+@pytest.fixture
+def copied(pulsar: PulsarUnderTest, deduplicated: PulsarUnderTest, tmp_path: Path) -> Copy:
+    """Exactly once from two partitions to three."""
     source, target = PulsarFeed(pulsar, 2), PulsarFeed(deduplicated, 3)
     source.publish(numbers(2 * ROWS), batching_enabled=False)
-    copy = Copy(source, target, tmp_path, None, deliveryGuarantee="exactly-once")
-    copy.run("planned")
-    copy.check_planned()
-    copy.run("in a task")
-    assert 0 < len(copy.found) < ROWS
+    return Copy(source, target, tmp_path, None, deliveryGuarantee="exactly-once")
+
+
+def test_exactly_once_loses_nothing_and_repeats_nothing_when_a_driver_is_killed_in_a_task(
+    spark: SparkSession, copied: Copy
+) -> None:
+    copied.run("in a task")
+    assert 0 < len(copied.found) < ROWS
+    copied.finish(spark)
+    assert copied.found == all_once()
+
+
+@pytest.mark.slow
+def test_exactly_once_loses_nothing_and_repeats_nothing_when_a_batch_is_done_over_and_over(
+    spark: SparkSession, copied: Copy, tmp_path: Path
+) -> None:
+    copied.run("planned")
+    copied.check_planned()
     # Each run does the same batch over, since it was not called done.
-    copy.run("worker", "committed")
+    copied.run("worker", "committed")
     assert (tmp_path / "killed a worker").exists()
-    assert copy.found == Counter(map(str, range(ROWS)))
-    copy.finish(spark)
-    assert copy.found == all_once()
+    assert copied.found == Counter(map(str, range(ROWS)))
+    copied.finish(spark)
+    assert copied.found == all_once()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["before commit", "between two ends"])
 def test_transactions_repeat_only_what_was_committed_before_the_driver_was_killed(
     spark: SparkSession, pulsar_featured: PulsarUnderTest, tmp_path: Path, point: str
@@ -193,6 +208,7 @@ def test_transactions_repeat_only_what_was_committed_before_the_driver_was_kille
     assert twice in ([Counter()] if point == "before commit" else halves)
 
 
+@pytest.mark.slow
 def test_what_a_killed_worker_has_written_in_a_transaction_is_never_seen(
     pulsar_featured: PulsarUnderTest, tmp_path: Path
 ) -> None:
@@ -210,6 +226,7 @@ def test_what_a_killed_worker_has_written_in_a_transaction_is_never_seen(
     assert copy.found == all_once()
 
 
+@pytest.mark.slow
 def test_of_two_attempts_at_once_the_loser_aborts_its_transaction(
     spark_cluster: SparkCluster, pulsar_featured: PulsarUnderTest, tmp_path: Path
 ) -> None:

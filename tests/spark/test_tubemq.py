@@ -13,7 +13,8 @@ from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
 from tests.behaviours.formats import wait_until_flushed
 from tests.fix_tubemq import TubeUnderTest
-from tests.spark.formats import TubeMQFeed, load, numbers
+from tests.spark.formats import TubeMQFeed, load, numbers, wait_until
+from tests.spark.streams import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +47,22 @@ def table(spark: SparkSession, folder: Path) -> list[int]:
     return sorted(int(row.value) for row in spark.read.parquet(str(folder / "table")).collect())
 
 
-@pytest.mark.parametrize("assignment", ["server", "client"])
+def test_a_members_query_goes_on_where_it_was(spark: SparkSession, tubemq: TubeUnderTest, tmp_path: Path) -> None:
+    feed, group = TubeMQFeed(tubemq, 3), tubemq.group()
+    sink = Sink(tmp_path, "tubemq", "value string, partition int")
+    options = feed.options | {"assignment": "server", "group": group, "startingOffsets": "earliest"}
+    for end in (30, 60):
+        feed.publish(numbers(end)[-30:])
+        with sink.running(spark, options) as query:
+            # As many of the master's rounds as it takes.
+            wait_until(
+                lambda q=query, n=end: len(sink.values) >= n or not q.isActive, "all is read", ALL_READ_TIMEOUT_S
+            )
+            assert query.exception() is None
+        assert sorted(map(int, sink.values)) == list(range(end))
+
+
+@pytest.mark.parametrize("assignment", [pytest.param("server", marks=pytest.mark.slow), "client"])
 def test_a_stream_goes_on_where_it_was(
     spark: SparkSession, tubemq: TubeUnderTest, tmp_path: Path, assignment: str
 ) -> None:

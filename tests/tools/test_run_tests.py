@@ -69,9 +69,27 @@ def test_an_interrupt_ends_the_parts_that_run_and_starts_no_other(
     assert "said" not in out
 
 
-def test_the_parts_are_the_whole_suite() -> None:
-    spark, other, oldest = (" ".join(one.command) for one in parts(["-k", "x"]))
-    assert spark.endswith("-m pytest -k x tests/spark")
-    assert other.endswith("tests src --ignore=tests/spark")
-    assert "oldest" in oldest
-    assert "tests/spark" in oldest
+def test_the_parts_are_the_whole_suite_but_for_the_slow_ones() -> None:
+    commands = {one.name: " ".join(one.command) for one in parts(["-k", "x"])}
+    assert all("-m pytest -m not slow -k x " in command for command in commands.values())
+    assert commands["spark"].endswith(" -k x tests/spark")
+    assert commands["quick"].endswith(" -k x tests/unit tests/properties src")
+    left = " --ignore=tests/spark --ignore=tests/unit --ignore=tests/properties --ignore=src"
+    assert commands["other"].endswith(f" -k x tests{left}")
+
+
+def test_slow_parts_are_the_rest() -> None:
+    commands = {one.name: " ".join(one.command) for one in parts([], slow=True)}
+    assert commands["spark"].endswith("-m pytest -m slow tests/spark")
+    assert commands["other"].endswith("-m pytest -m slow tests src --ignore=tests/spark")
+
+
+def test_the_oldest_dependencies_run_all_of_spark_in_two_parts() -> None:
+    (now,) = (one.command for one in parts([]) if one.name == "oldest")
+    (later,) = (one.command for one in parts([], slow=True) if one.name == "oldest")
+    assert now[0] == later[0] == ".venv-oldest/bin/python"
+    files = [word for word in now if word.startswith("tests/spark/")]
+    assert files
+    assert all(Path(file).exists() for file in files)
+    assert "tests/spark" in later
+    assert all(f"--ignore={file}" in later for file in files)

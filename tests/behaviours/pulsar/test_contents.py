@@ -81,6 +81,7 @@ def test_messages_of_the_java_client(pulsar_format: PulsarFormat, java: JavaClie
     assert {i[2] for i in ids} == (set(range(60)) if batching else {-1})
 
 
+@pytest.mark.slow
 def test_many_messages_of_the_java_client_by_its_own_benchmark(pulsar_format: PulsarFormat):
     topic = pulsar_format.broker.topic()
     pulsar_format.broker.require_own().perf_produce(topic, messages=20_000, size_bytes=100, compression="LZ4")

@@ -24,6 +24,7 @@ def link(pulsar: PulsarUnderTest) -> Iterator[FaultProxy]:
         yield proxy
 
 
+@pytest.mark.slow
 def test_a_query_goes_on_after_its_connections_died_between_two_triggers(
     pulsar: PulsarUnderTest, query: Callable[..., Query], link: FaultProxy
 ):
@@ -37,6 +38,7 @@ def test_a_query_goes_on_after_its_connections_died_between_two_triggers(
     assert q.trigger() == []
 
 
+@pytest.mark.slow
 def test_a_range_is_read_to_its_end_after_its_connection_died_in_the_middle(pulsar: PulsarUnderTest, link: FaultProxy):
     topic = pulsar.topic()
     values = [f"{n}".encode() * 100 for n in range(400)]

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.behaviours.pulsar.streams import PIN, Query, numbered, publish
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import RecordingProxy
@@ -42,6 +44,7 @@ def test_an_idle_trigger_of_many_partitions_asks_each_once_and_opens_nothing(
     assert query(topic, subscription=PIN, checkpoint=q.at, operationTimeout="60s").trigger() == numbered(3)
 
 
+@pytest.mark.slow
 def test_memory_is_flat_over_many_triggers(pulsar: PulsarUnderTest, query: Callable[..., Query]):
     topic = pulsar.topic(4)
     q = query(topic, subscription=PIN, maxEntriesPerTrigger=2, maxRowsPerTrigger=100)

@@ -150,6 +150,7 @@ def test_a_broker_is_killed_and_restarted_while_rows_are_written(faulty: TubeUnd
     assert sum(found.values()) - len(values) <= 500
 
 
+@pytest.mark.slow
 def test_a_task_that_waits_for_the_disk_loses_nothing_to_a_killed_broker(
     faulty: TubeUnderTest, tube_java: TubeJavaClient
 ):
@@ -254,6 +255,7 @@ def test_flow_control_is_obeyed(faulty: TubeUnderTest, caplog: pytest.LogCapture
     assert f"#{topic}:0: flow control lets it wait for 200 ms" in caplog.text
 
 
+@pytest.mark.slow
 def test_acknowledged_messages_that_a_broker_loses_are_never_read_as_others(
     faulty: TubeUnderTest, tube_java: TubeJavaClient, flushed: str
 ):
@@ -367,6 +369,7 @@ def dead_driver(faulty: TubeUnderTest, tube_java: TubeJavaClient) -> DeadDriver:
     return DeadDriver(topic, group, values, read, checkpoint)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("dead_driver")
 def test_a_group_that_is_shared_out_anew_every_few_seconds_loses_nothing(
     faulty: TubeUnderTest, tube_java: TubeJavaClient
@@ -421,6 +424,7 @@ def test_a_task_and_its_zombie_read_the_same_rows_each(faulty: TubeUnderTest, tu
     assert taken == again
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_goes_on_from_its_checkpoint(
     faulty: TubeUnderTest, tube_java: TubeJavaClient, dead_driver: DeadDriver
 ):
