@@ -12,7 +12,14 @@ from hypothesis import HealthCheck, settings
 from brokers.nsq import nsqd_on_path
 from brokers.pulsar import VERSION as PULSAR_VERSION
 
-pytest_plugins = ["tests.fix_brokers", "tests.fix_tubemq", "tests.fix_net", "tests.fix_s3", "tests.fix_spark"]
+pytest_plugins = [
+    "tests.fix_net",
+    "tests.fix_brokers",
+    "tests.fix_tubemq",
+    "tests.fix_formats",
+    "tests.fix_s3",
+    "tests.fix_spark",
+]
 
 # How long an example takes says more of the machine than of the code: a busy one must not fail a test.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -28,7 +28,8 @@ SPARK = "tests/spark"
 QUICK = ("tests/unit", "tests/properties", "src")
 """What needs neither a broker nor Spark, with the examples in docstrings."""
 RELEASES = tuple(
-    f"{SPARK}/test_{name}.py" for name in ("batch_contract", "stream_contract", "streaming", "streaming_limits")
+    f"{SPARK}/test_{name}.py"
+    for name in ("batch_contract", "stream_contract", "write_contract", "streaming", "streaming_limits")
 )
 """What a release of Spark does in its own way: how it calls a data source, and what it asks of a stream."""
 SAME_IN_ALL_RELEASES = (

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from spark_mq_source.core.errors import MQSourceError, TopicNotFoundError
-from tests.behaviours.formats import Format
 from tests.fix_net import Fault, FaultProxy, free_port
+from tests.formats import Format
 
 VALUES = [f"message {n} of many".encode() for n in range(3000)]
 

@@ -23,7 +23,7 @@ import pyarrow.dataset as ds
 from brokers.processes import ManagedProcess, log_tail
 from spark_mq_source.pulsar.offsets import Position
 from tests.fix_spark import spark_environment
-from tests.spark.formats import MESSAGE_ID, PulsarFeed
+from tests.formats.pulsar import MESSAGE_ID_TYPE, PulsarFeed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 NAME = "pulsar-native"
-SCHEMA = f"value string, partition int, message_id {MESSAGE_ID}"
+SCHEMA = f"value string, partition int, message_id {MESSAGE_ID_TYPE}"
 QUERY_TIMEOUT_S = 200.0
 DRIVER = Path(__file__).with_name("streaming_driver.py")
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,14 +11,15 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 import spark_mq_source
+from tests.fix_brokers import wait_until
 from tests.fix_spark import ScriptResult, SparkCluster, run_script
-from tests.spark.formats import Feed, FormatCase, failure, load, numbers, wait_until
+from tests.formats import BATCH_ROWS, Feed, Format, numbers
+from tests.spark.frames import failure, load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MakeFeed = Callable[[int], Feed]
-MakeFeeds = Callable[[int], Sequence[tuple[FormatCase, Feed]]]
+MakeFeeds = Callable[[int], Sequence[tuple[Format, Feed]]]
 
 
 def values_of(df: DataFrame) -> list[bytes]:
@@ -28,62 +29,62 @@ def values_of(df: DataFrame) -> list[bytes]:
 # -- finding the format, its schema, its columns
 
 
-def test_is_found_without_registration(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    topic = feed(1)
+def test_is_found_without_registration(spark: SparkSession, mq: Format) -> None:
+    topic = mq.feed(1)
     topic.publish(numbers(3))
-    assert values_of(load(spark.newSession(), case.name, topic.options)) == sorted(numbers(3))
+    assert values_of(load(spark.newSession(), mq.name, topic.options)) == sorted(numbers(3))
 
 
-def test_is_found_when_registered(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    topic = feed(1)
+def test_is_found_when_registered(spark: SparkSession, mq: Format) -> None:
+    topic = mq.feed(1)
     topic.publish(numbers(3))
     session = spark.newSession()
     spark_mq_source.register(session)
-    assert values_of(load(session, case.name, topic.options)) == sorted(numbers(3))
+    assert values_of(load(session, mq.name, topic.options)) == sorted(numbers(3))
 
 
-def test_default_columns_have_the_types_of_the_manual(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    df = load(spark, case.name, feed(1).options)
-    assert {field.name: field.dataType.simpleString() for field in df.schema} == case.schema
-    assert list(case.schema) == df.columns
+def test_default_columns_have_the_types_of_the_manual(spark: SparkSession, mq: Format) -> None:
+    df = load(spark, mq.name, mq.feed(1).options)
+    assert {field.name: field.dataType.simpleString() for field in df.schema} == mq.schema
+    assert list(mq.schema) == df.columns
 
 
-def test_named_columns_come_in_the_order_named(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    topic = feed(2)
+def test_named_columns_come_in_the_order_named(spark: SparkSession, mq: Format) -> None:
+    topic = mq.feed(2)
     topic.publish(numbers(20))
-    expected = load(spark, case.name, topic.options)
-    columns = list(reversed(case.schema))
-    projected = load(spark, case.name, topic.options, ", ".join(f"{name} {case.schema[name]}" for name in columns))
+    expected = load(spark, mq.name, topic.options)
+    columns = list(reversed(mq.schema))
+    projected = load(spark, mq.name, topic.options, ", ".join(f"{name} {mq.schema[name]}" for name in columns))
     assert projected.columns == columns
     sort_key = repr
     assert sorted(projected.collect(), key=sort_key) == sorted(expected.select(*columns).collect(), key=sort_key)
 
 
 @pytest.mark.parametrize("names", [["topic"], ["partition", "value"]])
-def test_some_columns_alone(spark: SparkSession, case: FormatCase, feed: MakeFeed, names: list[str]) -> None:
-    topic = feed(1)
+def test_some_columns_alone(spark: SparkSession, mq: Format, names: list[str]) -> None:
+    topic = mq.feed(1)
     topic.publish(numbers(7))
-    columns = [case.partition if name == "partition" else name for name in names]
-    df = load(spark, case.name, topic.options, ", ".join(f"{name} {case.schema[name]}" for name in columns))
+    columns = [mq.partition if name == "partition" else name for name in names]
+    df = load(spark, mq.name, topic.options, ", ".join(f"{name} {mq.schema[name]}" for name in columns))
     assert df.columns == columns
     assert df.count() == 7
     assert len(df.collect()) == 7
 
 
-def test_value_as_string(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    topic = feed(1)
-    texts = ["plain", *[""][: case.takes_empty], "na\u00efve \u2713 \U0001f680", "a\x00b"]
+def test_value_as_string(spark: SparkSession, mq: Format) -> None:
+    topic = mq.feed(1)
+    texts = ["plain", *[""][: mq.takes_empty], "na\u00efve \u2713 \U0001f680", "a\x00b"]
     topic.publish([text.encode() for text in texts])
-    found = [row.value for row in load(spark, case.name, topic.options, "value string").collect()]
-    assert found == texts if case.ordered else sorted(found) == sorted(texts)
+    found = [row.value for row in load(spark, mq.name, topic.options, "value string").collect()]
+    assert found == texts if mq.ordered else sorted(found) == sorted(texts)
 
 
-def test_null_and_empty_are_not_alike(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    if not case.takes_empty:
+def test_null_and_empty_are_not_alike(spark: SparkSession, mq: Format) -> None:
+    if not mq.takes_empty:
         pytest.skip("a message has to hold something")
-    topic = feed(1)
+    topic = mq.feed(1)
     topic.publish([b"", b"x"])
-    df = load(spark, case.name, topic.options)
+    df = load(spark, mq.name, topic.options)
     assert [bytes(row.value) for row in df.collect()] == [b"", b"x"]
     assert df.where("value is null").count() == 0
 
@@ -92,26 +93,24 @@ def test_null_and_empty_are_not_alike(spark: SparkSession, case: FormatCase, fee
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_empty_topic_is_an_empty_dataframe(
-    spark: SparkSession, case: FormatCase, feed: MakeFeed, partitions: int
-) -> None:
-    df = load(spark, case.name, feed(partitions).options)
+def test_empty_topic_is_an_empty_dataframe(spark: SparkSession, mq: Format, partitions: int) -> None:
+    df = load(spark, mq.name, mq.feed(partitions).options)
     assert df.collect() == []
     assert df.count() == 0
-    assert {field.name: field.dataType.simpleString() for field in df.schema} == case.schema
+    assert {field.name: field.dataType.simpleString() for field in df.schema} == mq.schema
 
 
-def test_counts_twice_the_same(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    topic = feed(2)
+def test_counts_twice_the_same(spark: SparkSession, mq: Format) -> None:
+    topic = mq.feed(2)
     topic.publish(numbers(1000))
-    df = load(spark, case.name, topic.options)
+    df = load(spark, mq.name, topic.options)
     assert (df.count(), df.count()) == (1000, 1000)
 
 
-def test_queries_answer_what_was_published(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    topic = feed(3)
+def test_queries_answer_what_was_published(spark: SparkSession, mq: Format) -> None:
+    topic = mq.feed(3)
     topic.publish(numbers(900))
-    df = load(spark, case.name, topic.options, case.columns).withColumn("n", F.col("value").cast("int"))
+    df = load(spark, mq.name, topic.options, mq.columns).withColumn("n", F.col("value").cast("int"))
     assert sorted(row.n for row in df.select("n").collect()) == list(range(900))
     assert sorted(row.n for row in df.where("n % 100 = 7").collect()) == list(range(7, 900, 100))
     grouped = df.groupBy(F.col("n") % 7).agg(F.count("*"), F.sum("n")).collect()
@@ -121,43 +120,43 @@ def test_queries_answer_what_was_published(spark: SparkSession, case: FormatCase
     assert joined == 900
 
 
-def test_cached_rows_stay_when_more_arrive(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    topic = feed(1)
+def test_cached_rows_stay_when_more_arrive(spark: SparkSession, mq: Format) -> None:
+    topic = mq.feed(1)
     topic.publish(numbers(10))
-    df = load(spark, case.name, topic.options, "value binary").cache()
+    df = load(spark, mq.name, topic.options, "value binary").cache()
     assert df.count() == 10
     topic.publish([b"later"])
     assert df.count() == 10
     df.unpersist()
-    assert load(spark, case.name, topic.options, "value binary").count() == (11 if case.rows_stay else 1)
+    assert load(spark, mq.name, topic.options, "value binary").count() == (11 if mq.rows_stay else 1)
 
 
-def test_many_small_batches_are_the_same_rows(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    topic = feed(2)
+def test_many_small_batches_are_the_same_rows(spark: SparkSession, mq: Format) -> None:
+    topic = mq.feed(2)
     topic.publish(numbers(500))
-    df = load(spark, case.name, topic.options | {case.batch_rows: "7"})
+    df = load(spark, mq.name, topic.options | {BATCH_ROWS: "7"})
     assert values_of(df) == sorted(numbers(500))
 
 
-def test_partitions_of_a_topic_are_tasks(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    topic = feed(4)
+def test_partitions_of_a_topic_are_tasks(spark: SparkSession, mq: Format) -> None:
+    topic = mq.feed(4)
     topic.publish(numbers(40))
-    df = load(spark, case.name, topic.options)
+    df = load(spark, mq.name, topic.options)
     assert df.rdd.getNumPartitions() == 4
-    by_task = df.select(F.spark_partition_id().alias("task"), F.col(case.partition).alias("of"), "value").collect()
+    by_task = df.select(F.spark_partition_id().alias("task"), F.col(mq.partition).alias("of"), "value").collect()
     assert len({(row.task, row.of) for row in by_task}) == 4
     for row in by_task:
         assert row.of == topic.partitions[int(row.value) % 4]
 
 
-def test_sql_view(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    topic = feed(2)
+def test_sql_view(spark: SparkSession, mq: Format) -> None:
+    topic = mq.feed(2)
     topic.publish(numbers(30))
     options = ", ".join(f"{name} '{value}'" for name, value in topic.options.items())
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW plain USING `{case.name}` OPTIONS ({options})")
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW named (value STRING) USING `{case.name}` OPTIONS ({options})")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW plain USING `{mq.name}` OPTIONS ({options})")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW named (value STRING) USING `{mq.name}` OPTIONS ({options})")
     try:
-        assert spark.table("plain").columns == list(case.schema)
+        assert spark.table("plain").columns == list(mq.schema)
         assert spark.sql("SELECT count(*) FROM plain").first()[0] == 30
         assert spark.sql("SELECT sum(int(value)) FROM named WHERE value <> '29'").first()[0] == sum(range(29))
     finally:
@@ -165,63 +164,61 @@ def test_sql_view(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None
         spark.catalog.dropTempView("named")
 
 
-def test_limit_stops_reading_and_leaves_nothing_behind(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    topic = feed(1)
-    count = case.plenty
+def test_limit_stops_reading_and_leaves_nothing_behind(spark: SparkSession, mq: Format) -> None:
+    topic = mq.feed(1)
+    count = mq.plenty
     topic.publish([b"%0100d" % n for n in range(count)])
     before = topic.sent()
-    rows = load(spark, case.name, topic.straight | {case.batch_rows: "1000"}, "value binary").limit(5).collect()
+    rows = load(spark, mq.name, topic.straight | {BATCH_ROWS: "1000"}, "value binary").limit(5).collect()
     assert len(rows) == 5
     wait_until(lambda: topic.readers() == 0, "the broker has no reader any more")
     assert topic.sent() - before < count
 
 
-def test_a_finished_read_leaves_nothing_behind(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    topic = feed(2)
+def test_a_finished_read_leaves_nothing_behind(spark: SparkSession, mq: Format) -> None:
+    topic = mq.feed(2)
     topic.publish(numbers(100))
-    assert load(spark, case.name, topic.options).count() == 100
+    assert load(spark, mq.name, topic.options).count() == 100
     wait_until(lambda: topic.readers() == 0, "the broker has no reader any more")
 
 
 # -- errors as the user sees them
 
 
-def test_misspelt_option(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    wrong, right = case.misspelt
-    text = failure(load(spark, case.name, feed(1).options | {wrong: "x"}))
-    assert f"format '{case.name}': {wrong.lower()}: unknown option (did you mean {right}?)" in text
+def test_misspelt_option(spark: SparkSession, mq: Format) -> None:
+    wrong, right = mq.misspelt
+    text = failure(load(spark, mq.name, mq.feed(1).options | {wrong: "x"}))
+    assert f"format '{mq.name}': {wrong.lower()}: unknown option (did you mean {right}?)" in text
 
 
-def test_all_problems_are_told_at_once(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    text = failure(load(spark, case.name, feed(1).options | {case.flag: "ture", "nonsense": "x"}))
-    assert f"{case.flag}='ture': expected true or false" in text
+def test_all_problems_are_told_at_once(spark: SparkSession, mq: Format) -> None:
+    text = failure(load(spark, mq.name, mq.feed(1).options | {mq.flag: "ture", "nonsense": "x"}))
+    assert f"{mq.flag}='ture': expected true or false" in text
     assert "nonsense: unknown option" in text
 
 
-def test_path_is_refused(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    df = spark.read.format(case.name).options(**feed(1).options).load("somewhere")
+def test_path_is_refused(spark: SparkSession, mq: Format) -> None:
+    df = spark.read.format(mq.name).options(**mq.feed(1).options).load("somewhere")
     assert "path: load() and save() take no path here" in failure(df)
 
 
-def test_unknown_column_and_wrong_type(spark: SparkSession, case: FormatCase, feed: MakeFeed) -> None:
-    df = load(spark, case.name, feed(1).options, "valeu binary, value int")
+def test_unknown_column_and_wrong_type(spark: SparkSession, mq: Format) -> None:
+    df = load(spark, mq.name, mq.feed(1).options, "valeu binary, value int")
     text = failure(df)
     assert "column valeu is unknown (known: " in text
     assert "column value is int, expected binary or string" in text
 
 
-def test_secret_is_shown_nowhere(
-    spark: SparkSession, case: FormatCase, feed: MakeFeed, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_secret_is_shown_nowhere(spark: SparkSession, mq: Format, capsys: pytest.CaptureFixture[str]) -> None:
     secret = "do-not-show-me-anywhere"
-    options = feed(1).options | {case.secret: secret}
-    df = load(spark, case.name, options)
+    options = mq.feed(1).options | {mq.secret: secret}
+    df = load(spark, mq.name, options)
     df.explain(True)
     shown = capsys.readouterr().out
     assert "Physical Plan" in shown
     shown += df._jdf.queryExecution().toString() + repr(df) + str(df.schema)
-    shown += failure(load(spark, case.name, options | {"nonsense": "x"}))
-    shown += failure(load(spark, case.name, options, "valeu binary"))
+    shown += failure(load(spark, mq.name, options | {"nonsense": "x"}))
+    shown += failure(load(spark, mq.name, options, "valeu binary"))
     assert secret not in shown
 
 
@@ -266,9 +263,9 @@ print(json.dumps(found))
 
 
 def test_tasks_that_are_tried_again_repeat_nothing_and_the_event_log_has_no_secret(
-    every: MakeFeeds, tmp_path: Path
+    every_feed: MakeFeeds, tmp_path: Path
 ) -> None:
-    feeds = every(2)
+    feeds = every_feed(2)
     secret = "do-not-log-me-anywhere"
     for _, topic in feeds:
         topic.publish(numbers(500))
@@ -276,10 +273,7 @@ def test_tasks_that_are_tried_again_repeat_nothing_and_the_event_log_has_no_secr
         RETRY_SCRIPT,
         tmp_path,
         json.dumps(
-            [
-                (case.name, topic.options | {case.secret: secret, case.batch_rows: "50"}, case.columns)
-                for case, topic in feeds
-            ]
+            [(mq.name, topic.options | {mq.secret: secret, BATCH_ROWS: "50"}, mq.columns) for mq, topic in feeds]
         ),
         str(tmp_path),
     )
@@ -291,8 +285,8 @@ def test_tasks_that_are_tried_again_repeat_nothing_and_the_event_log_has_no_secr
     assert text.replace(" ", "").count('"Failed":true') >= len(feeds)
     assert secret not in text
     assert secret not in result.output
-    for case, topic in feeds:
-        wait_until(lambda t=topic: t.readers() == 0, f"{case.name}: no reader is left, the failed task's neither")
+    for mq, topic in feeds:
+        wait_until(lambda t=topic: t.readers() == 0, f"{mq.name}: no reader is left, the failed task's neither")
 
 
 CONNECT_SCRIPT = """
@@ -319,9 +313,9 @@ print(json.dumps(found))
 
 @pytest.mark.spark
 def test_spark_connect_reads_with_and_without_registration(
-    spark_connect: Callable[..., ScriptResult], every: MakeFeeds
+    spark_connect: Callable[..., ScriptResult], every_feed: MakeFeeds
 ) -> None:
-    feeds = every(2)
+    feeds = every_feed(2)
     for _, topic in feeds:
         topic.publish(numbers(50))
     result = spark_connect(CONNECT_SCRIPT, as_json(feeds))
@@ -358,8 +352,8 @@ spark.stop()
 """
 
 
-def test_standalone_cluster_reads_four_partitions(spark_cluster: SparkCluster, every: MakeFeeds) -> None:
-    feeds = every(4)
+def test_standalone_cluster_reads_four_partitions(spark_cluster: SparkCluster, every_feed: MakeFeeds) -> None:
+    feeds = every_feed(4)
     for _, topic in feeds:
         topic.publish(numbers(400))
     result = spark_cluster.run(CLUSTER_SCRIPT, as_json(feeds))
@@ -372,6 +366,6 @@ def test_standalone_cluster_reads_four_partitions(spark_cluster: SparkCluster, e
         assert one["executors"] >= 1
 
 
-def as_json(feeds: Sequence[tuple[FormatCase, Feed]]) -> str:
+def as_json(feeds: Sequence[tuple[Format, Feed]]) -> str:
     """What reads each of them, for a script: its format, options and columns."""
-    return json.dumps([(case.name, dict(topic.options), case.columns) for case, topic in feeds])
+    return json.dumps([(mq.name, dict(topic.options), mq.columns) for mq, topic in feeds])

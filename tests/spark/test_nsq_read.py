@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.spark.formats import failure, load
+from tests.spark.frames import failure, load
 from tests.spark.streams import QUERY_TIMEOUT_S, ROOT, Sink, run_driver, spark_environment
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -63,26 +62,6 @@ def test_deferred_rows_wait(spark: SparkSession, nsq: NsqUnderTest) -> None:
     assert waiting(nsq, topic) == 1
 
 
-def test_a_streaming_query_writes(spark: SparkSession, nsq: NsqUnderTest, tmp_path: Path) -> None:
-    topic = nsq.topic("c")
-    rows, checkpoint = str(tmp_path / "rows"), str(tmp_path / "checkpoint")
-    spark.range(1000).selectExpr("cast(id as string) as value").write.text(rows)
-    query = (
-        spark.readStream.text(rows)
-        .writeStream.format("nsq")
-        .option("nsqdTcpAddresses", nsq.tcp_address)
-        .option("topic", topic)
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
-    try:
-        assert query.awaitTermination(120)
-    finally:
-        query.stop()
-    assert sorted(map(int, read_all(nsq, topic, 1000))) == list(range(1000))
-
-
 def test_what_cannot_be_written_is_said_before_anything_is(spark: SparkSession, nsq: NsqUnderTest) -> None:
     topic = nsq.topic("c")
     df = spark.range(1).selectExpr("cast(id as string) as value", "id as valeu", "cast(id as string) as defer")
@@ -90,7 +69,6 @@ def test_what_cannot_be_written_is_said_before_anything_is(spark: SparkSession, 
     assert "column valeu is unknown (known: value, topic, defer)" in sentence
     assert "column defer is string, expected bigint or int" in sentence
     assert "set the option topic, or write a column topic" in refusal(df.select("value"), nsq)
-    assert "cannot be overwritten" in refusal(df.select("value"), nsq, mode="overwrite", topic=topic)
     sentence = refusal(spark.sql("select 'x' as value union all select '' as value"), nsq, topic=topic)
     assert "NSQ has no empty messages" in sentence
     assert waiting(nsq, topic) <= 1

@@ -13,10 +13,10 @@ import pytest
 import spark_mq_source
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
 from spark_mq_source.spark.progress import ProgressListener, observe_delay, triggers_of
-from tests.behaviours.formats import wait_until_flushed
 from tests.fix_brokers import NsqUnderTest, PulsarUnderTest, start_nsq, wait_until
 from tests.fix_tubemq import TubeUnderTest
-from tests.spark.formats import PulsarFeed, TubeMQFeed
+from tests.formats.pulsar import PulsarFeed
+from tests.formats.tubemq import TubeMQFeed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ def tubemq_route(tube: TubeUnderTest) -> Route:
     return Route(
         "tubemq", feed.topic, dict(feed.options), dict(feed.options),
         given, "messages", "message_time",
-        lambda: wait_until_flushed(feed._read, ROWS),
+        lambda: feed.wait_until_flushed(ROWS),
     )  # fmt: skip
 
 

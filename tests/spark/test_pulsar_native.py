@@ -15,7 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from spark_mq_source.spark._compat import FILTER_OPERATORS
 from tests.fix_brokers import PulsarUnderTest
-from tests.spark.formats import MESSAGE_ID, PulsarFeed, failure, load, numbers
+from tests.formats import numbers
+from tests.formats.pulsar import MESSAGE_ID_TYPE, PulsarFeed
+from tests.spark.frames import failure, load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +67,7 @@ def test_rare_columns_have_their_types_and_values(spark: SparkSession, pulsar_fe
         "sequence_id": "bigint",
         "producer_name": "string",
         "key": "string",
-        "message_id": MESSAGE_ID,
+        "message_id": MESSAGE_ID_TYPE,
         "properties": "map<string,string>",
         "publish_time": "timestamp",
     }
@@ -159,8 +161,8 @@ def test_several_topics_and_a_pattern(spark: SparkSession, pulsar: PulsarUnderTe
 def test_min_partitions_gives_more_tasks_and_the_same_rows(spark: SparkSession, pulsar: PulsarUnderTest) -> None:
     feed = PulsarFeed(pulsar, 4)
     feed.publish(numbers(400), batching_enabled=False)
-    plain = load(spark, NAME, feed.options, f"value string, message_id {MESSAGE_ID}")
-    more = load(spark, NAME, feed.options | {"minPartitions": "10"}, f"value string, message_id {MESSAGE_ID}")
+    plain = load(spark, NAME, feed.options, f"value string, message_id {MESSAGE_ID_TYPE}")
+    more = load(spark, NAME, feed.options | {"minPartitions": "10"}, f"value string, message_id {MESSAGE_ID_TYPE}")
     assert plain.rdd.getNumPartitions() == 4
     assert more.rdd.getNumPartitions() >= 10
     assert sorted(more.collect()) == sorted(plain.collect())
@@ -280,7 +282,7 @@ OPERATORS: list[tuple[str, Callable[[Any, Any], bool]]] = [
 
 def check_publish_times(session: SparkSession, options: dict[str, str]) -> None:
     """Conditions on publish_time, to the microsecond around each kind of message, find what Spark alone finds."""
-    schema = f"partition int, message_id {MESSAGE_ID}, publish_time timestamp"
+    schema = f"partition int, message_id {MESSAGE_ID_TYPE}, publish_time timestamp"
     rows = load(session, NAME, options, schema).select("message_id", F.unix_micros("publish_time")).collect()
     times = sorted(at for _, at in rows)
     assert len(times) == 6

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from tests.fix_brokers import PulsarUnderTest
-from tests.spark.formats import load
+from tests.spark.frames import load
 from tests.spark.test_pulsar_write import NAME, refusal, save
 
 if TYPE_CHECKING:

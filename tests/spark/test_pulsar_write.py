@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from tests.fix_brokers import PulsarUnderTest
-from tests.spark.formats import PulsarFeed, load, wait_until
+from tests.fix_brokers import PulsarUnderTest, wait_until
+from tests.formats.pulsar import PulsarFeed
+from tests.spark.frames import load
 from tests.spark.streams import stored
 
 if TYPE_CHECKING:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
-from tests.spark.formats import Feed, FormatCase, numbers
+from tests.formats import Format, numbers
 from tests.spark.streams import Sink
 
 if TYPE_CHECKING:
@@ -15,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def test_the_sink_has_each_message_once_through_restarts_within_the_limit(
-    spark: SparkSession, case: FormatCase, feed: Callable[[int], Feed], tmp_path: Path
+    spark: SparkSession, mq: Format, tmp_path: Path
 ) -> None:
-    topic = feed(2)
-    sink = Sink(tmp_path, case.name, case.columns)
+    topic = mq.feed(2)
+    sink = Sink(tmp_path, mq.name, mq.columns)
     # Before 4.2 AvailableNow is one batch.
     limit = {"maxRowsPerTrigger": "40"} if HAS_ADMISSION_CONTROL else {}
     end = 0
     for count in (90, 6, 0):
         start, end = end, end + count
         if count:
-            topic.publish(numbers(end)[start:], **case.apart)
+            topic.publish(numbers(end)[start:], **mq.apart)
         progress = sink.run(spark, topic.stream | limit)
         assert sum(batch["numInputRows"] for batch in progress) == count
         assert sorted(sink.values) == sorted(value.decode() for value in numbers(end))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
-from tests.fix_brokers import PulsarUnderTest
-from tests.spark.formats import PulsarFeed, numbers, wait_until
+from tests.fix_brokers import PulsarUnderTest, wait_until
+from tests.formats import numbers
+from tests.formats.pulsar import PulsarFeed
 from tests.spark.streams import Sink, stream
 
 if TYPE_CHECKING:

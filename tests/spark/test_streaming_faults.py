@@ -21,10 +21,11 @@ import pytest
 from brokers.pulsar import PulsarStandalone
 from spark_mq_source.pulsar.offsets import EARLIEST
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
-from tests.fix_brokers import PulsarUnderTest, _start, _under_test
+from tests.fix_brokers import PulsarUnderTest, _start, _under_test, wait_until
 from tests.fix_net import Fault, FaultProxy
 from tests.fix_spark import SparkCluster
-from tests.spark.formats import PulsarFeed, numbers, wait_until
+from tests.formats import numbers
+from tests.formats.pulsar import PulsarFeed
 from tests.spark.streams import QUERY_TIMEOUT_S, Sink, pausing, run_driver, stored
 
 if TYPE_CHECKING:

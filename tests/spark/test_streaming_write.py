@@ -13,7 +13,8 @@ import pytest
 
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
 from tests.fix_brokers import PulsarUnderTest
-from tests.spark.formats import PulsarFeed, numbers
+from tests.formats import numbers
+from tests.formats.pulsar import PulsarFeed
 from tests.spark.streams import NAME, QUERY_TIMEOUT_S, stored
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ from brokers.processes import ManagedProcess, log_tail
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.write.transactions import Transaction, abort_transactions
-from tests.fix_brokers import PulsarUnderTest
+from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.fix_spark import SparkCluster, spark_environment
-from tests.spark.formats import PulsarFeed, numbers, wait_until
+from tests.formats import numbers
+from tests.formats.pulsar import PulsarFeed
 from tests.spark.streams import NAME, QUERY_TIMEOUT_S, ROOT, stored
 
 if TYPE_CHECKING:

@@ -11,9 +11,11 @@ import pytest
 
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
-from tests.behaviours.formats import wait_until_flushed
+from tests.fix_brokers import wait_until
 from tests.fix_tubemq import TubeUnderTest
-from tests.spark.formats import TubeMQFeed, load, numbers, wait_until
+from tests.formats import numbers
+from tests.formats.tubemq import TubeMQFeed
+from tests.spark.frames import load
 from tests.spark.streams import Sink
 
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ def test_what_spark_writes_it_reads_back(spark: SparkSession, tubemq: TubeUnderT
         "map('third', cast(id % 3 as string)) as attributes",
     )
     rows.write.format("tubemq").options(**feed.options).mode("append").save()
-    wait_until_flushed(feed._read, 300)
+    feed.wait_until_flushed(300)
     columns = "value string, message_type string, message_time timestamp, attributes map<string,string>"
     found = load(spark, "tubemq", feed.options, columns)
     assert sorted(map(repr, found.collect())) == sorted(map(repr, rows.collect()))

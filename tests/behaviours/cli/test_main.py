@@ -19,9 +19,10 @@ from spark_mq_source.core.options import READ
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.read.stream import offsets_to_json
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
-from tests.behaviours.formats import PulsarFormat, send_to_partition, tubemq_options, wait_until_flushed
 from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
 from tests.fix_tubemq import TubeUnderTest
+from tests.formats.pulsar import PulsarFormat
+from tests.formats.tubemq import send_to_partition, tubemq_options, wait_until_flushed
 
 if TYPE_CHECKING:
     from click.testing import Result

@@ -13,8 +13,8 @@ from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.read.planner import plan_batch
 from spark_mq_source.nsq.read.reader import NsqRange, read_range
 from spark_mq_source.nsq.read.stream import NsqStream
-from tests.behaviours.formats import schema_of
 from tests.fix_brokers import NsqUnderTest, wait_until
+from tests.formats import schema_of
 
 ROW = "value binary, message_id string, attempts int"
 

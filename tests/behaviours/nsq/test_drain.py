@@ -22,11 +22,11 @@ from spark_mq_source.nsq.protocol.commands import Touch, encode
 from spark_mq_source.nsq.read.planner import plan_batch
 from spark_mq_source.nsq.read.reader import read_range
 from spark_mq_source.nsq.read.wal import TaskLog, open_folder
-from tests.behaviours.formats import schema_of
 from tests.behaviours.nsq.clients import put_back
 from tests.behaviours.nsq.reads import numbered, read, read_options, read_tasks, values
 from tests.fix_brokers import NsqUnderTest, wait_until
 from tests.fix_net import Fault, FaultProxy, TlsMaterial, free_port
+from tests.formats import schema_of
 
 Start = Callable[..., NsqUnderTest]
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.behaviours.formats import PulsarFormat
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.streams import Query, started
 from tests.fix_brokers import PulsarUnderTest
+from tests.formats.pulsar import PulsarFormat
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ from spark_mq_source.core.options import STREAM
 from spark_mq_source.pulsar.offsets import Position
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read.stream import PulsarStream
-from tests.behaviours.formats import MESSAGE_ID, read_tasks
 from tests.fix_brokers import PulsarUnderTest
+from tests.formats.pulsar import MESSAGE_ID, read_tasks
 
 ROW = f"topic string, partition int, value string, {MESSAGE_ID}"
 PIN = "pin"

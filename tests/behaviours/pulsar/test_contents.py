@@ -9,9 +9,9 @@ import pulsar as official
 import pytest
 
 from spark_mq_source.pulsar.payload.columns import COLUMNS
-from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch, chunk, metadata
+from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 
 CODECS = ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"]
 ROW = (

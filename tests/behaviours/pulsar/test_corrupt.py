@@ -17,8 +17,8 @@ from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import read_range
-from tests.behaviours.formats import MESSAGE_ID, PulsarFormat
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch, chunk, metadata, number, text
+from tests.formats.pulsar import MESSAGE_ID, PulsarFormat
 
 LZ4, ZLIB, ZSTD, SNAPPY = 1, 2, 3, 4
 PACKED = lz4.block.compress(b"hello " * 100, store_size=False)

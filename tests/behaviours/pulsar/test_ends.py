@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.streams import Query, rolled
 from tests.fix_brokers import PulsarUnderTest
+from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 
 
 def values_of(mq: PulsarFormat, topic: str, **options) -> list[bytes | None]:

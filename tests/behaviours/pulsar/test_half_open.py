@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.behaviours.formats import PulsarFormat
 from tests.behaviours.pulsar.streams import PIN, Query, numbered, publish
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import FaultProxy
+from tests.formats.pulsar import PulsarFormat
 
 DEFAULTS = {"operationTimeout": "30s"}
 """The timeout's own default, in place of what the tests of streams take for theirs."""

@@ -14,10 +14,11 @@ import pytest
 from spark_mq_source.core.errors import CorruptMessageError, MQSourceError
 from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import read_range
-from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once, schema_of
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch, metadata
 from tests.fix_net import Direction, Fault, FaultProxy, _Link, free_port
+from tests.formats import schema_of
+from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 
 ROW = f"value binary, {MESSAGE_ID}"
 SMALL = {"receiveQueueBytes": "1m", "maxBatchRows": 1, "receiverQueueSize": 200}

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from tests.behaviours.formats import PulsarFormat
 from tests.behaviours.pulsar.raw_producer import RawProducer, metadata, number
+from tests.formats.pulsar import PulsarFormat
 
 MEBIBYTE = 1 << 20
 MESSAGES = 16
@@ -19,7 +19,8 @@ READER = """
 import hashlib, sys
 from pathlib import Path
 sys.path.insert(0, ".")
-from tests.behaviours.formats import pulsar_options, schema_of
+from tests.formats import schema_of
+from tests.formats.pulsar import pulsar_options
 from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import read_range
 

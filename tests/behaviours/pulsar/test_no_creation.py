@@ -18,9 +18,9 @@ from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.write.writer import PulsarWriter
-from tests.behaviours.formats import PulsarFormat
 from tests.behaviours.pulsar.streams import started
 from tests.fix_brokers import PulsarUnderTest
+from tests.formats.pulsar import PulsarFormat
 
 PARTITIONS = 3
 SECONDS = 20.0

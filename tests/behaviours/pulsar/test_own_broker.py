@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from brokers.pulsar import PulsarStandalone
-from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch
 from tests.fix_brokers import _start, _under_test
+from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 
 ROW = f"value binary, {MESSAGE_ID}"
 SMALL = {"receiveQueueBytes": "1m", "maxBatchRows": 1, "receiverQueueSize": 200}

@@ -14,9 +14,9 @@ import pytest
 from spark_mq_source.core.errors import DataLossError, OptionError
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.read.reader import PulsarRange
-from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once, read_tasks
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.raw_producer import RawProducer, chunk, metadata
+from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once, read_tasks
 
 ROW = f"value binary, {MESSAGE_ID}"
 

@@ -20,8 +20,9 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import read_range
-from tests.behaviours.formats import PulsarFormat, pulsar_options, schema_of
 from tests.fix_net import free_port
+from tests.formats import schema_of
+from tests.formats.pulsar import PulsarFormat, pulsar_options
 
 TIMEOUT_SECONDS = 5.0
 

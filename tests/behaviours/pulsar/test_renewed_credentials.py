@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from spark_mq_source.core.errors import AuthenticationError
-from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.behaviours.pulsar.test_stream import wait_until
 from tests.fix_net import RecordingProxy
+from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 
 MESSAGES = 2_000
 SMALL = {"maxBatchRows": 1, "receiverQueueSize": 20, "operationTimeout": "5s"}

@@ -14,9 +14,9 @@ import pytest
 from pulsar import schema as official_schema
 
 from spark_mq_source.core.errors import BrokerError, OptionError, UnwritableRowError
-from tests.behaviours.formats import PulsarFormat
 from tests.behaviours.pulsar.test_writer import write
 from tests.fix_brokers import PulsarUnderTest
+from tests.formats.pulsar import PulsarFormat
 
 
 class Place(official_schema.Record):

@@ -19,11 +19,11 @@ from spark_mq_source.core.errors import AuthenticationError, AuthorizationError,
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.client import oauth2
 from spark_mq_source.pulsar.write.writer import PulsarWriter
-from tests.behaviours.formats import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.behaviours.pulsar.test_renewed_credentials import MESSAGES, SMALL, Frames, proxied
 from tests.behaviours.pulsar.test_stream import wait_until
 from tests.behaviours.pulsar.test_writer import options, write
 from tests.fix_brokers import PulsarUnderTest
+from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
 from tests.issuer import CLIENT_ID, CLIENT_SECRET, Issuer
 
 ROLE = "flights"

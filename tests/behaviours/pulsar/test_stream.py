@@ -15,7 +15,6 @@ import pytest
 
 from spark_mq_source.core.errors import DataLossError, OptionError, ResourceBusyError, TopicNotFoundError
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
-from tests.behaviours.formats import PulsarFormat, read_tasks
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.streams import (
     PIN,
@@ -34,6 +33,7 @@ from tests.behaviours.pulsar.streams import (
     wait_until,
 )
 from tests.fix_brokers import PulsarUnderTest
+from tests.formats.pulsar import PulsarFormat, read_tasks
 
 # -- where a query starts
 

@@ -12,10 +12,10 @@ from spark_mq_source.core.options import STREAM
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from tests.behaviours.formats import PulsarFormat
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.streams import PIN, Query, numbered, publish, started
 from tests.fix_brokers import PulsarUnderTest
+from tests.formats.pulsar import PulsarFormat
 
 
 @pytest.fixture

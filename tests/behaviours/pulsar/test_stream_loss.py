@@ -18,7 +18,6 @@ import pytest
 from brokers.pulsar import PulsarStandalone
 from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.pulsar.offsets import Position
-from tests.behaviours.formats import PulsarFormat, read_tasks
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.streams import (
     PIN,
@@ -38,6 +37,7 @@ from tests.behaviours.pulsar.streams import (
 )
 from tests.fix_brokers import PulsarUnderTest, _start, _under_test
 from tests.fix_net import FaultProxy
+from tests.formats.pulsar import PulsarFormat, read_tasks
 
 KEEP_ALIVE_SECONDS = 1
 

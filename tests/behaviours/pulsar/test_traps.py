@@ -12,7 +12,7 @@ from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.session import Consumer
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.protocol import commands
-from tests.behaviours.formats import PulsarFormat
+from tests.formats.pulsar import PulsarFormat
 
 VALUES = [str(n).encode() for n in range(20)]
 

@@ -20,9 +20,10 @@ from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
-from tests.behaviours.formats import PulsarFormat, read_tasks, schema_of
 from tests.behaviours.pulsar.streams import wait_until
 from tests.fix_net import FaultProxy
+from tests.formats import schema_of
+from tests.formats.pulsar import PulsarFormat, read_tasks
 
 VALUES = [b"%d" % n for n in range(50)]
 

@@ -17,10 +17,10 @@ from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.write.writer import PulsarWriter
-from tests.behaviours.formats import MESSAGE_ID, PulsarFormat
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import Fault, FaultProxy
+from tests.formats.pulsar import MESSAGE_ID, PulsarFormat
 
 ATTEMPT = TaskAttempt("job")
 

@@ -13,7 +13,8 @@ from spark_mq_source.core.options import STREAM
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
 from spark_mq_source.tubemq.read.stream import TubeMQStream
-from tests.behaviours.formats import schema_of, tubemq_options
+from tests.formats import schema_of
+from tests.formats.tubemq import tubemq_options
 
 ROW = "topic string, broker_id int, partition int, message_id bigint, value string"
 PATIENCE_S = 60.0

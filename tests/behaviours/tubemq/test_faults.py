@@ -34,10 +34,11 @@ from spark_mq_source.tubemq.protocol.error_codes import SERVER_RECEIVE_OVERFLOW
 from spark_mq_source.tubemq.read.planner import plan_batch
 from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
 from spark_mq_source.tubemq.write.writer import TubeMQWriter
-from tests.behaviours.formats import schema_of, tubemq_options, wait_until_flushed
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.behaviours.tubemq.streams import Offset, Query, encoded, numbered
 from tests.fix_tubemq import Shape, TubeUnderTest, memory_folder, start_or_skip, tube_topics
+from tests.formats import schema_of
+from tests.formats.tubemq import tubemq_options, wait_until_flushed
 
 ROOT = Path(__file__).resolve().parents[3]
 ROW = "partition int, message_id bigint, value binary"

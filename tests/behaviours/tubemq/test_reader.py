@@ -19,9 +19,10 @@ from spark_mq_source.tubemq.client.reading_groups import reading_group
 from spark_mq_source.tubemq.protocol.commands import BrokerPartition, SendMessage
 from spark_mq_source.tubemq.read.planner import plan_batch
 from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
-from tests.behaviours.formats import TubeMQFormat, schema_of, tubemq_options, wait_until_flushed
 from tests.behaviours.tubemq.java_client import Place, TubeJavaClient
 from tests.fix_tubemq import TubeUnderTest
+from tests.formats import schema_of
+from tests.formats.tubemq import TubeMQFormat, tubemq_options, wait_until_flushed
 
 ROW = "partition int, message_id bigint, value binary, message_type string"
 

@@ -1,0 +1,105 @@
+"""What every format's streaming query must do: each message once, and the same again when it is asked again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+
+from tests.formats import Feed, Format, Query, numbers
+
+MakeQuery = Callable[..., Query]
+
+
+@pytest.fixture
+def query(mq: Format) -> Iterator[MakeQuery]:
+    """Starts a query on a topic: `query(feed, option="value")`."""
+    with contextlib.ExitStack() as stack:
+
+        def start(feed: Feed, **options: str) -> Query:
+            made = Query(mq, feed.stream | options)
+            stack.callback(made.close)
+            return made
+
+        yield start
+
+
+def test_triggers_read_each_message_once(mq: Format, query: MakeQuery):
+    topic = mq.feed(3)
+    asked = query(topic)
+    for end in (90, 96, 186):
+        topic.publish(numbers(end)[len(asked.rows) :])
+        asked.until(end)
+    assert sorted(asked.values) == sorted(numbers(186))
+    mq.assert_each_once(asked.rows)
+
+
+def test_nothing_new_is_the_same_offset_and_no_row(mq: Format, query: MakeQuery):
+    topic = mq.feed(2)
+    asked = query(topic)
+    assert asked.plan() == asked.at
+    topic.publish(numbers(10))
+    asked.until(10)
+    assert (asked.plan(), asked.trigger()) == (asked.at, 0)
+
+
+def test_a_restart_goes_on_from_the_checkpoint(mq: Format, query: MakeQuery):
+    topic = mq.feed(2)
+    asked = query(topic)
+    topic.publish(numbers(50))
+    asked.until(50)
+    asked.restart()
+    topic.publish(numbers(80)[50:])
+    asked.until(80)
+    assert sorted(asked.values) == sorted(numbers(80))
+
+
+def test_a_trigger_that_is_done_over_has_the_same_rows_whatever_came_since(mq: Format, query: MakeQuery):
+    topic = mq.feed(2)
+    asked = query(topic)
+    topic.publish(numbers(60))
+    end = asked.plan()
+    first = asked.read_to(end)
+    assert first
+    topic.publish(numbers(90)[60:])
+    asked.restart()
+    key = repr
+    assert sorted(asked.read_to(end), key=key) == sorted(first, key=key)
+    asked.until(90)
+    assert sorted(asked.values) == sorted(numbers(90))
+
+
+def test_a_limit_of_rows_holds_in_every_trigger(mq: Format, query: MakeQuery):
+    topic = mq.feed(2)
+    topic.publish(numbers(90), **mq.apart)
+    asked = query(topic, maxRowsPerTrigger="40")
+    sizes = asked.until(90)
+    assert max(sizes) <= 40
+    assert sorted(asked.values) == sorted(numbers(90))
+
+
+def test_a_query_aimed_at_now_leaves_what_comes_later(mq: Format, query: MakeQuery):
+    topic = mq.feed(2)
+    topic.publish(numbers(30), **mq.apart)
+    asked = query(topic, maxRowsPerTrigger="20")
+    asked.stream.aim_at_now()
+    topic.publish([b"later"] * 10)
+    asked.until(30)
+    assert asked.trigger() == 0
+    if mq.ordered:
+        assert sorted(asked.values) == sorted(numbers(30))
+    else:
+        assert len(asked.rows) == 30
+
+
+def test_offsets_differ_from_trigger_to_trigger(mq: Format, query: MakeQuery):
+    topic = mq.feed(1)
+    asked = query(topic)
+    reached = [asked.at]
+    for end in (5, 10, 15):
+        topic.publish(numbers(end)[end - 5 :])
+        asked.until(end)
+        reached.append(asked.at)
+    assert all(before != after for before, after in pairwise(reached))

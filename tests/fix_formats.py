@@ -1,0 +1,56 @@
+"""The formats that the common suites run with, see `tests.formats`: one fixture each and one name in `FORMATS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from brokers.nsq import nsqd_on_path
+from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
+from tests.fix_tubemq import TubeUnderTest
+from tests.formats import Feed, Format
+from tests.formats.nsq import NsqFormat
+from tests.formats.pulsar import PulsarFormat
+from tests.formats.tubemq import TubeMQFormat
+
+FORMATS = ["pulsar", "tubemq", "nsq_embedded", "nsq_nsqd"]
+
+
+@pytest.fixture
+def pulsar_format(pulsar: PulsarUnderTest) -> PulsarFormat:
+    """`pulsar-native` on the shared stock broker."""
+    return PulsarFormat(pulsar)
+
+
+@pytest.fixture
+def tubemq_format(tubemq: TubeUnderTest, request: pytest.FixtureRequest) -> TubeMQFormat:
+    """`tubemq` on the shared cluster."""
+    return TubeMQFormat(tubemq, lambda: request.getfixturevalue("tube_java"))
+
+
+@pytest.fixture
+def nsq_embedded_format(nsq_embedded_cluster: Sequence[NsqUnderTest], tmp_path: Path) -> NsqFormat:
+    """`nsq` on embedded brokers."""
+    return NsqFormat(nsq_embedded_cluster, tmp_path)
+
+
+@pytest.fixture
+def nsq_nsqd_format(nsq_nsqd_cluster: Sequence[NsqUnderTest], tmp_path: Path) -> NsqFormat:
+    """`nsq` on nsqd."""
+    return NsqFormat(nsq_nsqd_cluster, tmp_path)
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.broker) for name in FORMATS])
+def mq(request: pytest.FixtureRequest) -> Format:
+    """The format under test."""
+    return request.getfixturevalue(f"{request.param}_format")
+
+
+@pytest.fixture
+def every_feed(request: pytest.FixtureRequest) -> Callable[[int], Sequence[tuple[Format, Feed]]]:
+    """Makes a topic of each format, for what is started once for all of them: `every_feed(partitions)`."""
+    here = [name for name in FORMATS if name != "nsq_nsqd" or nsqd_on_path()]
+    formats: list[Format] = [request.getfixturevalue(f"{name}_format") for name in here]
+    return lambda partitions: [(mq, mq.feed(partitions)) for mq in formats]

@@ -1,0 +1,311 @@
+"""The adapters of the formats: what the common suites, with Spark and without, need to know of each.
+
+An adapter is a format on its broker: how to make a topic, publish to it with the official client, and read it, by the
+door that Spark's side comes in by. Its facts are what formats differ in. One file a format; `mq` in `fix_formats.py`
+runs a test with each of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_mq_source.core import ports
+from spark_mq_source.spark._compat import arrow_schema
+from tests.fix_brokers import wait_until
+from tests.fix_net import FaultProxy
+
+BATCH_ROWS = "maxBatchRows"
+"""The option for the most rows of one Arrow batch, in all formats."""
+
+TYPES: Mapping[str, Callable[[], DataType]] = {
+    "binary": BinaryType,
+    "string": StringType,
+    "int": IntegerType,
+    "bigint": LongType,
+    "timestamp": TimestampType,
+    "map<string,string>": lambda: MapType(StringType(), StringType()),
+}
+
+
+def schema_of(ddl: str) -> pa.Schema:
+    """The Arrow schema that Spark asks a reader for where the user wrote `.schema(ddl)`.
+
+    Spark's own parser needs a JVM; this one knows just what columns are made of.
+    """
+    return arrow_schema(_struct(ddl, separator=" "))
+
+
+def _struct(text: str, separator: str) -> StructType:
+    parts = (part.strip().split(separator, 1) for part in re.split(r",(?![^<]*>)", text))
+    return StructType([StructField(name, _type(kind)) for name, kind in parts])
+
+
+def _type(text: str) -> DataType:
+    if text.startswith("struct<"):
+        return _struct(text[len("struct<") : -1], separator=":")
+    return TYPES[text]()
+
+
+class Feed(Protocol):
+    """One topic (or what a format calls it) that nobody else uses, as Spark reads it.
+
+    Attributes:
+        topic: its name.
+        partitions: what the column `Format.partition` says of each partition, in order.
+    """
+
+    topic: str
+    partitions: Sequence[object]
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """What reads it, as often as one likes: the format's options with their values.
+
+        Those of NSQ name a run, which is written down, and after each `publish` another one.
+        """
+
+    @property
+    def straight(self) -> Mapping[str, str]:
+        """What reads it with every row passing straight from the broker to Spark."""
+
+    @property
+    def stream(self) -> Mapping[str, str]:
+        """What a query reads it with, from the first message on."""
+
+    @property
+    def target(self) -> Mapping[str, str]:
+        """What writes to it."""
+
+    def publish(self, values: Sequence[bytes], **producing: Any) -> None:
+        """Publishes values with the broker's official client, value i to partition i modulo their number."""
+
+    def readers(self) -> int:
+        """How many readers the broker knows of at this moment."""
+
+    def sent(self) -> int:
+        """How many messages the broker has sent to readers since the topic exists."""
+
+
+class Format:
+    """One data source and its broker, as the common suites see them.
+
+    Attributes:
+        door: what Spark's side and the command line come in by.
+        name: in `spark.read.format(name)`.
+        schema: the columns read by default with their types, as Spark shows them.
+        position_columns: those that tell where a message is, and apart from all others.
+        partition: the column that tells partitions apart: in NSQ a partition is an nsqd.
+        secret: an option whose value must never be shown.
+        misspelt: an option that does not exist, and what the error is to suggest.
+        flag: an option that is true or false.
+        takes_empty: whether a message may hold nothing.
+        plenty: more messages of 100 bytes than a broker sends ahead to somebody who takes none.
+        apart: how a feed publishes messages that a limit can come between.
+        ordered: whether a partition's messages come as they were published. NSQ promises no order.
+        rows_stay: whether what was read can be read by others. What NSQ has delivered is gone.
+        reconnects: whether one read goes on over a new connection. NSQ's does not: what a broken connection held is
+            delivered again only after its timeout, to whoever reads then.
+        partitions_have_ends: whether a plan sees that a partition has no message.
+        more_tasks: options for at least seven tasks where a topic has two partitions.
+        impatient: options for tests of links that fail without a word.
+        open_end: options of a read that goes on while messages come; empty where a plan has an end, which those do not
+            have that keep no positions.
+        repeatable: options with which a read can be done again; empty where any can. What NSQ has delivered is gone
+            unless it was written down.
+        aside: options of a read that takes nothing from those without them; empty where no read takes anything. In NSQ
+            it is another channel's.
+    """
+
+    door: ClassVar[ports.Format[Any, Any, Any]]
+    name: ClassVar[str]
+    schema: ClassVar[Mapping[str, str]]
+    position_columns: ClassVar[str]
+    partition: ClassVar[str] = "partition"
+    secret: ClassVar[str]
+    misspelt: ClassVar[tuple[str, str]] = ("startingOffset", "startingOffsets")
+    flag: ClassVar[str] = "failOnDataLoss"
+    takes_empty: ClassVar[bool] = True
+    plenty: ClassVar[int] = 60_000
+    apart: ClassVar[Mapping[str, Any]] = {}
+    ordered: ClassVar[bool] = True
+    rows_stay: ClassVar[bool] = True
+    reconnects: ClassVar[bool] = True
+    partitions_have_ends: ClassVar[bool] = True
+    more_tasks: ClassVar[Mapping[str, str]] = {"minPartitions": "7"}
+    impatient: ClassVar[Mapping[str, str]]
+    open_end: ClassVar[Mapping[str, str]] = {}
+    aside: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def repeatable(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def columns(self) -> str:
+        """A value and its partition, as `.schema()` takes them."""
+        return f"value string, {self.partition} {self.schema[self.partition]}"
+
+    @property
+    def service(self) -> tuple[str, int]:
+        """Host and port that clients connect to first."""
+        raise NotImplementedError
+
+    def feed(self, partitions: int) -> Feed:
+        """Makes a topic that nobody else uses."""
+        raise NotImplementedError
+
+    def new_topic(self, partitions: int = 1) -> str:
+        """Creates a topic."""
+        raise NotImplementedError
+
+    def unused_topic(self) -> str:
+        """The name of a topic that does not exist."""
+        raise NotImplementedError
+
+    def topics(self) -> list[str]:
+        """All topics there are."""
+        raise NotImplementedError
+
+    def publish(self, topic: str, values: Sequence[bytes], *, partition: int | None = None) -> None:
+        """Publishes values with the broker's official client, in order, to one partition or to all in turn."""
+        raise NotImplementedError
+
+    def consume(self, topic: str, count: int) -> list[bytes]:
+        """The values of the `count` messages of a topic, read by the official client where there is one here."""
+        raise NotImplementedError
+
+    def options(self, topic: str | None, **options: Any) -> Any:
+        """The options dataclass of a batch read.
+
+        With `service=(host, port)` another address is asked first; with `via=` a `proxy()` the rows come through that.
+        """
+        raise NotImplementedError
+
+    def plan(self, topic: str, **options: Any) -> Sequence[Any]:
+        """The tasks of a batch read."""
+        return self.door.plan(self.options(topic, **options), ())
+
+    def batches(self, topic: str | None, ddl: str = "value binary", **options: Any) -> Iterator[pa.RecordBatch]:
+        """All rows of a topic, task after task, as they come."""
+        made = self.options(topic, **options)
+        for task in self.door.plan(made, ()):
+            yield from self.door.read(made, task, schema_of(ddl))
+
+    def read(self, topic: str | None, ddl: str = "value binary", **options: Any) -> pa.Table:
+        """The same at once."""
+        return pa.Table.from_batches(self.batches(topic, ddl, **options), schema_of(ddl))
+
+    def proxy(self) -> FaultProxy:
+        """A link to the broker that all connections pass through, made to fail; the caller stops it."""
+        raise NotImplementedError
+
+    def partition_of(self, row: dict[str, Any]) -> int:
+        """The partition of a row with `position_columns`, as `publish` counts them."""
+        return int(row["partition"])
+
+    def assert_each_once(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Nothing is there twice or, as far as `position_columns` tell, out of order."""
+        raise NotImplementedError
+
+
+class Query:
+    """What Spark does with a stream of any format: a checkpoint, triggers, and a sink that takes what the ranges hold.
+
+    Attributes:
+        at: the offset that was reached, as Spark keeps it.
+        rows: what was read, trigger after trigger.
+    """
+
+    def __init__(self, mq: Format, given: Mapping[str, str]) -> None:
+        self._mq = mq
+        self._options = mq.door.parse_stream_options({name.lower(): value for name, value in given.items()})
+        self._schema = schema_of(f"value binary, {mq.position_columns}")
+        self.stream = mq.door.open_stream(self._options)
+        self.at = through_json(self.stream.initial())
+        self.rows: list[dict[str, Any]] = []
+
+    @property
+    def values(self) -> list[bytes]:
+        """The values of all rows."""
+        return [row["value"] for row in self.rows]
+
+    def plan(self) -> dict[str, object]:
+        """Where the next trigger ends; where the last one did if nothing is new."""
+        return through_json(self.stream.latest(self.at, limited=True))
+
+    def read_to(self, end: Mapping[str, object]) -> list[dict[str, Any]]:
+        """The rows between the checkpoint and this offset, as often as one likes."""
+        tasks = self.stream.ranges(self.at, end)
+        batches = [batch for task in tasks for batch in self._mq.door.read(self._options, task, self._schema)]
+        return pa.Table.from_batches(batches, self._schema).to_pylist()
+
+    def trigger(self) -> int:
+        """Plans, reads and commits; how many rows came."""
+        end = self.plan()
+        if end == self.at:
+            return 0
+        found = self.read_to(end)
+        self.stream.commit(end)
+        self.at = end
+        self.rows += found
+        return len(found)
+
+    def until(self, count: int) -> list[int]:
+        """Triggers until so many rows were read in all; how many each brought."""
+        sizes: list[int] = []
+
+        def has_come() -> bool:
+            if len(self.rows) < count:
+                sizes.append(self.trigger())
+            return len(self.rows) >= count
+
+        wait_until(has_come, f"{count} rows")
+        return sizes
+
+    def restart(self) -> None:
+        """The next run from the same checkpoint."""
+        self.close()
+        self.stream = self._mq.door.open_stream(self._options)
+
+    def close(self) -> None:
+        """Ends it."""
+        self.stream.close()
+
+
+def through_json(offset: Mapping[str, object]) -> dict[str, object]:
+    """As Spark keeps it."""
+    return json.loads(json.dumps(offset))
+
+
+def write(mq: Format, given: Mapping[str, str], tasks: Sequence[Sequence[bytes]]) -> None:
+    """Writes values as Spark does: task after task, and then the commit."""
+    options = mq.door.parse_write_options({name.lower(): value for name, value in given.items()}, ["value"])
+    schema = pa.schema({"value": pa.binary()})
+    options = mq.door.fit(options, schema)
+    reports = []
+    for number, values in enumerate(tasks):
+        rows = [pa.record_batch([pa.array(values, pa.binary())], schema=schema)] if values else []
+        attempt = ports.TaskAttempt("job", partition=number, attempt_id=number)
+        reports.append(mq.door.write(options, iter(rows), attempt))
+    mq.door.commit(options, reports)
+
+
+def numbers(count: int) -> list[bytes]:
+    """Values that tell themselves apart."""
+    return [b"%d" % number for number in range(count)]
