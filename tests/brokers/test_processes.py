@@ -50,9 +50,9 @@ def test_stop_ends_the_whole_group_even_if_it_ignores_the_request(tmp_path: Path
 
 def test_stop_after_the_end_is_harmless(tmp_path: Path) -> None:
     process = ManagedProcess(["true"], log=tmp_path / "log", folder=tmp_path)
-    process.stop()
-    process.stop()
-    process.kill()
+    for end in (process.stop, process.stop, process.kill):
+        end()
+        assert not process.alive
 
 
 def test_a_program_that_does_not_exist_is_an_error_with_its_name(tmp_path: Path) -> None:

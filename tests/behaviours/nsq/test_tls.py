@@ -217,5 +217,7 @@ def test_what_a_secret_does_not_allow_is_an_authorization_error(nsq_private: Sta
 
 def test_a_secret_is_kept_from_a_broker_that_asks_for_none(nsq: NsqUnderTest):
     # A client must not authorize where it is not asked to; nsqd would end the connection.
+    topic = nsq.topic()
     with open_session(nsq.tcp_address, authSecret=SECRET) as session:
-        session.publish(Pub(nsq.topic(), b"x")).result(PATIENCE_S)
+        session.publish(Pub(topic, b"x")).result(PATIENCE_S)
+    assert nsq.topic_stats(topic)["message_count"] == 1

@@ -32,7 +32,7 @@ from spark_mq_source.pulsar.write.transactions import (
     commit_transactions,
 )
 from spark_mq_source.pulsar.write.writer import PulsarWriter, write_rows
-from tests.fix_brokers import PulsarUnderTest
+from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.fix_net import Fault, FaultProxy
 
 TASK = TaskAttempt("query", batch_id=0)
@@ -207,7 +207,7 @@ def test_nothing_is_sent_any_more_when_the_time_is_nearly_up(broker: PulsarUnder
 def test_a_transaction_that_has_timed_out_fails_the_commit(broker: PulsarUnderTest) -> None:
     topic = broker.topic()
     late, other = write(broker, topic, 1, transactionTimeout="1s"), write(broker, topic, 2)
-    time.sleep(2)  # the fault itself
+    wait_until(lambda: len(broker.admin.open_transactions([topic])) == 1, "the coordinator has ended one of them")
     with pytest.raises(
         BrokerError,
         match=rf"1 of 2 transactions are committed.*{re.escape(str(late))} was not committed.*TransactionNotFound",

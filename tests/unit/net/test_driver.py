@@ -615,6 +615,7 @@ def test_an_exchange_ends_when_it_is_told(scripted_server):
         return heard == ["welcome"]
 
     exchange(connection, transport, until=is_welcome, deadline=Deadline.after_ms(20_000))
+    assert heard == ["welcome"]
     transport.close()
 
 
