@@ -1,4 +1,4 @@
-"""Options of a format: declared once as fields of a frozen dataclass, read strictly, documented from the same lines.
+"""Options of a format: declared once as fields of a frozen dataclass, parsed strictly, documented from the declaration.
 
 ::
 
@@ -9,11 +9,11 @@
 
     options = NsqOptions.from_spark({"maxinflight": "100"}, READ)
 
-`Options.from_spark` is the only way in: it finds every problem and raises them as one sentence, so that a user corrects
-them in one go. Spark hands keys over in lower case, so names are compared without case.
+Instances come only from `Options.from_spark`, which reports all problems in one sentence, so that a user can correct
+them at once. Spark passes keys in lower case, so names are case-insensitive.
 
-A secret's value is in no error and no `repr`. Spark hides it in plans and its UI by the option's name alone, so a
-secret must be named ...token, ...password or ...secret.
+No error or `repr` shows a secret. Spark redacts options in plans and its UI by name only, so a secret must be named
+...token, ...password or ...secret.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Scope(enum.Flag):
-    """Where an option has a meaning; `Options.from_spark` takes one, a field may have several."""
+    """The uses of an option; `Options.from_spark` takes one, a field may have several."""
 
     READ = enum.auto()  # spark.read
     STREAM = enum.auto()  # spark.readStream
@@ -46,13 +46,13 @@ STREAM: Final = Scope.STREAM
 WRITE: Final = Scope.WRITE
 
 _MOST_SHOWN: Final = 200
-# Options that Spark itself puts among a sink's (DataStreamWriter, pyspark 4.0 to 4.3): not ours, and no mistake.
+# Options that Spark itself adds to a sink's (DataStreamWriter, pyspark 4.0 to 4.3), which are ignored.
 _SPARKS_OWN: Final = {"checkpointlocation": WRITE, "queryname": WRITE}
 
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """What `option` was told, kept in the field's metadata."""
+    """The arguments of `option`, in the field's metadata."""
 
     doc: str
     default_text: str | None
@@ -67,7 +67,7 @@ class _Declared:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """One option of a class: the field and how it is read and shown."""
+    """One option of a class, with its parser."""
 
     field: dataclasses.Field[Any]
     declared: _Declared
@@ -83,7 +83,7 @@ class _Known:
         return (self.name, *self.declared.aliases)
 
     def read(self, written: str, text: str) -> Any:  # noqa: ANN401 - the type is the field's own
-        """The value, checked; ValueError with a sentence that shows the text where it may be shown."""
+        """Parses and checks a value. A ValueError shows the text unless it is secret."""
         try:
             value = self.parse(text)
             if self.declared.check is not None:
@@ -144,17 +144,17 @@ def option(
     """One option: a field of a frozen dataclass that inherits `Options`.
 
     Args:
-        doc: what it means, for README; Markdown.
-        default: the value where it is not set; without one the option is required.
-        default_text: the default as a user would write it, where that is not plain from the value (``64m``).
-        scope: where it has a meaning.
-        secret: never shown; its name must be one that Spark redacts.
-        check: raises ValueError with a reason where a value of the right type will not do.
-        aliases: further names, as other connectors spell it.
-        name: its name, where that is not the field's in camelCase.
-        parse: text to value, raising ValueError with a reason; derived from the field's type where it is bool, int,
-            str, an enum of texts, or one of these or None.
-        unit: how the field's name ends, and its own name does not.
+        doc: description for README, in Markdown.
+        default: the default value; without one the option is required.
+        default_text: the default for README, if it differs from the value (``64m``).
+        scope: the uses of the option.
+        secret: whether to hide the value; the name must be one that Spark redacts.
+        check: raises ValueError with the reason if a parsed value is invalid.
+        aliases: further names, as in other connectors.
+        name: name of the option, if it is not the field's name in camelCase.
+        parse: converts the text, raising ValueError with the reason; by default derived from the field's type (bool,
+            int, str, an enum of texts, or one of these or None).
+        unit: suffix of the field's name that the option's name lacks.
     """
     declared = _Declared(doc, default_text, scope, secret, check, aliases, name, parse, unit)
     return dataclasses.field(default=default, repr=not secret, metadata={_Declared: declared})
@@ -173,16 +173,16 @@ def duration_option(
     aliases: tuple[str, ...] = (),
     check: Callable[[Any], object] | None = None,
 ) -> Any:  # noqa: ANN401 - as `option`
-    """An option in milliseconds, of a field whose name ends in ``_ms``, which its own name does not.
+    """An option in milliseconds, for a field whose name ends in ``_ms``; the option's name lacks the suffix.
 
     Args:
         doc: see `option`.
-        default: as a user would write it: ``30s``; None where it is not set.
+        default: a duration as text, such as ``30s``, or None.
         default_text: see `option`; the default itself unless given.
         scope: see `option`.
-        least: the shortest that will do, as a user would write it; the longest is what an int32 holds.
+        least: the shortest valid duration, as text; the longest is the largest int32.
         aliases: see `option`.
-        check: in place of these two.
+        check: replaces the check of these limits.
     """
     return option(
         doc,
@@ -210,9 +210,9 @@ def size_option(
 
     Args:
         doc: see `option`.
-        default: as a user would write it: ``64m``; None where it is not set.
-        least: the smallest that will do, as a user would write it.
-        most: the largest; ``2g`` is what an int32 holds, one less.
+        default: a size as text, such as ``64m``, or None.
+        least: the smallest valid size, as text.
+        most: the largest valid size, as text; ``2g`` means the largest int32.
         default_text: see `option`; the default itself unless given.
         scope: see `option`.
         aliases: see `option`.
@@ -252,14 +252,14 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
 
     @classmethod
     def from_spark(cls, options: Mapping[str, str], scope: Scope) -> Self:
-        """The options of a data source, from the mapping Spark gives it.
+        """Parses the options that Spark passes to a data source.
 
         Args:
-            options: names without regard to case, and texts.
-            scope: READ, STREAM or WRITE: what the options are for.
+            options: texts by case-insensitive name.
+            scope: READ, STREAM or WRITE.
 
         Raises:
-            OptionError: anything missing, misspelt, malformed or contradictory, all in one sentence.
+            OptionError: missing, misspelt, malformed or contradictory options, all in one sentence.
         """
         given = {key.lower(): text for key, text in options.items() if text is not None}
         problems = list(cls.translate(given, scope))
@@ -289,10 +289,12 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
             if key in elsewhere:
                 problems.append(f"{elsewhere[key].name}: has no meaning when {_DOING[scope]}")
             elif key in ("path", "paths"):
-                problems.append(f"{key}: load() and save() take no path here; say in options what to read or write")
+                problems.append(
+                    f"{key}: load() and save() take no path here; use options to name what to read or write"
+                )
             else:
                 problems.append(f"{_without_credentials(key)}: unknown option{_suggestion(key, known)}")
-        # What could not be read stands at its default here, so that all that can be compared is compared.
+        # Invalid options get their default here, so that the others can still be compared.
         placeholders = {one.field.name: None for one in _known_options(cls) if one.required}
         candidate = cls(**{**placeholders, **values})
         problems.extend(candidate.problems(scope, frozenset(mentioned)))
@@ -302,35 +304,35 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
 
     @classmethod
     def translate(cls, given: dict[str, str], scope: Scope) -> Iterable[str]:
-        """Replaces, in place, what other connectors write in another form; returns the problems met.
+        """Translates other connectors' options in place; returns the problems found.
 
-        For what an alias cannot express, such as one option that becomes two. Keys are in lower case.
+        For translations that an alias cannot express, such as one option that becomes two. Keys are in lower case.
         """
         del given, scope
         return ()
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterable[str]:
-        """What is wrong between options, one sentence each.
+        """Contradictions between options, one sentence each.
 
-        A field that was missing or unreadable has its default here (None where it has none) and is reported already.
+        A missing or invalid field has its default here (or None) and is already reported.
 
         Args:
-            scope: what the options are for.
-            given: the fields that the user set, readable or not.
+            scope: READ, STREAM or WRITE.
+            given: the fields that the user set, valid or not.
         """
         del scope, given
         return ()
 
     @classmethod
     def names(cls, scope: Scope = READ | STREAM | WRITE) -> tuple[str, ...]:
-        """Every name accepted in any of `scope`, aliases too."""
+        """All names accepted in any of `scope`, including aliases."""
         return tuple(name for one in _known_options(cls) if one.declared.scope & scope for name in one.names)
 
     @classmethod
     def markdown_table(cls, scope: Scope = READ | STREAM | WRITE) -> str:
-        """The table for README of the options with a meaning in any of `scope`, in the order of the fields.
+        """README's table of the options in any of `scope`, in the order of the fields.
 
-        An option that has a meaning in some of `scope` only says so.
+        Options that apply only to a part of `scope` are marked.
         """
         rows = ["| option | default | meaning | also accepted as |", "|---|---|---|---|"]
         for one in _known_options(cls):
@@ -343,7 +345,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
         return "\n".join(rows) + "\n"
 
     def __repr__(self) -> str:
-        """What differs from the defaults, with secrets as ``***``."""
+        """The options that differ from their defaults, with secrets as ``***``."""
         shown = []
         for one in _known_options(type(self)):
             value = getattr(self, one.field.name)
@@ -360,7 +362,7 @@ _KNOWN: Final[dict[type[Options], tuple[_Known, ...]]] = {}
 
 
 def _known_options(cls: type[Options]) -> tuple[_Known, ...]:
-    """The options of a class: looked at once, as Spark parses them anew for every step of a query."""
+    """The options of a class, cached because Spark parses options for every step of a query."""
     if cls not in _KNOWN:
         hints = typing.get_type_hints(cls)
         known = []
@@ -386,7 +388,7 @@ def _parser_of(hint: Any, field_name: str) -> Callable[[str], Any]:  # noqa: ANN
 
 
 def _suggestion(key: str, known: list[_Known]) -> str:
-    # compared without separators: auth_token and auth.token are authToken, and short names are not all alike
+    # Compared without separators, so that auth_token and auth.token match authToken.
     names = {re.sub(r"[^a-z0-9]", "", name.lower()): one.name for one in known for name in one.names}
     close = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", key), names, n=1, cutoff=0.7)
     return f" (did you mean {names[close[0]]}?)" if close else ""
@@ -406,15 +408,15 @@ def _default_text(one: _Known) -> str:
 
 
 def _without_credentials(text: str) -> str:
-    """The text with what stands before an @ in a URL hidden: it may be a password."""
+    """Hides the part before an @ in URLs, which may be a password."""
     return re.sub(r"//.*@", "//***@", text, flags=re.DOTALL)
 
 
 def parse_bool(text: str) -> bool:
-    """True or false; Spark writes Python's True as ``true``.
+    """Parses true or false, in any case; Spark passes Python's True as ``true``.
 
     Raises:
-        ValueError: anything else, also ``1`` and ``yes``.
+        ValueError: any other text, including ``1`` and ``yes``.
 
     Example:
         >>> parse_bool("True")
@@ -426,10 +428,10 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_int(text: str) -> int:
-    """A whole number in decimal digits.
+    """Parses a whole number in decimal digits.
 
     Raises:
-        ValueError: anything else, also ``1_000`` and ``1e3``.
+        ValueError: any other text, including ``1_000`` and ``1e3``.
 
     Example:
         >>> parse_int("-12")
@@ -444,7 +446,7 @@ def parse_text(text: str) -> str:
     """The text itself.
 
     Raises:
-        ValueError: it is empty, or has spaces around it (which nobody sees in an error or a path).
+        ValueError: the text is empty, or has spaces around it (which are invisible in errors and paths).
     """
     if not text.strip():
         raise ValueError("set, but empty")
@@ -454,10 +456,10 @@ def parse_text(text: str) -> str:
 
 
 def parse_list(text: str) -> tuple[str, ...]:
-    """Texts between commas, without the spaces around them.
+    """Splits a comma-separated list and strips spaces.
 
     Raises:
-        ValueError: nothing in the list, or nothing between two commas.
+        ValueError: an empty list or item.
 
     Example:
         >>> parse_list("a, b")
@@ -465,15 +467,15 @@ def parse_list(text: str) -> tuple[str, ...]:
     """
     items = tuple(item.strip() for item in text.split(","))
     if not all(items):
-        raise ValueError("expected names with commas between them, none of them empty")
+        raise ValueError("expected a comma-separated list without empty names")
     return items
 
 
 def parse_duration_ms(text: str) -> int:
-    """A duration in milliseconds: ``500ms``, ``30s``, ``5m``, ``1h``, or a plain number of milliseconds.
+    """Parses a duration into milliseconds: ``500ms``, ``30s``, ``5m``, ``1h``, or a plain number of milliseconds.
 
     Raises:
-        ValueError: anything else.
+        ValueError: any other text.
 
     Example:
         >>> parse_duration_ms("30s"), parse_duration_ms("250")
@@ -486,10 +488,10 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_size_bytes(text: str) -> int:
-    """A size in bytes: ``64k``, ``64m``, ``1g`` (of 1024, as Spark has them, also ``64mb``), or a plain number.
+    """Parses a size into bytes: ``64k``, ``64m`` or ``64mb``, ``1g`` (powers of 1024), or a plain number.
 
     Raises:
-        ValueError: anything else.
+        ValueError: any other text.
 
     Example:
         >>> parse_size_bytes("64m"), parse_size_bytes("100")
@@ -512,7 +514,7 @@ _PARSERS: Final[dict[Any, Callable[[str], Any]]] = {bool: parse_bool, int: parse
 
 
 def at_least(least: int, text: str = "") -> Callable[[int], None]:
-    """A `check` that a number is not below `least`, shown to the user as `text`.
+    """A `check` for a minimum, shown to the user as `text`.
 
     Example:
         >>> at_least(1)(0)
@@ -529,7 +531,7 @@ def at_least(least: int, text: str = "") -> Callable[[int], None]:
 
 
 def between(least: int, most: int, text: str = "") -> Callable[[int], None]:
-    """A `check` that a number is from `least` to `most`, both allowed, shown to the user as `text`.
+    """A `check` for an inclusive range, shown to the user as `text`.
 
     Example:
         >>> between(1, 10)(11)

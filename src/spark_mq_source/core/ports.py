@@ -1,6 +1,6 @@
-"""The shapes that every format fills, so that `net` and `spark` are written once.
+"""The interfaces that every format implements, on which `net` and `spark` are built.
 
-A protocol never imports these to inherit from: they are structural, and mypy checks them where a format is handed over.
+Formats do not inherit from these protocols: they are structural, and mypy checks them at the point of use.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ReportT = TypeVar("ReportT")
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """One condition that every row of the result meets; Spark checks it again, so a format may ignore it.
+    """A condition on rows. Spark evaluates it again, so a format may ignore it.
 
     Attributes:
-        column: the column's name.
+        column: name of the column.
         operator: one of `=`, `<`, `<=`, `>`, `>=`, `in`.
-        value: what it is compared with; a tuple for `in`.
+        value: the value to compare with; a tuple for `in`.
     """
 
     column: str
@@ -38,63 +38,62 @@ class Predicate:
 
 
 class BatchFormat(Protocol[OptionsT, RangeT]):
-    """What the Spark layer asks of a format to read it as a batch.
+    """The interface of a format for batch reads.
 
-    `OptionsT` is the format's options dataclass, `RangeT` its own picklable, frozen description of one task's work.
+    `OptionsT` is the format's options dataclass, `RangeT` its picklable, frozen description of one task's work.
     """
 
     name: str
     """The format's name in `spark.read.format(name)`."""
 
     columns: ColumnTable
-    """Every column that can be read, and as what."""
+    """The readable columns and their types."""
 
     def parse_options(self, options: Mapping[str, str]) -> OptionsT:
         """The format's options dataclass. Raises OptionError with all problems at once."""
 
     def wants_pushdown(self, options: OptionsT) -> bool:
-        """Whether predicates are to be offered to `plan`: Spark refuses readers that take them, unless configured."""
+        """Whether `plan` uses predicates; Spark refuses readers that accept them unless it is configured to."""
 
     def plan(self, options: OptionsT, predicates: Sequence[Predicate]) -> Sequence[RangeT]:
-        """The work of one batch read, one range a task (driver)."""
+        """Plans a batch read: one range per task (driver)."""
 
     def read(
         self, options: OptionsT, task: RangeT, schema: pa.Schema, counters: Counters | None = None, *, tries: int = 0
     ) -> Iterator[pa.RecordBatch]:
         """The rows of one range, in order, as batches of `schema` (executor).
 
-        `counters` get what only the reader knows: all but rows and work. `tries` is how many attempts at this task
-        Spark has begun before.
+        Updates `counters`, except rows and work time. `tries` is the number of earlier attempts of this task.
         """
 
 
 class Stream(Protocol[RangeT_co]):
-    """The driver's side of one streaming query. Offsets are JSON documents of the format's own making."""
+    """The driver's side of one streaming query. Offsets are JSON documents in the format's own form."""
 
     newest: dict[str, object] | None
-    """The newest offset there was when `latest` was asked; None before."""
+    """The newest available offset at the last call of `latest`; None before."""
 
     def initial(self) -> dict[str, object]:
-        """Where a query starts that has no checkpoint."""
+        """The start of a query without a checkpoint."""
 
     def latest(self, start: Mapping[str, object] | None, *, limited: bool) -> dict[str, object]:
-        """Where the trigger ends that begins at `start` (None where Spark does not say); `start` if nothing is new."""
+        """The end of the trigger that begins at `start` (None if Spark does not pass it); `start` if nothing is new."""
 
     def aim_at_now(self) -> None:
-        """From now on `latest` never passes what there is now."""
+        """Limits `latest` to the messages available now."""
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[RangeT_co]:
-        """The work of one trigger, one range a task; the same for the same offsets."""
+        """The ranges of one trigger, one per task; the same for the same offsets."""
 
     def commit(self, end: Mapping[str, object]) -> None:
-        """Spark will never ask again for what is before `end`."""
+        """Commits `end`: Spark will not read earlier offsets again."""
 
     def close(self) -> None:
-        """The query has ended."""
+        """Closes the stream at the end of the query."""
 
 
 class StreamFormat(BatchFormat[OptionsT, RangeT], Protocol[OptionsT, RangeT]):
-    """What the Spark layer asks of a format to read it as a stream; tasks are read as those of a batch."""
+    """The interface of a format for streams; tasks are read as in a batch."""
 
     def parse_stream_options(self, options: Mapping[str, str]) -> OptionsT:
         """The format's options dataclass. Raises OptionError with all problems at once."""
@@ -105,22 +104,21 @@ class StreamFormat(BatchFormat[OptionsT, RangeT], Protocol[OptionsT, RangeT]):
 
 @dataclass(frozen=True, slots=True)
 class TaskAttempt:
-    """One attempt at one task of a write: who writes.
+    """One attempt of one write task.
 
-    Spark may make several attempts at a task, one after the other and two at once (speculation); it takes the report of
-    one of them. Whatever name an attempt gives to a broker has to be told apart from those of the others by
-    `attempt_id`, unless it is meant to be the same for all of them.
+    Spark may run several attempts of a task, sequentially or concurrently (speculation), and uses the report of one of
+    them. A name that an attempt gives to a broker must contain `attempt_id`, unless all attempts share it on purpose.
 
     Attributes:
-        job_id: what is written. In a stream the query's id, which it keeps when it is restarted from its checkpoint; of
-            a batch one that the driver made up for this one `save`.
-        batch_id: the micro-batch's number, the same when it is done over; None outside of a streaming query. A batch
-            that is written within `foreachBatch` has one too.
-        partition: the task's number, from 0, the same for all attempts.
-        attempt: how many attempts at this task Spark has begun before; begins anew where it does a stage over.
+        job_id: id of the write: for a stream the query's id, which survives restarts from its checkpoint; for a batch
+            an id generated by the driver for this `save`.
+        batch_id: number of the micro-batch, the same if it is repeated; None outside a streaming query. A batch written
+            within `foreachBatch` has one too.
+        partition: number of the task, from 0, the same for all attempts.
+        attempt: number of earlier attempts of this task; restarts at 0 if Spark repeats the stage.
         attempt_id: unique among all attempts of this Spark application.
-        in_foreach_batch: whether it is a batch within a query's `foreachBatch`: when the micro-batch is done over,
-            `job_id` is another one.
+        in_foreach_batch: whether this is a batch within a query's `foreachBatch`; a repeated micro-batch then has
+            another `job_id`.
 
     Example:
         >>> TaskAttempt("8f0e", partition=3).attempt
@@ -136,23 +134,23 @@ class TaskAttempt:
 
 
 class WriteFormat(Protocol[OptionsT, ReportT]):
-    """What the Spark layer asks of a format to write to it, in batches and streams.
+    """The interface of a format for writes, in batches and streams.
 
-    `ReportT` is what one attempt tells the driver: picklable. Where a row is there as soon as its task has succeeded
-    (at least once), it is the number of rows, and `commit` and `abort` have nothing to do.
+    `ReportT` is the picklable report of one attempt to the driver. If rows are visible as soon as their task has
+    succeeded (at least once), it is the number of rows, and `commit` and `abort` do nothing.
     """
 
     name: str
     """The format's name in `df.write.format(name)`."""
 
     columns: ColumnTable
-    """Every column that can be written, from what, and which must be there."""
+    """The writable columns, their types, and which are required."""
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> OptionsT:
         """The format's options dataclass, for rows of these columns. Raises OptionError with all problems at once."""
 
     def fit(self, options: OptionsT, schema: pa.Schema) -> OptionsT:
-        """The options for rows of these types. Raises OptionError where such rows cannot be written with them."""
+        """The options for rows of these types. Raises OptionError if such rows cannot be written with them."""
 
     def write(
         self,
@@ -163,37 +161,36 @@ class WriteFormat(Protocol[OptionsT, ReportT]):
     ) -> ReportT:
         """Writes the rows of one task, and waits until the broker has stored them (executor).
 
-        Nothing of an attempt may reach a broker after its report. `counters` get what only the writer knows: all but
-        rows and work.
+        Nothing of an attempt may reach a broker after its report. Updates `counters`, except rows and work time.
         """
 
     def commit(self, options: OptionsT, reports: Sequence[ReportT]) -> None:
-        """Every task has succeeded: here is one report of each (driver, in a process of its own)."""
+        """Commits the write: every task has succeeded, with one report each (driver, in a separate process)."""
 
     def abort(self, options: OptionsT, reports: Sequence[ReportT]) -> None:
-        """The write has failed: here are the reports of the tasks that had succeeded (driver).
+        """Aborts the write, with the reports of the tasks that had succeeded (driver).
 
-        Also called when `commit` has failed, with all of them.
+        Also called after a failed `commit`, with all reports.
         """
 
 
 class Inspector(Protocol):
-    """A look at a broker without Spark and without a trace. Rows are of plain values, and of one shape a method."""
+    """Inspects a broker without Spark and without changing it. Rows have plain values, and one shape per method."""
 
     def topics(self) -> Iterable[Mapping[str, object]]:
-        """The topics that the options name."""
+        """The topics of the options."""
 
     def partitions(self) -> Iterable[Mapping[str, object]]:
-        """Their partitions, and who serves them."""
+        """Their partitions and brokers."""
 
     def offsets(self) -> Iterable[Mapping[str, object]]:
-        """Where each partition begins and ends now."""
+        """The first and last offset of each partition."""
 
     def lag(self, checkpoint: Mapping[str, object] | None) -> Iterable[Mapping[str, object]]:
-        """How much waits for a streaming query with these offsets, or for what the options name."""
+        """The lag of a streaming query with these offsets, or of the subscription or channel in the options."""
 
     def steps(self) -> Iterable[tuple[str, Callable[[], str]]]:
-        """What has to work for a read, in order; each says what it found, or raises MQSourceError."""
+        """The checks for a read, in order; each returns its finding, or raises MQSourceError."""
 
     def close(self) -> None:
         """Closes the connections."""
@@ -201,21 +198,21 @@ class Inspector(Protocol):
 
 @runtime_checkable
 class Unsubscriber(Protocol):
-    """An inspector of a broker that keeps messages for a name until it is told to forget the name."""
+    """An inspector of a broker with durable subscriptions."""
 
     def unsubscribe(self) -> Iterable[Mapping[str, object]]:
-        """Makes the broker forget the subscription that the options name; says what it kept for it."""
+        """Deletes the subscription of the options; returns the backlog it had."""
 
 
 class Format(StreamFormat[OptionsT, RangeT], WriteFormat[OptionsT, ReportT], Protocol[OptionsT, RangeT, ReportT]):
-    """All that the Spark layer asks of a format."""
+    """The complete interface of a format for Spark."""
 
 
 class InspectFormat(BatchFormat[OptionsT, RangeT], Protocol[OptionsT, RangeT]):
-    """What the command line asks of a format."""
+    """The interface of a format for the command line."""
 
     def parse_look_options(self, options: Mapping[str, str]) -> OptionsT:
-        """Those of a batch read that takes nothing away. Raises OptionError with all problems at once."""
+        """The options of a batch read that leaves messages on the broker. Raises OptionError with all problems."""
 
     def open_inspector(self, options: OptionsT) -> Inspector:
-        """A look at the broker with the options of a read."""
+        """An inspector with the options of a read."""

@@ -1,4 +1,4 @@
-"""Spark's SQL types as Arrow's, where there is no Spark to ask: the few that formats have columns of."""
+"""Converts Spark's SQL types to Arrow's without Spark, for the types of the formats' columns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def arrow_schema_of(columns: Mapping[str, str]) -> pa.Schema:
     """The Arrow schema of columns given as name and SQL type.
 
     Raises:
-        KeyError: a type that no format has.
+        KeyError: unsupported type.
 
     Example:
-        >>> arrow_schema_of({"id": "struct<ledger:bigint,entry:bigint>"}).field("id").type
-        StructType(struct<ledger: int64, entry: int64>)
+        >>> arrow_schema_of({"id": "struct<ledger:bigint,entry:bigint>"}).field("id").type StructType(struct<ledger:
+            int64, entry: int64>)
         >>> str(arrow_schema_of({"a": "array<struct<m:map<string,string>,n:int>>"}).field("a").type)
         'list<item: struct<m: map<string, string>, n: int32>>'
     """
@@ -31,16 +31,16 @@ def arrow_schema_of(columns: Mapping[str, str]) -> pa.Schema:
 
 
 def matches(type_: pa.DataType, text: str) -> bool:
-    """Whether an Arrow type is what Spark makes of a SQL type.
+    """Whether an Arrow type corresponds to a SQL type.
 
-    The inner fields of maps and lists may have any names, and a timestamp any zone or none: ``timestamp_ntz`` is one.
+    Inner fields of maps and lists may have any name, and timestamps any zone or none (``timestamp_ntz``).
 
     Args:
-        type_: of a column.
-        text: a SQL type; ``struct`` alone is any struct.
+        type_: type of a column.
+        text: a SQL type; ``struct`` alone matches any struct.
 
     Raises:
-        KeyError: a type that no format has.
+        KeyError: unsupported type.
 
     Example:
         >>> matches(pa.int32(), "int"), matches(pa.large_string(), "string"), matches(pa.timestamp("us"), "timestamp")
@@ -82,7 +82,7 @@ def _arrow_type(text: str) -> pa.DataType:
 
 
 def _fields(inner: str) -> list[str]:
-    """What stands between the commas that are not within ``<>``."""
+    """Splits at the commas outside ``<>``."""
     fields = [""]
     depth = 0
     for character in inner:

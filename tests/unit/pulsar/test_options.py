@@ -238,7 +238,7 @@ def test_exactly_one_way_to_name_topics():
     [
         ("t,public/default/t", f"duplicate topic {T}"),
         ("t,t-partition-0", f"{T}-partition-0 is a partition of {T}"),
-        ("t,,u", "none of them empty"),
+        ("t,,u", "without empty names"),
         ("non-persistent://a/b/c", "nothing can be read back"),
     ],
 )

@@ -76,7 +76,7 @@ def test_masters(text: str, masters: list[tuple[str, int]]):
         ("tube://h:1", "masters='tube://h:1': 'tube://h:1' is not host or host:port"),
         ("::1", "masters='::1': '::1' is not host or host:port"),
         ("h,h:8715", "masters='h,h:8715': duplicate address h:8715"),
-        ("h,,i", "masters='h,,i': expected names with commas between them, none of them empty"),
+        ("h,,i", "masters='h,,i': expected a comma-separated list without empty names"),
     ],
 )
 def test_masters_that_are_none(text: str, sentence: str):
