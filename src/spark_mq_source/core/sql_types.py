@@ -22,8 +22,8 @@ def arrow_schema_of(columns: Mapping[str, str]) -> pa.Schema:
         KeyError: unsupported type.
 
     Example:
-        >>> arrow_schema_of({"id": "struct<ledger:bigint,entry:bigint>"}).field("id").type StructType(struct<ledger:
-            int64, entry: int64>)
+        >>> arrow_schema_of({"id": "struct<ledger:bigint,entry:bigint>"}).field("id").type
+        StructType(struct<ledger: int64, entry: int64>)
         >>> str(arrow_schema_of({"a": "array<struct<m:map<string,string>,n:int>>"}).field("a").type)
         'list<item: struct<m: map<string, string>, n: int32>>'
     """

@@ -1,7 +1,7 @@
-"""Brokers for tests, to be embedded in a process: an NSQ broker that needs nothing installed.
+"""An embedded NSQ broker for tests, without installation.
 
-`NsqBroker` answers as nsqd 1.3.0 does, over TCP (with TLS, deflate, snappy and AUTH) and HTTP, and keeps everything in
-memory. It serves any NSQ client, not only this package's.
+`NsqBroker` behaves as nsqd 1.3.0, over TCP (with TLS, deflate, snappy and AUTH) and HTTP, and keeps all messages in
+memory. It serves any NSQ client.
 
 Example:
     >>> from spark_mq_source.testing import NsqBroker
@@ -12,7 +12,7 @@ Example:
     ...     broker.depth("orders", "spark")
     2
 
-`python -m spark_mq_source.testing` runs one in the foreground on nsqd's usual ports.
+`python -m spark_mq_source.testing` runs a broker in the foreground on nsqd's default ports.
 """
 
 from spark_mq_source.testing.broker import NsqBroker, NsqLookupd

@@ -22,10 +22,10 @@ PORTS = {"tcp_port": 4150, "http_port": 4151, "https_port": 4152, "lookupd_http_
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs until it is interrupted or told to end.
+    """Runs until SIGINT or SIGTERM.
 
     Raises:
-        SystemExit: a port is taken, or a setting is out of range.
+        SystemExit: a port is in use, or a setting is out of range.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = _parser().parse_args(arguments)
@@ -45,11 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m spark_mq_source.testing",
-        description="An NSQ broker that answers as nsqd 1.3.0 does and keeps everything in memory.",
+        description="An in-memory NSQ broker that behaves as nsqd 1.3.0.",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     for name, port in PORTS.items():
-        parser.add_argument(_flag(name), type=int, default=port, help="0 finds a free one (default: %(default)s)")
+        parser.add_argument(_flag(name), type=int, default=port, help="0 selects a free port (default: %(default)s)")
     for setting in fields(NsqSettings):
         if setting.name == "authorize":  # a Python function
             continue

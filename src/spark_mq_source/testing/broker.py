@@ -1,4 +1,4 @@
-"""The embedded broker's life: a thread with an event loop, its ports, starting, stopping, crashing."""
+"""The embedded broker: its thread with an event loop, its ports, start, stop and crash."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from spark_mq_source.testing.settings import NsqSettings
 
 T = TypeVar("T")
 
-# nsqd looks every 100 ms for what timed out; shorter here, so that tests wait less.
+# nsqd checks timeouts every 100 ms; shorter here, so that tests wait less.
 _WAKE_INTERVAL_S: Final = 0.02
 _PATIENCE_S: Final = 20.0
 
 
 class _LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in a separate thread."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -34,11 +34,11 @@ class _LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs it there and returns what it returns."""
+        """Runs a coroutine there and returns its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
 
     def close(self) -> None:
-        """Ends what still runs, and the thread."""
+        """Cancels running tasks and ends the thread."""
         self.run(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_PATIENCE_S)
@@ -81,7 +81,7 @@ class _Listeners:
         return int(server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Stops listening, and ends the HTTP connections."""
+        """Stops listening, and closes the HTTP connections."""
         for server in self._servers:
             server.close()
         for writer in self._writers:
@@ -89,13 +89,13 @@ class _Listeners:
 
 
 class NsqLookupd:
-    """A lookup daemon under which several brokers can register; each broker has one of its own otherwise.
+    """An nsqlookupd for several brokers of this process; without it, each broker has its own.
 
-    Those of this process: it has the HTTP interface that clients ask, but not the TCP port where nsqd would register.
+    It has the HTTP interface for clients, but not the TCP port for nsqd.
 
     Args:
-        host: where to listen.
-        http_port: 0 finds a free one.
+        host: address to listen on.
+        http_port: 0 selects a free port.
 
     Example:
         >>> with NsqLookupd() as lookupd, NsqBroker(lookupd=lookupd) as first, NsqBroker(lookupd=lookupd) as second:
@@ -118,14 +118,14 @@ class NsqLookupd:
         return f"{self._host}:{self._http_port}"
 
     def producers(self, topic: str) -> list[str]:
-        """The TCP addresses of the brokers that have a topic."""
+        """The TCP addresses of a topic's brokers."""
         return [f"{node.broadcast_address}:{node.tcp_port}" for node in self.registry.producers(topic)]
 
     def start(self) -> Self:
-        """Listens; the same port again after stop().
+        """Starts listening; after stop() on the same port.
 
         Raises:
-            OSError: the port is taken.
+            OSError: the port is in use.
         """
         self._thread = _LoopThread(f"nsqlookupd {self._host}")
         self._listeners = _Listeners(self._host)
@@ -138,7 +138,7 @@ class NsqLookupd:
         return self
 
     def stop(self) -> None:
-        """Stops listening. What it knows stays."""
+        """Stops listening, and keeps its registrations."""
         if self._thread is not None and self._listeners is not None:
             self._thread.run(_call(self._listeners.close))
             self._thread.close()
@@ -152,15 +152,15 @@ class NsqLookupd:
 
 
 class NsqBroker:
-    """An NSQ broker in a thread of this process: protocol, HTTP interfaces and lookups of nsqd 1.3.0, all in memory.
+    """An in-memory NSQ broker in a thread of this process: protocol, HTTP interfaces and lookups of nsqd 1.3.0.
 
     Args:
-        lookupd: where it registers, one or several; None starts one of its own.
-        host: where to listen.
-        tcp_port: 0 finds a free one, as the other ports.
-        http_port: of nsqd's HTTP interface.
-        https_port: the same with TLS, where there is a certificate.
-        lookupd_http_port: of the lookup daemon of its own.
+        lookupd: one or several nsqlookupd to register with; None starts its own.
+        host: address to listen on.
+        tcp_port: port of the protocol; for all ports, 0 selects a free one.
+        http_port: port of nsqd's HTTP interface.
+        https_port: port of nsqd's HTTPS interface, if there is a certificate.
+        lookupd_http_port: port of its own nsqlookupd.
         settings: nsqd's flags, see `NsqSettings`.
 
     Raises:
@@ -173,7 +173,7 @@ class NsqBroker:
         ...     broker.depth("flights", "archive")
         2
 
-        Anything that speaks NSQ can connect to `broker.tcp_address`, ask `broker.http_address`, or find it through
+        Any NSQ client can connect to `broker.tcp_address`, use `broker.http_address`, or find the broker through
         `broker.lookupd_address`.
     """
 
@@ -209,36 +209,36 @@ class NsqBroker:
 
     @property
     def tcp_address(self) -> str:
-        """Where clients connect, as `host:port`."""
+        """The address for clients, as `host:port`."""
         return f"{self._host}:{self.tcp_port}"
 
     @property
     def http_address(self) -> str:
-        """Nsqd's HTTP interface, as `host:port`."""
+        """The address of the HTTP interface, as `host:port`."""
         return f"{self._host}:{self.http_port}"
 
     @property
     def https_address(self) -> str:
-        """The same with TLS, where there is a certificate."""
+        """The address of the HTTPS interface, if there is a certificate."""
         return f"{self._host}:{self.https_port}"
 
     @property
     def lookupd_addresses(self) -> Sequence[str]:
-        """The HTTP interfaces of its lookup daemons."""
+        """The HTTP addresses of its nsqlookupd."""
         return [lookupd.http_address for lookupd in self.lookupds]
 
     @property
     def lookupd_address(self) -> str:
-        """The HTTP interface of its (first) lookup daemon, as `host:port`."""
+        """The HTTP address of its first nsqlookupd, as `host:port`."""
         return self.lookupd_addresses[0]
 
-    # -- life
+    # -- start and stop
 
     def start(self) -> Self:
-        """Starts it; after stop() or crash() with the same ports, and with what they left.
+        """Starts the broker; after stop() or crash() with the same ports and the remaining messages.
 
         Raises:
-            OSError: a port is taken.
+            OSError: a port is in use.
         """
         if self._own_lookupd is not None:
             self._own_lookupd.start()
@@ -251,22 +251,22 @@ class NsqBroker:
         return self
 
     def stop(self) -> None:
-        """Stops it in order: messages are kept; what was in flight or deferred is back in its queue."""
+        """Stops the broker cleanly: messages are kept, and those in flight or deferred are queued again."""
         self._end(crash=False)
 
     def crash(self) -> None:
-        """Ends it as `kill -9` ends nsqd, which had on disk what did not fit into `mem_queue_size`.
+        """Ends the broker as `kill -9` ends an nsqd with messages beyond `mem_queue_size` on disk.
 
-        The messages in memory and in flight are lost. Those on disk come again that were delivered since the last sync
-        (`sync_every`, `sync_timeout_ms`), finished or not, as if they never were. Topics and channels stay.
+        Messages in memory and in flight are lost. Messages read from disk since the last sync (`sync_every`,
+        `sync_timeout_ms`) are delivered again, even if they were finished. Topics and channels stay.
         """
         self._end(crash=True)
 
     def restart(self, *, crash: bool = False) -> None:
-        """Stops or crashes it, and starts it again.
+        """Stops or crashes the broker, and starts it again.
 
         Raises:
-            OSError: a port was taken meanwhile.
+            OSError: a port is in use.
 
         Example:
             >>> with NsqBroker() as broker:
@@ -274,7 +274,7 @@ class NsqBroker:
             ...     broker.restart()
             ...     broker.publish("flights", b"AA 1141", b"B6 725")
             ...     published = broker.depth("flights")
-            ...     broker.restart(crash=True)  # what an orderly end wrote to disk is kept
+            ...     broker.restart(crash=True)  # keeps messages written to disk by the clean stop
             ...     published, broker.depth("flights")
             (3, 1)
         """
@@ -287,13 +287,13 @@ class NsqBroker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # -- what tests do with it
+    # -- for tests
 
     def publish(self, topic: str, *bodies: bytes, defer_ms: int = 0) -> None:
-        """Publishes messages, as a client would.
+        """Publishes messages.
 
         Raises:
-            ValueError: the topic's name is not valid, a message is empty or too large.
+            ValueError: the topic's name is invalid, or a message is empty or too large.
         """
         body = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
         if defer_ms:
@@ -303,27 +303,27 @@ class NsqBroker:
             self._http("POST", "/mpub", len(bodies).to_bytes(4, "big") + body, topic=topic, binary="true")
 
     def create_topic(self, topic: str) -> None:
-        """Makes a topic.
+        """Creates a topic.
 
         Raises:
-            ValueError: the name is not valid.
+            ValueError: the name is invalid.
         """
         self._http("POST", "/topic/create", topic=topic)
 
     def create_channel(self, topic: str, channel: str) -> None:
-        """Makes a channel, and its topic. Only the first channel of a topic gets what was published before.
+        """Creates a channel and its topic. Only the first channel of a topic gets messages published before.
 
         Raises:
-            ValueError: a name is not valid.
+            ValueError: a name is invalid.
         """
         self.create_topic(topic)
         self._http("POST", "/channel/create", topic=topic, channel=channel)
 
     def pause(self, topic: str, channel: str | None = None, *, paused: bool = True) -> None:
-        """Pauses a channel, or a topic; with paused=False it goes on.
+        """Pauses a channel or a topic, or with paused=False unpauses it.
 
         Raises:
-            ValueError: there is no such topic or channel.
+            ValueError: the topic or channel does not exist.
         """
         verb = "pause" if paused else "unpause"
         if channel is None:
@@ -332,13 +332,13 @@ class NsqBroker:
             self._http("POST", f"/channel/{verb}", topic=topic, channel=channel)
 
     def stats(self, topic: str = "", channel: str = "") -> dict[str, Any]:
-        """What `GET /stats?format=json` answers."""
+        """The answer of `GET /stats?format=json`."""
         found = self._http("GET", "/stats", format="json", topic=topic, channel=channel)
-        assert isinstance(found, dict)  # noqa: S101 - it is JSON that was asked for
+        assert isinstance(found, dict)  # noqa: S101 - format=json returns a dict
         return found
 
     def depth(self, topic: str, channel: str | None = None) -> int:
-        """Messages that wait in a channel, or in a topic without channels; 0 if there is no such thing."""
+        """The number of messages waiting in a channel, or in a topic without channels; 0 if it does not exist."""
         topics = self.stats(topic, channel or "")["topics"] or [{"depth": 0, "channels": []}]
         waiting = topics[0]["depth"] if channel is None else sum(c["depth"] for c in topics[0]["channels"])
         return int(waiting)
@@ -352,10 +352,10 @@ class NsqBroker:
         except HttpError as error:
             raise ValueError(f"{path} {dict(parameters)}: {error.text}") from error
 
-    # -- what its parts call, in its thread
+    # -- callbacks, in the broker's thread
 
     def wake_soon(self) -> None:
-        """Something may time out from now on."""
+        """Starts the timer for timeouts and deferred messages."""
         if self._wake is None:
             self._wake = asyncio.get_running_loop().call_later(_WAKE_INTERVAL_S, self._woken)
 
@@ -424,7 +424,7 @@ class NsqBroker:
             connection.channel = None
             connection.abort() if crash else connection.close()
         self.connections.clear()
-        # The loop's next rounds close the sockets.
+        # The next iterations of the loop close the sockets.
         await asyncio.sleep(0)
 
 

@@ -1,7 +1,6 @@
-"""Deflate and snappy as streams, the broker's side.
+"""Deflate and snappy streams of the embedded broker.
 
-It shares nothing with the package's own codecs for NSQ, so that a test of those against the embedded broker means
-something.
+They share no code with the package's own NSQ codecs, so that the broker tests these independently.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ class Codec(Protocol):
     """Both directions of a compressed connection."""
 
     def compress(self, data: bytes) -> bytes:
-        """Bytes for the wire from which the client gets all of `data` at once."""
+        """Compresses `data` so that the client can decompress all of it at once."""
 
     def decompress(self, data: bytes) -> bytes:
-        """What the bytes received so far hold and was not returned yet.
+        """Decompresses received bytes; returns the new output.
 
         Raises:
-            ValueError: they are corrupt.
+            ValueError: corrupt data.
         """
 
 
@@ -72,7 +71,7 @@ class Snappy:
             plain = data[start : start + _MOST_PLAIN_BYTES]
             packed = bytes(cramjam.snappy.compress_raw(plain))
             kind = _COMPRESSED
-            # As the reference implementation decides: what shrinks by less than an eighth stays as it is.
+            # As in the reference implementation: blocks that shrink by less than an eighth stay uncompressed.
             if len(packed) >= len(plain) - len(plain) // 8:
                 kind, packed = _PLAIN, plain
             parts += [_chunk_head(kind, 4 + len(packed)), _CHECKSUM.pack(_masked_crc(plain)), packed]

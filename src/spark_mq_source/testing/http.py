@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server for the two HTTP interfaces of NSQ: keeps connections open, knows no more than they need."""
+"""A minimal HTTP/1.1 server with keep-alive for NSQ's two HTTP interfaces."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class HttpError(Exception):
     """Answered as `{"message": text}` with the status.
 
     Args:
-        status: of HTTP.
-        text: nsqd's word for it.
+        status: HTTP status.
+        text: nsqd's error text.
     """
 
     def __init__(self, status: int, text: str) -> None:
@@ -43,11 +43,11 @@ class HttpError(Exception):
 
 
 class _NotHttpError(Exception):
-    """What came is no HTTP; its text is the status that answers it."""
+    """The request is not HTTP; the text is the status of the answer."""
 
 
 Handler = Callable[[Request], Any]
-"""Answers a request: text or bytes as they are, None with nothing, anything else as JSON. Raises HttpError."""
+"""Answers a request: text or bytes unchanged, None as an empty body, other values as JSON. Raises HttpError."""
 
 
 async def serve_client(handler: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -64,7 +64,7 @@ async def serve_client(handler: Handler, reader: asyncio.StreamReader, writer: a
             if not keep_open:
                 break
     except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        pass  # the client is gone, or what it speaks is not HTTP
+        pass  # the client has disconnected, or does not speak HTTP
     finally:
         writer.close()
         with contextlib.suppress(OSError, asyncio.CancelledError):
@@ -100,7 +100,7 @@ async def _read_line(reader: asyncio.StreamReader) -> str:
 
 
 def _first_line(line: str) -> tuple[str, str, str]:
-    """The method, target and version of a request, before the rest: a client without HTTP is refused at once."""
+    """Parses method, target and version first, so that clients without HTTP are refused at once."""
     parts = line.split(" ")
     if len(parts) != 3 or not parts[0].isalpha() or not parts[2].startswith("HTTP/"):
         raise _NotHttpError("400 Bad Request")
@@ -110,7 +110,7 @@ def _first_line(line: str) -> tuple[str, str, str]:
 
 
 def _refusal(status: str) -> bytes:
-    """As Go's server answers what is no HTTP (recorded from nsqd 1.3.0)."""
+    """The answer of Go's server to requests that are not HTTP (recorded from nsqd 1.3.0)."""
     head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n{status}"
     return head.encode()
 

@@ -1,4 +1,4 @@
-"""nsqlookupd's part: which broker has which topic, and its HTTP interface, answered as nsqlookupd 1.3.0 does."""
+"""nsqlookupd: the registry of topics and brokers, and an HTTP interface that behaves as nsqlookupd 1.3.0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOMBSTONE_LIFETIME_S: Final = 45.0
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A broker as lookups answer it, with its topics and their channels."""
+    """A broker in the registry, with its topics and their channels."""
 
     remote_address: str
     hostname: str
@@ -31,11 +31,11 @@ class Node:
     tombstones: dict[str, float] = field(default_factory=dict)
 
     def has_tombstone(self, topic: str) -> bool:
-        """Whether lookups leave it out for this topic."""
+        """Whether lookups of this topic omit the broker."""
         return time.monotonic() - self.tombstones.get(topic, float("-inf")) < _TOMBSTONE_LIFETIME_S
 
     def document(self) -> dict[str, Any]:
-        """As `/lookup` answers it."""
+        """The broker in the answer of `/lookup`."""
         return {
             "remote_address": self.remote_address,
             "hostname": self.hostname,
@@ -49,27 +49,27 @@ class Node:
 
 
 class Registry:
-    """What a lookup daemon knows; used by the threads of several brokers."""
+    """The registrations of an nsqlookupd; used by the threads of several brokers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._nodes: list[Node] = []
-        # Topics and channels stay known when their last broker is gone, but for ephemeral ones (nsqlookupd 1.3.0).
+        # Topics and channels stay registered without brokers, except ephemeral ones (nsqlookupd 1.3.0).
         self._channels: dict[str, dict[str, None]] = {}
 
     def add_node(self, node: Node) -> None:
-        """A broker is there."""
+        """Adds a broker."""
         with self._lock:
             self._nodes.append(node)
 
     def remove_node(self, node: Node) -> None:
-        """A broker is gone."""
+        """Removes a broker."""
         with self._lock:
             if node in self._nodes:
                 self._nodes.remove(node)
 
     def register(self, node: Node, topic: str, channel: str | None) -> None:
-        """A broker has a topic, or a channel of it."""
+        """Registers a broker's topic, or a channel of it."""
         with self._lock:
             channels = node.topics.setdefault(topic, set())
             known = self._channels.setdefault(topic, {})
@@ -78,7 +78,7 @@ class Registry:
                 known[channel] = None
 
     def unregister(self, node: Node, topic: str, channel: str | None) -> None:
-        """A broker deleted a topic, or a channel of it."""
+        """Unregisters a broker's topic, or a channel of it."""
         with self._lock:
             if channel is None:
                 node.topics.pop(topic, None)
@@ -90,14 +90,14 @@ class Registry:
                 self._channels.get(topic, {}).pop(channel, None)
 
     def add(self, topic: str, channel: str | None) -> None:
-        """Makes a topic or channel known without a broker."""
+        """Registers a topic or channel without a broker."""
         with self._lock:
             known = self._channels.setdefault(topic, {})
             if channel is not None:
                 known[channel] = None
 
     def forget(self, topic: str, channel: str | None) -> bool:
-        """Forgets a topic or channel, also of the brokers; returns whether it was known."""
+        """Removes a topic or channel, also from the brokers; returns whether it was registered."""
         with self._lock:
             if channel is not None:
                 for node in self._nodes:
@@ -111,29 +111,29 @@ class Registry:
             return self._channels.pop(topic, None) is not None
 
     def bury(self, topic: str, address: str) -> None:
-        """Leaves the broker with this HTTP address out of the topic's lookups for a while."""
+        """Adds a tombstone for the topic on the broker with this HTTP address."""
         with self._lock:
             for node in self._nodes:
                 if f"{node.broadcast_address}:{node.http_port}" == address:
                     node.tombstones[topic] = time.monotonic()
 
     def topics(self) -> list[str]:
-        """All topics known."""
+        """All topics."""
         with self._lock:
             return list(self._channels)
 
     def channels(self, topic: str) -> list[str]:
-        """The channels known of a topic."""
+        """The channels of a topic."""
         with self._lock:
             return list(self._channels.get(topic, ()))
 
     def producers(self, topic: str) -> list[Node]:
-        """The brokers that have a topic."""
+        """The brokers of a topic."""
         with self._lock:
             return [node for node in self._nodes if topic in node.topics and not node.has_tombstone(topic)]
 
     def nodes(self) -> list[dict[str, Any]]:
-        """All brokers, as `/nodes` answers them."""
+        """All brokers, in the form of `/nodes`."""
         with self._lock:
             return [
                 {
@@ -146,10 +146,10 @@ class Registry:
 
 
 class LookupHttp:
-    """Answers requests.
+    """Answers HTTP requests.
 
     Args:
-        registry: what to answer.
+        registry: the registrations.
     """
 
     def __init__(self, registry: Registry) -> None:

@@ -1,4 +1,4 @@
-"""nsqd's HTTP interface: publishing, administration and statistics, answered as nsqd 1.3.0 does."""
+"""nsqd's HTTP interface: publishing, administration and statistics, behaving as nsqd 1.3.0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_LATENCY: Final = {"count": 0, "percentiles": None}
 
 
 class Server(Protocol):
-    """What the interface needs of its broker."""
+    """The interface's view of its broker."""
 
     settings: NsqSettings
     broker: Broker
@@ -29,17 +29,17 @@ class Server(Protocol):
 
     @property
     def lookupd_addresses(self) -> Sequence[str]:
-        """Where it registers."""
+        """The addresses of nsqlookupd where it is registered."""
 
     def wake_soon(self) -> None:
-        """Something may time out from now on."""
+        """Starts the timer for timeouts and deferred messages."""
 
 
 class NsqdHttp:
-    """Answers requests.
+    """Answers HTTP requests.
 
     Args:
-        server: whose interface it is.
+        server: the broker.
         encrypted: whether requests come over TLS.
     """
 
@@ -113,7 +113,7 @@ class NsqdHttp:
         if len(request.body) > settings.max_body_size:
             raise HttpError(413, "BODY_TOO_BIG")
         topic = self._new_topic(request)
-        # Any other word switches it on.
+        # Any other value means true.
         if "binary" in request.parameters and _TRUTH.get(request.first("binary"), True):
             try:
                 bodies, _ = take_mpub(request.body, 0, settings)
@@ -192,7 +192,7 @@ class NsqdHttp:
     # -- information
 
     def _config(self, request: Request) -> object:
-        # What nsqd lets one set while it runs has no meaning here.
+        # Settings cannot be changed at run time.
         if request.method != "GET":
             raise HttpError(405, "METHOD_NOT_ALLOWED")
         config = self._server.settings.config(self._server.lookupd_addresses)
@@ -285,7 +285,7 @@ def _channel_stats(channel: Channel, with_clients: str | None) -> dict[str, Any]
 
 
 def _memory() -> dict[str, int]:
-    """The fields of Go's memory statistics, of which Python has none."""
+    """The fields of Go's memory statistics, all zero."""
     names = ["heap_objects", "heap_idle_bytes", "heap_in_use_bytes", "heap_released_bytes", "gc_pause_usec_100",
              "gc_pause_usec_99", "gc_pause_usec_95", "next_gc_bytes", "gc_total_runs"]  # fmt: skip
     return dict.fromkeys(names, 0)

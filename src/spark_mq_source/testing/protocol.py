@@ -1,7 +1,7 @@
-"""The TCP side of the embedded broker: one connection that speaks NSQ's protocol V2.
+"""The TCP protocol of the embedded broker: one connection of NSQ's protocol V2.
 
-Commands, states, limits and error texts are nsqd 1.3.0's, as recorded (vectors/nsqd-1.3.0) and compared live: an error
-closes the connection, except the three that concern one message (E_FIN_FAILED, E_REQ_FAILED, E_TOUCH_FAILED).
+Commands, states, limits and error texts are those of nsqd 1.3.0, as recorded (vectors/nsqd-1.3.0) and compared live. An
+error closes the connection, except the three about a single message (E_FIN_FAILED, E_REQ_FAILED, E_TOUCH_FAILED).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _RESPONSE, _ERROR = 0, 1
 _MOST_LINE_BYTES: Final = 16 * 1024
 _HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
 _TURN_BYTES: Final = 1024 * 1024
-"""After so much to one client the others, and what it says itself, have a turn: it may say RDY 0."""
+"""Bytes sent to one client before other clients, and its own commands (such as RDY 0), are processed."""
 _TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
 _FIN_LINE_BYTES: Final = 21
 
 _INIT, _SUBSCRIBED, _CLOSING = 0, 3, 4
-"""States as nsqd numbers them in its statistics."""
+"""States, numbered as in nsqd's statistics."""
 
 _IDENTIFY_FIELDS: Final[Mapping[str, type]] = {
     "client_id": str,
@@ -49,14 +49,14 @@ _IDENTIFY_FIELDS: Final[Mapping[str, type]] = {
 
 
 class _FatalError(Exception):
-    """Answered with an error frame; then the connection is closed."""
+    """Sends an error frame and closes the connection."""
 
 
 class IncompleteError(Exception):
     """A command's body has not arrived yet.
 
     Args:
-        wanted: bytes of the data, as far as known.
+        wanted: required bytes of the data, as far as known.
     """
 
     def __init__(self, wanted: int) -> None:
@@ -65,7 +65,7 @@ class IncompleteError(Exception):
 
 
 class Server(Protocol):
-    """What a connection needs of its broker."""
+    """A connection's view of its broker."""
 
     settings: NsqSettings
     broker: Broker
@@ -73,14 +73,14 @@ class Server(Protocol):
     tls_context: ssl.SSLContext | None
 
     def wake_soon(self) -> None:
-        """Something may time out from now on."""
+        """Starts the timer for timeouts and deferred messages."""
 
 
 class Connection(asyncio.Protocol):
     """One client's connection.
 
     Args:
-        server: whose connection it is.
+        server: the broker.
     """
 
     def __init__(self, server: Server) -> None:
@@ -119,11 +119,11 @@ class Connection(asyncio.Protocol):
         self._answers: list[bytes] = []
         self._upgrade_task: asyncio.Task[None] | None = None
 
-    # -- what asyncio calls
+    # -- callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected; or the connection is encrypted from now on."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - TCP and TLS transports are
+        """Starts a new connection, or switches it to TLS."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - true of TCP and TLS transports
         self._transport = transport
         transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         if self not in self.server.connections:
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
             self._start_heartbeats()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone; what is in flight waits for its timeout."""
+        """Ends the connection; its messages in flight wait for their timeout."""
         del exc
         self._ended = True
         self.server.connections.pop(self, None)
@@ -142,11 +142,11 @@ class Connection(asyncio.Protocol):
             self.channel.unsubscribe(self)
 
     def pause_writing(self) -> None:
-        """The client does not read fast enough: no more messages for now."""
+        """Stops sending messages while the client does not read fast enough."""
         self._blocked_since_s = time.monotonic()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Continues sending."""
         self._blocked_since_s = None
         self._go_on()
 
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
             self.channel.pump(time.monotonic())
 
     def data_received(self, data: bytes) -> None:
-        """Obeys every command that is complete."""
+        """Executes the complete commands."""
         if self.codec is not None:
             try:
                 data = self.codec.decompress(data)
@@ -174,25 +174,25 @@ class Connection(asyncio.Protocol):
             data = b"".join(self._pieces)
             self._pieces.clear()
         self._may_be_fins = True
-        rest = data[self._obey_all(data) :]
+        rest = data[self._execute_all(data) :]
         if rest and not self._ended:
             self._pieces.append(rest)
             self._received = len(rest)
         self._send_answers()
         self.server.broker.pump(time.monotonic())
 
-    # -- what the channel calls
+    # -- called by the channel
 
     @property
     def room(self) -> int:
-        """How many more messages it takes now."""
+        """The number of messages it accepts now."""
         if self._blocked_since_s is not None or self._turn_bytes >= _TURN_BYTES or self._ended:
             return 0
         return self.ready_count - len(self.in_flight)
 
     @property
     def msg_timeout_s(self) -> float:
-        """Seconds until a message it got counts as lost."""
+        """Seconds until an unanswered message times out."""
         return self._msg_timeout_ms / 1000
 
     def deliver(self, frames: Sequence[bytes]) -> None:
@@ -206,13 +206,13 @@ class Connection(asyncio.Protocol):
         self.server.wake_soon()
 
     def close(self) -> None:
-        """Ends the connection, with what was written sent first."""
+        """Closes the connection after sending written data."""
         self._ended = True
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Ends the connection as a crash does."""
+        """Closes the connection as a crash does."""
         self._ended = True
         if self._transport is not None:
             self._transport.abort()
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
         return f"{host}:{port}"
 
     def stats(self, topic: str) -> dict[str, object]:
-        """As nsqd lists a client."""
+        """The client's entry in nsqd's statistics."""
         cipher = self._extra("cipher") if self.tls else None
         counts = [{"topic": t, "count": c} for t, c in self.published.items() if topic in ("", t)][:1]
         return {
@@ -264,8 +264,8 @@ class Connection(asyncio.Protocol):
             "tls_negotiated_protocol_is_mutual": False,
         }
 
-    def _extra(self, name: str) -> Any:  # noqa: ANN401 - as asyncio has it
-        assert self._transport is not None  # noqa: S101 - asked for while connected
+    def _extra(self, name: str) -> Any:  # noqa: ANN401 - as in asyncio
+        assert self._transport is not None  # noqa: S101 - called while connected
         return self._transport.get_extra_info(name)
 
     # -- writing
@@ -300,7 +300,7 @@ class Connection(asyncio.Protocol):
         if not self._upgrading:
             self._answer(b"_heartbeat_")
             self._send_answers()
-        # The second beat without a command in between is the last one; timers may be early by their resolution.
+        # Close at the second heartbeat without a command; timers may be early by their resolution.
         if now_s - self._last_command_s >= 2 * interval_s - 0.01:
             self.close()
             return
@@ -308,8 +308,8 @@ class Connection(asyncio.Protocol):
 
     # -- commands
 
-    def _obey_all(self, data: bytes) -> int:
-        """Obeys the complete commands at the start of the data; returns where the incomplete one begins."""
+    def _execute_all(self, data: bytes) -> int:
+        """Executes the complete commands in the data; returns the start of the incomplete one."""
         start = 0
         if not self._magic_read:
             if len(data) < 4:
@@ -323,7 +323,7 @@ class Connection(asyncio.Protocol):
         try:
             while start < len(data) and not self._ended:
                 self._last_command_s = time.monotonic()
-                start = self._obey(data, start)
+                start = self._execute(data, start)
         except IncompleteError as incomplete:
             self._wanted = incomplete.wanted - start
         except _FatalError as error:
@@ -335,14 +335,14 @@ class Connection(asyncio.Protocol):
         self._send_answers()
         self.close()
 
-    def _obey(self, data: bytes, start: int) -> int:
-        """Obeys one command, or a whole block of FINs; returns where the next one begins."""
+    def _execute(self, data: bytes, start: int) -> int:
+        """Executes one command, or a block of FINs; returns the start of the next one."""
         if self._may_be_fins and data.startswith(b"FIN ", start) and self.channel is not None:
             end = _block_of_fins(data, start)
             if end > start:
                 self._finish(data[start + 4 : end - 1].split(b"\nFIN "))
                 return end
-            self._may_be_fins = False  # looked at once: data of many kinds of commands is no slower for it
+            self._may_be_fins = False  # checked once, so that mixed commands are not slower
         newline = data.find(b"\n", start)
         if newline < 0:
             if len(data) - start > _MOST_LINE_BYTES:
@@ -408,7 +408,7 @@ class Connection(asyncio.Protocol):
         codec = Snappy() if snappy else Deflate(level) if deflate else None
         if tls:
             self._upgrade_to_tls(codec)
-            return len(data)  # whatever came before the handshake is lost, in nsqd too
+            return len(data)  # data before the handshake is lost, as in nsqd
         if codec is not None:
             self._upgrade_to(codec)
             return len(data)
@@ -452,14 +452,14 @@ class Connection(asyncio.Protocol):
 
     def _upgrade_to_tls(self, codec: Codec | None) -> None:
         transport = self._transport
-        assert transport is not None  # noqa: S101 - a command came through it
-        # Before the answer: not a byte of the handshake may arrive here.
+        assert transport is not None  # noqa: S101 - set while commands arrive
+        # Before the answer: no byte of the handshake may arrive here.
         transport.pause_reading()
         self._send_answers()
         self._upgrading = True
 
         async def upgrade() -> None:
-            assert self.server.tls_context is not None  # noqa: S101 - or the client was told that there is no TLS
+            assert self.server.tls_context is not None  # noqa: S101 - set if TLS was offered
             try:
                 encrypted = await asyncio.get_running_loop().start_tls(
                     transport,
@@ -472,7 +472,7 @@ class Connection(asyncio.Protocol):
                 transport.abort()
                 self.connection_lost(None)
                 return
-            assert encrypted is not None  # noqa: S101 - None is for a transport that closed, which raises above
+            assert encrypted is not None  # noqa: S101 - None only for a closed transport, which raises above
             self.connection_made(encrypted)
             self.tls = True
             self._upgrading = False
@@ -513,11 +513,11 @@ class Connection(asyncio.Protocol):
 
     def _ask_for_authorization(self) -> AuthorizedClient | None:
         authorize = self.server.settings.authorize
-        assert authorize is not None  # noqa: S101 - the callers know
+        assert authorize is not None  # noqa: S101 - checked by the callers
         host = self.remote_address.rpartition(":")[0]
         try:
             self.authorized = authorize(AuthRequest(self._secret, host, self.tls, self._common_name()))
-        except Exception:  # noqa: BLE001 - the user's own code; nsqd too keeps to itself why it could not ask
+        except Exception:  # noqa: BLE001 - user code; nsqd does not report the reason either
             self.authorized = None
         if self.authorized is not None:
             self._authorized_until_s = time.monotonic() + self.authorized.ttl_s
@@ -643,10 +643,10 @@ class Connection(asyncio.Protocol):
 
     def _mpub(self, parameters: Sequence[bytes], data: bytes, start: int) -> int:
         _need_parameters(parameters, 2, "MPUB", "parameters")
-        # The doubled code is nsqd's own.
+        # nsqd repeats the code too.
         topic = _valid_name(parameters[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic")
         self._check_authorized("MPUB", topic)
-        # Even an MPUB that is refused makes its topic.
+        # A refused MPUB creates its topic too.
         self.server.broker.topic(topic, time.monotonic())
         settings = self.server.settings
         size = _size(data, start)
@@ -677,7 +677,7 @@ class Connection(asyncio.Protocol):
         return self.channel
 
     def _refuse_message(self, command: str, ident: bytes) -> None:
-        assert self.channel is not None  # noqa: S101 - the callers know
+        assert self.channel is not None  # noqa: S101 - checked by the callers
         reason = "ID not in flight" if self.channel.owner_of(ident) is None else "client does not own message"
         text = f"E_{command}_FAILED {command} {ident.decode(errors='replace')} failed {reason}"
         self._answer(text.encode(), _ERROR)
@@ -720,11 +720,11 @@ _WITH_BODY: Final[Mapping[str, Callable[[Connection, Sequence[bytes], bytes, int
 
 
 def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[bytes], int]:
-    """The messages of an MPUB's body, and where it ends (where its last message does, whatever its size said).
+    """The messages of an MPUB's body, and the end of its last message (regardless of the body's size field).
 
     Raises:
-        ValueError: it is not one, or breaks a limit; the text is nsqd's, with its error code.
-        IncompleteError: it is longer than the data.
+        ValueError: malformed, or above a limit; the text is nsqd's, with its error code.
+        IncompleteError: the body is longer than the data.
     """
     number = _size(data, start)
     if number <= 0 or number > (settings.max_body_size - 4) // 5:
@@ -750,9 +750,9 @@ def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[byte
 
 
 def _block_of_fins(data: bytes, start: int) -> int:
-    """Where the FINs end that begin here, if only whole ones stand before the last one; else where they begin.
+    """The end of the block of complete FINs that begins at `start`; `start` if there is none.
 
-    Who answers many messages sends them so, and then they need not be taken apart one by one.
+    Clients that answer many messages send such blocks, which need no parsing one by one.
     """
     last = data.rfind(b"\nFIN ", start) + 1
     end = last + _FIN_LINE_BYTES
@@ -808,7 +808,7 @@ def _message_id(raw: bytes) -> bytes:
 
 
 def _identify_wishes(body: bytes) -> dict[str, Any]:
-    """The fields of an IDENTIFY, each of its type, absent ones empty; names in any case, as Go reads JSON."""
+    """The fields of an IDENTIFY, with empty values for missing ones; names are case-insensitive as in Go's JSON."""
     wishes: dict[str, Any] = {name: kind() for name, kind in _IDENTIFY_FIELDS.items()}
     try:
         document = json.loads(body)
@@ -827,7 +827,7 @@ def _identify_wishes(body: bytes) -> dict[str, Any]:
 
 
 def _wish(what: str, wished: int, least: int, most: int, *, off: int | None = None) -> int | None:
-    """What the client gets: None for the default, `off` for -1."""
+    """Validates a client's setting: None for the default, `off` for -1."""
     if wished == 0:
         return None
     if wished == -1 and off is not None:

@@ -1,8 +1,8 @@
-"""Topics and channels: who gets which message when. No sockets, no clock, no files: the caller says what time it is.
+"""Topics, channels and the delivery of messages, without sockets, clock or files: the caller passes the time.
 
-A message is one `bytes`: the whole frame of its *next* delivery (size, type 2, timestamp, attempts, id, body). Channels
-of a topic share it, delivering it copies nothing, and only what is delivered again is ever rebuilt. Queues hold lists
-of such frames, as they came, so that the work per message is a slice of a list.
+A message is one `bytes`: the complete frame of its *next* delivery (size, type 2, timestamp, attempts, id, body). The
+channels of a topic share it, delivery copies nothing, and only redelivered messages are rebuilt. Queues hold lists of
+frames as published, so that the work per message is a list slice.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ HEAD_SIZE: Final = 34
 _EPOCH: Final = 1288834974288
 _SEQUENCE: Final = [b"%03x" % number for number in range(4096)]
 
-# About what one write to a socket should hold.
+# Approximate size of one socket write.
 _WRITE_BYTES: Final = 256 * 1024
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether a topic or channel may be called so: 1 to 64 of `.a-zA-Z0-9_-`, the suffix #ephemeral included."""
+    """Whether a topic or channel name is valid: 1 to 64 of `.a-zA-Z0-9_-`, including the suffix #ephemeral."""
     return 1 <= len(name) <= 64 and _NAME.fullmatch(name) is not None
 
 
@@ -49,7 +49,7 @@ def _delivered_again(frame: bytes) -> bytes:
 
 
 class MessageIds:
-    """Gives ids that rise; those of one topic never repeat.
+    """Generates rising message ids, unique within a topic.
 
     Args:
         node_id: 0 to 1023.
@@ -61,7 +61,7 @@ class MessageIds:
         self._next = 0
 
     def take(self, number: int, now_ns: int) -> list[bytes]:
-        """The next ids. Where nsqd would wait for the next tick of 1.05 ms, they are taken from that tick already."""
+        """The next ids. Uses ids of the next tick (1.05 ms) early, whereas nsqd waits for it."""
         tick = now_ns >> 20
         if tick > self._tick:
             self._tick, self._next = tick, 0
@@ -78,31 +78,31 @@ class MessageIds:
 
 
 class Consumer(Protocol):
-    """What a channel knows of a subscribed connection."""
+    """A channel's view of a subscribed connection."""
 
     in_flight: InFlight
 
     @property
     def room(self) -> int:
-        """How many more messages it takes now."""
+        """The number of messages it accepts now."""
 
     @property
     def msg_timeout_s(self) -> float:
-        """Seconds until a message it got counts as lost."""
+        """Seconds until an unanswered message times out."""
 
     @property
     def sample_rate(self) -> int:
-        """Percent of the messages it wants; 0 for all."""
+        """Percentage of messages to deliver; 0 for all."""
 
     def deliver(self, frames: Sequence[bytes]) -> None:
         """Sends messages."""
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
 
 
 class _Delivery:
-    """Messages that were sent together."""
+    """Messages sent together."""
 
     __slots__ = ("_by_id", "at_s", "deadline_s", "frames")
 
@@ -119,11 +119,11 @@ class _Delivery:
 
 
 class InFlight:
-    """What one connection got and has not answered, in the order of the deadlines."""
+    """The unanswered messages of one connection, in the order of their deadlines."""
 
     def __init__(self) -> None:
         self._deliveries: dict[bytes, _Delivery] = {}
-        # TOUCH may not hold a message longer than max-msg-timeout: those deadlines are out of order.
+        # Deadlines that TOUCH extended up to max-msg-timeout are out of order.
         self._capped: dict[bytes, _Delivery] = {}
         self.pop = self._deliveries.pop
 
@@ -134,13 +134,13 @@ class InFlight:
         return ident in self._deliveries or ident in self._capped
 
     def add(self, frames: Sequence[bytes], now_s: float, timeout_s: float) -> None:
-        """Notes what was just sent."""
+        """Adds messages just sent."""
         self._deliveries.update(
             dict.fromkeys([frame[_ID] for frame in frames], _Delivery(frames, now_s, now_s + timeout_s))
         )
 
     def finish_all(self, idents: Sequence[bytes]) -> list[bytes]:
-        """Forgets messages; returns the ids that were not here."""
+        """Removes messages; returns the ids that were not in flight here."""
         found = [self.pop(ident, None) for ident in idents]
         if all(found):
             return []
@@ -148,19 +148,19 @@ class InFlight:
         return [ident for ident in missing if self._capped.pop(ident, None) is None]
 
     def take(self, ident: bytes) -> bytes:
-        """The frame of a message, which is forgotten here; it must be in flight."""
+        """Removes a message, which must be in flight; returns its frame."""
         delivery = self._deliveries.pop(ident, None) or self._capped.pop(ident)
         return delivery.frame(ident)
 
     def touch(self, ident: bytes, now_s: float, timeout_s: float, longest_s: float) -> None:
-        """Starts a message's timeout anew, up to the longest time since it was sent; it must be in flight."""
+        """Restarts a message's timeout, up to `longest_s` since it was sent; it must be in flight."""
         delivery = self._deliveries.pop(ident, None) or self._capped.pop(ident)
         latest_s = delivery.at_s + longest_s
         touched = _Delivery([delivery.frame(ident)], delivery.at_s, min(now_s + timeout_s, latest_s))
         (self._capped if touched.deadline_s == latest_s else self._deliveries)[ident] = touched
 
     def take_expired(self, now_s: float) -> list[bytes]:
-        """The frames of messages whose time is up; they are forgotten here."""
+        """Removes timed out messages; returns their frames."""
         expired: list[bytes] = []
         for ident, delivery in self._deliveries.items():
             if delivery.deadline_s > now_s:
@@ -170,20 +170,20 @@ class InFlight:
         return [self.take(ident) for ident in expired]
 
     def take_all(self) -> list[bytes]:
-        """All frames; nothing is in flight then."""
+        """Removes all messages; returns their frames."""
         return [self.take(ident) for ident in [*self._deliveries, *self._capped]]
 
 
 class DiskQueue:
-    """What a kill leaves of a disk queue: not the messages, which `Queue` holds, but which of them come again.
+    """The sync state of a disk queue: which messages are read again after a kill. `Queue` holds the messages.
 
-    nsqd writes messages at once, and where it has read to only with a sync (go-diskqueue 1.1.0, seen on nsqd 1.3.0):
-    after every `sync_every` messages written or read, and every `sync_timeout_ms`. A kill takes it back to the last
-    sync: what was read since then is read again, what was written since then is kept. A queue that was never synced has
-    no file that says where it begins, and is overwritten.
+    nsqd writes messages at once, but its read position only at a sync (go-diskqueue 1.1.0, seen on nsqd 1.3.0): after
+    every `sync_every` messages written or read, and every `sync_timeout_ms`. After a kill, messages read since the last
+    sync are read again, and messages written since are kept. A queue that was never synced has no file with its
+    position, and is overwritten.
 
     Args:
-        settings: how often it is synced.
+        settings: the sync intervals.
     """
 
     def __init__(self, settings: NsqSettings) -> None:
@@ -194,14 +194,14 @@ class DiskQueue:
         self._last_s = 0.0
 
     def written(self, number: int, now_s: float) -> None:
-        """Notes that messages were written."""
+        """Counts written messages."""
         self._catch_up(now_s)
         self._steps += number
         if self._steps >= self._settings.sync_every:
             self._sync(self._steps % self._settings.sync_every)
 
     def read(self, frames: list[bytes], now_s: float) -> None:
-        """Notes that messages were read."""
+        """Records read messages."""
         self._catch_up(now_s)
         self._steps += len(frames)
         if self._steps >= self._settings.sync_every:
@@ -210,14 +210,14 @@ class DiskQueue:
         self._unsynced += frames
 
     def take_back(self, now_s: float) -> list[bytes]:
-        """What a kill makes of it: the messages that are read again, which are forgotten here."""
+        """Resets the state as a kill does; returns the messages to read again."""
         self._catch_up(now_s)
         frames, self._unsynced = self._unsynced, []
         self._steps = 0
         return frames
 
     def close(self) -> None:
-        """What an orderly end does."""
+        """Syncs at a clean stop."""
         self._sync(0)
 
     def delete(self) -> None:
@@ -226,7 +226,7 @@ class DiskQueue:
         self.was_synced = False
 
     def _catch_up(self, now_s: float) -> None:
-        """Syncs if it was time to since the last step: nsqd's clock ticks whether anything happens or not."""
+        """Syncs if a sync interval has ended since the last step: nsqd's timer also runs while idle."""
         interval_s = self._settings.sync_timeout_ms / 1000
         if self._steps and now_s // interval_s > self._last_s // interval_s:
             self._sync(0)
@@ -239,23 +239,23 @@ class DiskQueue:
 
 
 class Queue:
-    """Frames in the order they came, put in and taken out by lists: in memory, and what is too much on disk.
+    """A queue of frames, put and taken as lists: in memory, with the excess on disk.
 
     Args:
-        settings: how many messages memory holds.
-        ephemeral: whether it has no disk: what is too much is dropped.
+        settings: the maximum number of messages in memory.
+        ephemeral: whether to drop the excess instead.
     """
 
     def __init__(self, settings: NsqSettings, *, ephemeral: bool = False) -> None:
         self._settings = settings
         self._ephemeral = ephemeral
-        self._lists: deque[tuple[list[bytes], bool]] = deque()  # with whether they are on disk
-        self._taken = 0  # of the first list
+        self._lists: deque[tuple[list[bytes], bool]] = deque()  # frames, and whether they are on disk
+        self._taken = 0  # from the first list
         self._disk = DiskQueue(settings)
         self.depth = self.disk_depth = 0
 
     def put(self, frames: list[bytes], now_s: float) -> None:
-        """Takes messages."""
+        """Adds messages."""
         if not frames:
             return
         room = max(0, self._settings.mem_queue_size - (self.depth - self.disk_depth))
@@ -275,15 +275,15 @@ class Queue:
             self.disk_depth += on_disk * len(frames)
 
     def take(self, most: int, now_s: float) -> list[bytes]:
-        """Up to this many messages, and about as many as go into one write."""
+        """Takes up to this many messages, and about as many as fit into one write."""
         if self.depth:
             most = max(1, min(most, _WRITE_BYTES // len(self._lists[0][0][self._taken])))
         return self._take(most, now_s)
 
     def take_all(self, now_s: float) -> list[bytes]:
-        """All messages."""
+        """Takes all messages."""
         if len(self._lists) == 1 and not self._taken and not self.disk_depth:
-            frames = self._lists.popleft()[0]  # not copied: all channels share it
+            frames = self._lists.popleft()[0]  # shared by all channels, not copied
             self.depth = 0
             return frames
         return self._take(self.depth, now_s)
@@ -308,7 +308,7 @@ class Queue:
         return frames
 
     def clear(self) -> None:
-        """Forgets all messages, and deletes the files."""
+        """Deletes all messages and the files."""
         self._clear()
         self._disk.delete()
 
@@ -317,13 +317,13 @@ class Queue:
         self._taken = self.depth = self.disk_depth = 0
 
     def close(self, more: list[bytes], now_s: float) -> None:
-        """What an orderly end makes of it: all is on disk, with more that was elsewhere."""
+        """Clean stop: moves all messages to disk, and adds `more`."""
         frames = self._take(self.depth, now_s) + more
         self._disk.close()
         self._add(frames, on_disk=True)
 
     def crash(self, now_s: float) -> None:
-        """What a kill makes of it: what is in memory is lost, and the disk is as at the last sync."""
+        """Kill: loses the messages in memory, and resets the disk to the last sync."""
         kept = self._disk.take_back(now_s)
         for frames, on_disk in self._lists:
             if on_disk:
@@ -335,10 +335,10 @@ class Queue:
 
 
 class Channel:
-    """One queue of a topic's messages with its subscribers.
+    """A channel: a queue of a topic's messages with its subscribers.
 
     Args:
-        topic: whose messages it gets.
+        topic: the topic.
         name: a valid name.
     """
 
@@ -350,28 +350,28 @@ class Channel:
         self.consumers: list[Consumer] = []
         self.queue = Queue(topic.broker.settings, ephemeral=self.ephemeral)
         self.message_count = self.requeue_count = self.timeout_count = self.sent_count = 0
-        # Every connection with messages in flight, those that are gone as well: their messages wait for the timeout.
+        # All connections with messages in flight, including closed ones, whose messages wait for their timeout.
         self._holders: list[InFlight] = []
         self._deferred: list[tuple[float, int, bytes]] = []
         self._serial = count()
 
     @property
     def in_flight_count(self) -> int:
-        """Messages that were sent and not answered."""
+        """The number of unanswered messages."""
         return sum(map(len, self._holders))
 
     @property
     def deferred_count(self) -> int:
-        """Messages that wait for their time."""
+        """The number of deferred messages."""
         return len(self._deferred)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something happens by the time alone."""
+        """Whether messages are deferred or may time out."""
         return bool(self._deferred) or any(self._holders)
 
     def put(self, frames: list[bytes], defer_s: float, now_s: float) -> None:
-        """Takes messages of the topic."""
+        """Adds messages from the topic."""
         self.message_count += len(frames)
         if defer_s:
             for frame in frames:
@@ -388,18 +388,18 @@ class Channel:
         self._holders.append(consumer.in_flight)
 
     def unsubscribe(self, consumer: Consumer) -> None:
-        """A subscriber is gone; what it had in flight stays in flight until its timeout (seen on nsqd 1.3.0)."""
+        """Removes a subscriber; its messages stay in flight until their timeout (seen on nsqd 1.3.0)."""
         if consumer in self.consumers:
             self.consumers.remove(consumer)
             if self.ephemeral and not self.consumers:
                 self.topic.delete_channel(self.name)
 
     def owner_of(self, ident: bytes) -> InFlight | None:
-        """Where a message is in flight; None if it is not."""
+        """The holder of a message in flight, or None."""
         return next((holder for holder in self._holders if ident in holder), None)
 
     def requeue(self, consumer: Consumer, ident: bytes, delay_s: float, now_s: float) -> None:
-        """Takes a message of the consumer's back; it must be in flight there."""
+        """Requeues a message, which must be in flight at the consumer."""
         frame = _delivered_again(consumer.in_flight.take(ident))
         self.requeue_count += 1
         if delay_s:
@@ -408,7 +408,7 @@ class Channel:
             self.queue.put([frame], now_s)
 
     def pump(self, now_s: float) -> None:
-        """Sends what can be sent: shared out evenly among the consumers that have room."""
+        """Sends messages, distributed evenly over the consumers with room."""
         while self.queue.depth and not self.paused:
             ready = [consumer for consumer in self.consumers if consumer.room > 0]
             if not ready:
@@ -417,17 +417,17 @@ class Channel:
                 share = -(-self.queue.depth // (len(ready) - number))
                 frames = self.queue.take(min(share, consumer.room), now_s) if share else []
                 if consumer.sample_rate:
-                    # As nsqd draws: 0 to 99, and what is above is gone for this channel.
-                    frames = [frame for frame in frames if random.randrange(100) <= consumer.sample_rate]  # noqa: S311 - no secret
+                    # As in nsqd: draws 0 to 99, and drops messages with a higher draw.
+                    frames = [frame for frame in frames if random.randrange(100) <= consumer.sample_rate]  # noqa: S311 - not for security
                 if frames:
                     self.sent_count += len(frames)
                     consumer.in_flight.add(frames, now_s, consumer.msg_timeout_s)
                     consumer.deliver(frames)
-            # The next one is first the next time, so that single messages go round.
+            # Rotate, so that single messages go to the consumers in turn.
             self.consumers.append(self.consumers.pop(0))
 
     def wake(self, now_s: float) -> None:
-        """Brings back what timed out and what was deferred until now."""
+        """Requeues timed out messages and due deferred messages."""
         back: list[bytes] = []
         for holder in self._holders:
             back += holder.take_expired(now_s)
@@ -441,20 +441,20 @@ class Channel:
         self.pump(now_s)
 
     def empty(self) -> None:
-        """Forgets every message, those in flight and deferred as well."""
+        """Deletes all messages, including those in flight and deferred."""
         self.queue.clear()
         self._deferred.clear()
         for holder in self._holders:
             holder.take_all()
 
     def settle(self, now_s: float) -> None:
-        """What a clean restart makes of it: what was in flight or deferred is queued again, nobody subscribes."""
+        """Clean restart: queues messages in flight or deferred again, and removes the subscribers."""
         back = [_delivered_again(frame) for holder in self._holders for frame in holder.take_all()]
         self.queue.close(back + [frame for _, _, frame in self._deferred], now_s)
         self._forget()
 
     def crash(self, now_s: float) -> None:
-        """What a kill makes of it: what was in flight or deferred is lost, but for what the disk gives again."""
+        """Kill: loses messages in flight or deferred, except those read again from disk."""
         self.queue.crash(now_s)
         self._forget()
 
@@ -466,10 +466,10 @@ class Channel:
 
 
 class Topic:
-    """A topic: keeps messages while it has no channel (or is paused), then gives each channel every one.
+    """A topic: keeps messages while it has no channel or is paused, then passes each message to all channels.
 
     Args:
-        broker: whose topic it is.
+        broker: the broker.
         name: a valid name.
     """
 
@@ -486,11 +486,11 @@ class Topic:
 
     @property
     def depth(self) -> int:
-        """Messages that no channel has got yet."""
+        """The number of messages not yet passed to channels."""
         return self.queue.depth + sum(len(frames) for frames, _ in self._deferred)
 
     def publish(self, bodies: Sequence[bytes], defer_s: float, now_s: float, now_ns: int) -> None:
-        """Takes messages, all or none; they are sent when the channels are pumped."""
+        """Adds messages, all or none; they are sent when the channels are pumped."""
         idents = self._ids.take(len(bodies), now_ns)
         frames: list[bytes] = []
         size, head = -1, b""
@@ -502,13 +502,13 @@ class Topic:
         self.message_count += len(frames)
         self.message_bytes += sum(map(len, bodies))
         if defer_s:
-            self._deferred.append((frames, defer_s))  # the disk would forget for how long
+            self._deferred.append((frames, defer_s))  # the disk queue does not store the delay
         else:
             self.queue.put(frames, now_s)
         self.flow(now_s)
 
     def flow(self, now_s: float) -> None:
-        """Hands the backlog to the channels, unless there is none or the topic is paused."""
+        """Passes the backlog to the channels, unless there are none or the topic is paused."""
         if not self.channels or self.paused:
             return
         parts = [(self.queue.take_all(now_s), 0.0), *self._deferred]
@@ -519,7 +519,7 @@ class Topic:
             self.broker.needs_pump(channel)
 
     def channel(self, name: str, now_s: float) -> Channel:
-        """The channel of this name, made if absent: the first one gets the backlog."""
+        """The channel of this name, created if missing; the first channel gets the backlog."""
         channel = self.channels.get(name)
         if channel is None:
             channel = self.channels[name] = Channel(self, name)
@@ -528,7 +528,7 @@ class Topic:
         return channel
 
     def delete_channel(self, name: str) -> None:
-        """Deletes a channel with its messages and connections; the last one takes an ephemeral topic with it."""
+        """Deletes a channel with its messages and connections, and an ephemeral topic with its last channel."""
         channel = self.channels.pop(name)
         self.broker.on_change(self.name, name, False)
         for consumer in list(channel.consumers):
@@ -539,17 +539,17 @@ class Topic:
             self.broker.delete_topic(self.name)
 
     def empty(self) -> None:
-        """Forgets the backlog; the channels keep theirs."""
+        """Deletes the topic's backlog; the channels keep theirs."""
         self.queue.clear()
         self._deferred.clear()
 
     def settle(self, now_s: float) -> None:
-        """What a clean restart makes of it: messages lose their deferral."""
+        """Clean restart: deferred messages lose their delay."""
         self.queue.close([frame for frames, _ in self._deferred for frame in frames], now_s)
         self._restart(lambda channel: channel.settle(now_s), now_s)
 
     def crash(self, now_s: float) -> None:
-        """What a kill makes of it: what the disk gives again, the channels get again."""
+        """Kill: the channels get messages again that are read again from disk."""
         self.queue.crash(now_s)
         self._restart(lambda channel: channel.crash(now_s), now_s)
 
@@ -569,8 +569,8 @@ class Broker:
 
     Args:
         settings: the limits.
-        on_change: called with topic, channel (None for the topic itself) and whether it is there now.
-        known_channels: the channels that a new topic should have from its start (those that lookups know).
+        on_change: called with topic, channel (None for the topic itself) and whether it exists now.
+        known_channels: returns the channels to create with a new topic (those known to nsqlookupd).
     """
 
     def __init__(
@@ -586,7 +586,7 @@ class Broker:
         self._unpumped: dict[Channel, None] = {}
 
     def topic(self, name: str, now_s: float) -> Topic:
-        """The topic of this name, made if absent."""
+        """The topic of this name, created if missing."""
         topic = self.topics.get(name)
         if topic is None:
             topic = self.topics[name] = Topic(self, name)
@@ -599,7 +599,7 @@ class Broker:
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with its channels, messages and connections."""
         topic = self.topics.pop(name, None)
-        if topic is None:  # its last channel took it along
+        if topic is None:  # already deleted with its last channel
             return
         topic.ephemeral = False
         for channel in list(topic.channels):
@@ -607,23 +607,23 @@ class Broker:
         self.on_change(name, None, False)
 
     def needs_pump(self, channel: Channel) -> None:
-        """Something may be sent that could not before."""
+        """Marks a channel that may be able to send."""
         self._unpumped[channel] = None
 
     def pump(self, now_s: float) -> None:
-        """Sends what can be sent since the last time."""
+        """Sends the messages of marked channels."""
         while self._unpumped:
             self._unpumped.popitem()[0].pump(now_s)
 
     def wake(self, now_s: float) -> None:
-        """Brings back what timed out and what was deferred until now, everywhere."""
+        """Requeues timed out messages and due deferred messages of all channels."""
         for topic in list(self.topics.values()):
             for channel in list(topic.channels.values()):
                 if channel.is_waiting:
                     channel.wake(now_s)
 
     def restart(self, now_s: float, *, crash: bool) -> None:
-        """What an orderly restart or a kill makes of it; neither loses a topic or channel that is not ephemeral."""
+        """Clean restart or kill: both keep topics and channels that are not ephemeral."""
         for topic in list(self.topics.values()):
             if topic.ephemeral:
                 del self.topics[topic.name]

@@ -1,4 +1,4 @@
-"""The settings of an embedded broker: nsqd's flags under their own names, with nsqd 1.3.0's defaults."""
+"""The settings of an embedded broker: nsqd's flags with nsqd 1.3.0's names and defaults."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Final, Literal
 
 VERSION: Final = "1.3.0"
-"""The nsqd whose behaviour is kept, and which the broker says it is."""
+"""The nsqd version that is emulated, and that the broker reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuthRequest:
-    """What a client's AUTH tells; nsqd sends the same to its authorization server.
+    """The data of a client's AUTH, as nsqd sends it to its authorization server.
 
     Attributes:
         secret: the client's secret.
-        remote_ip: where it connects from.
+        remote_ip: the client's address.
         tls: whether the connection is encrypted.
-        common_name: of the client's certificate; empty if it gave none.
+        common_name: common name of the client's certificate; empty without one.
     """
 
     secret: str
@@ -32,11 +32,11 @@ class AuthRequest:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """One thing that a client may do.
+    """One permission of a client.
 
     Attributes:
-        topic: a regular expression, searched for in the topic's name.
-        channels: regular expressions, one of which must be found in the channel's name (empty for publishing).
+        topic: regular expression, searched in the topic's name.
+        channels: regular expressions; one must match in the channel's name (which is empty for publishing).
         permissions: `subscribe`, `publish` or both.
     """
 
@@ -47,13 +47,13 @@ class Authorization:
 
 @dataclass(frozen=True, slots=True)
 class AuthorizedClient:
-    """Who a client is, and what it may do.
+    """A client's identity and permissions.
 
     Attributes:
-        identity: its name, which the client is told.
-        authorizations: none refuses the client.
-        identity_url: the client is told this too.
-        ttl_s: seconds after which the broker asks again.
+        identity: the client's name, sent to the client.
+        authorizations: permissions; none refuses the client.
+        identity_url: sent to the client.
+        ttl_s: seconds until the broker calls `authorize` again.
     """
 
     identity: str
@@ -63,46 +63,46 @@ class AuthorizedClient:
 
 
 Authorize = Callable[[AuthRequest], AuthorizedClient | None]
-"""Decides about a client's AUTH; None refuses the secret."""
+"""Authorizes a client; None refuses the secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class NsqSettings:
-    """What nsqd's command line sets. Where a name ends in a unit, nsqd takes a duration.
+    """The flags of nsqd. Names with a unit suffix are durations in nsqd.
 
     Attributes:
-        broadcast_address: what lookups answer for the broker's host.
-        node_id: part of every message id, 0 to 1023; None derives it from the host name, as nsqd does, so that two
-            brokers of one host give the same ids to different messages.
-        msg_timeout_ms: a message that is not answered for this long is delivered again, unless the client asked for
-            another time.
-        max_msg_timeout_ms: the longest a client may ask for, and the longest that TOUCH can hold a message.
-        max_msg_size: bytes of one message.
-        max_body_size: bytes of one command's body.
+        broadcast_address: the broker's host in lookups.
+        node_id: part of every message id, 0 to 1023; None derives it from the host name, as in nsqd, so that two
+            brokers on one host can give the same id to different messages.
+        msg_timeout_ms: time after which an unanswered message is redelivered, unless the client sets another one.
+        max_msg_timeout_ms: the longest timeout of a client, and the longest time that TOUCH can hold a message.
+        max_msg_size: maximum bytes of a message.
+        max_body_size: maximum bytes of a command's body.
         max_req_timeout_ms: the longest delay of REQ and DPUB.
         client_timeout_ms: twice the interval of heartbeats.
-        max_heartbeat_interval_ms: the longest interval that a client may ask for.
-        max_rdy_count: the most messages that one client may have in flight.
-        max_output_buffer_size: bytes that a client may ask for.
-        max_output_buffer_timeout_ms: what a client may ask for, at most.
-        min_output_buffer_timeout_ms: what a client may ask for, at least.
-        output_buffer_timeout_ms: what a client is told if it does not ask.
-        max_channel_consumers: subscribers of one channel; 0 for any number.
-        mem_queue_size: messages of a topic or channel that a crash loses; the others are on nsqd's disk, here in
-            memory too, but kept. An ephemeral topic or channel drops what comes when it holds this many.
-        sync_every: after so many messages written or read it is safe from a crash where on disk a queue begins.
-        sync_timeout_ms: and after so long.
+        max_heartbeat_interval_ms: the longest interval that a client may set.
+        max_rdy_count: maximum number of messages in flight per client.
+        max_output_buffer_size: maximum bytes that a client may set.
+        max_output_buffer_timeout_ms: maximum that a client may set.
+        min_output_buffer_timeout_ms: minimum that a client may set.
+        output_buffer_timeout_ms: default for clients.
+        max_channel_consumers: maximum number of subscribers of a channel; 0 for no limit.
+        mem_queue_size: number of messages of a topic or channel in memory, which a crash loses. nsqd keeps further
+            messages on disk; here they are in memory too, but survive. An ephemeral topic or channel drops messages
+            beyond this number.
+        sync_every: number of messages written or read after which a queue's position on disk is synced.
+        sync_timeout_ms: time after which it is synced.
         tls_cert: PEM file of the server's certificate; enables TLS.
         tls_key: PEM file of its private key.
-        tls_root_ca_file: PEM file of the authority of client certificates.
-        tls_client_auth_policy: `require-verify` demands a client certificate of that authority (and TLS).
-        tls_required: refuses what is not encrypted; `tcp-https` leaves HTTP open.
-        deflate: whether clients may have deflate.
-        max_deflate_level: the highest level that a client gets, 1 to 9.
-        snappy: whether clients may have snappy.
-        topology_region: the broker's region, which clients are told.
-        topology_zone: the broker's zone, which clients are told.
-        authorize: decides about AUTH; None switches authorization off.
+        tls_root_ca_file: PEM file of the authority for client certificates.
+        tls_client_auth_policy: `require-verify` requires a client certificate of that authority (and TLS).
+        tls_required: refuses unencrypted connections; `tcp-https` allows plain HTTP.
+        deflate: whether clients may use deflate.
+        max_deflate_level: the highest level for clients, 1 to 9.
+        snappy: whether clients may use snappy.
+        topology_region: the broker's region, sent to clients.
+        topology_zone: the broker's zone, sent to clients.
+        authorize: authorizes clients; None disables AUTH.
     """
 
     broadcast_address: str = "127.0.0.1"
@@ -136,10 +136,10 @@ class NsqSettings:
     authorize: Authorize | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Checks what nsqd checks when it starts.
+        """Checks the settings as nsqd does at start.
 
         Raises:
-            ValueError: a setting is out of range, or TLS is demanded without a certificate.
+            ValueError: a setting is out of range, or TLS is required without a certificate.
         """
         if not 1 <= self.max_deflate_level <= 9:
             raise ValueError(f"max_deflate_level must be 1 to 9, not {self.max_deflate_level}")
@@ -158,7 +158,7 @@ class NsqSettings:
 
     @property
     def needs_tls(self) -> bool:
-        """Whether a connection must be encrypted; a client certificate can only be demanded of one that is."""
+        """Whether a connection must be encrypted, as client certificates require."""
         return bool(self.tls_required) or bool(self.tls_client_auth_policy)
 
     @property
@@ -167,7 +167,7 @@ class NsqSettings:
         return zlib.crc32(socket.gethostname().encode()) % 1024 if self.node_id is None else self.node_id
 
     def config(self, lookupds: Sequence[str]) -> Mapping[str, object]:
-        """What `GET /config/<name>` answers: durations in nanoseconds."""
+        """The answers of `GET /config/<name>`; durations are in nanoseconds."""
         names = [
             "broadcast_address", "max_msg_size", "max_body_size", "max_rdy_count", "max_output_buffer_size",
             "max_channel_consumers", "mem_queue_size", "sync_every", "tls_client_auth_policy", "deflate",
