@@ -109,8 +109,8 @@ format: setup ## Let ruff format the code and repair what it can
 	$(BIN)/ruff check --fix .
 
 .PHONY: bench
-bench: setup ## Measure against the null source, pulsar-client and the Java client; writes the chart and the table
-	$(BIN)/python -m bench
+bench: setup ## Measure the formats beside their limits and other clients: BENCH_FLAGS="--quick", "nsq", "--update-readme"
+	$(BIN)/python -m bench $(BENCH_FLAGS)
 
 .PHONY: brokers
 brokers: setup ## Start real brokers in the background on their usual ports

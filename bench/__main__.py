@@ -1,17 +1,15 @@
-"""`make bench`, `python -m bench`: starts a broker, fills topics, measures all contenders in turn, reports.
+"""Measures what the three formats read and write on this machine, each beside its limits and the official clients.
 
-    python -m bench                      everything; writes results.json and results.png beside this file
-    python -m bench --quick              one size, one codec, one partition: for tuning, writes nothing
-    python -m bench rates --sizes 100 --codecs none lz4 --partitions 1 --only ours null
-    python -m bench memory               only the 3 GiB partition
-    python -m bench planning             only the 1,000 partitions
-    python -m bench stream               streaming queries; with --quick one partition, once
-    python -m bench write                writing; with --quick one partition, uncompressed
-    python -m bench decode               the decoder alone, without broker and Spark
-    python -m bench encode               the encoder alone
+    python -m bench                       everything, of all three; takes more than an hour
+    python -m bench nsq tubemq            of these two
+    python -m bench --quick               reading and writing 100 B with all three, less often: for tuning
+    python -m bench --quick --against COMMIT      this checkout and that commit in turn, and the ratios
+    python -m bench pulsar --cases 'read 100 B.*1 partition' --only ours null --repeats 5
+    python -m bench pulsar --cases stream         also: limits, guarantees
+    python -m bench --update-readme       keeps the results in bench/, draws the charts and fills README.md's tables
+    python -m bench decode, encode        Pulsar's decoder or encoder alone, without broker or Spark
 
-With --service-url and --admin-url it uses a broker that runs (`make brokers` starts one), and what is published there
-is used again by the next run.
+A case is named by its table and its row: `write 100 B, LZ4, 4 partitions`.
 """
 
 from __future__ import annotations
@@ -19,160 +17,97 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import itertools
-import os
+import re
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from bench.limits import LARGE_PARTITION, measure_memory, measure_planning
-from bench.publish import Workload, create_topic, publish, use_namespace
-from bench.readers import CONTENDERS, JVM, Case, spark_session, warm_broker, warm_up
-from bench.report import CaseResult, Results, StreamResult, describe_machine
-from bench.stream import CATCH_UP_MESSAGES, TRIGGERS, measure_stream
-from bench.writers import WRITERS, WRITTEN_MESSAGES, WriteCase, warm_broker_up, warm_up_writers
-from brokers.pulsar import VERSION, PulsarStandalone
+from bench import report
+from bench.engine import ROOT, AnyEngine, Engine, OtherEngine
+from bench.runner import Case, Setup, measure
 
-HERE = Path(__file__).resolve().parent
-
-MESSAGES = {100: 8_000_000, 1024: 1_500_000}
-"""So many that a read takes seconds and the fixed costs of a Spark job weigh little."""
-
-
-BROKER_SETTINGS = {"readBufferSizeBytes": str(1 << 20)}
-"""The stock bookie fetches an entry of 100 KB in 26 reads of 4 KiB, which halves what any reader gets."""
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """Where the broker is."""
-
-    service_url: str
-    admin_url: str
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port of the binary protocol."""
-        parts = urlsplit(self.service_url)
-        return parts.hostname or "127.0.0.1", parts.port or 6650
-
-    def fill(self, workload: Workload) -> None:
-        """Publishes a workload, unless an earlier run has."""
-        if not create_topic(self.admin_url, workload.topic, workload.partitions):
-            say(f"{workload.topic} is there already")
-            return
-        rate = publish(self.address, workload.topic, workload)
-        say(
-            f"published {workload.topic} at {rate / 1e6:.2f} M messages/s, {rate * workload.value_bytes / 1e6:.0f} MB/s"
-        )
+PROTOCOLS = ("pulsar", "tubemq", "nsq")
+QUICK_SCALE = 0.25
 
 
 def main() -> None:
     """Parses the command line and runs what it asks for."""
-    if sys.argv[1:2] in (["decode"], ["encode"], ["nsq"], ["tubemq"]):
-        # Imported by name: these parts neither need nor wait for anything else here.
-        importlib.import_module(f"bench.{sys.argv[1]}").main(sys.argv[2:])
+    if sys.argv[1:2] in (["decode"], ["encode"]):
+        importlib.import_module("bench.codec").main(*sys.argv[1:])
         return
-    arguments = _parse(sys.argv[1:])
-    parts = ("rates", "memory", "planning", "stream", "write") if arguments.what == "all" else (arguments.what,)
-    workloads = [
-        Workload(size, codec, partitions, int(MESSAGES[size] * arguments.scale))
-        for partitions, size, codec in itertools.product(arguments.partitions, arguments.sizes, arguments.codecs)
-    ]
+    given = _parse(sys.argv[1:])
     started = time.monotonic()
-    with (
-        tempfile.TemporaryDirectory(prefix="spark-mq-source-bench-") as temporary,
-        _broker(arguments, temporary) as broker,
-    ):
+    with tempfile.TemporaryDirectory(prefix="spark-mq-source-bench-") as temporary:
         folder = Path(temporary)
-        results = Results(describe_machine(VERSION))
-        use_namespace(broker.admin_url)
-        if "rates" in parts:
-            results.cases += _rates(workloads, arguments, broker, folder)
-        if "memory" in parts:
-            broker.fill(LARGE_PARTITION)
-            results.memory = measure_memory(broker.service_url, spark_session(1, folder), folder)
-        if "planning" in parts:
-            results.planning = measure_planning(broker.service_url, broker.admin_url, broker.address)
-        if "stream" in parts:
-            results.streams += _streams(arguments, broker, folder)
-        if "write" in parts:
-            results.writes += _writes(arguments, broker, folder)
-    print(results.terminal())
+        with _engines(given.against, folder) as engines:
+            for protocol in given.protocols:
+                parts = _run(protocol, given, engines, folder / protocol)
+                for name, part in parts.items():
+                    shown = report.comparison(part, given.against) if given.against else report.table(part)
+                    print(f"\n{protocol}, {name}\n\n{shown}")
+                if given.output is not None:
+                    report.save(protocol, parts, given.output)
     say(f"took {(time.monotonic() - started) / 60:.1f} minutes")
-    if arguments.output is not None:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        if parts not in {("stream",), ("write",)}:
-            results.write_json(arguments.output / "results.json")
-        if results.cases:
-            results.write_chart(arguments.output / "results.png")
-        if results.streams:
-            results.write_stream_json(arguments.output / "stream.json")
-        if results.writes:
-            results.write_write_json(arguments.output / "write.json")
-    if arguments.update_readme:
-        results.update_readme(HERE.parent / "README.md")
+    if given.update_readme:
+        subprocess.run([sys.executable, "-m", "tools.readme"], cwd=ROOT, check=True)
 
 
-def _rates(
-    workloads: Sequence[Workload], arguments: argparse.Namespace, broker: Broker, folder: Path
-) -> Iterator[CaseResult]:
-    for workload in workloads:
-        broker.fill(workload)
-    # What was written is written back now, not while the first ones read: that cost them a sixth of their rate.
-    os.sync()
-    for number, workload in enumerate(workloads):
-        case = Case(workload, broker.service_url, spark_session(workload.partitions, folder), folder)
-        if number == 0:
-            say("reading until the broker's code is compiled")
-            warm_broker(case)
-        yield _measure(case, [name for name in CONTENDERS if name in arguments.only], arguments.repeats)
+def _run(
+    protocol: str, given: argparse.Namespace, engines: Mapping[str, AnyEngine], folder: Path
+) -> dict[str, report.Document]:
+    """Measures a protocol; its parts by name, as JSON."""
+    folder.mkdir()
+    module = importlib.import_module(f"bench.{protocol}")
+    machine = report.describe_machine(module.BROKER)
+    wanted = re.compile(given.cases or (module.QUICK if given.quick else ""))
+    own = next((engine for engine in engines.values() if isinstance(engine, Engine)), None)
+    setup = Setup(own or Engine(folder), folder, given.scale, given.triggers)
+    parts: dict[str, report.Document] = {}
+    say(f"starting {module.BROKER}")
+    with module.running(setup) as cases:
+        for case in cases:
+            chosen = _chosen(case, given)
+            if wanted.search(f"{case.part} {case.name}") and chosen.contenders:
+                part = parts.setdefault(case.part, {"part": case.part, "machine": machine, "cases": []})
+                part["cases"].append(measure(chosen, engines, given.repeats, say).document())
+    return parts
 
 
-def _streams(arguments: argparse.Namespace, broker: Broker, folder: Path) -> Iterator[StreamResult]:
-    for partitions in arguments.partitions:
-        workload = Workload(100, "none", partitions, int(CATCH_UP_MESSAGES * arguments.scale))
-        broker.fill(workload)
-        case = Case(workload, broker.service_url, spark_session(partitions, folder), folder)
-        say(f"streams of {workload.topic}")
-        yield measure_stream(
-            case, broker.address, broker.admin_url, repeats=arguments.repeats, triggers=arguments.triggers, say=say
-        )
+def _chosen(case: Case, given: argparse.Namespace) -> Case:
+    def wanted(name: str, role: str) -> bool:
+        if given.against:
+            return role == "ours" and case.part in {"read", "write"} and name in (given.only or [name])
+        return name in given.only if given.only else not (given.quick and role == "peer")
+
+    return replace(case, contenders=[one for one in case.contenders if wanted(one.name, one.role)])
 
 
-def _writes(arguments: argparse.Namespace, broker: Broker, folder: Path) -> Iterator[CaseResult]:
-    names = [name for name in WRITERS if name in arguments.only]
-    for number, (partitions, codec) in enumerate(itertools.product(arguments.partitions, arguments.codecs)):
-        workload = Workload(100, codec, partitions, int(WRITTEN_MESSAGES * arguments.scale))
-        case = WriteCase(workload, broker.service_url, broker.admin_url, spark_session(partitions, folder), folder)
-        say(f"writing 100 B, {codec}, {partitions} partitions: warming up")
-        if number == 0:
-            warm_broker_up(case)
-        warm_up_writers(case)
-        result = CaseResult(workload, {name: [] for name in names})
-        yield _interleaved(result, {name: partial(WRITERS[name], case) for name in names}, arguments.repeats)
-
-
-def _measure(case: Case, names: Sequence[str], repeats: int) -> CaseResult:
-    result = CaseResult(case.workload, {name: [] for name in names})
-    say(f"{case.workload.topic}: warming up")
-    warm_up(case, names)
-    return _interleaved(result, {name: partial(CONTENDERS[name], case) for name in names}, repeats)
-
-
-def _interleaved(result: CaseResult, contenders: Mapping[str, Callable[[], float]], repeats: int) -> CaseResult:
-    for repeat in range(repeats):
-        # One of each in turn: what the machine does meanwhile happens to all alike.
-        for name, measure in contenders.items():
-            result.rates[name].append(measure())
-        found = ", ".join(f"{name} {rates[-1] / 1e6:.3f}" for name, rates in result.rates.items())
-        say(f"  {repeat + 1}/{repeats} M rows/s: {found}")
-    return result
+@contextlib.contextmanager
+def _engines(against: str | None, folder: Path) -> Iterator[Mapping[str, AnyEngine]]:
+    if against is None:
+        yield {"this": Engine(folder)}
+        return
+    other = folder / "other"
+    say(f"compiling {against}")
+    subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(other), against], cwd=ROOT, check=True)
+    with contextlib.ExitStack() as stack:
+        stack.callback(subprocess.run, ["git", "worktree", "remove", "--force", str(other)], cwd=ROOT, check=True)
+        subprocess.run(
+            [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+            cwd=other, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        engines = {}
+        for name, tree in (("this", ROOT), ("other", other)):
+            engines[name] = stack.enter_context(contextlib.closing(OtherEngine(tree, folder / f"files-{name}")))
+            if not engines[name].package.startswith(str(tree)):
+                raise RuntimeError(f"{engines[name].package} would be measured, not {tree}")
+        if len({engine.implementation for engine in engines.values()}) > 1:
+            raise RuntimeError("one of the two is not compiled: `make setup`")
+        yield engines
 
 
 def say(text: str) -> None:
@@ -180,52 +115,34 @@ def say(text: str) -> None:
     print(f"[bench] {text}", flush=True)
 
 
-@contextlib.contextmanager
-def _broker(arguments: argparse.Namespace, folder: str) -> Iterator[Broker]:
-    if arguments.service_url is not None:
-        yield Broker(arguments.service_url, arguments.admin_url)
-        return
-    say(f"starting Pulsar {VERSION}")
-    with PulsarStandalone(Path(folder) / "broker", overrides=BROKER_SETTINGS, jvm=JVM) as standalone:
-        yield Broker(standalone.service_url, standalone.admin_url)
-
-
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = dict.fromkeys((*CONTENDERS, *WRITERS))
+    parser.add_argument("protocols", nargs="*", metavar="PROTOCOL", help=f"of {', '.join(PROTOCOLS)}")
     parser.add_argument(
-        "what", nargs="?", default="all", choices=("all", "rates", "memory", "planning", "stream", "write")
+        "--quick", action="store_true", help="a case or two of each, a quarter of the messages, no peers"
     )
-    parser.add_argument("--quick", action="store_true", help="rates of 100 B, uncompressed, one partition")
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(MESSAGES), choices=list(MESSAGES), metavar="BYTES")
-    parser.add_argument("--codecs", nargs="+", default=["none", "lz4"], choices=("none", "lz4"))
-    parser.add_argument("--partitions", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--only", nargs="+", default=list(names), choices=list(names), metavar="CONTENDER",
-                        help=f"of {', '.join(names)}")  # fmt: skip
+    parser.add_argument("--cases", metavar="REGEX", help="only cases in whose names this is found")
+    parser.add_argument("--only", nargs="+", metavar="CONTENDER", help="only these")
+    parser.add_argument("--against", metavar="COMMIT", help="compare our rates with those of this commit")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--triggers", type=int, default=TRIGGERS, help="of each measurement of triggers")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the number of messages, e.g. 0.25 to be quick")
-    parser.add_argument("--service-url", help="use this running broker")
-    parser.add_argument("--admin-url", help="its admin interface")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        help="folder of results.json, results.png, stream.json and write.json (default: bench, if all is run)",
-    )
-    parser.add_argument("--update-readme", action="store_true", help="write the table into README.md")
+    parser.add_argument("--scale", type=float, help="of the numbers of messages (default: 1, or 0.25 if quick)")
+    parser.add_argument("--triggers", type=int, default=60, help="of each measurement of streaming queries")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where results and charts go")
+    parser.add_argument("--update-readme", action="store_true", help="--output bench, and README.md's tables from it")
     parsed = parser.parse_args(arguments)
-    if (parsed.service_url is None) != (parsed.admin_url is None):
-        parser.error("--service-url and --admin-url belong together")
-    if parsed.quick and parsed.what == "stream":
-        parsed.partitions, parsed.repeats, parsed.scale = [1], 1, parsed.scale / 3
-    elif parsed.quick and parsed.what == "write":
-        parsed.partitions, parsed.codecs = [1], ["none"]
-    elif parsed.quick:
-        parsed.what, parsed.sizes, parsed.codecs, parsed.partitions = "rates", [100], ["none"], [1]
-    elif parsed.what == "all" and parsed.output is None:
-        parsed.output = HERE
+    unknown = set(parsed.protocols) - set(PROTOCOLS)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(PROTOCOLS)}")
+    parsed.protocols = parsed.protocols or PROTOCOLS
+    parsed.scale = parsed.scale or (QUICK_SCALE if parsed.quick else 1.0)
+    if parsed.update_readme:
+        if parsed.quick or parsed.only or parsed.scale != 1:
+            parser.error("README.md has the whole of a table, at full scale: no --quick, --only and --scale")
+        parsed.output = report.FOLDER
+    if parsed.against and parsed.output:
+        parser.error("--against only prints")
     return parsed
 
 

@@ -1,6 +1,6 @@
-"""Data sources that only the benchmark has: the null source, and ours with its memory measured.
+"""Data sources that only the benchmark has: the null source, and any other one measured.
 
-Spark's workers import this module, so it holds nothing else.
+Spark's workers import this module, so it holds nothing else; what it imports is loaded when a job begins.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import functools
 import itertools
 import json
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -26,10 +27,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_mq_source.spark.base import MQPartition
-from spark_mq_source.spark.pulsar import PulsarNativeDataSource
+import pyspark_nsq
+import pyspark_pulsar_native
+import pyspark_tubemq
 
-__all__ = ["MeasuredSource", "NullSource", "PeakMemory"]
+OURS: Final[Mapping[str, Any]] = {
+    module.DefaultSource.name(): module.DefaultSource for module in (pyspark_pulsar_native, pyspark_tubemq, pyspark_nsq)
+}
+"""The data sources of this package, by name, through the modules that Spark finds by itself."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ class _NullStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [_Rows(each + (n < more)) for n in range(self._partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _take(_load_once(self._batches), partition.value)
+        return _take(load_once(self._batches), partition.value)
 
 
 def _load(path: str) -> Sequence[pa.RecordBatch]:
@@ -157,7 +162,7 @@ def _load(path: str) -> Sequence[pa.RecordBatch]:
 
 
 # A trigger of a few rows must not wait for the whole file; Spark keeps its workers.
-_load_once = functools.lru_cache(maxsize=1)(_load)
+load_once = functools.lru_cache(maxsize=1)(_load)
 
 
 def _take(batches: Sequence[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -170,17 +175,19 @@ def _take(batches: Sequence[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBat
         left -= batch.num_rows
 
 
-class PeakMemory:
-    """How far this process's resident memory rises above what it is now (Linux)."""
+class Meter:
+    """What this process has used since the meter was made: processor time, and memory at its highest (Linux)."""
 
     def __init__(self) -> None:
         # Forgets the peak that starting up left behind (proc(5), clear_refs: 5 resets VmHWM).
         Path("/proc/self/clear_refs").write_text("5")
-        self.before_bytes = _status_bytes("VmRSS")
+        self._before_bytes = _status_bytes("VmRSS")
+        self._before_ns = time.process_time_ns()
 
-    def growth_bytes(self) -> int:
-        """The highest resident size since the start, less the size then."""
-        return _status_bytes("VmHWM") - self.before_bytes
+    def read(self, rows: int) -> dict[str, float]:
+        """Rows moved, nanoseconds of the processor, and by how much resident memory was higher than before."""
+        busy_ns = time.process_time_ns() - self._before_ns
+        return {"rows": rows, "ns": busy_ns, "growth_bytes": _status_bytes("VmHWM") - self._before_bytes}
 
 
 def _status_bytes(name: str) -> int:
@@ -190,41 +197,77 @@ def _status_bytes(name: str) -> int:
     raise RuntimeError(f"/proc/self/status has no {name}")
 
 
-class MeasuredSource(PulsarNativeDataSource):
-    """`pulsar-native`, whose worker writes down how much memory a task took.
+class MeasuredSource(DataSource):
+    """Another data source, each of whose tasks writes down what its Python worker used: a file of JSON a task.
 
-    Options: those of `pulsar-native`, and `memoryFile`: where to write.
+    All that the worker does for a task counts, taking rows from Spark and handing them over included: of the null
+    source there is nothing else.
+
+    Options: those of the other one, `measuredFormat` (which one it is) and `measuredFolder` (where the files go).
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        self._file = options.pop("memoryFile")
-        super().__init__(options)
+        name, self._folder = options.pop("measuredFormat"), options.pop("measuredFolder")
+        self._source: DataSource = (NullSource if name == "bench-null" else OURS[name])(options)
 
     @classmethod
     def name(cls) -> str:
         """The name in `spark.read.format(name)`."""
         return "bench-measured"
 
+    def schema(self) -> StructType | str:
+        """The other's."""
+        return self._source.schema()
+
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of `pulsar-native`, wrapped."""
-        return _MeasuredReader(super().reader(schema), self._file)
+        """The other's reader, measured."""
+        return _MeasuredReader(self._source.reader(schema), self._folder)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """The other's writer, measured."""
+        return _MeasuredWriter(cast("DataSourceArrowWriter", self._source.writer(schema, overwrite)), self._folder)
 
 
 class _MeasuredReader(DataSourceReader):
-    def __init__(self, reader: DataSourceReader, file: str) -> None:
+    def __init__(self, reader: DataSourceReader, folder: str) -> None:
         self._reader = reader
-        self._file = file
+        self._folder = folder
 
     def partitions(self) -> Sequence[InputPartition]:
         return self._reader.partitions()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if not isinstance(partition, MQPartition):
-            return
-        memory = PeakMemory()
-        rows = 0
+        meter, rows = Meter(), 0
         for batch in self._reader.read(partition):
             rows += cast("pa.RecordBatch", batch).num_rows
             yield batch
-        measured = {"before_bytes": memory.before_bytes, "growth_bytes": memory.growth_bytes(), "rows": rows}
-        Path(self._file).write_text(json.dumps(measured))
+        _note(meter, rows, self._folder)
+
+
+class _MeasuredWriter(DataSourceArrowWriter):
+    def __init__(self, writer: DataSourceArrowWriter, folder: str) -> None:
+        self._writer = writer
+        self._folder = folder
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        meter, rows = Meter(), 0
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal rows
+            for batch in iterator:
+                rows += batch.num_rows
+                yield batch
+
+        message = self._writer.write(counted())
+        _note(meter, rows, self._folder)
+        return message
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._writer.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._writer.abort(messages)
+
+
+def _note(meter: Meter, rows: int, folder: str) -> None:
+    (Path(folder) / uuid.uuid4().hex).write_text(json.dumps(meter.read(rows)))

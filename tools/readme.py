@@ -1,7 +1,7 @@
 """Fills the tables of README.md that the code knows better: ``python -m tools.readme [--check]``.
 
-A table stands between ``<!-- WHAT:FORMAT -->`` and ``<!-- end -->``, where WHAT is one of `TABLES`. With ``--check``
-nothing is written, and a table that differs from the code is an error.
+A table stands between ``<!-- WHAT:FORMAT -->`` and ``<!-- end -->``; `tables` has them all. With ``--check`` nothing is
+written, and a table that differs from the code, or from the results in ``bench/``, is an error.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from bench import report
 from spark_mq_source.core.columns import ColumnTable
 from spark_mq_source.core.options import READ, STREAM, WRITE
 from spark_mq_source.nsq.format import NsqFormat
@@ -21,8 +22,23 @@ from spark_mq_source.tubemq.format import TubeMQFormat
 
 README: Final = Path(__file__).parent.parent / "README.md"
 
-AnyFormat = type[PulsarFormat] | type[TubeMQFormat] | type[NsqFormat]
-FORMATS: Final[Mapping[str, AnyFormat]] = {one.name: one for one in (PulsarFormat, TubeMQFormat, NsqFormat)}
+FORMATS: Final = (PulsarFormat, TubeMQFormat, NsqFormat)
+BENCHED: Final = {"pulsar": ("read", "write", "stream"), "tubemq": ("read", "write"), "nsq": ("read", "write")}
+"""The parts of each protocol's results that README.md shows."""
+
+
+def tables() -> dict[str, str]:
+    """Every table in Markdown, by its marker."""
+    found = {}
+    for format_ in FORMATS:
+        found[f"columns:{format_.name}"] = read_columns(format_.columns)
+        found[f"options:{format_.name}"] = format_.options_type.markdown_table(READ | STREAM)
+        found[f"write-columns:{format_.name}"] = written_columns(format_.columns)
+        found[f"write-options:{format_.name}"] = format_.options_type.markdown_table(WRITE)
+    for protocol, parts in BENCHED.items():
+        results = report.load(protocol)
+        found |= {f"bench-{part}:{protocol}": report.table(results[part]) for part in parts}
+    return found
 
 
 def read_columns(columns: ColumnTable) -> str:
@@ -50,32 +66,20 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join("|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n" for cells in lines)
 
 
-TABLES: Final[Mapping[str, Callable[[AnyFormat], str]]] = {
-    "columns": lambda format_: read_columns(format_.columns),
-    "options": lambda format_: format_.options_type.markdown_table(READ | STREAM),
-    "write-columns": lambda format_: written_columns(format_.columns),
-    "write-options": lambda format_: format_.options_type.markdown_table(WRITE),
-}
-
-_TABLE: Final = re.compile(rf"<!-- (?P<what>{'|'.join(TABLES)}):(?P<format>\S+) -->\n.*?<!-- end -->", re.DOTALL)
+_TABLE: Final = re.compile(r"<!-- (?P<marker>[a-z-]+:\S+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def filled(text: str) -> str:
     """The text with each table made anew.
 
     Raises:
-        ValueError: a marker for an unknown format, or a format without its markers.
+        ValueError: a marker of no table, or a table without its marker.
     """
-    found = sorted((match["format"], match["what"]) for match in _TABLE.finditer(text))
-    wanted = sorted((name, what) for name in FORMATS for what in TABLES)
-    if found != wanted:
-        raise ValueError(f"README.md has the tables {found}, and should have {wanted}")
-
-    def table(match: re.Match[str]) -> str:
-        name, what = match["format"], match["what"]
-        return f"<!-- {what}:{name} -->\n{TABLES[what](FORMATS[name])}<!-- end -->"
-
-    return _TABLE.sub(table, text)
+    known = tables()
+    found = sorted(match["marker"] for match in _TABLE.finditer(text))
+    if found != sorted(known):
+        raise ValueError(f"README.md has the tables {found}, and should have {sorted(known)}")
+    return _TABLE.sub(lambda match: f"<!-- {match['marker']} -->\n{known[match['marker']]}<!-- end -->", text)
 
 
 def main() -> int:

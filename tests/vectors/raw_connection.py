@@ -59,6 +59,17 @@ class RawConnection:
         self._connection.send(command)
         self._socket.sendall(self._connection.data_to_send())
 
+    def receive(self, most_bytes: int) -> bytes:
+        """Takes bytes as they come, and looks at none of them: nothing can be expected any more.
+
+        Raises:
+            ConnectionError: the broker closed the connection.
+        """
+        data = self._socket.recv(most_bytes)
+        if not data:
+            raise ConnectionError("the broker closed the connection")
+        return data
+
     def expect(self, kind: type[T]) -> T:
         """Takes the next command, which must be of this type; PINGs are answered on the way.
 

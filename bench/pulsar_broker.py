@@ -9,31 +9,30 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
+from bench.runner import Setup
+from bench.sources import OURS
+from bench.values import SEED, make_values
+from brokers.pulsar import PulsarStandalone
 from brokers.pulsar_admin import CONFLICT, AdminError, PulsarAdmin
 from spark_mq_source.pulsar.payload.messages import EntryEncoder, open_rows
 from spark_mq_source.pulsar.protocol import commands
+from spark_mq_source.spark._compat import arrow_schema
 from tests.vectors.raw_connection import RawConnection
 
-__all__ = [
-    "NAMESPACE",
-    "Workload",
-    "create_topic",
-    "make_values",
-    "publish",
-    "publish_one_each",
-    "trickle",
-    "use_namespace",
-]
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 NAMESPACE = "public/bench"
 
@@ -46,14 +45,21 @@ IN_FLIGHT_BYTES = 16_000_000
 VARIANTS = 64
 """Different batches sent in turn: 6.4 MB, beyond what a compressor or a processor's inner caches could remember."""
 
+RECEIVE_BYTES = 1 << 20
+A_MESSAGE = bytes(8) + b"\x08\x09"
+"""How a frame with an entry begins: two sizes, and the type of its command."""
+
 TRICKLE_MESSAGES = 10
 """Messages of a batch of `trickle`: what a producer gathers in 10 ms at 1,000 messages a second."""
 
 TRICKLE_BATCHES_DUE = 10
 """Batches of `trickle` that wait for their receipts, so that the broker's disk does not set the pace."""
 
-SEED = 20_260
-CITIES = ("Lisbon", "Nairobi", "Osaka", "Quito", "Turin", "Utrecht", "Warsaw", "Yerevan")
+
+NULL_BATCHES = 16
+"""Batches that the null source takes turns with: some 32 MB, so that it does not read from the processor's cache."""
+
+_serial = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +99,78 @@ class Workload:
         return max(1, BATCH_BYTES // self.value_bytes)
 
 
-def use_namespace(admin_url: str) -> None:
+@dataclass(frozen=True)
+class Broker:
+    """A standalone broker that runs, and files of this run."""
+
+    standalone: PulsarStandalone
+    setup: Setup
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the binary protocol."""
+        host, _, port = self.standalone.service_url.rpartition("/")[2].partition(":")
+        return host, int(port)
+
+    def options(self, topic: str) -> dict[str, str]:
+        """The options of a read or a write."""
+        return {"serviceUrl": self.standalone.service_url, "topic": topic}
+
+    def fill(self, workload: Workload) -> None:
+        """Publishes what is read, unless it is there."""
+        if create_topic(self.standalone.admin_url, workload.topic, workload.partitions):
+            publish(self.address, workload.topic, workload)
+            # What was written is written back now, not while the first ones read: that cost them a sixth of their rate.
+            os.sync()
+
+    @contextlib.contextmanager
+    def topic(self, partitions: int, namespace: str = NAMESPACE) -> Iterator[str]:
+        """A new topic, which is deleted afterwards: the disk is not to fill."""
+        topic = f"persistent://{namespace}/written-{os.getpid()}-{next(_serial)}"
+        create_topic(self.standalone.admin_url, topic, partitions)
+        yield topic
+        self.standalone.admin.delete_topic(topic, partitioned=True)
+
+    def null_file(self, workload: Workload, columns: str | None) -> str:
+        """Batches that our reader makes of this topic, for the null source; made once."""
+        kind = "default" if columns is None else "value"
+        path = self.setup.folder / f"null-{workload.topic.rpartition('/')[2]}-{kind}.arrow"
+        if not path.exists():
+            format_ = OURS["pulsar-native"].format
+            options = format_.parse_options(self.options(workload.topic))
+            schema = arrow_schema(spark_schema(columns))
+            batches = format_.read(options, format_.plan(options, ())[0], schema)
+            # Closing the generator closes its connection: the rest of the topic is not wanted.
+            with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)), pa.ipc.new_file(path, schema) as file:
+                for batch in itertools.islice(batches, NULL_BATCHES):
+                    file.write_batch(batch)
+        return str(path)
+
+
+def default_columns() -> str:
+    """Those of `pulsar-native`, as SQL."""
+    return str(OURS["pulsar-native"]({}).schema())
+
+
+def spark_schema(columns: str | None) -> StructType:
+    """The named columns, or those that are read by default; needs a session."""
+    from pyspark.sql.types import StructType
+
+    return cast("StructType", StructType.fromDDL(columns or default_columns()))
+
+
+def count(partitions: int) -> str:
+    """So many partitions, in words."""
+    return "1 partition" if partitions == 1 else f"{partitions} partitions"
+
+
+def use_namespace(admin_url: str, namespace: str = NAMESPACE) -> None:
     """Makes the namespace, and keeps what is published to it: by default unread data is dropped within minutes.
 
     Raises:
         AdminError: the admin interface refused or did not answer.
     """
-    PulsarAdmin(admin_url).create_namespace(NAMESPACE)
+    PulsarAdmin(admin_url).create_namespace(namespace)
 
 
 def create_topic(admin_url: str, topic: str, partitions: int) -> bool:
@@ -117,7 +188,7 @@ def create_topic(admin_url: str, topic: str, partitions: int) -> bool:
     return True
 
 
-def publish(address: tuple[str, int], topic: str, workload: Workload, *, value_only: bool = False) -> float:
+def publish(address: tuple[str, int], topic: str, workload: Workload, *, value_only: bool = False) -> None:
     """Publishes a workload's messages; waits for every receipt.
 
     Args:
@@ -126,14 +197,10 @@ def publish(address: tuple[str, int], topic: str, workload: Workload, *, value_o
         workload: what to publish.
         value_only: whether the messages have no key and no event time.
 
-    Returns:
-        Messages a second.
-
     Raises:
         RuntimeError: the broker refused something.
     """
     entries = list(_entries(workload, workload.batch_messages, value_only=value_only))
-    started = time.perf_counter()
     with _Publisher(address, _partitions_of(topic, workload.partitions)) as publisher:
         left, turn = workload.messages, 0
         while left:
@@ -144,7 +211,40 @@ def publish(address: tuple[str, int], topic: str, workload: Workload, *, value_o
             publisher.send(turn % workload.partitions, entry)
             left -= count
             turn += 1
-    return workload.messages / (time.perf_counter() - started)
+
+
+def drain(address: tuple[str, int], workload: Workload) -> None:
+    """Reads a workload's topic over one raw socket and throws it away: entries are counted by the sizes of frames.
+
+    Args:
+        address: the broker's host and port; it must serve the topic itself, as a standalone broker does.
+        workload: what `publish` has published, and nobody else anything.
+
+    Raises:
+        RuntimeError: the broker refused something.
+        ConnectionError: it closed the connection.
+    """
+    topics = _partitions_of(workload.topic, workload.partitions)
+    name = f"drain-{time.monotonic_ns()}"
+    with contextlib.closing(RawConnection(*address)) as connection:
+        for n, topic in enumerate(topics):
+            connection.send(commands.Lookup(topic, n))
+            connection.expect(commands.LookupResponse)
+            start = commands.MessageId(-1, -1)
+            kind = commands.SubType.Exclusive
+            connection.send(commands.Subscribe(topic, name, kind, n, n, durable=False, start_message_id=start))
+            connection.expect(commands.Success)
+        for n in range(len(topics)):
+            connection.send(commands.Flow(n, workload.messages))
+        left = -(-workload.messages // workload.batch_messages)
+        head, skipped = b"", 0  # of the next frame, which begins so many bytes from here
+        while left:
+            data = head + connection.receive(RECEIVE_BYTES)
+            at = skipped
+            while len(data) - at >= len(A_MESSAGE):
+                left -= data[at + 8 : at + 10] == A_MESSAGE[8:]
+                at += 4 + int.from_bytes(data[at : at + 4])
+            head, skipped = data[at:], max(0, at - len(data))
 
 
 def publish_one_each(address: tuple[str, int], topic: str, partitions: int) -> None:
@@ -238,22 +338,6 @@ class _Publisher:
         self._connection.expect(commands.SendReceipt)
         # Receipts of different partitions may overtake each other; batches are of one size, so the sum is right enough.
         self._in_flight_bytes -= self._due.popleft()
-
-
-def make_values(value_bytes: int, count: int, rng: random.Random | None = None) -> list[bytes]:
-    """JSON records as applications send them, cut or filled to size: half names and spaces, half random digits."""
-    rng = random.Random(SEED) if rng is None else rng
-    values = []
-    for _ in range(count):
-        text = bytearray()
-        while len(text) < value_bytes:
-            text += (
-                f'{{"id":"{rng.getrandbits(64):016x}","city":"{rng.choice(CITIES)}",'
-                f'"amount":{rng.uniform(0, 1000):.2f},"clicks":{rng.randrange(1000)},'
-                f'"ok":{"true" if rng.random() < 0.5 else "false"}}}\n'
-            ).encode()
-        values.append(bytes(text[:value_bytes]))
-    return values
 
 
 def _partitions_of(topic: str, partitions: int) -> list[str]:

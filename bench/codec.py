@@ -1,0 +1,142 @@
+"""How fast Pulsar's decoder and encoder are by themselves: no broker, no network, no Spark.
+
+    python -m bench decode [--seconds 0.3] [--repeats 5]
+    python -m bench encode
+
+Prints rows per second of processor time (the median of the rounds, and the best) for each implementation and shape: of
+the decoder, entries as the Java client writes them; of the encoder, from a RecordBatch of 10,000 rows, as Spark hands
+them over, to finished entries of 100 KB. Neither ever waits, so processor time is what it takes of a machine that does
+nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from statistics import median
+
+import pyarrow as pa
+
+from bench.runner import interleaved
+from spark_mq_source.core.crc import crc32c
+from spark_mq_source.core.sql_types import arrow_schema_of
+from spark_mq_source.core.varint import encode_varint
+from spark_mq_source.pulsar.payload.columns import COLUMNS
+from spark_mq_source.pulsar.payload.messages import EntryDecoder, EntryEncoder, open_rows
+
+ROWS = 10_000
+BATCH_BYTES = 4 * 2**20
+"""So much is decoded before a batch is taken, as the reader does."""
+
+Run = Callable[[float], float]
+"""Rows a second, measured for so many seconds."""
+
+
+def _timed(rows_of_a_turn: int, turn: Callable[[], object], seconds: float) -> float:
+    started = time.process_time()
+    for turns in itertools.count(1):
+        turn()
+        elapsed = time.process_time() - started
+        if elapsed >= seconds:
+            return turns * rows_of_a_turn / elapsed
+    raise AssertionError
+
+
+def decoders() -> Iterator[tuple[str, Run]]:
+    """Every shape of entry, with value alone and the default columns, by both implementations."""
+    shapes = {
+        "1000 x 100 B a batch": [_entry(1000, 100, keyed=False)] * 64,
+        "1000 x 100 B, keyed": [_entry(1000, 100, keyed=True)] * 64,
+        "100 x 1 KiB a batch": [_entry(100, 1024, keyed=False)] * 64,
+        "single, 100 B, keyed": [_entry(1, 100, keyed=True, batched=False)] * 512,
+    }
+    for (shape, entries), names in itertools.product(shapes.items(), (("value",), COLUMNS.default)):
+        schema = arrow_schema_of({name: COLUMNS.readable[name][0] for name in names})
+        for implementation in ("native", "python"):
+            decoder = EntryDecoder(
+                schema, topic="persistent://public/default/t", partition=0, implementation=implementation
+            )
+            rows = len(entries) * int(shape.split()[0].replace("single,", "1"))
+            yield (
+                f"{shape}, {len(names)} columns, {implementation}",
+                partial(_timed, rows, partial(_decode, decoder, entries)),
+            )
+
+
+def _decode(decoder: EntryDecoder, entries: list[memoryview]) -> None:
+    for entry_id, entry in enumerate(entries):
+        decoder.decode(7, entry_id, entry)
+        if decoder.nbytes >= BATCH_BYTES:
+            decoder.take_batch()
+
+
+def _entry(messages: int, size: int, keyed: bool, batched: bool = True) -> memoryview:
+    """An entry as the Java client writes it: each message of a batch with its sequence id, a key where asked for."""
+    now_ms = encode_varint(1_795_232_364_243)
+    key = b"key-%05d"
+    metadata = b"\x0a\x0fstandalone-0-33\x10" + encode_varint(4711) + b"\x18" + now_ms
+    if batched:
+        metadata += b"\x58" + encode_varint(messages)
+        parts = []
+        for index in range(messages):
+            single = b"\x12\x09" + key % (index % 1000) if keyed else b""
+            single += b"\x18" + encode_varint(size) + b"\x40" + encode_varint(4711 + index)
+            parts += [len(single).to_bytes(4, "big"), single, bytes([index & 0xFF]) * size]
+        payload = b"".join(parts)
+    else:
+        metadata += b"\x32\x09" + key % 1 if keyed else b""
+        payload = b"x" * size
+    checked = len(metadata).to_bytes(4, "big") + metadata + payload
+    return memoryview(b"\x0e\x01" + crc32c(checked).to_bytes(4, "big") + checked)
+
+
+def encoders() -> Iterator[tuple[str, Run]]:
+    """Values alone and four columns, uncompressed and LZ4, by both implementations."""
+    shapes = {"100 B, value": _rows(100), "100 B, 4 columns": _rows(100, all_columns=True), "1 KiB, value": _rows(1024)}
+    for (shape, batch), codec in itertools.product(shapes.items(), ("NONE", "LZ4")):
+        for implementation in ("native", "python"):
+            encoder = EntryEncoder(
+                producer_id=1, producer_name="bench", sequence_id=0, max_message_bytes=5 << 20, compression=codec,
+                implementation=implementation,
+            )  # fmt: skip
+            turn = partial(_encode, encoder, batch, implementation)
+            yield f"{shape}, {codec}, {implementation}", partial(_timed, ROWS, turn)
+
+
+def _encode(encoder: EntryEncoder, batch: pa.RecordBatch, implementation: str) -> None:
+    source = open_rows(batch, implementation)
+    at = 0
+    while at < ROWS:
+        at = encoder.append(source, None, at, ROWS, now_ms=0)
+        encoder.take()
+
+
+def _rows(size: int, *, all_columns: bool = False) -> pa.RecordBatch:
+    """Rows of `size` bytes of words; with a key, an event time and a property where asked for."""
+    rng = random.Random(20_260)
+    words = [rng.randbytes(4).hex().encode() for _ in range(64)]
+    values = [b" ".join(rng.choices(words, k=size // 9 + 1))[:size] for _ in range(ROWS)]
+    columns: dict[str, pa.Array] = {"value": pa.array(values, pa.binary())}
+    if all_columns:
+        columns["key"] = pa.array([f"key-{n % 1000:05d}" for n in range(ROWS)])
+        first_us = 1_795_232_364_243_000
+        columns["event_time"] = pa.array(range(first_us, first_us + ROWS), pa.timestamp("us", "UTC"))
+        columns["properties"] = pa.array([[("origin", "bench")]] * ROWS, pa.map_(pa.string(), pa.string()))
+    return pa.record_batch(columns)
+
+
+def main(what: str, *arguments: str) -> None:
+    """Measures everything and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
+    parser.add_argument("--repeats", type=int, default=5)
+    given = parser.parse_args(arguments)
+    runs = {name: partial(run, given.seconds) for name, run in (decoders() if what == "decode" else encoders())}
+    rates = interleaved(runs, given.repeats)
+    print(f"{what:44}{'M rows/s':>10}{'best':>9}{'us/row':>10}")
+    for name, found in rates.items():
+        print(f"{name:44}{median(found) / 1e6:10.2f}{max(found) / 1e6:9.2f}{1e6 / median(found):10.3f}")

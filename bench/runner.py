@@ -1,0 +1,197 @@
+"""What is measured, as data, and the one loop that measures it: contenders in turn, round after round."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+from bench.engine import AnyEngine, Engine, Job, Sample, timed
+
+Role = Literal["ours", "limit", "peer"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to do what a case is about.
+
+    Attributes:
+        name: short and lasting: it stands in the files of results.
+        label: what tables call it.
+        role: `ours` is this package, a `limit` does less than any client must, a `peer` is another client.
+        run: one run: all of it, unless it says so, from before it connects; ours takes its jobs to the engine.
+        beside: the one of ours that a limit or a peer is compared with.
+        warm: how many runs go before, which do not count.
+    """
+
+    name: str
+    label: str
+    role: Role
+    run: Callable[[AnyEngine], Sample]
+    beside: str = "ours"
+    warm: int = 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """The same work, done by several contenders.
+
+    Attributes:
+        part: the table it belongs to: `read`, `write`, `stream`, `limits` or `guarantees`.
+        name: the row of that table.
+        contenders: in the order of a round.
+        unit: of what they find.
+        prepare: fills topics, and warms the broker.
+        repeats: rounds, where it is not as many as wanted.
+    """
+
+    part: str
+    name: str
+    contenders: Sequence[Contender]
+    unit: str = "rows/s"
+    prepare: Callable[[], None] = lambda: None
+    repeats: int | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a protocol is given to make its cases.
+
+    Attributes:
+        engine: runs our jobs in this process.
+        folder: for files of this run.
+        scale: of the number of messages.
+        triggers: of each measurement of streaming queries.
+    """
+
+    engine: Engine
+    folder: Path
+    scale: float = 1.0
+    triggers: int = 60
+
+    def scaled(self, messages: int) -> int:
+        """So many messages, scaled, in whole Arrow batches for each of four tasks."""
+        return max(1, round(messages * self.scale / 40_000)) * 40_000
+
+
+class Cases(Protocol):
+    """The cases of a broker that runs: nothing is filled before a case is prepared."""
+
+    def __call__(self, setup: Setup) -> Iterator[Case]:
+        """Makes them."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was found of a case: every counted sample of each contender."""
+
+    case: Case
+    samples: Mapping[str, Sequence[Sample]]
+
+    def document(self) -> dict[str, Any]:
+        """As JSON: all that the report needs, so that it needs no code of the protocol."""
+        contenders = {
+            one.name: {"label": one.label, "role": one.role, "beside": one.beside, **_columns(self.samples[one.name])}
+            for one in self.case.contenders
+        }
+        return {"name": self.case.name, "unit": self.case.unit, "contenders": contenders}
+
+
+def _columns(samples: Sequence[Sample]) -> dict[str, list[float]]:
+    return {key: [sample[key] for sample in samples] for key in samples[0]}
+
+
+def here(work: Callable[..., Sample], *arguments: object) -> Callable[[AnyEngine], Sample]:
+    """Something that needs no engine, as a contender's run."""
+    return lambda _engine: work(*arguments)
+
+
+def ours(name: str, label: str, job: Job, around: Callable[[], AbstractContextManager[Job]] | None = None) -> Contender:
+    """This package, doing a job.
+
+    Args:
+        name: of the contender.
+        label: of the contender.
+        job: what it does.
+        around: makes what one run needs, such as a topic, and gives the job that it is needed for.
+    """
+
+    def run(engine: AnyEngine) -> Sample:
+        if around is None:
+            return engine.run(job)
+        with around() as made:
+            return engine.run(made)
+
+    return Contender(name, label, "ours", run)
+
+
+def loop(name: str, label: str, rows: int, work: Callable[[], object], *, beside: str = "ours") -> Contender:
+    """A limit: a loop in this process that moves so many rows."""
+    return Contender(name, label, "limit", here(timed, rows, work), beside)
+
+
+def program(module: str, *arguments: object) -> float:
+    """The last word that a module prints which is run as a program, in a process of its own: a client's rate.
+
+    A client's threads and memory are then not shared with Spark's driver.
+    """
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=600)
+    return float(done.stdout.split()[-1])
+
+
+def interleaved(
+    runs: Mapping[str, Callable[[], T]], repeats: int, after: Callable[[int, dict[str, list[T]]], None] | None = None
+) -> dict[str, list[T]]:
+    """One of each in turn, every other round backwards: what the machine does meanwhile happens to all alike."""
+    found: dict[str, list[T]] = {name: [] for name in runs}
+    for repeat in range(repeats):
+        for name in list(runs)[:: -1 if repeat % 2 else 1]:
+            found[name].append(runs[name]())
+        if after is not None:
+            after(repeat + 1, found)
+    return found
+
+
+def measure(case: Case, engines: Mapping[str, AnyEngine], repeats: int, say: Callable[[str], None]) -> Measured:
+    """Measures a case.
+
+    Args:
+        case: what is measured.
+        engines: one; or several by name, of which each runs every contender.
+        repeats: rounds.
+        say: told about progress.
+    """
+    say(f"{case.part} {case.name}")
+    case.prepare()
+    if len(engines) > 1:
+        both = [
+            replace(one, name=f"{one.name} {name}", run=partial(_ignoring, one.run, engine))
+            for one in case.contenders
+            for name, engine in engines.items()
+        ]
+        case = replace(case, contenders=both)
+    (engine, *_) = engines.values()
+    for one in case.contenders:
+        for _ in range(one.warm):
+            one.run(engine)
+    runs = {one.name: partial(one.run, engine) for one in case.contenders}
+    scale = 1e-6 if case.unit == "rows/s" else 1
+    shown = f"M {case.unit}" if case.unit == "rows/s" else case.unit
+
+    def after(round_: int, found: dict[str, list[Sample]]) -> None:
+        line = ", ".join(f"{name} {samples[-1]['value'] * scale:.4g}" for name, samples in found.items())
+        say(f"  {round_}/{wanted} {shown}: {line}")
+
+    wanted = case.repeats or repeats
+    return Measured(case, interleaved(runs, wanted, after))
+
+
+def _ignoring(run: Callable[[AnyEngine], Sample], engine: AnyEngine, _given: AnyEngine) -> Sample:
+    return run(engine)
