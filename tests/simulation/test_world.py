@@ -12,7 +12,7 @@ from tests.simulation import standins
 from tests.simulation.network import Fate, Selector, Stream, network
 from tests.simulation.world import FIRST_NOW, DeadlockError, HangError, World
 
-SEEDS = range(50)
+SEEDS = range(25)
 
 
 def play(seed, main, **arguments):
@@ -63,7 +63,7 @@ def test_orders_differ_between_seeds_and_not_between_runs():
 
     orders = [play(seed, main) for seed in SEEDS]
     assert orders == [play(seed, main) for seed in SEEDS]
-    assert len(set(orders)) > 25
+    assert len(set(orders)) > 12
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ import pytest
 
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
-from tests.fix_brokers import wait_until
 from tests.fix_tubemq import TubeUnderTest
 from tests.formats import numbers
 from tests.formats.tubemq import TubeMQFeed
@@ -19,7 +19,7 @@ from tests.spark.frames import load
 from tests.spark.streams import Sink
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 QUERY_TIMEOUT_S = 200.0
 ALL_READ_TIMEOUT_S = 120.0
@@ -55,12 +55,16 @@ def test_a_members_query_goes_on_where_it_was(spark: SparkSession, tubemq: TubeU
     options = feed.options | {"assignment": "server", "group": group, "startingOffsets": "earliest"}
     for end in (30, 60):
         feed.publish(numbers(end)[-30:])
-        with sink.running(spark, options) as query:
+        all_read = threading.Event()
+
+        def write(df: DataFrame, number: int, end: int = end, all_read: threading.Event = all_read) -> None:
+            sink.write(df, number)
+            if len(sink.values) >= end:
+                all_read.set()
+
+        with sink.running(spark, options, write) as query:
             # As many of the master's rounds as it takes.
-            wait_until(
-                lambda q=query, n=end: len(sink.values) >= n or not q.isActive, "all is read", ALL_READ_TIMEOUT_S
-            )
-            assert query.exception() is None
+            assert all_read.wait(ALL_READ_TIMEOUT_S), query.exception()
         assert sorted(map(int, sink.values)) == list(range(end))
 
 
