@@ -1,4 +1,4 @@
-"""Fills the tables of README.md that the code knows better: ``python -m tools.readme [--check]``.
+"""Generates the tables of README.md from the code: ``python -m tools.readme [--check]``.
 
 A table stands between ``<!-- WHAT:FORMAT -->`` and ``<!-- end -->``; `tables` has them all. With ``--check`` nothing is
 written, and a table that differs from the code, or from the results in ``bench/``, is an error.
@@ -42,7 +42,7 @@ def tables() -> dict[str, str]:
 
 
 def read_columns(columns: ColumnTable) -> str:
-    """The columns that can be read, as Markdown."""
+    """The table of readable columns, in Markdown."""
     rows = [
         (f"`{one.name}`", _types(one.read_as), "yes" if one.by_default else "", one.note)
         for one in columns.columns
@@ -52,7 +52,7 @@ def read_columns(columns: ColumnTable) -> str:
 
 
 def written_columns(columns: ColumnTable) -> str:
-    """The columns that can be written, as Markdown."""
+    """The table of writable columns, in Markdown."""
     rows = [(f"`{one.name}`", _types(one.written_from), one.write_note) for one in columns.columns if one.written_from]
     return _markdown(("column", "type", ""), rows)
 
@@ -70,7 +70,7 @@ _TABLE: Final = re.compile(r"<!-- (?P<marker>[a-z-]+:\S+) -->\n.*?<!-- end -->",
 
 
 def filled(text: str) -> str:
-    """The text with each table made anew.
+    """The text with all tables regenerated.
 
     Raises:
         ValueError: a marker of no table, or a table without its marker.
@@ -83,9 +83,9 @@ def filled(text: str) -> str:
 
 
 def main() -> int:
-    """Writes or checks README.md; the exit status is 1 where a check fails."""
+    """Writes or checks README.md; the exit status is 1 if a check fails."""
     parser = argparse.ArgumentParser(prog="python -m tools.readme", description="Fill the tables of README.md.")
-    parser.add_argument("--check", action="store_true", help="write nothing, fail where README.md is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing, fail if README.md is out of date")
     check: bool = parser.parse_args().check
     before = README.read_text(encoding="utf-8")
     after = filled(before)
