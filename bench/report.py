@@ -201,6 +201,7 @@ def chart(parts: Sequence[Document], path: Path) -> None:
                 at += 1
             at += 0.8
         axis.set_yticks(ticks, [case["name"] for case in part["cases"]], fontsize=8)
+        axis.margins(y=0.01)
         axis.invert_yaxis()
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_xlabel(f"{part['part']}: million rows a second (median; lines: slowest to fastest run)", fontsize=8)
