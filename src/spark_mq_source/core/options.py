@@ -339,7 +339,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
             if one.declared.scope & scope:
                 aliases = ", ".join(f"`{alias}`" for alias in one.declared.aliases)
                 only = one.declared.scope & scope
-                where = "" if only == scope else f" Only {' and '.join(t for s, t in _DOING.items() if s & only)}."
+                where = "" if only == scope else f" Only when {' and '.join(t for s, t in _DOING.items() if s & only)}."
                 cells = (f"`{one.name}`", _default_text(one), one.declared.doc + where, aliases)
                 rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         return "\n".join(rows) + "\n"

@@ -223,7 +223,7 @@ def test_markdown_table():
     assert "| `colour` | `red` | Hull. |  |\n" in table
     assert "| `patience` | `30s` |" in table
     assert "`paddles`, `boat.oars`" in table
-    assert "| `end` |  | Last. Only reading a batch. |  |\n" in table
+    assert "| `end` |  | Last. Only when reading a batch. |  |\n" in table
 
 
 def test_names():
