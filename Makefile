@@ -94,14 +94,19 @@ test-versions: setup ## Run the suites of reading, streams and writing against o
 	done; test -z "$$failed" || { echo "failed on Pulsar$$failed"; exit 1; }
 
 .PHONY: check
-check: setup ## ruff, mypy --strict, import-linter, codespell, drift of the README's tables and of generated code
+check: setup docs ## ruff, mypy --strict, import-linter, codespell, drift of generated code; the site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
-	$(BIN)/python -m tools.readme --check
 	$(BIN)/python -m tools.generate_proto --check
+
+.PHONY: docs
+docs: setup ## Build the site in build/site; fails for a broken link, and for a page or picture that is missing or not used
+	$(BIN)/python -m tools.docs --check
+	@mkdir -p build
+	$(BIN)/zensical build --strict --clean
 
 .PHONY: format
 format: setup ## Let ruff format the code and repair what it can

@@ -6,7 +6,7 @@
     python -m bench --quick --against COMMIT      this checkout and that commit in turn, and the ratios
     python -m bench pulsar --cases 'read 100 B.*1 partition' --only ours null --repeats 5
     python -m bench pulsar --cases stream         also: limits, guarantees
-    python -m bench --update-readme       keeps the results in bench/, draws the charts and fills README.md's tables
+    python -m bench --update-readme       keeps the results in bench/, draws the charts and fills the documents' tables
     python -m bench decode, encode        Pulsar's decoder or encoder alone, without broker or Spark
 
 A case is named by its table and its row: `write 100 B, LZ4, 4 partitions`.
@@ -53,7 +53,7 @@ def main() -> None:
                     report.save(protocol, parts, given.output)
     say(f"took {(time.monotonic() - started) / 60:.1f} minutes")
     if given.update_readme:
-        subprocess.run([sys.executable, "-m", "tools.readme"], cwd=ROOT, check=True)
+        subprocess.run([sys.executable, "-m", "tools.docs"], cwd=ROOT, check=True)
 
 
 def _run(
@@ -130,7 +130,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, help="of the numbers of messages (default: 1, or 0.25 if quick)")
     parser.add_argument("--triggers", type=int, default=60, help="of each measurement of streaming queries")
     parser.add_argument("--output", type=Path, metavar="DIR", help="where results and charts go")
-    parser.add_argument("--update-readme", action="store_true", help="--output bench, and README.md's tables from it")
+    parser.add_argument(
+        "--update-readme", action="store_true", help="--output bench, and the tables of README.md and the site from it"
+    )
     parsed = parser.parse_args(arguments)
     unknown = set(parsed.protocols) - set(PROTOCOLS)
     if unknown:

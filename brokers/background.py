@@ -1,9 +1,9 @@
-"""Real brokers in the background, on their default ports: `make brokers`, `make brokers-stop`.
+"""Real brokers in the background, on their usual ports: `make brokers`, `make brokers-stop`.
 
     python -m brokers start | stop | status [pulsar | tubemq | nsq ...]
 
-Running processes are recorded in the cache with their start times, so that `stop` never ends another process with a
-reused id. The brokers' data stays in the cache between starts.
+What runs is recorded in the cache, with each process's start time, so that `stop` never ends a process that merely got
+the same number. Their data stays in the cache from one start to the next.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from brokers import pulsar as pulsar_broker
 from brokers import tubemq as tubemq_servers
 from brokers.cache import cache_folder, exclusive
 from brokers.nsq import NsqdProcess, NsqlookupdProcess, nsqd_on_path, wait_until_answering
 from brokers.pulsar import PulsarStandalone, wait_until_ready
+from brokers.pulsar_admin import PulsarAdmin
 from brokers.tubemq import TubeCluster
 from brokers.tubemq_admin import AdminError, Topic
 
 STOP_TIMEOUT_S = 20.0
 TUBEMQ_PORTS = (2181, 8715, 8717, 8716, 8123, 8127, 8124, 8125, 8128, 8126)
-"""ZooKeeper's, then (port, web, TLS) of the master and of each broker; the default web port, 8080, is Pulsar's."""
+"""Of ZooKeeper, then (port, web, TLS) of the master and of each broker; 8080, the usual web port, is Pulsar's."""
 NSQ_PORTS = (4150, 4151, 4160, 4161)
-"""nsqd's (TCP, HTTP), then nsqlookupd's."""
+"""Of nsqd (TCP, HTTP), then of nsqlookupd."""
 PULSAR_NAMESPACE = "public/default"
 TUBEMQ_TOPIC = Topic("demo", partitions=3)
 
 
 class Background:
-    """A process that outlives this command; its start time distinguishes it from a later one with the same id."""
+    """A process that outlives the command that started it; the start time tells it from a later one with its number."""
 
     def __init__(self, pid: int, started: str) -> None:
         self.pid = pid
@@ -48,18 +49,18 @@ class Background:
 
     @property
     def alive(self) -> bool:
-        """Whether it is running."""
-        # Reap it if this command started it, since a zombie would count as running.
+        """Whether it still runs."""
+        # A zombie would count as running, if this very command started the process.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
         return bool(self.started) and _start_time(self.pid) == self.started
 
     def stop(self) -> None:
-        """Sends SIGTERM to its process group, waits, and kills it after the timeout."""
+        """Asks its process group to end, waits, and kills what is left."""
         self._end(signal.SIGTERM, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Kills its process group."""
+        """Ends its process group without notice."""
         self._end(signal.SIGKILL)
 
     def _end(self, *signals: signal.Signals) -> None:
@@ -70,11 +71,11 @@ class Background:
                 os.killpg(self.pid, number)
             deadline = time.monotonic() + STOP_TIMEOUT_S
             while self.alive and time.monotonic() < deadline:
-                time.sleep(0.05)  # usually not a child process, so there is no event to wait for
+                time.sleep(0.05)  # not our child in general, so there is no event to wait for
 
 
 class Record:
-    """The processes of one kind of broker started by this tool, in order."""
+    """Which processes of one kind of broker this tool has started, in the order in which it did."""
 
     def __init__(self, kind: str) -> None:
         self._file = cache_folder() / "brokers" / f"{kind}.json"
@@ -82,9 +83,9 @@ class Record:
     def launch(
         self, name: str, command: Sequence[str], *, log: Path, folder: Path, environment: Mapping[str, str] = os.environ
     ) -> Background:
-        """Starts and records a process."""
+        """Starts a process and writes it down."""
         with log.open("ab") as output:
-            # In a new session it outlives this command, and its process group can be ended by id.
+            # A session of its own: it outlives this command, and its process group can be ended by its number.
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -101,7 +102,7 @@ class Record:
 
     @property
     def processes(self) -> dict[str, Background]:
-        """All started processes by name, running or not."""
+        """All that were started, by name, whether they run or not."""
         try:
             found = json.loads(self._file.read_text())
             return {name: Background(int(pid), str(started)) for name, (pid, started) in found.items()}
@@ -109,7 +110,7 @@ class Record:
             return {}
 
     def stop(self) -> bool:
-        """Stops the processes in reverse order; returns whether any was running."""
+        """Ends them, the last one first; whether any still ran."""
         running = [process for process in self.processes.values() if process.alive]
         for process in reversed(running):
             process.stop()
@@ -122,57 +123,63 @@ class Kind(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name on the command line and in the record."""
+        """What the command line and the record call it."""
         ...
 
     @property
     def processes(self) -> int:
-        """The number of its processes."""
+        """How many it has."""
         ...
 
     @property
     def ports(self) -> Iterable[int]:
-        """The ports it listens on."""
+        """On which it listens."""
         ...
 
     def start(self, record: Record) -> None:
-        """Starts its processes, and waits until it is ready."""
+        """Starts all of it, and waits until it can be used."""
         ...
 
     def wait(self, record: Record) -> None:
-        """Waits until it is ready."""
+        """Waits until what was started earlier can be used."""
         ...
 
     def describe(self) -> str:
-        """Its addresses."""
+        """Where clients find it."""
         ...
 
 
 class Pulsar:
-    """Pulsar standalone with transactions and deduplication, so that every `deliveryGuarantee` works."""
+    """Pulsar standalone, as every `deliveryGuarantee` needs it: stock, with transactions and deduplication."""
 
     name = "pulsar"
     processes = 1
+    overrides: ClassVar[Mapping[str, str]] = {"transactionCoordinatorEnabled": "true"}
 
     def __init__(self) -> None:
         ports = pulsar_broker.Ports()
         self.ports = (ports.broker, ports.web)
         folder = cache_folder() / "brokers" / self.name
-        self._broker = PulsarStandalone(folder, overrides={"transactionCoordinatorEnabled": "true"}, ports=ports)
+        self._broker = PulsarStandalone(folder, overrides=self.overrides, ports=ports)
 
     def start(self, record: Record) -> None:
-        """Starts the broker, and waits until it is ready."""
+        """Starts the broker, and waits until it really answers."""
         command, environment = self._broker.prepare()
         folder = self._broker.folder
         record.launch(self.name, command, log=self._broker.log, folder=folder, environment=environment)
         self.wait(record)
 
     def wait(self, record: Record) -> None:
-        """Waits until it is ready; enables retention and deduplication."""
+        """Waits until it really answers, and configures it."""
         process = record.processes[self.name]
         wait_until_ready(self._broker.admin, self._broker.log, still_alive=lambda: process.alive)
-        self._broker.admin.set_retention(PULSAR_NAMESPACE)
-        self._broker.admin.set_deduplication(PULSAR_NAMESPACE, enabled=True)
+        self.configure(self._broker.admin)
+
+    @staticmethod
+    def configure(admin: PulsarAdmin) -> None:
+        """Has topics keep messages that nobody subscribes to, and deduplicate."""
+        admin.set_retention(PULSAR_NAMESPACE)
+        admin.set_deduplication(PULSAR_NAMESPACE, enabled=True)
 
     def describe(self) -> str:
         """Its addresses."""
@@ -191,7 +198,7 @@ class TubeMQ:
         self._folder = cache_folder() / "brokers" / self.name
 
     def start(self, record: Record) -> None:
-        """Starts all servers, and waits until the topic is ready."""
+        """Starts all servers, and waits until the topic can be used."""
 
         def launch(server: tubemq_servers.Server) -> Background:
             folder = tubemq_servers.distribution()
@@ -200,7 +207,7 @@ class TubeMQ:
         TubeCluster(self._folder, broker_count=2, topics=[TUBEMQ_TOPIC], ports=TUBEMQ_PORTS, launch=launch).start()
 
     def wait(self, record: Record) -> None:
-        """Waits until the topic is ready."""
+        """Waits until the topic can be used."""
         cluster = TubeCluster(self._folder, broker_count=2, ports=TUBEMQ_PORTS)
         cluster.prepare()
         for server in cluster.servers:
@@ -208,7 +215,7 @@ class TubeMQ:
         cluster.wait_for_topics([TUBEMQ_TOPIC.name])
 
     def describe(self) -> str:
-        """Its addresses, and the topic."""
+        """What clients need, and the topic."""
         web = f"http://{tubemq_servers.HOST}:{TUBEMQ_PORTS[2]}"
         return (
             f"{tubemq_servers.HOST}:{TUBEMQ_PORTS[1]}   admin {web}   topic {TUBEMQ_TOPIC.name}"
@@ -217,7 +224,7 @@ class TubeMQ:
 
 
 class Nsq:
-    """nsqd and nsqlookupd if they are on PATH, otherwise the embedded broker."""
+    """nsqd and nsqlookupd where they are on PATH, the embedded broker elsewhere."""
 
     name = "nsq"
 
@@ -233,7 +240,7 @@ class Nsq:
         self.ports = NSQ_PORTS
 
     def start(self, record: Record) -> None:
-        """Starts the processes, and waits until they answer."""
+        """Starts all of it, and waits until it answers."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for name, command in self._commands.items():
             record.launch(name, command, log=self._folder / f"{name}.log", folder=self._folder)
@@ -262,7 +269,7 @@ def main() -> None:
     """Parses the command line.
 
     Raises:
-        SystemExit: a broker did not start, or (status) is not running.
+        SystemExit: a broker did not start, or (status) does not run.
     """
     kinds = [make() for make in KINDS]
     parser = argparse.ArgumentParser(prog="python -m brokers", description="Real brokers in the background.")
@@ -285,7 +292,7 @@ def main() -> None:
 
 
 def start(kind: Kind) -> None:
-    """Starts a broker unless it is running, waits until it is ready, and prints one line.
+    """Starts what does not run yet, waits until it answers, prints one line.
 
     Raises:
         SystemExit: it could not be started; the message says why.
@@ -295,7 +302,7 @@ def start(kind: Kind) -> None:
         if is_running(kind, record):
             kind.wait(record)
         else:
-            record.stop()  # remaining processes
+            record.stop()  # what is left of it
             _refuse_taken_ports(kind)
             kind.start(record)
     except (RuntimeError, AdminError) as error:
@@ -305,7 +312,7 @@ def start(kind: Kind) -> None:
 
 
 def is_running(kind: Kind, record: Record) -> bool:
-    """Whether all its processes are running."""
+    """Whether all of it runs."""
     processes = record.processes.values()
     return len(processes) == kind.processes and all(process.alive for process in processes)
 
@@ -315,10 +322,10 @@ def _say(kind: Kind, text: str) -> None:
 
 
 def _start_time(pid: int) -> str:
-    """The start time of a process from /proc, or else from ps; empty if the process does not exist."""
+    """When the process started, as /proc or (where there is none) ps tells it; empty if there is no such process."""
     if Path("/proc/self/stat").exists():
         try:
-            # The command's name, in parentheses, may contain blanks; the start time is field 22.
+            # The command's name, in parentheses, may hold blanks; the start time is the 22nd field of the line.
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
         except (FileNotFoundError, ProcessLookupError):
             return ""
@@ -330,12 +337,12 @@ def _start_time(pid: int) -> str:
 def _refuse_taken_ports(kind: Kind) -> None:
     for port in kind.ports:
         with socket.socket() as probe:
-            # As in the broker: ports of recently closed connections are usable.
+            # As the broker itself will: ports of connections that just closed are no obstacle.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
-                sys.exit(f"{kind.name:8} port {port} of 127.0.0.1 is in use by another program: {error.strerror}")
+                sys.exit(f"{kind.name:8} port {port} of 127.0.0.1 is taken by another program: {error.strerror}")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""A real TubeMQ cluster of processes: ZooKeeper, masters and brokers; downloaded once, started, killed, stopped.
+"""A real TubeMQ cluster of processes: ZooKeeper, masters and brokers, fetched once, started, killed, stopped.
 
 With a with block::
 
     with TubeCluster(Path("/tmp/somewhere"), topics=[Topic("flights", partitions=3)]) as cluster:
         cluster.master_addresses, cluster.admin
 
-From the command line, until Ctrl-C or a signal::
+By hand, until Ctrl-C or a signal::
 
     python -m brokers.tubemq [--brokers 2] [--masters 2] [--secure] [--unbuffered] flights:1:3 delays:2:2
 
-A topic is NAME[:STORES[:PARTITIONS]]. When the cluster is ready (after 10 to 15 s), one line of JSON is printed:
-`masters`, `brokers`, `admin` (web addresses) and, for a secure cluster, the files and names for clients.
+A topic is NAME[:STORES[:PARTITIONS]]. When all is ready (10 to 15 s) one line of JSON is printed: `masters`
+(what clients get), `brokers`, `admin` (web addresses) and, of a secure cluster, the files and names that clients need.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ START_TIMEOUT_S = 120.0
 START_ATTEMPTS = 3
 POLL_S = 0.1
 REPORTED_TLS_PORT = 8124
-"""The port that a broker without TLS reports to a master, which must have it in its configuration (2.4.0)."""
+"""What a broker without TLS tells a master, who must have been told the same (2.4.0)."""
 
 SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:CICompilerCount=1")
-"""Chosen for a fast start."""
+"""Starts soonest, which is most of what a test asks of a server."""
 ZOOKEEPER_HEAP, MASTER_HEAP, BROKER_HEAP = "-Xmx128m", "-Xmx256m", "-Xmx384m"
 
 AUTH_USER = "tube-user"
 AUTH_PASSWORD = "flights-and-stores"  # noqa: S105 - protects nothing: servers on loopback with made-up data
 STORE_PASSWORD = "throw-away"  # noqa: S105 - as above
 
-# Run the masters' periodic work every second instead of every half minute.
+# What the masters do only every half minute is to happen every second in tests.
 MASTER_SETTINGS = {
     "consumerBalancePeriodMs": "1000",
     "firstBalanceDelayAfterStartMs": "1000",
@@ -66,7 +66,7 @@ BROKER_SETTINGS = {
     "maxIndexSegmentSize": "22020096",
     "transferSize": "524288",
     "loadMessageStoresInParallel": "true",
-    "consumerRegTimeoutMs": "20000",  # the minimum
+    "consumerRegTimeoutMs": "20000",  # the least that a broker takes
     "heartbeatPeriodMs": "500",
 }
 LOGGING = """<configuration status="WARN">
@@ -79,36 +79,36 @@ LOGGING = """<configuration status="WARN">
 
 
 def distribution() -> Path:
-    """The unpacked TubeMQ servers, downloaded on first use; lib/ also contains the official Java client."""
+    """The unpacked TubeMQ servers, fetched on first use; the official Java client is in lib/ too."""
     return unpacked_artifact(
         f"org.apache.inlong:tubemq-server:{VERSION}:tar.gz:bin",
         folder_name=f"apache-inlong-tubemq-server-{VERSION}",
         say=f"Fetching TubeMQ {VERSION} (51 MB, once) ...",
-        # Maven requires the parent, which some repositories lack and the archive does not need.
+        # Where a repository lacks it, Maven reads no further; the archive itself needs nothing of it.
         parent=f"org.apache.inlong:inlong-tubemq:{VERSION}",
     )
 
 
 def zookeeper_classpath() -> str:
-    """The class path of ZooKeeper, which is among TubeMQ's libraries except for one dependency."""
+    """ZooKeeper is among TubeMQ's libraries, all but one class that its server needs."""
     metrics = artifact("io.dropwizard.metrics:metrics-core:4.1.12.1:jar", say="Fetching what ZooKeeper needs ...")
     return f"{distribution()}/lib/*:{metrics}"
 
 
 class Process(Protocol):
-    """A running program, such as `ManagedProcess`."""
+    """A program that runs; `ManagedProcess` is one."""
 
     @property
     def alive(self) -> bool:
-        """Whether it is running."""
+        """Whether it still runs."""
         ...
 
     def stop(self) -> None:
-        """Stops it cleanly."""
+        """Ends it in order."""
         ...
 
     def kill(self) -> None:
-        """Kills it."""
+        """Ends it without notice."""
         ...
 
 
@@ -121,12 +121,12 @@ class Server:
 
     Attributes:
         name: e.g. `broker-1`.
-        folder: folder for its files.
-        command: its command line, run in the distribution's folder, where masters have their web pages.
-        host: its host.
-        port: its port for clients; other ports are 0 if missing.
-        web_port: port of its web interface.
-        tls_port: port for clients with TLS.
+        folder: where it writes.
+        command: starts it, in the distribution's folder: masters look there for their web pages.
+        host: where clients find it.
+        port: where clients find it; the others are 0 where it has none.
+        web_port: of its web interface.
+        tls_port: for clients with TLS.
     """
 
     name: str
@@ -146,12 +146,12 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Its address for clients."""
+        """Where clients find it."""
         return f"{self.host}:{self.port}"
 
     @property
     def tls_address(self) -> str:
-        """Its address for clients with TLS."""
+        """Where clients with TLS find it."""
         return f"{self.host}:{self.tls_port}"
 
     @property
@@ -161,35 +161,35 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """Whether it is running."""
+        """Whether it runs."""
         return self.process is not None and self.process.alive
 
     @property
     def gave_up(self) -> bool:
-        """Whether a broker's main thread has ended; its process then keeps running without effect (2.4.0)."""
+        """Whether a broker's main thread has ended; the others live on and do nothing (2.4.0)."""
         return b"StartupException: " in self.log.read_bytes()[self._log_before_bytes :]
 
     def start(self, launch: Launch) -> None:
-        """Starts it without waiting."""
+        """Starts it, and does not wait."""
         if self.log.exists():
             self._log_before_bytes = self.log.stat().st_size
         self.process = launch(self)
 
     def stop(self) -> None:
-        """Stops it cleanly (SIGTERM): a broker flushes its memory."""
+        """Ends it in order (SIGTERM): a broker writes what it has in memory."""
         if self.process is not None:
             self.process.stop()
             self.process = None
 
     def kill(self) -> None:
-        """Kills it (SIGKILL): a broker loses the messages in its memory, acknowledged or not."""
+        """Ends it without notice (SIGKILL): a broker loses what it has in memory, acknowledged or not."""
         if self.process is not None:
             self.process.kill()
             self.process = None
 
 
 def managed(server: Server) -> Process:
-    """Starts a server that ends with this process."""
+    """Starts a server that ends with this program."""
     return ManagedProcess(server.command, log=server.log, folder=distribution())
 
 
@@ -198,19 +198,20 @@ class TubeCluster:
     """ZooKeeper, masters and brokers with their own data.
 
     Args:
-        folder: folder for all their files, created if missing; start() reuses existing data.
-        master_count: number of masters; the first is active.
-        broker_count: number of brokers, with ids 1, 2, ...
+        folder: everything they write (made if absent); start() goes on with the data it finds there.
+        master_count: how many masters; the first leads.
+        broker_count: how many brokers; their ids are 1, 2, ...
         secure: with mutual TLS besides plain ports, visit tokens, and authentication of producers and consumers
-            (AUTH_USER, AUTH_PASSWORD; servers only check that they are present).
-        unbuffered: ids of brokers that flush every message to disk before they acknowledge it (`enableMemStore`,
-            `unflushThreshold`), so that it is readable as flushed at once; by default that takes 4 to 24 s.
-        topics: topics created by start(); creating topics later takes half a minute, see `create_topics`.
-        master_settings: further settings of [master] in master.ini.
-        broker_settings: further settings of [broker] in broker.ini.
-        ports: ZooKeeper's, then (port, web, TLS) of each master, then of each broker; None selects free ones.
+            (AUTH_USER, AUTH_PASSWORD, of which a server checks only that they are there).
+        unbuffered: the ids of brokers that write every message to disk, and force it there, before they acknowledge it
+            (`enableMemStore`, `unflushThreshold`), so that it can be read as flushed data at once; with stock brokers
+            that takes 4 to 24 s.
+        topics: exist when start() is done; later ones take half a minute each time, see `create_topics`.
+        master_settings: of [master] of master.ini, on top.
+        broker_settings: of [broker] of broker.ini, on top.
+        ports: of ZooKeeper, then (port, web, TLS) of each master, then of each broker; None finds free ones.
         jvm: options of every JVM.
-        data_folder: folder for messages of unbuffered brokers; None for `folder`.
+        data_folder: where brokers that are unbuffered keep messages; None for `folder`, as others do.
         launch: starts a server.
     """
 
@@ -236,17 +237,17 @@ class TubeCluster:
 
     @property
     def master_addresses(self) -> str:
-        """The masters' addresses for clients, as host:port,host:port."""
+        """What clients are told: host:port, one or several."""
         return ",".join(master.address for master in self.masters)
 
     @property
     def master_addresses_tls(self) -> str:
-        """The masters' addresses for clients with TLS (secure cluster only)."""
+        """The same for clients with TLS (secure cluster only)."""
         return ",".join(master.tls_address for master in self.masters)
 
     @property
     def servers(self) -> list[Server]:
-        """All servers, in the order of their start."""
+        """All of them, in the order in which they start."""
         return [self.zookeeper, *self.masters, *self.brokers]
 
     def broker(self, broker_id: int) -> Server:
@@ -254,11 +255,16 @@ class TubeCluster:
         return self.brokers[broker_id - 1]
 
     @property
+    def key_store(self) -> Path:
+        """The client's certificate and key for Java, of STORE_PASSWORD (secure cluster only)."""
+        return self.folder / "client.p12"
+
+    @property
     def trust_store(self) -> Path:
-        """The certificate authority, for Java, with STORE_PASSWORD (secure cluster only)."""
+        """The authority to trust, for Java, of STORE_PASSWORD (secure cluster only)."""
         return self.folder / "trust.p12"
 
-    # -- start and stop
+    # -- life
 
     def __enter__(self) -> Self:
         return self.start()
@@ -267,10 +273,10 @@ class TubeCluster:
         self.stop()
 
     def start(self) -> Self:
-        """Starts all servers and waits until every topic is writable and readable.
+        """Starts all of it and waits until every topic can be written and read.
 
         Raises:
-            RuntimeError: a server ended, or did not answer in time; with the end of its log.
+            RuntimeError: a server ended, or did not answer in time; the message carries the end of its log.
         """
         choose_ports = self.ports is None
         for attempt in range(START_ATTEMPTS):
@@ -288,7 +294,7 @@ class TubeCluster:
 
     def _start_once(self) -> None:
         first, *other_masters = self.masters
-        # A master started before ZooKeeper never becomes active (seen on 2.4.0).
+        # A master that is there before ZooKeeper never leads (seen on 2.4.0).
         self.start_server(self.zookeeper)
         self.start_server(first)
         self.wait_for_leader()
@@ -308,8 +314,8 @@ class TubeCluster:
             broker.start(self.launch)
         broker_ids = range(1, self.broker_count + 1)
         self._wait_for(lambda: self.admin.brokers_online(broker_ids), "not all brokers are online", *self.brokers)
-        # A master offers a new topic only after 30 s (StepStatus of 2.4.0). A restarted master gets all topics from the
-        # brokers and offers them at once.
+        # A master offers a topic that is new to it after 30 s (StepStatus of 2.4.0). One that has just started asks the
+        # brokers what they have and offers all of it at once.
         first.stop()
         self.start_server(first)
         self.wait_for_topics(topic.name for topic in self.topics)
@@ -317,10 +323,10 @@ class TubeCluster:
             self.start_server(master)
 
     def start_server(self, server: Server) -> None:
-        """Starts one server and waits until it listens.
+        """Starts one of the servers and waits until it listens.
 
         Raises:
-            RuntimeError: it ended, or did not listen in time.
+            RuntimeError: it ended, or does not listen in time.
         """
         server.start(self.launch)
 
@@ -334,10 +340,10 @@ class TubeCluster:
         self._wait_for(listens, f"{server.name} does not listen on {server.address}", server)
 
     def restart_broker(self, broker_id: int, *, crash: bool = False) -> None:
-        """Stops or kills a broker, and starts it again with the same data and ports.
+        """Ends a broker, in order or by a crash, and starts it again with the same data on the same ports.
 
         Raises:
-            RuntimeError: it did not start.
+            RuntimeError: it did not come back.
         """
         broker = self.broker(broker_id)
         if crash:
@@ -347,21 +353,21 @@ class TubeCluster:
         self.start_broker(broker_id)
 
     def start_broker(self, broker_id: int) -> None:
-        """Starts a stopped broker and waits until it is online at the active master.
+        """Starts a broker that was ended and waits until the leading master hears from it.
 
         Raises:
-            RuntimeError: it did not start.
+            RuntimeError: it did not come back.
         """
         broker = self.broker(broker_id)
         self.start_server(broker)
         self._wait_for(lambda: self.admin.brokers_online([broker_id]), f"{broker.name} is not online", broker)
 
     def create_topics(self, *topics: Topic) -> None:
-        """Creates topics and waits about half a minute until they are writable and readable.
+        """Creates topics and waits, half a minute, until they can be written and read.
 
         Raises:
             AdminError: the master refused.
-            RuntimeError: they were not ready in time.
+            RuntimeError: they were not usable in time.
         """
         self._add_topics(topics)
         self.admin.reload_brokers()
@@ -377,15 +383,15 @@ class TubeCluster:
         )
 
     def wait_for_leader(self) -> None:
-        """Waits until a master is active, after another one has ended.
+        """Waits until one of the masters leads, after another one has ended.
 
         Raises:
             RuntimeError: not in time.
         """
-        self._wait_for(lambda: bool(self.admin.leader()), "no master is active")
+        self._wait_for(lambda: bool(self.admin.leader()), "no master leads")
 
     def wait_for_topics(self, names: Iterable[str]) -> None:
-        """Waits until the active master offers all these topics.
+        """Waits until the leading master offers all of these topics.
 
         Raises:
             RuntimeError: not in time.
@@ -394,19 +400,19 @@ class TubeCluster:
         self._wait_for(lambda: self.admin.topics_ready(wanted), f"not all of {wanted} can be used", *self.brokers)
 
     def stop(self) -> None:
-        """Stops all servers cleanly. Their data stays."""
+        """Ends all servers in order. Their data stays."""
         for server in reversed(self.servers):
             server.stop()
         self.admin.close()
 
     def kill(self) -> None:
-        """Kills all servers. Their data stays."""
+        """Ends all servers without notice. Their data stays."""
         for server in reversed(self.servers):
             server.kill()
         self.admin.close()
 
     def remove(self) -> None:
-        """Kills the servers and deletes all their files."""
+        """Stops the servers, without care for their data, and deletes all that they wrote."""
         self.kill()
         for folder in filter(None, (self.folder, self.data_folder)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -424,14 +430,14 @@ class TubeCluster:
                     return
             except AdminError as error:
                 last = str(error)
-            time.sleep(POLL_S)  # there is no event for it
+            time.sleep(POLL_S)  # the servers offer no event for it
         logs = "\n".join(f"{server.log}:\n{log_tail(server.log, 10)}" for server in needed)
         raise RuntimeError(f"TubeMQ {VERSION}: {problem} after {START_TIMEOUT_S:.0f} s {last}\n{logs}")
 
     # -- configuration
 
     def prepare(self) -> None:
-        """Selects ports, writes the configuration and creates `servers`."""
+        """Chooses ports and writes the configuration, so that `servers` have their commands."""
         self.folder.mkdir(parents=True, exist_ok=True)
         count = 1 + 3 * (self.master_count + self.broker_count)
         ports = list(self.ports or free_ports(count))
@@ -454,7 +460,7 @@ class TubeCluster:
     def _zookeeper(self, port: int) -> Server:
         configuration = self._write_folder("zookeeper") / "zoo.cfg"
         settings = {
-            "tickTime": "1000",  # the shortest session timeout is two ticks
+            "tickTime": "1000",  # a session ends after two of them at the soonest
             "dataDir": str(configuration.parent / "data"),
             "clientPort": str(port),
             "clientPortAddress": HOST,
@@ -501,7 +507,7 @@ class TubeCluster:
     def _broker(self, number: int, port: int, web_port: int, tls_port: int) -> Server:
         name = f"broker-{number}"
         data = self.folder if self.data_folder is None or number not in self.unbuffered else self.data_folder
-        host = f"127.0.0.{number}"  # brokers of a cluster need different addresses (2.4.0)
+        host = f"127.0.0.{number}"  # no two brokers of a cluster may have the same address (2.4.0)
         settings = {
             "brokerId": str(number),
             "hostName": host,
@@ -525,7 +531,7 @@ class TubeCluster:
         configuration = folder / f"{name}.ini"
         everything = {**sections, "prometheus": {"promEnable": "false"}}
         if self.secure:
-            # Without client certificates, a server with TLS exits at the first connection (2.4.0).
+            # With TLS in one direction only a server ends itself at the first connection (2.4.0).
             everything["tlsSetting"] = {
                 "tlsEnable": "true",
                 "tlsPort": str(tls_port),
@@ -554,12 +560,12 @@ class TubeCluster:
 
 
 def write_java_stores(credentials: Credentials, folder: Path) -> None:
-    """Writes the certificates for Java: server.p12, client.p12 and trust.p12, with STORE_PASSWORD."""
+    """Writes the certificates as Java reads them: server.p12, client.p12 and trust.p12, of STORE_PASSWORD."""
     lock = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
     authority = x509.load_pem_x509_certificate(credentials.ca_certificate.read_bytes())
     for name in ("server", "client"):
         key = serialization.load_pem_private_key(credentials.key(name).read_bytes(), None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)  # noqa: S101 - for the type checker
+        assert isinstance(key, ec.EllipticCurvePrivateKey)  # noqa: S101 - for the type checker: that is what was made
         certificate = x509.load_pem_x509_certificate(credentials.certificate(name).read_bytes())
         store = pkcs12.serialize_key_and_certificates(name.encode(), key, certificate, [authority], lock)
         (folder / f"{name}.p12").write_bytes(store)
@@ -568,24 +574,24 @@ def write_java_stores(credentials: Credentials, folder: Path) -> None:
 
 
 def _first_cause(log: Path) -> str:
-    """The log's lines about a port in use, which are seldom at its end."""
+    """The log's lines about a port that is taken, which the end of the log seldom shows."""
     try:
         lines = log.read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return ""
-    # All servers except the first on a machine log a failed listen for Prometheus, even if it is disabled (2.4.0).
+    # Every server but the first of a machine fails to listen for Prometheus, enabled or not, and lives on (2.4.0).
     taken = [line for line in lines if "Address already in use" in line and "prometheus" not in line]
     return "".join(f"{line}\n" for line in taken)[:500]
 
 
-# -- command line
+# -- by hand
 
 
 def parse_topic(text: str) -> Topic:
     """A topic of the command line, NAME[:STORES[:PARTITIONS]].
 
     Raises:
-        argparse.ArgumentTypeError: not a topic.
+        argparse.ArgumentTypeError: it is none.
     """
     match = re.fullmatch(r"([A-Za-z]\w*)(?::(\d+))?(?::(\d+))?", text)
     if match is None:
@@ -594,7 +600,7 @@ def parse_topic(text: str) -> Topic:
 
 
 def description(cluster: TubeCluster) -> dict[str, object]:
-    """The addresses and credentials for clients, for JSON."""
+    """What clients need to know, as JSON can hold it."""
     found: dict[str, object] = {
         "masters": cluster.master_addresses,
         "brokers": {number: broker.address for number, broker in enumerate(cluster.brokers, 1)},
@@ -615,13 +621,13 @@ def description(cluster: TubeCluster) -> dict[str, object]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a cluster until a signal."""
+    """Runs a cluster until a signal comes."""
     parser = argparse.ArgumentParser(prog="python -m brokers.tubemq", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("topics", nargs="*", type=parse_topic, help="NAME[:STORES[:PARTITIONS]]")
-    parser.add_argument("--masters", type=int, default=1, help="number (default: 1)")
-    parser.add_argument("--brokers", type=int, default=1, help="number (default: 1)")
+    parser.add_argument("--masters", type=int, default=1, help="how many (default: 1)")
+    parser.add_argument("--brokers", type=int, default=1, help="how many (default: 1)")
     parser.add_argument("--secure", action="store_true", help="mutual TLS, visit tokens, authentication")
-    parser.add_argument("--unbuffered", action="store_true", help="messages are readable as flushed at once")
+    parser.add_argument("--unbuffered", action="store_true", help="messages can be read as flushed data at once")
     options = parser.parse_args(arguments)
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

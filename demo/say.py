@@ -1,4 +1,4 @@
-"""The demo's output."""
+"""Telling whoever watches the demo."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ __all__ = ["say"]
 
 
 def say(what: str) -> None:
-    """Prints without buffering."""
+    """Prints at once: the reader waits for it."""
     print(what, flush=True)

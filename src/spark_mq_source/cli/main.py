@@ -157,7 +157,7 @@ def doctor(format_name: FormatName, option: Options = None) -> None:
             try:
                 found = step()
             except MQSourceError as error:
-                console.print(f"[red]failed[/]  {name}", highlight=False)
+                console.print(f"[red]failed[/]  {name}\n        see {error.help_url}", highlight=False)
                 raise error.within(name) from error
             console.print(f"[green]ok[/]      {name}: ", end="", highlight=False)
             console.print(found, markup=False, highlight=False)

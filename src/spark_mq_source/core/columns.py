@@ -48,8 +48,8 @@ class Column:
         written_from: SQL types it can be written from; none where it is only read.
         by_default: whether it is read where the user names no columns.
         required: whether rows to be written must have it.
-        note: what README.md adds for readers, in Markdown.
-        write_note: what README.md adds for writers, in Markdown.
+        note: what the reference adds for readers, in Markdown.
+        write_note: what the reference adds for writers, in Markdown.
     """
 
     name: str

@@ -33,6 +33,8 @@ class is built from one message, so that errors can be pickled; anything that co
 
 from __future__ import annotations
 
+from typing import Final
+
 __all__ = [
     "AuthenticationError",
     "AuthorizationError",
@@ -61,6 +63,10 @@ __all__ = [
 ]
 
 
+SITE: Final = "https://spark-mq-source.readthedocs.io/"
+"""The address of the documentation; `site_url` in mkdocs.yml is the same."""
+
+
 class MQSourceError(Exception):
     """The base class of all errors of this package.
 
@@ -73,6 +79,12 @@ class MQSourceError(Exception):
     """
 
     retryable: bool = False
+
+    @property
+    def help_url(self) -> str:
+        """The section of the documentation about errors of this class."""
+        name = next(kind.__name__ for kind in type(self).__mro__ if kind.__name__ in __all__)
+        return f"{SITE}troubleshooting/#{name.lower()}"
 
     def within(self, context: str) -> MQSourceError:
         """A copy of this error with `context` before its message.

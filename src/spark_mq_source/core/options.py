@@ -24,9 +24,9 @@ import enum
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self, TypeVar, overload
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, overload
 
 from spark_mq_source.core.errors import OptionError
 
@@ -98,6 +98,16 @@ class _Known:
         return value
 
 
+class Described(NamedTuple):
+    """An option as the reference shows it: `default` and `doc` in Markdown, `default` empty without one."""
+
+    name: str
+    scope: Scope
+    default: str
+    doc: str
+    aliases: tuple[str, ...]
+
+
 @overload
 def option(
     doc: str,
@@ -144,9 +154,9 @@ def option(
     """One option: a field of a frozen dataclass that inherits `Options`.
 
     Args:
-        doc: description for README, in Markdown.
+        doc: description for the reference, in Markdown.
         default: the default value; without one the option is required.
-        default_text: the default for README, if it differs from the value (``64m``).
+        default_text: the default for the reference, if it differs from the value (``64m``).
         scope: the uses of the option.
         secret: whether to hide the value; the name must be one that Spark redacts.
         check: raises ValueError with the reason if a parsed value is invalid.
@@ -329,20 +339,12 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
         return tuple(name for one in _known_options(cls) if one.declared.scope & scope for name in one.names)
 
     @classmethod
-    def markdown_table(cls, scope: Scope = READ | STREAM | WRITE) -> str:
-        """README's table of the options in any of `scope`, in the order of the fields.
-
-        Options that apply only to a part of `scope` are marked.
-        """
-        rows = ["| option | default | meaning | also accepted as |", "|---|---|---|---|"]
-        for one in _known_options(cls):
-            if one.declared.scope & scope:
-                aliases = ", ".join(f"`{alias}`" for alias in one.declared.aliases)
-                only = one.declared.scope & scope
-                where = "" if only == scope else f" Only when {' and '.join(t for s, t in _DOING.items() if s & only)}."
-                cells = (f"`{one.name}`", _default_text(one), one.declared.doc + where, aliases)
-                rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        return "\n".join(rows) + "\n"
+    def described(cls) -> Sequence[Described]:
+        """Every option for the reference, in the order of the fields."""
+        return [
+            Described(one.name, one.declared.scope, _default_text(one), one.declared.doc, one.declared.aliases)
+            for one in _known_options(cls)
+        ]
 
     def __repr__(self) -> str:
         """The options that differ from their defaults, with secrets as ``***``."""

@@ -11,7 +11,7 @@ class NsqDataSource(MQDataSource):
 
     Name: `nsq`
 
-    Options: see the table in README.md; `topic`, `channel`, and `nsqlookupdHttpAddresses` or `nsqdTcpAddresses` are
+    Options: see docs/reference/nsq.md; `topic`, `channel`, and `nsqlookupdHttpAddresses` or `nsqdTcpAddresses` are
     required to read.
 
     Columns: `value`, `topic`, `channel`, `message_id`, `timestamp`, `attempts`, `nsqd`; `.schema()` chooses among them.

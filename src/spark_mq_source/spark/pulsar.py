@@ -11,7 +11,7 @@ class PulsarNativeDataSource(MQDataSource):
 
     Name: `pulsar-native`
 
-    Options: see the table in README.md; `serviceUrl` and one of `topic`, `topics`, `topicsPattern` are required.
+    Options: see docs/reference/pulsar.md; `serviceUrl` and one of `topic`, `topics`, `topicsPattern` are required.
 
     Columns: `key`, `value`, `topic`, `partition`, `message_id`, `publish_time`, `event_time`, `properties`; more when
     named in `.schema()`, which is the projection: only these columns are built.

@@ -15,6 +15,7 @@ import pulsar as official
 from typer.testing import CliRunner
 
 from spark_mq_source.cli.main import app
+from spark_mq_source.core.errors import SITE
 from spark_mq_source.core.options import READ
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.read.stream import offsets_to_json
@@ -159,12 +160,14 @@ def test_the_doctor_says_which_step_fails_and_why(pulsar: PulsarUnderTest):
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         answer = spark_mq("doctor", "pulsar-native", "-o", f"serviceUrl=pulsar://{address}", "-o", "topic=t")
     assert answer.exit_code == 1
-    assert answer.stdout.split() == ["failed", "connect", "to", address]
+    assert answer.stdout.split()[:5] == ["failed", "connect", "to", address, "see"]
+    assert f"{SITE}troubleshooting/#" in answer.stdout
     assert address in answer.stderr
     topic = pulsar.unused_topic()
     answer = spark_mq("doctor", "pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}")
     assert answer.exit_code == 1
-    assert [line.split()[0] for line in answer.stdout.splitlines()] == ["ok", "failed"]
+    assert [line.split()[0] for line in answer.stdout.splitlines()] == ["ok", "failed", "see"]
+    assert answer.stdout.endswith("/troubleshooting/#topicnotfounderror\n")
     assert topic in answer.stderr
 
 

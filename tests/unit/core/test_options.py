@@ -14,6 +14,7 @@ from spark_mq_source.core.options import (
     READ,
     STREAM,
     WRITE,
+    Described,
     Options,
     Scope,
     at_least,
@@ -210,20 +211,14 @@ def test_options_are_frozen_compared_and_pickled():
         options.oars = 4
 
 
-def test_markdown_table():
-    assert BoatOptions.markdown_table(WRITE) == (
-        "| option | default | meaning | also accepted as |\n"
-        "|---|---|---|---|\n"
-        "| `serviceUrl` | required | Where. | `service.url` |\n"
-        "| `authToken` |  | Who. |  |\n"
-        "| `topic` |  | To. |  |\n"
-    )
-    table = BoatOptions.markdown_table(READ | STREAM)
-    assert "| `failOnDataLoss` | `true` | Stop \\| go. |  |\n" in table
-    assert "| `colour` | `red` | Hull. |  |\n" in table
-    assert "| `patience` | `30s` |" in table
-    assert "`paddles`, `boat.oars`" in table
-    assert "| `end` |  | Last. Only when reading a batch. |  |\n" in table
+def test_options_described():
+    found = {one.name: one for one in BoatOptions.described()}
+    assert found["serviceUrl"] == Described("serviceUrl", READ | STREAM | WRITE, "required", "Where.", ("service.url",))
+    assert found["authToken"].default == found["end"].default == ""
+    assert found["failOnDataLoss"].default == "`true`"
+    assert found["colour"].default == "`red`"
+    assert found["patience"].default == "`30s`"
+    assert found["end"].scope == READ
 
 
 def test_names():

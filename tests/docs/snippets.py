@@ -1,0 +1,127 @@
+"""The snippets of a page: what is run, and what it must print.
+
+``python`` blocks run as they are, one after the other, in one namespace that is empty at the beginning of the page; of
+a ``diff`` the new side runs. In a ``console`` block each command behind a ``$`` runs. A ``text`` block right after a
+``python`` block is the expected output of that block, and the other lines of a ``console`` block that of the command
+above them; ``...`` matches anything. Blocks of other languages do not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import dedent
+
+NOT_RUN = {"bash", "text"}
+COMMAND_TIMEOUT_S = 120
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>[\w-]+)?[^\n]*\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """Something to run.
+
+    Attributes:
+        line: where it begins.
+        language: `python` or `console`.
+        text: the program, or the command line.
+        output: what it must print; None if the page does not say.
+    """
+
+    line: int
+    language: str
+    text: str
+    output: str | None = None
+
+
+def snippets(page: str) -> Sequence[Snippet]:
+    """All snippets of a page that are run, in order.
+
+    Raises:
+        ValueError: a block of a language that is neither run nor known not to be.
+    """
+    found: list[Snippet] = []
+    end = -1
+    for match in _FENCE.finditer(page):
+        language, text = match["language"], dedent(match["text"])
+        line = page.count("\n", 0, match.start()) + 1
+        follows = not page[end : match.start()].strip() if end >= 0 else False
+        if language == "python":
+            found.append(Snippet(line, language, text))
+        elif language == "diff":
+            new = "".join(part[1:] for part in text.splitlines(keepends=True) if part[0] in "+ ")
+            found.append(Snippet(line, "python", new))
+        elif language == "console":
+            found += _commands(line, text)
+        elif language == "text" and follows and found and found[-1].language == "python" and found[-1].output is None:
+            found[-1] = Snippet(found[-1].line, "python", found[-1].text, text)
+        elif language not in NOT_RUN:
+            raise ValueError(f"line {line}: what is to be done with a block of {language}?")
+        end = match.end()
+    return found
+
+
+def _commands(line: int, text: str) -> Iterator[Snippet]:
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, output = re.match(r"((?:[^\n]*\\\n)*[^\n]*\n)(.*)", part, re.DOTALL).groups()  # type: ignore[union-attr]
+        yield Snippet(line, "console", command, output or None)
+
+
+def run(found: Sequence[Snippet], page: str, replacements: Mapping[str, str]) -> Mapping[str, object]:
+    """Runs the snippets of a page; their namespace.
+
+    Args:
+        found: the snippets.
+        page: its name.
+        replacements: what is read instead of what is printed, such as the address of a broker; and the other way round
+            in what the snippets print.
+
+    Raises:
+        AssertionError: something else was printed than the page shows.
+    """
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for one in found:
+        text = one.text
+        for shown, real in replacements.items():
+            text = text.replace(shown, real)
+        if one.language == "python":
+            program = compile("\n" * one.line + text, page, "exec")
+            with contextlib.redirect_stdout(io.StringIO()) as output:
+                exec(program, namespace)  # noqa: S102 - this is what is under test
+            printed = output.getvalue()
+        else:
+            printed = _run_command(text, fails=one.output is not None and "\nspark-mq: " in one.output)
+        for shown, real in replacements.items():
+            printed = printed.replace(real, shown)
+        print(f"-- {page}:{one.line}\n{text}\n-- prints\n{printed}")  # noqa: T201 - for `pytest -rP`
+        if one.output is not None:
+            options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+            same = doctest.OutputChecker().check_output(one.output, printed, options)
+            assert same, f"{page}:{one.line} shows\n{one.output}\nand prints\n{printed}"
+    return namespace
+
+
+def _run_command(text: str, *, fails: bool) -> str:
+    program, *arguments = shlex.split(text)
+    assert program == "spark-mq", f"only spark-mq is run, not {program}"
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_mq_source.cli.main", *arguments],
+        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=COMMAND_TIMEOUT_S,
+        check=False,
+    )
+    assert (done.returncode != 0) == fails, done.stdout
+    return done.stdout

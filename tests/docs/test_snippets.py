@@ -1,0 +1,156 @@
+"""Every snippet of README.md and of the site runs, in the order of the page, and prints what the page shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from brokers import background
+from brokers.credentials import BASIC_PASSWORD, BASIC_USER
+from brokers.pulsar import PulsarStandalone
+from brokers.tubemq import AUTH_PASSWORD, AUTH_USER
+from spark_mq_source.testing import Authorization, AuthorizedClient, AuthRequest, NsqBroker
+from tests.docs.snippets import run, snippets
+from tests.fix_brokers import PulsarUnderTest
+from tests.fix_net import TlsMaterial
+from tests.fix_spark import run_script
+from tests.fix_tubemq import TubeUnderTest
+from tests.issuer import CLIENT_ID, CLIENT_SECRET, Issuer
+from tools.docs import ROOT, pages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(600)
+
+CONNECT = "docs/run/connect.md"
+PAGES = {path.relative_to(ROOT).as_posix(): snippets(text) for path, text in pages().items()}
+
+
+@pytest.fixture(scope="module")
+def pulsar_of_the_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Pulsar as `make brokers` has it, on other ports."""
+    kind = background.Pulsar()
+    broker = PulsarStandalone(tmp_path_factory.mktemp("pulsar"), overrides=kind.overrides)
+    broker.start()
+    kind.configure(broker.admin)
+    yield {"localhost:6650": broker.service_url.split("//")[1], "localhost:8080": broker.admin_url.split("//")[1]}
+    broker.remove()
+
+
+@pytest.fixture(scope="module")
+def nsq_of_the_pages() -> Iterator[dict[str, str]]:
+    """An NSQ broker."""
+    with NsqBroker() as broker:
+        yield {"localhost:4150": broker.tcp_address, "localhost:4161": broker.lookupd_address}
+
+
+@pytest.fixture
+def tubemq_of_the_page(tubemq: TubeUnderTest) -> dict[str, str]:
+    """TubeMQ, with a topic that no other page has used."""
+    topic = tubemq.topic(3)
+    return {
+        "localhost:8715": tubemq.masters,
+        '"demo"': f'"{topic}"',
+        "topic=demo": f"topic={topic}",
+        '"delays"': f'"{tubemq.group()}"',
+    }
+
+
+@pytest.fixture
+def pulsar_security(pulsar_featured: PulsarUnderTest, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A broker that asks who one is, with a topic for everybody who can say it."""
+    broker = pulsar_featured.require_own()
+    credentials = broker.credentials
+    assert credentials is not None
+    for role in ("flights", "client", BASIC_USER):
+        pulsar_featured.admin.grant(pulsar_featured.namespace, role, ["produce", "consume"])
+    (tmp_path / "token").write_text(credentials.token("flights"))
+    (tmp_path / "credentials.json").write_text(json.dumps({"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}))
+    with Issuer(lambda: credentials.token("flights")) as issuer:
+        yield {
+            "pulsar+ssl://broker.example.com": broker.service_url_tls,
+            "https://issuer.example.com": issuer.url,
+            "/etc/pulsar/ca.pem": str(credentials.ca_certificate),
+            "/etc/pulsar/client.pem": str(credentials.certificate("client")),
+            "/etc/pulsar/client.key": str(credentials.key("client")),
+            "/etc/pulsar/": f"{tmp_path}/",
+            '"flights"': f'"{pulsar_featured.topic()}"',
+            '"basic"': f'"{BASIC_USER}"',
+            '"a-password"': f'"{BASIC_PASSWORD}"',
+        }
+
+
+@pytest.fixture
+def tubemq_security(tubemq_secure: TubeUnderTest) -> dict[str, str]:
+    """A cluster with mutual TLS and visit tokens."""
+    credentials = tubemq_secure.cluster.credentials
+    assert credentials is not None
+    return {
+        "master.example.com:8716": tubemq_secure.cluster.master_addresses_tls,
+        "/etc/tubemq/ca.pem": str(credentials.ca_certificate),
+        "/etc/tubemq/client.pem": str(credentials.certificate("client")),
+        "/etc/tubemq/client.key": str(credentials.key("client")),
+        '"a-user"': f'"{AUTH_USER}"',
+        '"a-password"': f'"{AUTH_PASSWORD}"',
+        '"demo"': f'"{tubemq_secure.topic(3)}"',
+    }
+
+
+def authorize(request: AuthRequest) -> AuthorizedClient | None:
+    return AuthorizedClient("spark", [Authorization(".*", [".*"])]) if request.secret == "a-secret" else None
+
+
+@pytest.fixture
+def nsq_security(tls_material: TlsMaterial) -> Iterator[dict[str, str]]:
+    """An nsqd with TLS that asks for a secret."""
+    certificate = str(tls_material.folder / "server.pem")
+    with NsqBroker(tls_cert=certificate, tls_key=certificate, authorize=authorize) as broker:
+        yield {
+            "nsqd.example.com:4150": broker.tcp_address,
+            "/etc/nsq/ca.pem": tls_material.ca,
+            "/etc/nsq/client.pem": tls_material.client_cert,
+            "/etc/nsq/client.key": tls_material.client_key,
+        }
+
+
+BROKERS = {
+    "localhost:6650": "pulsar_of_the_pages",
+    "localhost:8715": "tubemq_of_the_page",
+    "localhost:41": "nsq_of_the_pages",
+    "pulsar+ssl://broker.example.com": "pulsar_security",
+    "master.example.com": "tubemq_security",
+    "nsqd.example.com": "nsq_security",
+}
+"""What a page names, and the fixture that stands in for it."""
+
+
+@pytest.mark.parametrize("page", [page for page, found in PAGES.items() if found and page != CONNECT])
+def test_a_page_runs_as_it_is_printed(
+    page: str, spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    replacements = {"/data/": f"{tmp_path}/"}
+    for address, fixture in BROKERS.items():
+        if any(address in one.text for one in PAGES[page]):
+            replacements |= request.getfixturevalue(fixture)
+    try:
+        run(PAGES[page], page, replacements)
+        for query in spark.streams.active:
+            query.processAllAvailable()
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+
+
+def test_the_page_of_spark_connect_runs_as_it_is_printed(nsq_of_the_pages: dict[str, str], tmp_path: Path):
+    """In a process of its own, which cannot hold a classic session."""
+    text = "\n".join(one.text for one in PAGES[CONNECT])
+    for shown, real in (nsq_of_the_pages | {"sc://localhost:15002": "local[2]"}).items():
+        text = text.replace(shown, real)
+    done = run_script("import os\nos.environ['SPARK_TESTING'] = '1'\n" + text, tmp_path)
+    assert done.code == 0, done.output[-3000:]
