@@ -65,8 +65,9 @@ def test_a_consumer_of_batches_that_is_dropped_while_it_pauses_goes_on(impatient
     assert_each_once(rows, impatient.position_of)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("crash", [False, True], ids=["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(
+    "crash", [pytest.param(False, id="SIGTERM", marks=pytest.mark.slow), pytest.param(True, id="SIGKILL")]
+)
 def test_a_broker_that_restarts_while_a_range_is_read(impatient: PulsarFormat, crash):
     topic, values = filled(impatient)
     batches = impatient.batches(topic, ROW, **SMALL, operationTimeout="100s")
