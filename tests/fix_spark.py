@@ -91,7 +91,7 @@ class ScriptResult:
         pytest.fail(f"the script printed no JSON line:\n{self.output[-3000:]}")
 
 
-def run_script(source: str, folder: Path, *arguments: str, timeout_s: float = 240.0) -> ScriptResult:
+def run_script(source: str, folder: Path, *arguments: str, timeout_s: float = 400.0) -> ScriptResult:
     """Runs Python source in a fresh interpreter of this environment.
 
     Its process group ends with it, whatever it started: a Spark session's JVM included.

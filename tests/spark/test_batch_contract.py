@@ -224,6 +224,9 @@ def test_secret_is_shown_nowhere(spark: SparkSession, mq: Format, capsys: pytest
 
 # -- in applications of their own, each started once for all formats
 
+for_all_formats = pytest.mark.timeout(600)
+"""It takes as long as three tests."""
+
 RETRY_SCRIPT = """
 import json, os, sys
 from pathlib import Path
@@ -262,6 +265,7 @@ print(json.dumps(found))
 """
 
 
+@for_all_formats
 def test_tasks_that_are_tried_again_repeat_nothing_and_the_event_log_has_no_secret(
     every_feed: MakeFeeds, tmp_path: Path
 ) -> None:
@@ -311,6 +315,7 @@ print(json.dumps(found))
 """
 
 
+@for_all_formats
 @pytest.mark.spark
 def test_spark_connect_reads_with_and_without_registration(
     spark_connect: Callable[..., ScriptResult], every_feed: MakeFeeds
@@ -352,6 +357,7 @@ spark.stop()
 """
 
 
+@for_all_formats
 def test_standalone_cluster_reads_four_partitions(spark_cluster: SparkCluster, every_feed: MakeFeeds) -> None:
     feeds = every_feed(4)
     for _, topic in feeds:
