@@ -50,7 +50,7 @@ JVM = {"PULSAR_MEM": "-Xms2g -Xmx2g -XX:MaxDirectMemorySize=4g", "PULSAR_GC": "-
 """The broker's and the Java client's: the memory that Pulsar's own scripts give them, and the collector that takes the
 least of the processor from the others on two cores."""
 
-BROKER_SETTINGS = {"readBufferSizeBytes": str(1 << 20), "brokerDeduplicationSnapshotIntervalSeconds": "120"}
+BROKER_SETTINGS = {"readBufferSizeBytes": str(1 << 20)}
 """The stock bookie fetches an entry of 100 KB in 26 reads of 4 KiB, which halves what any reader gets."""
 
 WARM_UP_READS = 8
@@ -239,18 +239,23 @@ def _guarantees(broker: Broker, workload: Workload, batch_bytes: int) -> Case:
     job = _write_job(broker, workload)
 
     @contextlib.contextmanager
-    def around(guarantee: str) -> Iterator[Job]:
+    def around(guarantee: str, spark: bool) -> Iterator[Job]:
         with broker.topic(workload.partitions, namespace) as topic:
             given = {"deliveryGuarantee": guarantee, "batchingMaxBytes": str(batch_bytes)}
-            yield replace(job, options=broker.options(topic) | given)
+            yield replace(job, options=broker.options(topic) | given, spark=spark)
+
+    def both(suffix: str, label: str, spark: bool) -> list[Contender]:
+        one, other = (
+            ours(each.replace("-", "_") + suffix, each + label, job, partial(around, each, spark))
+            for each in GUARANTEES
+        )
+        return [one, replace(other, role="limit", beside=one.name)]
 
     def prepare() -> None:
         use_namespace(broker.standalone.admin_url, namespace)
         broker.standalone.admin.set_deduplication(namespace, enabled=True)
 
-    each = {name: ours(name.replace("-", "_"), name, job, partial(around, name)) for name in GUARANTEES}
-    once, least = (replace(one, warm=2) for one in each.values())
-    contenders = (once, replace(least, role="limit", beside=once.name))
+    contenders = both("", "", True) + both("_alone", " without Spark", False)
     name = f"{_title(workload)}, batches of {batch_bytes >> 10} KiB"
     return Case("guarantees", name, contenders, prepare=prepare)
 

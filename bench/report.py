@@ -135,25 +135,16 @@ def runs(part: Document) -> str:
 
 
 def comparison(part: Document, other: str) -> str:
-    """A part that two commits have run, in Markdown: ours over the other, the medians of the rounds' ratios.
+    """A part that two commits have run, in Markdown, with the median and the range of the rounds' ratios.
 
     Example:
         >>> found = {"ours this": {"label": "x", "value": [2e6, 4e6], "worker_ns": [90.0, 90.0]},
         ...          "ours other": {"label": "x", "value": [2e6, 2e6], "worker_ns": [100.0, 100.0]}}
         >>> part = {"cases": [{"name": "c", "unit": "rows/s", "contenders": found}]}
         >>> print(comparison(part, "abc").splitlines()[2])
-        | c: x | 2.00 | 3.00 | 1.500 | 1.000 to 2.000 | 100 | 90 | 0.900 |
+        | c: x | 2.00 | 3.00 | 1.500 (1.000 to 2.000) | 100 | 90 | 0.900 (0.900 to 0.900) |
     """
-    head = [
-        "",
-        f"{other}, M rows/s",
-        "this one",
-        "ratio",
-        "of the rounds",
-        f"{other}, worker ns a row",
-        "this one",
-        "ratio",
-    ]
+    head = ["", f"{other}, M rows/s", "this", "this / other", f"{other}, worker ns a row", "this", "this / other"]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     for case in part["cases"]:
         for name, this in case["contenders"].items():
@@ -166,9 +157,7 @@ def comparison(part: Document, other: str) -> str:
                 each = [one / two for one, two in zip(this[figure], before[figure], strict=True)]
                 digits = 2 if figure == "value" else 0
                 cells += [f"{(middle(one, figure) or 0) * scale:.{digits}f}" for one in (before, this)]
-                cells.append(f"{median(each):.3f}")
-                if figure == "value":
-                    cells.append(f"{min(each):.3f} to {max(each):.3f}")
+                cells.append(f"{median(each):.3f} ({min(each):.3f} to {max(each):.3f})")
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -201,6 +190,7 @@ def chart(parts: Sequence[Document], path: Path) -> None:
                 at += 1
             at += 0.8
         axis.set_yticks(ticks, [case["name"] for case in part["cases"]], fontsize=8)
+        axis.margins(y=0.01)
         axis.invert_yaxis()
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_xlabel(f"{part['part']}: million rows a second (median; lines: slowest to fastest run)", fontsize=8)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from bench.engine import AnyEngine, Engine, Job, Sample, timed
 
@@ -78,13 +78,6 @@ class Setup:
     def scaled(self, messages: int) -> int:
         """So many messages, scaled, in whole Arrow batches for each of four tasks."""
         return max(1, round(messages * self.scale / 40_000)) * 40_000
-
-
-class Cases(Protocol):
-    """The cases of a broker that runs: nothing is filled before a case is prepared."""
-
-    def __call__(self, setup: Setup) -> Iterator[Case]:
-        """Makes them."""
 
 
 @dataclass(frozen=True)

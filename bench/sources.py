@@ -176,11 +176,12 @@ def _take(batches: Sequence[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBat
 
 
 class Meter:
-    """What this process has used since the meter was made: processor time, and memory at its highest (Linux)."""
+    """What this process has used since the meter was made: processor time, and on Linux memory at its highest."""
 
     def __init__(self) -> None:
         # Forgets the peak that starting up left behind (proc(5), clear_refs: 5 resets VmHWM).
-        Path("/proc/self/clear_refs").write_text("5")
+        if _STATUS.exists():
+            Path("/proc/self/clear_refs").write_text("5")
         self._before_bytes = _status_bytes("VmRSS")
         self._before_ns = time.process_time_ns()
 
@@ -190,11 +191,12 @@ class Meter:
         return {"rows": rows, "ns": busy_ns, "growth_bytes": _status_bytes("VmHWM") - self._before_bytes}
 
 
+_STATUS: Final = Path("/proc/self/status")
+
+
 def _status_bytes(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {name}")
+    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else ()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)
 
 
 class MeasuredSource(DataSource):

@@ -111,12 +111,10 @@ class Work:
 
     def fill(self) -> None:
         """Writes what is read, unless it is there, and waits until it is flushed."""
+        if not self.end(self.full, FLUSHED_ONLY):
+            self.setup.engine.run(replace(self.job(self.full, self.read_messages), spark=False))
         deadline = time.monotonic() + FLUSH_PATIENCE_S
-        written = False
         while (there := self.end(self.full, FLUSHED_ONLY)) < self.read_messages:
-            if not written:
-                self.setup.engine.run(replace(self.job(self.full, self.read_messages), spark=False))
-                written = True
             if time.monotonic() > deadline:
                 raise RuntimeError(f"only {there} of {self.read_messages} messages were flushed")
             time.sleep(0.2)  # the broker tells nobody

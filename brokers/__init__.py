@@ -1,1 +1,1 @@
-"""Real brokers for tests, demo and benchmarks: downloaded once, started on free ports, ended with who started them."""
+"""Real brokers for tests, demo and benchmarks: downloaded once, started on free ports, ended with their owner."""

@@ -1,9 +1,9 @@
-"""Real brokers in the background, on their usual ports: `make brokers`, `make brokers-stop`.
+"""Real brokers in the background, on their default ports: `make brokers`, `make brokers-stop`.
 
     python -m brokers start | stop | status [pulsar | tubemq | nsq ...]
 
-What runs is recorded in the cache, with each process's start time, so that `stop` never ends a process that merely got
-the same number. Their data stays in the cache from one start to the next.
+Running processes are recorded in the cache with their start times, so that `stop` never ends another process with a
+reused id. The brokers' data stays in the cache between starts.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from brokers.tubemq_admin import AdminError, Topic
 
 STOP_TIMEOUT_S = 20.0
 TUBEMQ_PORTS = (2181, 8715, 8717, 8716, 8123, 8127, 8124, 8125, 8128, 8126)
-"""Of ZooKeeper, then (port, web, TLS) of the master and of each broker; 8080, the usual web port, is Pulsar's."""
+"""ZooKeeper's, then (port, web, TLS) of the master and of each broker; the default web port, 8080, is Pulsar's."""
 NSQ_PORTS = (4150, 4151, 4160, 4161)
-"""Of nsqd (TCP, HTTP), then of nsqlookupd."""
+"""nsqd's (TCP, HTTP), then nsqlookupd's."""
 PULSAR_NAMESPACE = "public/default"
 TUBEMQ_TOPIC = Topic("demo", partitions=3)
 
 
 class Background:
-    """A process that outlives the command that started it; the start time tells it from a later one with its number."""
+    """A process that outlives this command; its start time distinguishes it from a later one with the same id."""
 
     def __init__(self, pid: int, started: str) -> None:
         self.pid = pid
@@ -49,18 +49,18 @@ class Background:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
-        # A zombie would count as running, if this very command started the process.
+        """Whether it is running."""
+        # Reap it if this command started it, since a zombie would count as running.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
         return bool(self.started) and _start_time(self.pid) == self.started
 
     def stop(self) -> None:
-        """Asks its process group to end, waits, and kills what is left."""
+        """Sends SIGTERM to its process group, waits, and kills it after the timeout."""
         self._end(signal.SIGTERM, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Ends its process group without notice."""
+        """Kills its process group."""
         self._end(signal.SIGKILL)
 
     def _end(self, *signals: signal.Signals) -> None:
@@ -71,11 +71,11 @@ class Background:
                 os.killpg(self.pid, number)
             deadline = time.monotonic() + STOP_TIMEOUT_S
             while self.alive and time.monotonic() < deadline:
-                time.sleep(0.05)  # not our child in general, so there is no event to wait for
+                time.sleep(0.05)  # usually not a child process, so there is no event to wait for
 
 
 class Record:
-    """Which processes of one kind of broker this tool has started, in the order in which it did."""
+    """The processes of one kind of broker started by this tool, in order."""
 
     def __init__(self, kind: str) -> None:
         self._file = cache_folder() / "brokers" / f"{kind}.json"
@@ -83,9 +83,9 @@ class Record:
     def launch(
         self, name: str, command: Sequence[str], *, log: Path, folder: Path, environment: Mapping[str, str] = os.environ
     ) -> Background:
-        """Starts a process and writes it down."""
+        """Starts and records a process."""
         with log.open("ab") as output:
-            # A session of its own: it outlives this command, and its process group can be ended by its number.
+            # In a new session it outlives this command, and its process group can be ended by id.
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -102,7 +102,7 @@ class Record:
 
     @property
     def processes(self) -> dict[str, Background]:
-        """All that were started, by name, whether they run or not."""
+        """All started processes by name, running or not."""
         try:
             found = json.loads(self._file.read_text())
             return {name: Background(int(pid), str(started)) for name, (pid, started) in found.items()}
@@ -110,7 +110,7 @@ class Record:
             return {}
 
     def stop(self) -> bool:
-        """Ends them, the last one first; whether any still ran."""
+        """Stops the processes in reverse order; returns whether any was running."""
         running = [process for process in self.processes.values() if process.alive]
         for process in reversed(running):
             process.stop()
@@ -123,34 +123,34 @@ class Kind(Protocol):
 
     @property
     def name(self) -> str:
-        """What the command line and the record call it."""
+        """Its name on the command line and in the record."""
         ...
 
     @property
     def processes(self) -> int:
-        """How many it has."""
+        """The number of its processes."""
         ...
 
     @property
     def ports(self) -> Iterable[int]:
-        """On which it listens."""
+        """The ports it listens on."""
         ...
 
     def start(self, record: Record) -> None:
-        """Starts all of it, and waits until it can be used."""
+        """Starts its processes, and waits until it is ready."""
         ...
 
     def wait(self, record: Record) -> None:
-        """Waits until what was started earlier can be used."""
+        """Waits until it is ready."""
         ...
 
     def describe(self) -> str:
-        """Where clients find it."""
+        """Its addresses."""
         ...
 
 
 class Pulsar:
-    """Pulsar standalone, as every `deliveryGuarantee` needs it: stock, with transactions and deduplication."""
+    """Pulsar standalone with transactions and deduplication, so that every `deliveryGuarantee` works."""
 
     name = "pulsar"
     processes = 1
@@ -163,21 +163,21 @@ class Pulsar:
         self._broker = PulsarStandalone(folder, overrides=self.overrides, ports=ports)
 
     def start(self, record: Record) -> None:
-        """Starts the broker, and waits until it really answers."""
+        """Starts the broker, and waits until it is ready."""
         command, environment = self._broker.prepare()
         folder = self._broker.folder
         record.launch(self.name, command, log=self._broker.log, folder=folder, environment=environment)
         self.wait(record)
 
     def wait(self, record: Record) -> None:
-        """Waits until it really answers, and configures it."""
+        """Waits until it is ready, and configures it."""
         process = record.processes[self.name]
         wait_until_ready(self._broker.admin, self._broker.log, still_alive=lambda: process.alive)
         self.configure(self._broker.admin)
 
     @staticmethod
     def configure(admin: PulsarAdmin) -> None:
-        """Has topics keep messages that nobody subscribes to, and deduplicate."""
+        """Enables retention and deduplication."""
         admin.set_retention(PULSAR_NAMESPACE)
         admin.set_deduplication(PULSAR_NAMESPACE, enabled=True)
 
@@ -198,7 +198,7 @@ class TubeMQ:
         self._folder = cache_folder() / "brokers" / self.name
 
     def start(self, record: Record) -> None:
-        """Starts all servers, and waits until the topic can be used."""
+        """Starts all servers, and waits until the topic is ready."""
 
         def launch(server: tubemq_servers.Server) -> Background:
             folder = tubemq_servers.distribution()
@@ -207,7 +207,7 @@ class TubeMQ:
         TubeCluster(self._folder, broker_count=2, topics=[TUBEMQ_TOPIC], ports=TUBEMQ_PORTS, launch=launch).start()
 
     def wait(self, record: Record) -> None:
-        """Waits until the topic can be used."""
+        """Waits until the topic is ready."""
         cluster = TubeCluster(self._folder, broker_count=2, ports=TUBEMQ_PORTS)
         cluster.prepare()
         for server in cluster.servers:
@@ -215,7 +215,7 @@ class TubeMQ:
         cluster.wait_for_topics([TUBEMQ_TOPIC.name])
 
     def describe(self) -> str:
-        """What clients need, and the topic."""
+        """Its addresses, and the topic."""
         web = f"http://{tubemq_servers.HOST}:{TUBEMQ_PORTS[2]}"
         return (
             f"{tubemq_servers.HOST}:{TUBEMQ_PORTS[1]}   admin {web}   topic {TUBEMQ_TOPIC.name}"
@@ -224,7 +224,7 @@ class TubeMQ:
 
 
 class Nsq:
-    """nsqd and nsqlookupd where they are on PATH, the embedded broker elsewhere."""
+    """nsqd and nsqlookupd if they are on PATH, otherwise the embedded broker."""
 
     name = "nsq"
 
@@ -240,7 +240,7 @@ class Nsq:
         self.ports = NSQ_PORTS
 
     def start(self, record: Record) -> None:
-        """Starts all of it, and waits until it answers."""
+        """Starts the processes, and waits until they answer."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for name, command in self._commands.items():
             record.launch(name, command, log=self._folder / f"{name}.log", folder=self._folder)
@@ -269,7 +269,7 @@ def main() -> None:
     """Parses the command line.
 
     Raises:
-        SystemExit: a broker did not start, or (status) does not run.
+        SystemExit: a broker did not start, or (status) is not running.
     """
     kinds = [make() for make in KINDS]
     parser = argparse.ArgumentParser(prog="python -m brokers", description="Real brokers in the background.")
@@ -292,7 +292,7 @@ def main() -> None:
 
 
 def start(kind: Kind) -> None:
-    """Starts what does not run yet, waits until it answers, prints one line.
+    """Starts a broker unless it is running, waits until it is ready, and prints one line.
 
     Raises:
         SystemExit: it could not be started; the message says why.
@@ -302,7 +302,7 @@ def start(kind: Kind) -> None:
         if is_running(kind, record):
             kind.wait(record)
         else:
-            record.stop()  # what is left of it
+            record.stop()  # remaining processes
             _refuse_taken_ports(kind)
             kind.start(record)
     except (RuntimeError, AdminError) as error:
@@ -312,7 +312,7 @@ def start(kind: Kind) -> None:
 
 
 def is_running(kind: Kind, record: Record) -> bool:
-    """Whether all of it runs."""
+    """Whether all its processes are running."""
     processes = record.processes.values()
     return len(processes) == kind.processes and all(process.alive for process in processes)
 
@@ -322,10 +322,10 @@ def _say(kind: Kind, text: str) -> None:
 
 
 def _start_time(pid: int) -> str:
-    """When the process started, as /proc or (where there is none) ps tells it; empty if there is no such process."""
+    """The start time of a process from /proc, or else from ps; empty if the process does not exist."""
     if Path("/proc/self/stat").exists():
         try:
-            # The command's name, in parentheses, may hold blanks; the start time is the 22nd field of the line.
+            # The command's name, in parentheses, may contain blanks; the start time is field 22.
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
         except (FileNotFoundError, ProcessLookupError):
             return ""
@@ -337,12 +337,12 @@ def _start_time(pid: int) -> str:
 def _refuse_taken_ports(kind: Kind) -> None:
     for port in kind.ports:
         with socket.socket() as probe:
-            # As the broker itself will: ports of connections that just closed are no obstacle.
+            # As in the broker: ports of recently closed connections are usable.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
-                sys.exit(f"{kind.name:8} port {port} of 127.0.0.1 is taken by another program: {error.strerror}")
+                sys.exit(f"{kind.name:8} port {port} of 127.0.0.1 is in use by another program: {error.strerror}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Keeps what is downloaded once (broker distributions) in a folder outside the checkout, shared by all checkouts."""
+"""A cache of downloads (broker distributions) outside the checkout, shared by all checkouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAVEN_INSTALL = "org.apache.maven.plugins:maven-install-plugin:3.1.1:install-fil
 
 
 def cache_folder() -> Path:
-    """The folder of downloads, made if absent: SPARK_MQ_SOURCE_CACHE, else one in XDG_CACHE_HOME or ~/.cache."""
+    """The cache folder, created if missing: SPARK_MQ_SOURCE_CACHE, or a folder in XDG_CACHE_HOME or ~/.cache."""
     named = os.environ.get("SPARK_MQ_SOURCE_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(named) if named else Path(base) / "spark-mq-source"
@@ -28,7 +28,7 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def exclusive(name: str) -> Iterator[None]:
-    """Holds the cache's lock of this name; a second process waits. The lock goes with the process that held it."""
+    """Holds the cache's lock of this name; other processes wait. The lock ends with its process."""
     with (cache_folder() / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -37,26 +37,25 @@ def exclusive(name: str) -> Iterator[None]:
 def unpacked_artifact(
     coordinates: str, *, say: str, top_folder: str = "", folder_name: str = "", parent: str = ""
 ) -> Path:
-    """The unpacked folder of a tar.gz published under Maven coordinates, fetched the first time.
+    """The unpacked folder of a tar.gz with Maven coordinates, downloaded once.
 
-    Two processes may ask at once: one fetches, the other waits and finds it. A fetch that is cut short leaves nothing
-    that looks complete.
+    Safe for concurrent processes: one downloads, the others wait. An interrupted download leaves no folder.
 
     Args:
         coordinates: group:artifact:version:tar.gz:classifier.
-        say: printed before the first, slow fetch.
-        top_folder: the one folder in the archive; also its name in the cache.
-        folder_name: the name in the cache of an archive that has no such folder.
+        say: text to print before the download.
+        top_folder: the single folder in the archive; also its name in the cache.
+        folder_name: the name in the cache of an archive without such a folder.
         parent: coordinates (group:artifact:version) of the artifact's parent, for repositories that lack it.
 
     Raises:
-        RuntimeError: Maven is absent or could not fetch; the message carries Maven's last lines.
+        RuntimeError: Maven is missing or failed; with the end of its output.
     """
     folder = cache_folder() / (folder_name or top_folder)
     if folder.is_dir():
         return folder
     with exclusive(folder.name):
-        if folder.is_dir():  # another process was faster
+        if folder.is_dir():  # downloaded by another process
             return folder
         print(say, flush=True)
         with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=f".{folder.name}-") as temporary:
@@ -64,23 +63,23 @@ def unpacked_artifact(
             unpacked = Path(temporary) / "unpacked"
             with tarfile.open(archive) as packed:
                 packed.extractall(unpacked, filter="data")
-            # The rename is what makes it visible, and it is atomic.
+            # The atomic rename makes it visible.
             (unpacked / top_folder).rename(folder)
     return folder
 
 
 def artifact(coordinates: str, *, say: str) -> Path:
-    """One file published under Maven coordinates (group:artifact:version:type), fetched the first time.
+    """One file with Maven coordinates (group:artifact:version:type), downloaded once.
 
     Raises:
-        RuntimeError: Maven is absent or could not fetch; the message carries Maven's last lines.
+        RuntimeError: Maven is missing or failed; with the end of its output.
     """
     _, name, version, kind = coordinates.split(":")
     file = cache_folder() / f"{name}-{version}.{kind}"
     if file.is_file():
         return file
     with exclusive(file.name):
-        if file.is_file():  # another process was faster
+        if file.is_file():  # downloaded by another process
             return file
         print(say, flush=True)
         with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=f".{file.name}-") as temporary:
@@ -89,17 +88,17 @@ def artifact(coordinates: str, *, say: str) -> Path:
 
 
 def artifact_with_dependencies(coordinates: str, *, say: str) -> Path:
-    """A folder with the jar published under Maven coordinates (group:artifact:version) and all jars that it needs.
+    """A folder with the jar of Maven coordinates (group:artifact:version) and all its dependencies.
 
     Raises:
-        RuntimeError: Maven is absent or could not fetch; the message carries Maven's last lines.
+        RuntimeError: Maven is missing or failed; with the end of its output.
     """
     group, name, version = coordinates.split(":")
     folder = cache_folder() / f"{name}-{version}-with-dependencies"
     if folder.is_dir():
         return folder
     with exclusive(folder.name):
-        if folder.is_dir():  # another process was faster
+        if folder.is_dir():  # downloaded by another process
             return folder
         print(say, flush=True)
         with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=f".{folder.name}-") as temporary:
@@ -118,7 +117,7 @@ def artifact_with_dependencies(coordinates: str, *, say: str) -> Path:
 
 
 def _fetch(coordinates: str, folder: Path, parent: str = "") -> Path:
-    """Copies one artifact into the folder through Maven, whose settings name the repository."""
+    """Copies one artifact into the folder with Maven, whose settings contain the repository."""
     kind = coordinates.split(":")[3]
     copy = [MAVEN_COPY, f"-Dartifact={coordinates}", f"-DoutputDirectory={folder}"]
     done = _maven(copy, folder)
@@ -142,10 +141,10 @@ def _fetch(coordinates: str, folder: Path, parent: str = "") -> Path:
 def _maven(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     maven = shutil.which("mvn")
     if maven is None:
-        raise RuntimeError("Maven (mvn) is needed to fetch brokers, and it is not on PATH")
+        raise RuntimeError("Maven (mvn) is needed to download brokers, but it is not on PATH")
     return subprocess.run(
         [maven, "-B", "-q", *arguments],
-        cwd=folder,  # away from any pom.xml of the caller
+        cwd=folder,  # without a pom.xml
         capture_output=True,
         text=True,
         check=False,

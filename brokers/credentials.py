@@ -1,4 +1,4 @@
-"""Makes throw-away credentials for a local broker: a certificate authority, certificates, tokens, a password file."""
+"""Creates temporary credentials for a local broker: a certificate authority, certificates, tokens, a password file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 BASIC_USER = "basic-user"
 BASIC_PASSWORD = "flights-and-ledgers"  # noqa: S105 - protects nothing: a broker on loopback with made-up data
-# Apache's md5 form of it, the one that Pulsar's basic authentication documents.
+# Its Apache md5 hash, the form documented for Pulsar's basic authentication.
 BASIC_HASH = "$apr1$sparkmqs$DaAJL4n/87RuwxotsD7nb0"
 
 
@@ -27,8 +27,8 @@ BASIC_HASH = "$apr1$sparkmqs$DaAJL4n/87RuwxotsD7nb0"
 class Credentials:
     """Paths and secrets of one broker instance.
 
-    The server certificate is valid for 127.0.0.1, 127.0.0.2 and broker.test, on purpose not for localhost: connecting
-    to localhost must fail host name verification.
+    The server certificate is valid for 127.0.0.1, 127.0.0.2 and broker.test, but not for localhost, so that host name
+    verification of localhost fails.
     """
 
     folder: Path
@@ -36,16 +36,16 @@ class Credentials:
 
     @property
     def ca_certificate(self) -> Path:
-        """What a client must trust."""
+        """The authority that clients must trust."""
         return self.folder / "ca.pem"
 
     @property
     def other_ca_certificate(self) -> Path:
-        """An authority that signed the stranger only: trusting only this must refuse the broker."""
+        """An authority that signed only the stranger: a client that trusts only this one must refuse the broker."""
         return self.folder / "other-ca.pem"
 
     def certificate(self, name: str) -> Path:
-        """The certificate file of `server`, of `client` (role client), or of `stranger`, whom no broker trusts."""
+        """The certificate file of `server`, `client` (role client), or `stranger`, which no broker trusts."""
         return self.folder / f"{name}.pem"
 
     def key(self, name: str) -> Path:
@@ -78,7 +78,7 @@ class Credentials:
 
 
 def make_credentials(folder: Path) -> Credentials:
-    """Writes a new set of certificates, keys and the password file into the folder (made if absent)."""
+    """Writes new certificates, keys and a password file into the folder, which is created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     credentials = Credentials(folder, secrets.token_bytes(32))
     ca_key = ec.generate_private_key(ec.SECP256R1())
@@ -134,7 +134,7 @@ def _certificate(
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(days=30))
         .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-        # Python 3.13 verifies strictly and wants both key identifiers and, on an authority, the key usage.
+        # Python 3.13 verifies strictly: it requires both key identifiers and, for an authority, the key usage.
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),

@@ -1,4 +1,4 @@
-"""nsqd and nsqlookupd as processes, where they are on PATH: what the embedded broker is held against."""
+"""nsqd and nsqlookupd as processes, if they are on PATH: the reference for the embedded broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_TIMEOUT_S = 30.0
 
 
 def nsqd_on_path() -> bool:
-    """Whether both programs are there."""
+    """Whether both programs are on PATH."""
     return shutil.which("nsqd") is not None and shutil.which("nsqlookupd") is not None
 
 
@@ -29,9 +29,9 @@ class NsqlookupdProcess:
     """One nsqlookupd.
 
     Args:
-        folder: receives its log.
-        tcp_port: None finds a free one, as the other port.
-        http_port: of its HTTP interface.
+        folder: folder for its log.
+        tcp_port: for both ports, None selects a free one.
+        http_port: port of the HTTP interface.
     """
 
     def __init__(self, folder: Path, *, tcp_port: int | None = None, http_port: int | None = None) -> None:
@@ -51,7 +51,7 @@ class NsqlookupdProcess:
         """Starts it and waits until it answers.
 
         Raises:
-            RuntimeError: it ended, or does not answer; with the end of its log.
+            RuntimeError: it ended, or does not answer; with the end of the log.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._process = ManagedProcess(self.command(), log=self.log, folder=self.folder)
@@ -66,14 +66,14 @@ class NsqlookupdProcess:
 
 
 class NsqdProcess:
-    """One nsqd with its own data, and a nsqlookupd of its own unless it is given one.
+    """One nsqd with its own data, and its own nsqlookupd unless one is given.
 
     Args:
-        folder: its data and logs.
-        lookupd: where it registers.
-        tcp_port: None finds a free one, as the other port.
-        http_port: of its HTTP interface.
-        settings: as `spark_mq_source.testing.NsqBroker` takes them.
+        folder: folder for its data and logs.
+        lookupd: the nsqlookupd to register with.
+        tcp_port: for both ports, None selects a free one.
+        http_port: port of the HTTP interface.
+        settings: as for `spark_mq_source.testing.NsqBroker`.
     """
 
     def __init__(
@@ -100,22 +100,22 @@ class NsqdProcess:
 
     @property
     def tcp_address(self) -> str:
-        """Where clients connect, as `host:port`."""
+        """The address for clients, as `host:port`."""
         return f"127.0.0.1:{self.tcp_port}"
 
     @property
     def http_address(self) -> str:
-        """Its HTTP interface, as `host:port`."""
+        """The address of the HTTP interface, as `host:port`."""
         return f"127.0.0.1:{self.http_port}"
 
     @property
     def https_address(self) -> str:
-        """The same with TLS, where there is a certificate."""
+        """The address of the HTTPS interface, if there is a certificate."""
         return f"127.0.0.1:{self.https_port}"
 
     @property
     def lookupd_address(self) -> str:
-        """The HTTP interface of its lookup daemon, as `host:port`."""
+        """The HTTP address of its nsqlookupd, as `host:port`."""
         return self.lookupd.http_address
 
     def command(self) -> list[str]:
@@ -136,7 +136,7 @@ class NsqdProcess:
         """Starts it and waits until it answers.
 
         Raises:
-            RuntimeError: it ended, or does not answer; with the end of its log.
+            RuntimeError: it ended, or does not answer; with the end of the log.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._own_lookupd:
@@ -153,18 +153,18 @@ class NsqdProcess:
         while f'"tcp_port":{self.tcp_port},' not in _get(self.lookupd_address, "/nodes"):
             if time.monotonic() > deadline:
                 raise RuntimeError(
-                    f"nsqd did not register with a lookup daemon; the end of {self.log}:\n{log_tail(self.log)}"
+                    f"nsqd did not register with nsqlookupd; the end of {self.log}:\n{log_tail(self.log)}"
                 )
-            time.sleep(0.02)  # nothing tells when it has
+            time.sleep(0.02)  # there is no event for it
 
     def stop(self) -> None:
-        """Ends it in order: what it held is on disk."""
+        """Stops it cleanly; its messages are on disk."""
         if self._process is not None:
             self._process.stop()
         self._close()
 
     def crash(self) -> None:
-        """Kills it: what it held in memory is lost."""
+        """Kills it; messages in memory are lost."""
         if self._process is not None:
             self._process.kill()
         self._close()
@@ -173,7 +173,7 @@ class NsqdProcess:
         """Stops or kills it, and starts it again with the same data and ports.
 
         Raises:
-            RuntimeError: it did not come back.
+            RuntimeError: it did not start.
         """
         if crash:
             self.crash()
@@ -195,7 +195,7 @@ def wait_until_answering(http_address: str, log: Path, still_alive: Callable[[],
     """Waits until a daemon answers /ping.
 
     Raises:
-        RuntimeError: it ended, or does not answer; with the end of its log.
+        RuntimeError: it ended, or does not answer; with the end of the log.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -206,8 +206,8 @@ def wait_until_answering(http_address: str, log: Path, still_alive: Callable[[],
             if answer == "OK" or "TLS_REQUIRED" in answer:
                 return
         except OSError:
-            time.sleep(0.02)  # it does not listen yet, and there is no event for it
-    raise RuntimeError(f"nothing answers at {http_address}; the end of {log}:\n{log_tail(log)}")
+            time.sleep(0.02)  # not listening yet; there is no event for it
+    raise RuntimeError(f"no answer from {http_address}; the end of {log}:\n{log_tail(log)}")
 
 
 def _get(http_address: str, path: str) -> str:
@@ -228,7 +228,7 @@ def _flag(name: str, value: object) -> str:
 
 
 def _authorization_server(authorize: Authorize) -> ThreadingHTTPServer:
-    """The HTTP server that nsqd asks, in front of a function."""
+    """An authorization server for nsqd that calls a function."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

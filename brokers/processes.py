@@ -1,4 +1,4 @@
-"""Programs that run beside a test or a tool: started in a process group of their own, ended by that group's id."""
+"""Background programs of tests and tools: started in their own process group, and ended by its id."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SUPERVISOR = Path(__file__).with_name("supervise.py")
 
 
 def free_ports(count: int) -> list[int]:
-    """This many different TCP ports of 127.0.0.1 that nobody listens on now.
+    """This many different free TCP ports of 127.0.0.1.
 
-    They are free, not reserved: another program may take one before its user does, so a starter tries again.
+    They are not reserved: another program may take one first, so callers retry.
     """
     with contextlib.ExitStack() as stack:
         ports = []
@@ -29,7 +29,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def log_tail(log: Path, lines: int = 25) -> str:
-    """The last lines of a log file, or a remark that there is none."""
+    """The last lines of a log file, or a note that it does not exist."""
     try:
         return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
     except FileNotFoundError:
@@ -37,13 +37,13 @@ def log_tail(log: Path, lines: int = 25) -> str:
 
 
 class ManagedProcess:
-    """One running program; it ends at the latest when this Python process does, even if that is killed.
+    """A running program, which ends at the latest with this Python process, even if that is killed.
 
     Args:
         command: the program and its arguments.
-        log: receives its standard output and error, appended.
+        log: file to which standard output and error are appended.
         environment: added to this process's environment.
-        folder: its working folder.
+        folder: working folder of the program.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class ManagedProcess:
         self.command = [str(part) for part in command]
         with log.open("ab") as output:
             self._supervisor = subprocess.Popen(
-                # -S: no site-packages, so it starts in 20 ms and no plug-in runs in it.
+                # -S: without site-packages it starts in 20 ms and runs no plug-ins.
                 [sys.executable, "-I", "-S", str(SUPERVISOR), *self.command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
                 env={**os.environ, **(environment or {})},
                 cwd=folder,
-                start_new_session=True,  # a Ctrl-C at the terminal reaches the owner, which then ends this in order
+                start_new_session=True,  # a Ctrl-C at the terminal reaches only the owner, which stops this program
             )
-        assert self._supervisor.stdout is not None  # noqa: S101 - for the type checker: it was asked for above
+        assert self._supervisor.stdout is not None  # noqa: S101 - for the type checker: a pipe, see above
         first_line = self._supervisor.stdout.readline()
         if not first_line:
             self._close()
@@ -71,27 +71,27 @@ class ManagedProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the program still runs."""
+        """Whether the program is running."""
         return self._supervisor.poll() is None
 
     def wait(self, timeout_s: float) -> int:
-        """Waits until the program has ended by itself and returns its exit code.
+        """Waits until the program has ended by itself; returns its exit code.
 
         Raises:
-            subprocess.TimeoutExpired: it still runs.
+            subprocess.TimeoutExpired: it is still running.
         """
         code = self._supervisor.wait(timeout_s)
         self._close()
         return code
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the program and everything it started; nothing happens if it has ended."""
+        """Sends a signal to the program's process group, unless it has ended."""
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def stop(self, timeout_s: float = 20.0) -> None:
-        """Asks it to end, waits, and kills what is left after the timeout."""
+        """Sends SIGTERM, waits, and kills the process group after the timeout."""
         self.signal(signal.SIGTERM)
         try:
             self._supervisor.wait(timeout_s)
@@ -100,7 +100,7 @@ class ManagedProcess:
         self._close()
 
     def kill(self) -> None:
-        """Ends it without notice (SIGKILL) and waits until it is gone."""
+        """Kills the process group (SIGKILL) and waits until it has ended."""
         self.signal(signal.SIGKILL)
         self._supervisor.wait(20)
         self._close()

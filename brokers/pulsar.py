@@ -1,4 +1,4 @@
-"""A real Pulsar standalone broker in a process of its own: fetched once, configured, started, killed, stopped.
+"""A real Pulsar standalone broker in a separate process: downloaded once, configured, started, killed, stopped.
 
 with PulsarStandalone(Path("/tmp/somewhere")) as broker:
     broker.service_url, broker.admin, broker.client()
@@ -29,10 +29,10 @@ SMALL_JVM = {
     "PULSAR_MEM": "-Xms384m -Xmx1g -XX:MaxDirectMemorySize=1g",
     "PULSAR_GC": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 }
-"""Enough for tests, beside which a build and a Spark run; it starts soonest, which is most of what they ask of it."""
+"""Enough for tests next to a build and Spark; chosen for a fast start."""
 
-# What the featured broker adds to the stock configuration. Small ledgers make every test cross ledger boundaries; the
-# scans that trim and expire run often enough to be waited for.
+# Settings of the featured broker. Small ledgers make every test cross ledger boundaries; the scans for trimming and
+# expiry run often enough for tests to wait for them.
 FEATURED = {
     "transactionCoordinatorEnabled": "true",
     "acknowledgmentAtBatchIndexLevelEnabled": "true",
@@ -64,11 +64,11 @@ OPENED_FOR_JAVA_17 = [
         "jdk.management/com.sun.management.internal",
     )
 ]
-"""What Pulsar 2.10, which was made for Java 8 and 11, reaches into; later versions open it by themselves."""
+"""Packages that Pulsar 2.10, made for Java 8 and 11, accesses by reflection; later versions open them by themselves."""
 
 
 def distribution(version: str = VERSION) -> Path:
-    """The unpacked Pulsar distribution, fetched on first use."""
+    """The unpacked Pulsar distribution, downloaded on first use."""
     return unpacked_artifact(
         f"org.apache.pulsar:pulsar-server-distribution:{version}:tar.gz:bin",
         top_folder=f"apache-pulsar-{version}",
@@ -77,20 +77,20 @@ def distribution(version: str = VERSION) -> Path:
 
 
 def program_environment(log_folder: Path, jvm: Mapping[str, str] = SMALL_JVM) -> dict[str, str]:
-    """The environment in which Pulsar's shell scripts run quietly and write only into the folder."""
+    """The environment for Pulsar's shell scripts, which then write only into the folder."""
     return {
         **jvm,
-        "PULSAR_GC_LOG": " ",  # the stock setting writes GC logs beside the distribution
+        "PULSAR_GC_LOG": " ",  # the default writes GC logs next to the distribution
         "PULSAR_LOG_DIR": str(log_folder),
         "PULSAR_LOG_LEVEL": "info",
-        # Answers without colours and without a banner.
+        # Output without colours and banner.
         "TERM": "dumb",
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where a broker listens, on 127.0.0.1."""
+    """The ports of a broker on 127.0.0.1."""
 
     broker: int = 6650
     web: int = 8080
@@ -104,13 +104,13 @@ class PulsarStandalone:
     """One standalone broker with its own data.
 
     Args:
-        folder: everything it writes (made if absent); start() goes on with the data it finds there.
+        folder: folder for all its files, created if missing; start() reuses existing data.
         featured: with transactions, broker entry metadata, small ledgers, TLS, and authentication by token, user name
-            and password, and client certificate, with authorization; role `admin` may do all.
-        overrides: settings of standalone.conf on top.
-        ports: None finds free ones.
-        jvm: the memory and the garbage collector of its JVM, as variables of Pulsar's own scripts.
-        version: of Pulsar.
+            and password, and client certificate, with authorization; the role `admin` may do everything.
+        overrides: further settings of standalone.conf.
+        ports: None selects free ones.
+        jvm: memory and garbage collector of its JVM, as variables of Pulsar's scripts.
+        version: Pulsar's version.
     """
 
     folder: Path
@@ -132,24 +132,24 @@ class PulsarStandalone:
 
     @property
     def service_url_tls(self) -> str:
-        """The same with TLS (featured broker only)."""
+        """The address for clients with TLS (featured broker only)."""
         return f"pulsar+ssl://127.0.0.1:{self._ports.tls}"
 
     @property
     def admin_url(self) -> str:
-        """The address of the admin interface, e.g. http://127.0.0.1:8080."""
+        """The address of the admin API, e.g. http://127.0.0.1:8080."""
         return f"http://127.0.0.1:{self._ports.web}"
 
     @property
     def admin(self) -> PulsarAdmin:
-        """A client of the admin interface, as super user."""
+        """A client of the admin API, as super user."""
         if self._admin is None or self._admin.url != self.admin_url:
             self._admin = PulsarAdmin(self.admin_url, self.admin_token)
         return self._admin
 
     @property
     def admin_token(self) -> str | None:
-        """The super user's token; None where authentication is off."""
+        """The super user's token; None without authentication."""
         return self.credentials.token("admin") if self.credentials else None
 
     @property
@@ -162,7 +162,7 @@ class PulsarStandalone:
         """The broker's process id, which is also its process group's.
 
         Raises:
-            RuntimeError: it was not started.
+            RuntimeError: the broker is not running.
         """
         if self._process is None:
             raise RuntimeError("the broker is not running")
@@ -176,14 +176,14 @@ class PulsarStandalone:
 
     def client(self, **options: Any) -> Any:  # noqa: ANN401 - pulsar.Client's own arguments and type; it has no annotations
         """The official client (pulsar-client, C++), as super user; the caller closes it."""
-        import pulsar  # here: only those that ask for it need it installed
+        import pulsar  # imported here, since only this method needs it
 
         options.setdefault("logger", pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
         if self.credentials:
             options.setdefault("authentication", pulsar.AuthenticationToken(self.admin_token))
         return pulsar.Client(self.service_url, **options)
 
-    # -- life
+    # -- start and stop
 
     def __enter__(self) -> Self:
         self.start()
@@ -193,10 +193,10 @@ class PulsarStandalone:
         self.stop()
 
     def start(self) -> Self:
-        """Starts the broker and waits until it really answers; on free ports, tries others if one was taken meanwhile.
+        """Starts the broker and waits until it is ready; retries with other free ports if one is in use.
 
         Raises:
-            RuntimeError: it ended, or did not answer in time; the message carries the end of its log.
+            RuntimeError: it ended, or was not ready in time; with the end of its log.
         """
         choose_ports = self.ports is None
         for attempt in range(START_ATTEMPTS):
@@ -220,7 +220,7 @@ class PulsarStandalone:
         wait_until_ready(self.admin, self.log, still_alive=lambda: self._process is not None and self._process.alive)
 
     def prepare(self) -> tuple[list[str], dict[str, str]]:
-        """Writes the configuration and returns the command line and environment that start the broker."""
+        """Writes the configuration; returns the command line and environment of the broker."""
         home = distribution(self.version)
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.featured and self.credentials is None:
@@ -239,7 +239,7 @@ class PulsarStandalone:
             command += ["--zookeeper-dir", str(self.folder / "metadata")]
             command += ["--zookeeper-port", str(self._ports.zookeeper or 2181)]
         environment = program_environment(self.folder, self.jvm)
-        # bin/pulsar gives it to the broker by itself, and some versions refuse it twice.
+        # bin/pulsar passes it to the broker; some versions refuse it twice.
         environment["PULSAR_STANDALONE_CONF"] = str(configuration)
         extra = [f"-Dpulsar.auth.basic.conf={self.credentials.password_file}"] if self.credentials else []
         if self._release < (2, 11):
@@ -281,7 +281,7 @@ class PulsarStandalone:
         return settings | dict(self.overrides)
 
     def stop(self) -> None:
-        """Ends the broker in order (SIGTERM): clients get CLOSE frames, then end of file. Its data stays."""
+        """Stops the broker cleanly (SIGTERM): clients get CLOSE frames, then the end of the stream. Its data stays."""
         if self._process is not None:
             self._process.stop()
             self._process = None
@@ -289,7 +289,7 @@ class PulsarStandalone:
             self._admin.close()
 
     def kill(self) -> None:
-        """Ends the broker without notice (SIGKILL), as a crash does. Its data stays."""
+        """Kills the broker (SIGKILL), as in a crash. Its data stays."""
         if self._process is not None:
             self._process.kill()
             self._process = None
@@ -297,10 +297,10 @@ class PulsarStandalone:
             self._admin.close()
 
     def restart(self, *, crash: bool = False) -> None:
-        """Ends the broker, in order or by a crash, and starts it again with the same data on the same ports.
+        """Stops or kills the broker, and starts it again with the same data and ports.
 
         Raises:
-            RuntimeError: it did not come back.
+            RuntimeError: it did not start.
         """
         if crash:
             self.kill()
@@ -324,19 +324,19 @@ class PulsarStandalone:
         key_mode: str | None = None,
         arguments: tuple[str, ...] = (),
     ) -> str:
-        """Publishes with the Java client (pulsar-perf) and returns what it printed.
+        """Publishes with the Java client (pulsar-perf); returns its output.
 
         Args:
             topic: full name.
-            messages: how many.
-            size_bytes: of each payload, random bytes.
+            messages: number of messages.
+            size_bytes: size of each payload, of random bytes.
             compression: NONE, LZ4, ZLIB, ZSTD or SNAPPY.
-            batch_messages: most messages in one batch.
-            batch_bytes: most bytes in one batch.
-            batching: False sends every message by itself.
-            rate: messages a second at most.
+            batch_messages: maximum number of messages in a batch.
+            batch_bytes: maximum bytes of a batch.
+            batching: False sends every message alone.
+            rate: maximum number of messages per second.
             key_mode: `random` or `autoIncrement` keys; None for no keys.
-            arguments: more of pulsar-perf's own.
+            arguments: further arguments of pulsar-perf.
 
         Raises:
             RuntimeError: it failed.
@@ -351,16 +351,6 @@ class PulsarStandalone:
             options += ["--message-key-generation-mode", key_mode]
         return self.run_program("pulsar-perf", "produce", *self._perf_access(), *options, *arguments, topic)
 
-    def perf_consume(self, topic: str, *, messages: int, arguments: tuple[str, ...] = ()) -> str:
-        """Reads a topic from its start with the Java client (pulsar-perf consume) and returns what it printed.
-
-        Raises:
-            RuntimeError: it failed.
-        """
-        options = ["--subscription-position", "Earliest", "--num-messages", str(messages)]
-        options += ["--subscriptions", f"perf-{time.monotonic_ns()}"]
-        return self.run_program("pulsar-perf", "consume", *self._perf_access(), *options, *arguments, topic)
-
     def _perf_access(self) -> list[str]:
         access = ["--service-url", self.service_url]
         if self.credentials:
@@ -369,16 +359,16 @@ class PulsarStandalone:
         return access
 
     def run_program(self, program: str, *arguments: str, timeout_s: float = 300.0) -> str:
-        """Runs one of the distribution's programs (pulsar-perf, pulsar-admin, pulsar-client); returns what it printed.
+        """Runs a program of the distribution (pulsar-perf, pulsar-admin, pulsar-client); returns its output.
 
         Raises:
-            RuntimeError: it failed; the message carries its last lines.
-            subprocess.TimeoutExpired: it took too long and was ended.
+            RuntimeError: it failed; with the end of its output. subprocess.TimeoutExpired: it took too long and was
+                killed.
         """
         if program == "pulsar-admin":
             arguments = ("--admin-url", self.admin_url, *arguments)
         environment = {**os.environ, **program_environment(self.folder)}
-        # They are short-lived clients: compiling hot code twice costs them more than it gives.
+        # For short-lived clients, tiered compilation costs more than it saves.
         environment["PULSAR_MEM"] = "-Xms64m -Xmx512m -XX:MaxDirectMemorySize=512m"
         done = subprocess.run(
             [distribution(self.version) / "bin" / program, *arguments],
@@ -403,13 +393,13 @@ class PulsarStandalone:
 
 
 def wait_until_ready(admin: PulsarAdmin, log: Path, *, still_alive: Any) -> None:  # noqa: ANN401 - any () -> bool
-    """Waits until the broker serves topics, and makes the namespace of the tests.
+    """Waits until the broker serves topics, and creates the tests' namespace.
 
-    Standalone opens its web port first, then (seconds later) creates its cluster, tenant and namespace: an answer alone
-    proves nothing (seen on 4.0.8).
+    An answer alone proves nothing: standalone opens its web port seconds before it creates its cluster, tenant and
+    namespace (seen on 4.0.8).
 
     Raises:
-        RuntimeError: the broker ended or did not get ready in time; the message carries the end of its log.
+        RuntimeError: the broker ended or was not ready in time; with the end of its log.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
     last: object = "no answer"
@@ -426,14 +416,14 @@ def wait_until_ready(admin: PulsarAdmin, log: Path, *, still_alive: Any) -> None
                     last = error
                 else:
                     return
-        time.sleep(0.2)  # the broker offers no event for it
+        time.sleep(0.2)  # there is no event for it
     raise RuntimeError(
         f"Pulsar did not get ready in {START_TIMEOUT_S:.0f} s ({last}); the end of {log}:\n{log_tail(log)}"
     )
 
 
 def _first_cause(log: Path) -> str:
-    """The log's line about a port that is taken, which the end of the log seldom shows."""
+    """The log's lines about a port in use, which are seldom at its end."""
     try:
         lines = log.read_text(errors="replace").splitlines()
     except FileNotFoundError:
@@ -444,7 +434,7 @@ def _first_cause(log: Path) -> str:
 
 
 def _configured(stock: str, settings: Mapping[str, str]) -> str:
-    """The stock configuration with these settings replaced in their place, or added at the end."""
+    """The default configuration with these settings replaced, or added at the end."""
     text = stock
     for name, value in settings.items():
         line = f"{name}={value}"

@@ -1,4 +1,4 @@
-"""A small client of Pulsar's admin REST interface (v2), for tests and tools."""
+"""A small client of Pulsar's admin REST API (v2), for tests and tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEST_NAMESPACE = "public/tests"
 CONFLICT = 409
 NOT_FOUND = 404
 RECOVERING = ("Error while recovering ledger", "Not enough non-faulty bookies")
-"""What the first requests for a topic can be answered after a crash; the next attempt at the recovery may succeed."""
+"""Errors of the first requests for a topic after a crash; a repeated request may succeed."""
 RECOVERY_TIMEOUT_S = 60.0
 
 
@@ -31,11 +31,11 @@ class AdminError(Exception):
 
 
 class PulsarAdmin:
-    """Admin requests to one broker. Topics are named in full (`persistent://tenant/namespace/topic`).
+    """Admin requests to one broker. Topics need their full name (`persistent://tenant/namespace/topic`).
 
     Args:
         url: the broker's web address, e.g. http://127.0.0.1:8080.
-        token: the super user's token, where authentication is on.
+        token: the super user's token, if authentication is enabled.
     """
 
     def __init__(self, url: str, token: str | None = None) -> None:
@@ -43,8 +43,8 @@ class PulsarAdmin:
         self._headers = {"Content-Type": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        # retries=False: a broker that restarts must be seen to refuse, not be waited for in here. The first request for
-        # a topic after a crash waits for its ledgers' recovery: more than 30 s on a machine that is busy.
+        # retries=False: refusals of a restarting broker must be visible to callers. The first request for a topic after
+        # a crash waits for the recovery of its ledgers, which can take more than 30 s on a busy machine.
         self._http = urllib3.PoolManager(timeout=120.0, retries=False)
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class PulsarAdmin:
                 break
             if not any(what in text for what in RECOVERING) or time.monotonic() > deadline:
                 raise AdminError(f"{method} {path}: {answer.status} {text[:300]}", answer.status)
-            time.sleep(0.2)  # the broker offers no event for it
+            time.sleep(0.2)  # there is no event for it
         try:
             return json.loads(text) if text else None
         except json.JSONDecodeError:
@@ -78,7 +78,7 @@ class PulsarAdmin:
     # -- transactions
 
     def open_transactions(self, topics: Collection[str]) -> list[str]:
-        """The ids of those that have written to any of these and are not ended, as the coordinator knows them."""
+        """The ids of the coordinator's open transactions that have written to any of these topics."""
         known = self.request("GET", "../v3/transactions/slowTransactions/0")
         return [
             name
@@ -89,7 +89,7 @@ class PulsarAdmin:
     # -- broker and namespaces
 
     def clusters(self) -> list[str]:
-        """The names of the clusters: ["standalone"] once a standalone broker is ready, [] before."""
+        """The names of the clusters: ["standalone"] for a ready standalone broker, [] before."""
         found: list[str] = self.request("GET", "clusters")
         return found
 
@@ -103,7 +103,7 @@ class PulsarAdmin:
         return str(self.request("GET", "brokers/version"))
 
     def create_namespace(self, namespace: str, *, keep_data: bool = True) -> str:
-        """Creates a namespace unless it exists; by default one that keeps data with and without subscriptions."""
+        """Creates a namespace unless it exists, by default with unlimited retention."""
         try:
             self.request("PUT", f"namespaces/{namespace}", {})
         except AdminError as error:
@@ -114,24 +114,20 @@ class PulsarAdmin:
         return namespace
 
     def set_retention(self, namespace: str, *, minutes: int = -1, megabytes: int = -1) -> None:
-        """Sets how long acknowledged data is kept (-1: no limit), which also keeps idle topics from being deleted."""
+        """Sets the retention of acknowledged messages (-1: no limit), which also keeps idle topics."""
         policy = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
         self.request("POST", f"namespaces/{namespace}/retention", policy)
 
-    def set_message_ttl(self, namespace: str, seconds: int) -> None:
-        """Sets after how many seconds unacknowledged messages expire (checked once a minute)."""
-        self.request("POST", f"namespaces/{namespace}/messageTTL", seconds)
-
     def set_deduplication(self, namespace: str, *, enabled: bool) -> None:
-        """Turns producer deduplication on or off for the namespace's topics."""
+        """Enables or disables deduplication for the namespace's topics."""
         self.request("POST", f"namespaces/{namespace}/deduplication", enabled)
 
     def grant(self, namespace: str, role: str, actions: Sequence[str]) -> None:
-        """Allows a role some of produce, consume, functions, sources, sinks, packages in the namespace."""
+        """Grants a role some of produce, consume, functions, sources, sinks, packages in the namespace."""
         self.request("POST", f"namespaces/{namespace}/permissions/{role}", list(actions))
 
     def revoke(self, namespace: str, role: str) -> None:
-        """Takes all of the role's permissions in the namespace away."""
+        """Revokes all of the role's permissions in the namespace."""
         self.request("DELETE", f"namespaces/{namespace}/permissions/{role}")
 
     # -- topics
@@ -155,12 +151,12 @@ class PulsarAdmin:
         self.request("DELETE", f"{self._topic(topic)}{suffix}?force={str(force).lower()}")
 
     def topics(self, namespace: str) -> list[str]:
-        """The namespace's persistent topics; each partition is one."""
+        """The namespace's persistent topics, with each partition as a topic."""
         found: list[str] = self.request("GET", f"persistent/{namespace}")
         return found
 
     def unload(self, topic: str) -> None:
-        """Makes the broker let the topic (or one partition) go, as a load balancer does; a new ledger begins."""
+        """Unloads a topic or partition from its broker, as a load balancer does; a new ledger begins."""
         self.request("PUT", f"{self._topic(topic)}/unload")
 
     def unload_namespace(self, namespace: str) -> None:
@@ -168,7 +164,7 @@ class PulsarAdmin:
         self.request("PUT", f"namespaces/{namespace}/unload")
 
     def terminate(self, topic: str) -> Any:  # noqa: ANN401 - whatever JSON the broker answers
-        """Ends a topic for good and returns its last message id; a reader then sees REACHED_END_OF_TOPIC."""
+        """Terminates a topic and returns its last message id; readers then get REACHED_END_OF_TOPIC."""
         return self.request("POST", f"{self._topic(topic)}/terminate")
 
     def stats(self, topic: str) -> Any:  # noqa: ANN401 - whatever JSON the broker answers
@@ -184,7 +180,7 @@ class PulsarAdmin:
         return self.request("GET", f"{self._topic(topic)}/internalStats")
 
     def ledgers(self, topic: str) -> list[tuple[int, int]]:
-        """The topic's ledgers as (id, entries), oldest first; the current one, still open, with the entries so far."""
+        """The topic's ledgers as (id, entries), oldest first; the last one is open, with its entries so far."""
         stats = self.internal_stats(topic)
         found = [(int(ledger["ledgerId"]), int(ledger["entries"])) for ledger in stats["ledgers"]]
         if found:
@@ -203,18 +199,18 @@ class PulsarAdmin:
         )
 
     def skip_all(self, topic: str, subscription: str) -> None:
-        """Marks everything in a subscription's backlog as read."""
+        """Acknowledges a subscription's whole backlog."""
         self.request("POST", f"{self._topic(topic)}/subscription/{quote(subscription, safe='')}/skip_all")
 
     def trim(self, topic: str) -> None:
-        """Deletes, now rather than at the next scan, the ledgers that nothing holds (a topic or one partition)."""
+        """Deletes the unretained ledgers of a topic or partition, without waiting for the next scan."""
         self.request("POST", f"{self._topic(topic)}/trim")
 
     def compact(self, topic: str, timeout_s: float = 60.0) -> None:
         """Compacts the topic (or one partition) and waits until the broker reports success.
 
         Raises:
-            AdminError: the compaction failed or was not done in time.
+            AdminError: the compaction failed or timed out.
         """
         path = f"{self._topic(topic)}/compaction"
         self.request("PUT", path)
@@ -231,10 +227,10 @@ class PulsarAdmin:
         """The REST path of a topic.
 
         Raises:
-            ValueError: the name is not in full.
+            ValueError: not a full name.
         """
         domain, separator, rest = topic.partition("://")
         if not separator:
-            raise ValueError(f"topic {topic!r}: name it in full, like persistent://public/default/{topic}")
+            raise ValueError(f"topic {topic!r}: use the full name, such as persistent://public/default/{topic}")
         tenant, namespace, name = rest.split("/", 2)
         return f"{domain}/{tenant}/{namespace}/{quote(name, safe='')}"

@@ -1,10 +1,10 @@
-"""Runs one program, and ends it with everything it started as soon as whoever asked for it is gone.
+"""Runs one program, and kills it with all its child processes when the owner process ends.
 
     python -I brokers/supervise.py PROGRAM ARGUMENT...
 
-Standard input is the leash: when it closes (the owner ended, however rudely) the program's process group is killed.
-The first line of standard output is the program's process id, which is its group's id; the program itself writes to
-standard error. Ends with the program's exit code. A broker started this way cannot outlive a killed test run.
+When standard input closes, because the owner ended or was killed, the program's process group is killed. The first line
+of standard output is the program's process id, which is also its group's id; the program's own output goes to standard
+error. The exit code is the program's. A broker started this way cannot outlive a killed test run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 
 
 def main() -> None:
-    """Starts the program, watches the leash, passes the exit code on.
+    """Starts the program, watches standard input, and passes on the exit code.
 
     Raises:
         SystemExit: always, with the program's exit code.
@@ -36,8 +36,8 @@ def main() -> None:
 
     threading.Thread(target=watch_leash, daemon=True).start()
     code = child.wait()
-    end_group()  # what the program left behind
-    # os._exit: the watching thread is blocked in a read that nothing will end.
+    end_group()  # remaining child processes
+    # os._exit: the watching thread is blocked in a read that never ends.
     os._exit(code if code >= 0 else 128 - code)
 
 

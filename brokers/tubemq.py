@@ -1,16 +1,16 @@
-"""A real TubeMQ cluster of processes: ZooKeeper, masters and brokers, fetched once, started, killed, stopped.
+"""A real TubeMQ cluster of processes: ZooKeeper, masters and brokers; downloaded once, started, killed, stopped.
 
 With a with block::
 
     with TubeCluster(Path("/tmp/somewhere"), topics=[Topic("flights", partitions=3)]) as cluster:
         cluster.master_addresses, cluster.admin
 
-By hand, until Ctrl-C or a signal::
+From the command line, until Ctrl-C or a signal::
 
     python -m brokers.tubemq [--brokers 2] [--masters 2] [--secure] [--unbuffered] flights:1:3 delays:2:2
 
-A topic is NAME[:STORES[:PARTITIONS]]. When all is ready (10 to 15 s) one line of JSON is printed: `masters`
-(what clients get), `brokers`, `admin` (web addresses) and, of a secure cluster, the files and names that clients need.
+A topic is NAME[:STORES[:PARTITIONS]]. When the cluster is ready (after 10 to 15 s), one line of JSON is printed:
+`masters`, `brokers`, `admin` (web addresses) and, for a secure cluster, the files and names for clients.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ START_TIMEOUT_S = 120.0
 START_ATTEMPTS = 3
 POLL_S = 0.1
 REPORTED_TLS_PORT = 8124
-"""What a broker without TLS tells a master, who must have been told the same (2.4.0)."""
+"""The port that a broker without TLS reports to a master, which must have it in its configuration (2.4.0)."""
 
 SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:CICompilerCount=1")
-"""Starts soonest, which is most of what a test asks of a server."""
+"""Chosen for a fast start."""
 ZOOKEEPER_HEAP, MASTER_HEAP, BROKER_HEAP = "-Xmx128m", "-Xmx256m", "-Xmx384m"
 
 AUTH_USER = "tube-user"
 AUTH_PASSWORD = "flights-and-stores"  # noqa: S105 - protects nothing: servers on loopback with made-up data
 STORE_PASSWORD = "throw-away"  # noqa: S105 - as above
 
-# What the masters do only every half minute is to happen every second in tests.
+# Run the masters' periodic work every second instead of every half minute.
 MASTER_SETTINGS = {
     "consumerBalancePeriodMs": "1000",
     "firstBalanceDelayAfterStartMs": "1000",
@@ -66,7 +66,7 @@ BROKER_SETTINGS = {
     "maxIndexSegmentSize": "22020096",
     "transferSize": "524288",
     "loadMessageStoresInParallel": "true",
-    "consumerRegTimeoutMs": "20000",  # the least that a broker takes
+    "consumerRegTimeoutMs": "20000",  # the minimum
     "heartbeatPeriodMs": "500",
 }
 LOGGING = """<configuration status="WARN">
@@ -79,36 +79,36 @@ LOGGING = """<configuration status="WARN">
 
 
 def distribution() -> Path:
-    """The unpacked TubeMQ servers, fetched on first use; the official Java client is in lib/ too."""
+    """The unpacked TubeMQ servers, downloaded on first use; lib/ also contains the official Java client."""
     return unpacked_artifact(
         f"org.apache.inlong:tubemq-server:{VERSION}:tar.gz:bin",
         folder_name=f"apache-inlong-tubemq-server-{VERSION}",
         say=f"Fetching TubeMQ {VERSION} (51 MB, once) ...",
-        # Where a repository lacks it, Maven reads no further; the archive itself needs nothing of it.
+        # Maven requires the parent, which some repositories lack and the archive does not need.
         parent=f"org.apache.inlong:inlong-tubemq:{VERSION}",
     )
 
 
 def zookeeper_classpath() -> str:
-    """ZooKeeper is among TubeMQ's libraries, all but one class that its server needs."""
+    """The class path of ZooKeeper, which is among TubeMQ's libraries except for one dependency."""
     metrics = artifact("io.dropwizard.metrics:metrics-core:4.1.12.1:jar", say="Fetching what ZooKeeper needs ...")
     return f"{distribution()}/lib/*:{metrics}"
 
 
 class Process(Protocol):
-    """A program that runs; `ManagedProcess` is one."""
+    """A running program, such as `ManagedProcess`."""
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether it is running."""
         ...
 
     def stop(self) -> None:
-        """Ends it in order."""
+        """Stops it cleanly."""
         ...
 
     def kill(self) -> None:
-        """Ends it without notice."""
+        """Kills it."""
         ...
 
 
@@ -121,12 +121,12 @@ class Server:
 
     Attributes:
         name: e.g. `broker-1`.
-        folder: where it writes.
-        command: starts it, in the distribution's folder: masters look there for their web pages.
-        host: where clients find it.
-        port: where clients find it; the others are 0 where it has none.
-        web_port: of its web interface.
-        tls_port: for clients with TLS.
+        folder: folder for its files.
+        command: its command line, run in the distribution's folder, where masters have their web pages.
+        host: its host.
+        port: its port for clients; other ports are 0 if missing.
+        web_port: port of its web interface.
+        tls_port: port for clients with TLS.
     """
 
     name: str
@@ -146,12 +146,12 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where clients find it."""
+        """Its address for clients."""
         return f"{self.host}:{self.port}"
 
     @property
     def tls_address(self) -> str:
-        """Where clients with TLS find it."""
+        """Its address for clients with TLS."""
         return f"{self.host}:{self.tls_port}"
 
     @property
@@ -161,35 +161,35 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether it is running."""
         return self.process is not None and self.process.alive
 
     @property
     def gave_up(self) -> bool:
-        """Whether a broker's main thread has ended; the others live on and do nothing (2.4.0)."""
+        """Whether a broker's main thread has ended; its process then keeps running without effect (2.4.0)."""
         return b"StartupException: " in self.log.read_bytes()[self._log_before_bytes :]
 
     def start(self, launch: Launch) -> None:
-        """Starts it, and does not wait."""
+        """Starts it without waiting."""
         if self.log.exists():
             self._log_before_bytes = self.log.stat().st_size
         self.process = launch(self)
 
     def stop(self) -> None:
-        """Ends it in order (SIGTERM): a broker writes what it has in memory."""
+        """Stops it cleanly (SIGTERM): a broker flushes its memory."""
         if self.process is not None:
             self.process.stop()
             self.process = None
 
     def kill(self) -> None:
-        """Ends it without notice (SIGKILL): a broker loses what it has in memory, acknowledged or not."""
+        """Kills it (SIGKILL): a broker loses the messages in its memory, acknowledged or not."""
         if self.process is not None:
             self.process.kill()
             self.process = None
 
 
 def managed(server: Server) -> Process:
-    """Starts a server that ends with this program."""
+    """Starts a server that ends with this process."""
     return ManagedProcess(server.command, log=server.log, folder=distribution())
 
 
@@ -198,20 +198,19 @@ class TubeCluster:
     """ZooKeeper, masters and brokers with their own data.
 
     Args:
-        folder: everything they write (made if absent); start() goes on with the data it finds there.
-        master_count: how many masters; the first leads.
-        broker_count: how many brokers; their ids are 1, 2, ...
+        folder: folder for all their files, created if missing; start() reuses existing data.
+        master_count: number of masters; the first is active.
+        broker_count: number of brokers, with ids 1, 2, ...
         secure: with mutual TLS besides plain ports, visit tokens, and authentication of producers and consumers
-            (AUTH_USER, AUTH_PASSWORD, of which a server checks only that they are there).
-        unbuffered: the ids of brokers that write every message to disk, and force it there, before they acknowledge it
-            (`enableMemStore`, `unflushThreshold`), so that it can be read as flushed data at once; with stock brokers
-            that takes 4 to 24 s.
-        topics: exist when start() is done; later ones take half a minute each time, see `create_topics`.
-        master_settings: of [master] of master.ini, on top.
-        broker_settings: of [broker] of broker.ini, on top.
-        ports: of ZooKeeper, then (port, web, TLS) of each master, then of each broker; None finds free ones.
+            (AUTH_USER, AUTH_PASSWORD; servers only check that they are present).
+        unbuffered: ids of brokers that flush every message to disk before they acknowledge it (`enableMemStore`,
+            `unflushThreshold`), so that it is readable as flushed at once; by default that takes 4 to 24 s.
+        topics: topics created by start(); creating topics later takes half a minute, see `create_topics`.
+        master_settings: further settings of [master] in master.ini.
+        broker_settings: further settings of [broker] in broker.ini.
+        ports: ZooKeeper's, then (port, web, TLS) of each master, then of each broker; None selects free ones.
         jvm: options of every JVM.
-        data_folder: where brokers that are unbuffered keep messages; None for `folder`, as others do.
+        data_folder: folder for messages of unbuffered brokers; None for `folder`.
         launch: starts a server.
     """
 
@@ -237,17 +236,17 @@ class TubeCluster:
 
     @property
     def master_addresses(self) -> str:
-        """What clients are told: host:port, one or several."""
+        """The masters' addresses for clients, as host:port,host:port."""
         return ",".join(master.address for master in self.masters)
 
     @property
     def master_addresses_tls(self) -> str:
-        """The same for clients with TLS (secure cluster only)."""
+        """The masters' addresses for clients with TLS (secure cluster only)."""
         return ",".join(master.tls_address for master in self.masters)
 
     @property
     def servers(self) -> list[Server]:
-        """All of them, in the order in which they start."""
+        """All servers, in the order of their start."""
         return [self.zookeeper, *self.masters, *self.brokers]
 
     def broker(self, broker_id: int) -> Server:
@@ -255,16 +254,11 @@ class TubeCluster:
         return self.brokers[broker_id - 1]
 
     @property
-    def key_store(self) -> Path:
-        """The client's certificate and key for Java, of STORE_PASSWORD (secure cluster only)."""
-        return self.folder / "client.p12"
-
-    @property
     def trust_store(self) -> Path:
-        """The authority to trust, for Java, of STORE_PASSWORD (secure cluster only)."""
+        """The certificate authority, for Java, with STORE_PASSWORD (secure cluster only)."""
         return self.folder / "trust.p12"
 
-    # -- life
+    # -- start and stop
 
     def __enter__(self) -> Self:
         return self.start()
@@ -273,10 +267,10 @@ class TubeCluster:
         self.stop()
 
     def start(self) -> Self:
-        """Starts all of it and waits until every topic can be written and read.
+        """Starts all servers and waits until every topic is writable and readable.
 
         Raises:
-            RuntimeError: a server ended, or did not answer in time; the message carries the end of its log.
+            RuntimeError: a server ended, or did not answer in time; with the end of its log.
         """
         choose_ports = self.ports is None
         for attempt in range(START_ATTEMPTS):
@@ -294,7 +288,7 @@ class TubeCluster:
 
     def _start_once(self) -> None:
         first, *other_masters = self.masters
-        # A master that is there before ZooKeeper never leads (seen on 2.4.0).
+        # A master started before ZooKeeper never becomes active (seen on 2.4.0).
         self.start_server(self.zookeeper)
         self.start_server(first)
         self.wait_for_leader()
@@ -314,8 +308,8 @@ class TubeCluster:
             broker.start(self.launch)
         broker_ids = range(1, self.broker_count + 1)
         self._wait_for(lambda: self.admin.brokers_online(broker_ids), "not all brokers are online", *self.brokers)
-        # A master offers a topic that is new to it after 30 s (StepStatus of 2.4.0). One that has just started asks the
-        # brokers what they have and offers all of it at once.
+        # A master offers a new topic only after 30 s (StepStatus of 2.4.0). A restarted master gets all topics from the
+        # brokers and offers them at once.
         first.stop()
         self.start_server(first)
         self.wait_for_topics(topic.name for topic in self.topics)
@@ -323,10 +317,10 @@ class TubeCluster:
             self.start_server(master)
 
     def start_server(self, server: Server) -> None:
-        """Starts one of the servers and waits until it listens.
+        """Starts one server and waits until it listens.
 
         Raises:
-            RuntimeError: it ended, or does not listen in time.
+            RuntimeError: it ended, or did not listen in time.
         """
         server.start(self.launch)
 
@@ -340,10 +334,10 @@ class TubeCluster:
         self._wait_for(listens, f"{server.name} does not listen on {server.address}", server)
 
     def restart_broker(self, broker_id: int, *, crash: bool = False) -> None:
-        """Ends a broker, in order or by a crash, and starts it again with the same data on the same ports.
+        """Stops or kills a broker, and starts it again with the same data and ports.
 
         Raises:
-            RuntimeError: it did not come back.
+            RuntimeError: it did not start.
         """
         broker = self.broker(broker_id)
         if crash:
@@ -353,21 +347,21 @@ class TubeCluster:
         self.start_broker(broker_id)
 
     def start_broker(self, broker_id: int) -> None:
-        """Starts a broker that was ended and waits until the leading master hears from it.
+        """Starts a stopped broker and waits until it is online at the active master.
 
         Raises:
-            RuntimeError: it did not come back.
+            RuntimeError: it did not start.
         """
         broker = self.broker(broker_id)
         self.start_server(broker)
         self._wait_for(lambda: self.admin.brokers_online([broker_id]), f"{broker.name} is not online", broker)
 
     def create_topics(self, *topics: Topic) -> None:
-        """Creates topics and waits, half a minute, until they can be written and read.
+        """Creates topics and waits about half a minute until they are writable and readable.
 
         Raises:
             AdminError: the master refused.
-            RuntimeError: they were not usable in time.
+            RuntimeError: they were not ready in time.
         """
         self._add_topics(topics)
         self.admin.reload_brokers()
@@ -383,15 +377,15 @@ class TubeCluster:
         )
 
     def wait_for_leader(self) -> None:
-        """Waits until one of the masters leads, after another one has ended.
+        """Waits until a master is active, after another one has ended.
 
         Raises:
             RuntimeError: not in time.
         """
-        self._wait_for(lambda: bool(self.admin.leader()), "no master leads")
+        self._wait_for(lambda: bool(self.admin.leader()), "no master is active")
 
     def wait_for_topics(self, names: Iterable[str]) -> None:
-        """Waits until the leading master offers all of these topics.
+        """Waits until the active master offers all these topics.
 
         Raises:
             RuntimeError: not in time.
@@ -400,19 +394,19 @@ class TubeCluster:
         self._wait_for(lambda: self.admin.topics_ready(wanted), f"not all of {wanted} can be used", *self.brokers)
 
     def stop(self) -> None:
-        """Ends all servers in order. Their data stays."""
+        """Stops all servers cleanly. Their data stays."""
         for server in reversed(self.servers):
             server.stop()
         self.admin.close()
 
     def kill(self) -> None:
-        """Ends all servers without notice. Their data stays."""
+        """Kills all servers. Their data stays."""
         for server in reversed(self.servers):
             server.kill()
         self.admin.close()
 
     def remove(self) -> None:
-        """Stops the servers, without care for their data, and deletes all that they wrote."""
+        """Kills the servers and deletes all their files."""
         self.kill()
         for folder in filter(None, (self.folder, self.data_folder)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -430,14 +424,14 @@ class TubeCluster:
                     return
             except AdminError as error:
                 last = str(error)
-            time.sleep(POLL_S)  # the servers offer no event for it
+            time.sleep(POLL_S)  # there is no event for it
         logs = "\n".join(f"{server.log}:\n{log_tail(server.log, 10)}" for server in needed)
         raise RuntimeError(f"TubeMQ {VERSION}: {problem} after {START_TIMEOUT_S:.0f} s {last}\n{logs}")
 
     # -- configuration
 
     def prepare(self) -> None:
-        """Chooses ports and writes the configuration, so that `servers` have their commands."""
+        """Selects ports, writes the configuration and creates `servers`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         count = 1 + 3 * (self.master_count + self.broker_count)
         ports = list(self.ports or free_ports(count))
@@ -460,7 +454,7 @@ class TubeCluster:
     def _zookeeper(self, port: int) -> Server:
         configuration = self._write_folder("zookeeper") / "zoo.cfg"
         settings = {
-            "tickTime": "1000",  # a session ends after two of them at the soonest
+            "tickTime": "1000",  # the shortest session timeout is two ticks
             "dataDir": str(configuration.parent / "data"),
             "clientPort": str(port),
             "clientPortAddress": HOST,
@@ -507,7 +501,7 @@ class TubeCluster:
     def _broker(self, number: int, port: int, web_port: int, tls_port: int) -> Server:
         name = f"broker-{number}"
         data = self.folder if self.data_folder is None or number not in self.unbuffered else self.data_folder
-        host = f"127.0.0.{number}"  # no two brokers of a cluster may have the same address (2.4.0)
+        host = f"127.0.0.{number}"  # brokers of a cluster need different addresses (2.4.0)
         settings = {
             "brokerId": str(number),
             "hostName": host,
@@ -531,7 +525,7 @@ class TubeCluster:
         configuration = folder / f"{name}.ini"
         everything = {**sections, "prometheus": {"promEnable": "false"}}
         if self.secure:
-            # With TLS in one direction only a server ends itself at the first connection (2.4.0).
+            # Without client certificates, a server with TLS exits at the first connection (2.4.0).
             everything["tlsSetting"] = {
                 "tlsEnable": "true",
                 "tlsPort": str(tls_port),
@@ -560,12 +554,12 @@ class TubeCluster:
 
 
 def write_java_stores(credentials: Credentials, folder: Path) -> None:
-    """Writes the certificates as Java reads them: server.p12, client.p12 and trust.p12, of STORE_PASSWORD."""
+    """Writes the certificates for Java: server.p12, client.p12 and trust.p12, with STORE_PASSWORD."""
     lock = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
     authority = x509.load_pem_x509_certificate(credentials.ca_certificate.read_bytes())
     for name in ("server", "client"):
         key = serialization.load_pem_private_key(credentials.key(name).read_bytes(), None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)  # noqa: S101 - for the type checker: that is what was made
+        assert isinstance(key, ec.EllipticCurvePrivateKey)  # noqa: S101 - for the type checker
         certificate = x509.load_pem_x509_certificate(credentials.certificate(name).read_bytes())
         store = pkcs12.serialize_key_and_certificates(name.encode(), key, certificate, [authority], lock)
         (folder / f"{name}.p12").write_bytes(store)
@@ -574,24 +568,24 @@ def write_java_stores(credentials: Credentials, folder: Path) -> None:
 
 
 def _first_cause(log: Path) -> str:
-    """The log's lines about a port that is taken, which the end of the log seldom shows."""
+    """The log's lines about a port in use, which are seldom at its end."""
     try:
         lines = log.read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return ""
-    # Every server but the first of a machine fails to listen for Prometheus, enabled or not, and lives on (2.4.0).
+    # All servers except the first on a machine log a failed listen for Prometheus, even if it is disabled (2.4.0).
     taken = [line for line in lines if "Address already in use" in line and "prometheus" not in line]
     return "".join(f"{line}\n" for line in taken)[:500]
 
 
-# -- by hand
+# -- command line
 
 
 def parse_topic(text: str) -> Topic:
     """A topic of the command line, NAME[:STORES[:PARTITIONS]].
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: not a topic.
     """
     match = re.fullmatch(r"([A-Za-z]\w*)(?::(\d+))?(?::(\d+))?", text)
     if match is None:
@@ -600,7 +594,7 @@ def parse_topic(text: str) -> Topic:
 
 
 def description(cluster: TubeCluster) -> dict[str, object]:
-    """What clients need to know, as JSON can hold it."""
+    """The addresses and credentials for clients, for JSON."""
     found: dict[str, object] = {
         "masters": cluster.master_addresses,
         "brokers": {number: broker.address for number, broker in enumerate(cluster.brokers, 1)},
@@ -621,13 +615,13 @@ def description(cluster: TubeCluster) -> dict[str, object]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a cluster until a signal comes."""
+    """Runs a cluster until a signal."""
     parser = argparse.ArgumentParser(prog="python -m brokers.tubemq", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("topics", nargs="*", type=parse_topic, help="NAME[:STORES[:PARTITIONS]]")
-    parser.add_argument("--masters", type=int, default=1, help="how many (default: 1)")
-    parser.add_argument("--brokers", type=int, default=1, help="how many (default: 1)")
+    parser.add_argument("--masters", type=int, default=1, help="number (default: 1)")
+    parser.add_argument("--brokers", type=int, default=1, help="number (default: 1)")
     parser.add_argument("--secure", action="store_true", help="mutual TLS, visit tokens, authentication")
-    parser.add_argument("--unbuffered", action="store_true", help="messages can be read as flushed data at once")
+    parser.add_argument("--unbuffered", action="store_true", help="messages are readable as flushed at once")
     options = parser.parse_args(arguments)
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

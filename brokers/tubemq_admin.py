@@ -1,4 +1,4 @@
-"""A small client of TubeMQ's web interfaces (webapi.htm of masters, broker.htm of brokers), for tests and tools."""
+"""A small client of TubeMQ's HTTP APIs (webapi.htm of masters, broker.htm of brokers), for tests and tools."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import urllib3
 
 MODIFY_TOKEN = "abc"  # noqa: S105 - protects nothing: servers on loopback with made-up data
 USER = "tests"
-"""Who changes things; the masters refuse names of one letter (seen on 2.4.0)."""
+"""The user of changes; masters refuse names of one letter (seen on 2.4.0)."""
 
 
 class AdminError(Exception):
-    """No server answered a request, or one refused it."""
+    """A request was refused, or no server answered it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What a topic is to be.
+    """The definition of a topic.
 
     Attributes:
         name: its name.
-        stores: files a broker, of which each has its own partitions: the second's are 10000, 10001, ...
-        partitions: partitions a store.
-        brokers: the ids of the brokers that hold it; None for all of the cluster.
-        flush_ms: after how long what is in a broker's memory goes to disk, up to 10 s later; at least 4000.
+        stores: stores per broker, each with its own partitions: those of the second are 10000, 10001, ...
+        partitions: partitions per store.
+        brokers: ids of its brokers; None for all brokers of the cluster.
+        flush_ms: time after which a broker flushes its memory to disk, up to 10 s late; at least 4000.
         settings: more fields of admin_add_new_topic_record.
     """
 
@@ -40,22 +40,22 @@ class Topic:
 
     @property
     def partition_ids(self) -> list[int]:
-        """The ids of a broker's partitions of it."""
+        """The partition ids on each broker."""
         return [10_000 * store + partition for store in range(self.stores) for partition in range(self.partitions)]
 
 
 class TubeAdmin:
-    """Admin requests to the masters of one cluster, and questions to its brokers.
+    """Admin requests to the masters and brokers of one cluster.
 
     Args:
-        masters: the web addresses of the masters, e.g. http://127.0.0.1:8080; the one that leads now is found.
-        brokers: the web addresses of the brokers, by id.
+        masters: web addresses of the masters, e.g. http://127.0.0.1:8080; the active one is detected.
+        brokers: web addresses of the brokers, by id.
     """
 
     def __init__(self, masters: Sequence[str], brokers: Mapping[int, str]) -> None:
         self.masters = tuple(masters)
         self.brokers = dict(brokers)
-        # retries=False: a server that restarts must be seen to refuse, not be waited for in here.
+        # retries=False: refusals of a restarting server must be visible to callers.
         self._http = urllib3.PoolManager(timeout=30.0, retries=False)
 
     def close(self) -> None:
@@ -63,10 +63,10 @@ class TubeAdmin:
         self._http.clear()
 
     def leader(self) -> str:
-        """The address (host:port) of the master that leads, as it says itself.
+        """The address (host:port) of the active master.
 
         Raises:
-            AdminError: none leads.
+            AdminError: no master is active.
         """
         for url in self.masters:
             try:
@@ -76,10 +76,10 @@ class TubeAdmin:
             for node in answer["data"]:
                 if node["statusInfo"]["nodeStatus"] == "Master":
                     return str(node["name"])
-        raise AdminError(f"none of the masters {', '.join(self.masters)} leads")
+        raise AdminError(f"none of the masters {', '.join(self.masters)} is active")
 
     def query(self, method: str, **parameters: object) -> list[dict[str, Any]]:
-        """Asks the masters.
+        """Queries the masters.
 
         Raises:
             AdminError: none answered, or the answer was an error.
@@ -87,7 +87,7 @@ class TubeAdmin:
         return self._ask_masters("op_query", method, parameters)
 
     def modify(self, method: str, **parameters: object) -> list[dict[str, Any]]:
-        """Changes something at the masters.
+        """Sends a change to the masters.
 
         Raises:
             AdminError: none answered, or one refused all or a part of it.
@@ -101,7 +101,7 @@ class TubeAdmin:
     # -- brokers
 
     def add_broker(self, broker_id: int, *, host: str, port: int, tls_port: int, web_port: int) -> None:
-        """Makes a broker known and lets it work; it refuses to start before that."""
+        """Registers a broker and puts it online; before that it refuses to start."""
         self.modify(
             "admin_add_broker_configure",
             brokerId=broker_id,
@@ -116,25 +116,25 @@ class TubeAdmin:
         self.modify("admin_online_broker_configure", brokerId=broker_id)
 
     def broker_states(self) -> dict[int, dict[str, Any]]:
-        """What the leading master knows of each broker: runStatus, subStatus, isBrokerOnline, isConfLoaded, ..."""
+        """The active master's state of each broker: runStatus, subStatus, isBrokerOnline, isConfLoaded, ..."""
         return {int(broker["brokerId"]): broker for broker in self.query("admin_query_broker_run_status")}
 
     def brokers_online(self, broker_ids: Iterable[int]) -> bool:
-        """Whether the leading master hears from all of them."""
+        """Whether all these brokers are online at the active master."""
         states = self.broker_states()
         return all(states.get(broker_id, {}).get("isBrokerOnline") == "true" for broker_id in broker_ids)
 
     # -- topics
 
     def add_topics(self, topics: Iterable[Topic]) -> None:
-        """Makes topics known; brokers that run take them over at `reload_brokers`."""
+        """Adds topics; running brokers load them at `reload_brokers`."""
         alike: dict[tuple[object, ...], list[Topic]] = {}
         for topic in topics:
             key = (topic.stores, topic.partitions, topic.brokers, topic.flush_ms, tuple(sorted(topic.settings.items())))
             alike.setdefault(key, []).append(topic)
         for same in alike.values():
             first = same[0]
-            # A request takes 50 brokers and 100 topics at most (CFG_BATCH_..._MAX_COUNT of 2.4.0).
+            # A request may have at most 50 brokers and 100 topics (CFG_BATCH_..._MAX_COUNT of 2.4.0).
             for begin in range(0, len(same), 50):
                 self.modify(
                     "admin_add_new_topic_record",
@@ -147,12 +147,12 @@ class TubeAdmin:
                 )
 
     def reload_brokers(self, broker_ids: Iterable[int] | None = None) -> None:
-        """Sends the topics that were added to the brokers, or to these."""
+        """Sends the added topics to all brokers, or to these."""
         for broker_id in broker_ids or self.brokers:
             self.modify("admin_reload_broker_configure", brokerId=broker_id)
 
     def topics_ready(self, names: Iterable[str]) -> bool:
-        """Whether every broker of each of the topics takes and gives messages."""
+        """Whether all brokers of these topics accept publishing and subscribing."""
         known = {topic["topicName"]: topic for topic in self.query("admin_query_topic_info")}
         return all(
             name in known
@@ -167,43 +167,43 @@ class TubeAdmin:
     # -- groups
 
     def authorize_topic(self, topic: str, *, enabled: bool = True) -> None:
-        """Lets only groups that are allowed to read the topic, or anybody again."""
+        """Enables or disables group control of a topic."""
         self.modify("admin_set_topic_authorize_control", topicName=topic, isEnable=str(enabled).lower())
 
     def authorize_group(self, topic: str, group: str) -> None:
-        """Lets a group read a topic that is read by authorized groups only."""
+        """Authorizes a group for a topic with group control."""
         self.modify("admin_add_authorized_consumergroup_info", topicName=topic, groupName=group)
 
     def set_flow_control(self, rules: Sequence[Mapping[str, object]], *, priority: int = 301) -> None:
-        """Limits how fast any group reads: brokers obey this rule, and leave a group's own to its consumers (2.4.0).
+        """Limits the read rate of all groups; brokers leave a single group's rule to its consumers (2.4.0).
 
         Args:
             rules: e.g. `[{"type": 0, "rule": [{"start": "00:00", "end": "24:00", "dltInM": 21, "limitInM": 240,
-                "freqInMs": 200}]}]`, times in GMT+8: who is 21 MB behind gets 240 MB a minute, 20 MB in 5 s, and is
-                then told to wait for 200 ms. Less than 21 MB cannot be said.
-            priority: what groups may read, 1xx to 3xx.
+                "freqInMs": 200}]}]`, times in GMT+8: a consumer 21 MB behind gets 240 MB per minute, 20 MB in 5 s, and
+                must then wait for 200 ms. The minimum is 21 MB.
+            priority: the groups' qryPriorityId, 1xx to 3xx.
         """
         self.modify(
             "admin_set_def_flow_control_rule", flowCtrlInfo=json.dumps(list(rules)), qryPriorityId=priority, statusId=1
         )
 
     def remove_flow_control(self) -> None:
-        """Limits nobody any more."""
+        """Removes the limit."""
         self.modify("admin_rmv_def_flow_control_rule")
 
     def group_members(self, group: str) -> list[dict[str, Any]]:
-        """The consumers of a group as the leading master knows them, with the partitions that it gave them."""
+        """The consumers of a group at the active master, with their partitions."""
         return self.query("admin_query_consume_group_detail", consumeGroup=group)
 
-    # -- what brokers say
+    # -- queries to brokers
 
     def group_offset(self, broker_id: int, group: str, topic: str, partition: int) -> int:
-        """The position that a group has committed for a partition; 0 as well if it has committed none.
+        """The committed offset of a group in a partition; 0 if there is none.
 
         Raises:
             AdminError: the broker did not answer.
         """
-        # The last two are needed on 2.4.0: without them the answer has only what was fetched last.
+        # Without the last two, 2.4.0 returns only the last fetched offset.
         answer = self.ask_broker(
             broker_id,
             "admin_query_group_offset",
@@ -215,7 +215,7 @@ class TubeAdmin:
         return int(answer["zkOffset"])
 
     def topic_range(self, broker_id: int, topic: str, partition: int) -> tuple[int, int]:
-        """The lowest and highest position of a partition's store, with what is in memory.
+        """The lowest and highest offset of a partition's store, including memory.
 
         Raises:
             AdminError: the broker did not answer.
@@ -224,10 +224,10 @@ class TubeAdmin:
             for place in entry["offsetInfo"]:
                 if int(place["partitionId"]) == partition:
                     return int(place["offsetMin"]), int(place["offsetMax"])
-        return 0, 0  # a store comes into being with its first message or reader
+        return 0, 0  # a store is created with its first message or reader
 
     def holders(self, broker_id: int, group: str) -> list[dict[str, Any]]:
-        """Which consumers of a group hold which partitions of a broker, and at which positions.
+        """The consumers of a group with their partitions of a broker and their offsets.
 
         Raises:
             AdminError: the broker did not answer.
@@ -237,10 +237,10 @@ class TubeAdmin:
         return found
 
     def ask_broker(self, broker_id: int, method: str, **parameters: object) -> dict[str, Any]:
-        """Asks one broker.
+        """Queries one broker.
 
         Raises:
-            AdminError: it did not answer, or with an error.
+            AdminError: no answer, or an error.
         """
         return self._request(f"{self.brokers[broker_id]}/broker.htm", "op_query", method, parameters)
 

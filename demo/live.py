@@ -1,8 +1,8 @@
-"""The streaming part of the demo: a year of flights replayed in half a minute, and a table of delays that follows it.
+"""The streaming part of the demo: one year of flights, replayed in half a minute, and a table of delays.
 
-A streaming query on `pulsar-native` keeps the mean departure delay of each airport in windows of four weeks, by the
-flights' own time (the messages' event time), while the official pulsar-client replays the year in the order of time.
-It ends by itself when everything that was replayed has been read, and the whole table is compared with the file.
+A streaming query on `pulsar-native` computes the mean departure delay of each airport in event-time windows of four
+weeks, while the official pulsar-client replays the year in order. It ends when all replayed flights have been read, and
+the table is compared with the file.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ DAY_MS = 86_400_000
 WINDOW_DAYS = 28
 WINDOW_MS = WINDOW_DAYS * DAY_MS
 WATERMARK_DAYS = 7
-"""A day is stored whole before the next one is sent, so what a trigger finds on one partition is ahead of another by
-the days that pass while it asks them: one or two."""
+"""A day is stored completely before the next one is sent, so within a trigger the partitions differ by the days that
+pass while their ends are fetched: one or two.
+"""
 TRIGGER = "3 seconds"
 AIRPORTS = ("EWR", "JFK", "LGA")
 
 Group = tuple[int, str]
-"""Where a window begins, in seconds since 1970, and an airport."""
+"""Start of a window, in seconds since 1970, and an airport."""
 
 
 class DelayTable:
-    """The latest of what the query says of each window and airport."""
+    """The query's latest result for each window and airport."""
 
     def __init__(self) -> None:
         self.flights: dict[Group, int] = {}
         self.mean_delays_min: dict[Group, float] = {}
 
     def take(self, changed: DataFrame, _batch: int) -> None:
-        """One trigger's result: the rows that it changed, which are printed."""
+        """Stores and prints the changed rows of one trigger."""
         rows = changed.collect()
         if not rows:
             return
@@ -73,7 +74,7 @@ class DelayTable:
 def replay_and_compare(
     spark: SparkSession, broker: PulsarStandalone, flights: Sequence[Flight], checkpoint: Path
 ) -> list[str]:
-    """Replays the flights, prints the table as it changes, and returns every difference from the file."""
+    """Replays the flights, prints the table's changes, and returns all differences from the file."""
     broker.admin.create_topic(TOPIC, PARTITIONS)
     say(
         f'\nReading them as they come, with spark.readStream.format("pulsar-native"): the year is replayed in '
@@ -99,7 +100,7 @@ def replay_and_compare(
 
 
 def delays_by_airport(spark: SparkSession, service_url: str) -> DataFrame:
-    """The streaming table: flights and mean delay for each window of the flights' own time and each airport."""
+    """The streaming table: flights and mean delay for each event-time window and airport."""
     from pyspark.sql import functions as f
 
     return (
@@ -119,7 +120,7 @@ def delays_by_airport(spark: SparkSession, service_url: str) -> DataFrame:
 
 
 def replay(broker: PulsarStandalone, flights: Sequence[Flight]) -> float:
-    """Publishes the flights a day at a time, evenly over `REPLAY_SECONDS`; returns how many seconds it took.
+    """Publishes the flights day by day, evenly over `REPLAY_SECONDS`; returns the seconds it took.
 
     Raises:
         RuntimeError: the broker did not acknowledge every message.
@@ -137,10 +138,10 @@ def replay(broker: PulsarStandalone, flights: Sequence[Flight]) -> float:
 
 
 def differences(table: DelayTable, flights: Sequence[Flight]) -> list[str]:
-    """How the table that the query left differs from the file."""
+    """The differences between the query's final table and the file."""
     expected: dict[Group, DelayTotals] = defaultdict(DelayTotals)
     for flight in flights:
-        # Spark's windows begin at multiples of their length, too.
+        # As in Spark, windows begin at multiples of their length.
         expected[flight.hour_ms // WINDOW_MS * WINDOW_MS // 1000, flight.origin].add(flight)
     read, groups = sum(table.flights.values()), len(table.flights)
     say(f"\n{read:,} flights in {groups} groups of the table, {len(flights):,} in {len(expected)} of the file")

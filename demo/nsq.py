@@ -1,4 +1,4 @@
-"""The demo's last leg: alerts for the worst delays go to an NSQ topic, and are read back there."""
+"""The last part of the demo: sends alerts for the worst delays to an NSQ topic, and reads them back."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["alert_and_count"]
 TOPIC: Final = "alerts"
 CHANNEL: Final = "duty-manager"
 ALARMING_MIN: Final = 600
-"""Flights that departed later than this are worth an alert."""
+"""Minimum departure delay for an alert, in minutes."""
 
 
 def alert_and_count(flights: DataFrame, expected: Sequence[Flight]) -> list[str]:
-    """Writes alerts for the flights that left latest, reads them back, and returns how they differ from the file.
+    """Writes alerts for the most delayed flights, reads them back, and returns their differences from the file.
 
     Args:
         flights: the Pulsar topic, with key and value.
-        expected: all flights, as the file has them.
+        expected: all flights of the file.
     """
     say("Starting an NSQ broker (the embedded one of spark_mq_source.testing) ...")
     with NsqBroker() as broker:
@@ -42,7 +42,7 @@ def alert_and_count(flights: DataFrame, expected: Sequence[Flight]) -> list[str]
             .mode("append")
             .save()
         )
-        say(f"  taken by the broker in {time.monotonic() - began:.1f} s")
+        say(f"  acknowledged by the broker in {time.monotonic() - began:.1f} s")
         read = (
             flights.sparkSession.read.format("nsq")
             .options(**options, channel=CHANNEL, createChannel="true", idleTimeout="2s")

@@ -1,4 +1,4 @@
-"""The official pulsar-client: publishes flights, and knows that each was stored; reads what others have published."""
+"""The official pulsar-client: publishes flights with receipts, and reads topics."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Publisher", "read_all"]
 
 
 class Publisher:
-    """A producer of one topic: key is the carrier, event time the hour of departure.
+    """A producer of one topic; the key is the carrier, the event time the hour of departure.
 
     Args:
-        broker: where the topic is.
-        topic: it exists.
+        broker: the broker.
+        topic: an existing topic.
     """
 
     def __init__(self, broker: PulsarStandalone, topic: str) -> None:
@@ -53,17 +53,17 @@ class Publisher:
         )
 
     def flush(self) -> None:
-        """Waits until the broker has stored everything that was sent.
+        """Waits until the broker has stored all messages.
 
         Raises:
-            RuntimeError: it did not acknowledge every message.
+            RuntimeError: it did not acknowledge all messages.
         """
         self._producer.flush()
         self._receipts.wait_for(self._sent, timeout_s=60)
 
 
 class _Receipts:
-    """Counts the broker's receipts, which arrive on the client's own threads."""
+    """Counts the broker's receipts, which arrive in the client's threads."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -92,9 +92,9 @@ class _Receipts:
 
 
 def read_all(broker: PulsarStandalone, topic: str) -> Counter[tuple[str, str, int]]:
-    """What a topic holds: how often each value with its key and its event time (milliseconds since 1970).
+    """Counts the messages of a topic by value, key and event time (milliseconds since 1970).
 
-    Ends when nothing more comes for a second: the topic is not written meanwhile.
+    Ends after a second without a message: the topic must not be written at the same time.
     """
     import pulsar
 

@@ -1,4 +1,4 @@
-"""Telling whoever watches the demo."""
+"""The demo's output."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ __all__ = ["say"]
 
 
 def say(what: str) -> None:
-    """Prints at once: the reader waits for it."""
+    """Prints without buffering."""
     print(what, flush=True)

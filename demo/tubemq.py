@@ -1,4 +1,4 @@
-"""The demo's second leg: flights that left late go on from Pulsar to a TubeMQ topic, and are counted back there."""
+"""The second part of the demo: forwards late flights from Pulsar to a TubeMQ topic, and reads them back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["pass_on_and_count"]
 
 TOPIC: Final = "delays"
 LATE_MIN: Final = 120
-"""Flights that departed later than this go on."""
+"""Minimum departure delay of forwarded flights, in minutes."""
 
 
 def pass_on_and_count(flights: DataFrame, expected: Sequence[Flight], folder: Path) -> list[str]:
@@ -28,7 +28,7 @@ def pass_on_and_count(flights: DataFrame, expected: Sequence[Flight], folder: Pa
 
     Args:
         flights: the Pulsar topic, with key and value.
-        expected: all flights, as the file has them.
+        expected: all flights of the file.
         folder: for the cluster's files.
     """
     say("Starting a TubeMQ cluster (ZooKeeper, a master, a broker) ...")
@@ -45,7 +45,7 @@ def pass_on_and_count(flights: DataFrame, expected: Sequence[Flight], folder: Pa
             .save()
         )
         say(f"  acknowledged by the broker in {time.monotonic() - began:.1f} s")
-        # They are in the broker's memory still: what is on its disk follows some seconds later.
+        # They are still in the broker's memory, and flushed some seconds later.
         read = (
             flights.sparkSession.read.format("tubemq")
             .options(**options, lowLatency="true")

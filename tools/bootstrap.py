@@ -1,8 +1,8 @@
-"""Makes a virtual environment that holds exactly one lock file and this checkout, editable.
+"""Creates a virtual environment with exactly one lock file's packages and this checkout, editable.
 
-Runs on a bare Python, before anything is installed: standard library only. It installs with uv, which is itself
-installed by pip at a pinned version; where uv cannot reach the package index (pip reads settings that uv does not,
-such as a private index in pip.conf), pip does the work, slower.
+Needs only Python's standard library. Installs with uv, which pip installs at a pinned version. If uv cannot reach the
+package index (pip reads settings that uv does not, such as a private index in pip.conf), pip installs everything,
+slower.
 
     python3 tools/bootstrap.py .venv requirements/dev.txt
     python3 tools/bootstrap.py --native .venv              # only compile the hot module again
@@ -22,13 +22,13 @@ MINIMUM_PYTHON = (3, 11)
 
 
 def run(*command: str | Path) -> bool:
-    """Runs a command with its output shown; tells whether it succeeded."""
+    """Runs a command and shows its output; returns whether it succeeded."""
     print("+", *command, flush=True)
     return subprocess.run(command, check=False).returncode == 0
 
 
 def install(environment: Path, lock: Path) -> None:
-    """Brings the environment to the lock file's state and installs the checkout editable.
+    """Creates the environment if missing and installs the lock file's packages.
 
     Raises:
         SystemExit: neither uv nor pip could install.
@@ -39,14 +39,14 @@ def install(environment: Path, lock: Path) -> None:
     uv = environment / "bin" / "uv"
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     with_uv = run(*pip, f"uv=={UV_VERSION}")
-    # A venv remembers no prompt settings for uv: --python names it, so no activated environment can be hit by mistake.
+    # --python names the environment, so that uv never uses another, activated one.
     synced = with_uv and run(uv, "pip", "install", "--quiet", "--python", python, "-r", lock)
     if not synced and not run(*pip, "-r", lock):
         sys.exit(f"{environment}: the dependencies in {lock} could not be installed; pip's message above says why")
 
 
 def install_checkout(environment: Path) -> None:
-    """Installs this checkout editable, with its hot module compiled in place.
+    """Installs this checkout editable, with its hot loops compiled in place.
 
     Raises:
         SystemExit: the build failed for a reason other than a missing C compiler (which only costs speed).
@@ -74,15 +74,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("environment", type=Path)
     parser.add_argument("lock", type=Path, nargs="?")
-    parser.add_argument("--native", action="store_true", help="install the checkout and compile its hot module")
+    parser.add_argument("--native", action="store_true", help="install the checkout and compile its hot loops")
     arguments = parser.parse_args()
     if arguments.native:
         if shutil.which("cc") is None and shutil.which("gcc") is None:
-            print("no C compiler found: reading works, with the slower Python decoder")
+            print("no C compiler found: the slower interpreted loops are used")
         install_checkout(arguments.environment)
     else:
         if arguments.lock is None:
-            parser.error("which lock file?")
+            parser.error("a lock file is required")
         install(arguments.environment, arguments.lock)
 
 

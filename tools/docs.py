@@ -118,7 +118,7 @@ def _letters(scope: Scope) -> str:
 
 
 def read_columns(columns: ColumnTable) -> str:
-    """The columns that can be read, as Markdown."""
+    """The table of readable columns, in Markdown."""
     rows = [
         (f"`{one.name}`", _types(one.read_as), "yes" if one.by_default else "", one.note)
         for one in columns.columns
@@ -128,7 +128,7 @@ def read_columns(columns: ColumnTable) -> str:
 
 
 def written_columns(columns: ColumnTable) -> str:
-    """The columns that can be written, as Markdown."""
+    """The table of writable columns, in Markdown."""
     rows = [(f"`{one.name}`", _types(one.written_from), one.write_note) for one in columns.columns if one.written_from]
     return _markdown(("column", "type", ""), rows)
 

@@ -1,8 +1,8 @@
-"""Runs the notebooks against the brokers that the environment names (by default those of `make brokers`).
+"""Runs the notebooks with the brokers named in the environment (by default those of `make brokers`).
 
     python -m tools.notebooks [--into FOLDER] [NOTEBOOK ...]
 
-What they show is kept in them, without what a machine says of itself. Each runs in a kernel and a folder of its own.
+Stores their outputs in them, without data about the machine. Each runs in its own kernel and folder.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ CELL_TIMEOUT_S = 200
 
 
 def execute(path: Path) -> nbformat.NotebookNode:
-    """The notebook with what its cells show when they are run now.
+    """Runs a notebook; returns it with new outputs.
 
     Raises:
-        nbclient.exceptions.CellExecutionError: a cell failed; says which and how.
+        nbclient.exceptions.CellExecutionError: a cell failed.
     """
     notebook: nbformat.NotebookNode = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     with tempfile.TemporaryDirectory() as folder:
@@ -38,7 +38,7 @@ def execute(path: Path) -> nbformat.NotebookNode:
         ).execute()
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            # The JVM names its host and its threads there; what fails raises.
+            # stderr contains the JVM's host and threads; failures raise.
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
             for output in cell.outputs:
                 output.get("metadata", {}).clear()
@@ -49,8 +49,8 @@ def execute(path: Path) -> nbformat.NotebookNode:
 def main() -> None:
     """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("notebooks", nargs="*", type=Path, help="all of them if none is named")
-    parser.add_argument("--into", type=Path, default=NOTEBOOKS, help="where they are written to")
+    parser.add_argument("notebooks", nargs="*", type=Path, help="default: all notebooks")
+    parser.add_argument("--into", type=Path, default=NOTEBOOKS, help="output folder")
     asked = parser.parse_args()
     for path in asked.notebooks or sorted(NOTEBOOKS.glob("*.ipynb")):
         nbformat.write(execute(path), asked.into / path.name)  # type: ignore[no-untyped-call]

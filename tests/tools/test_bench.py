@@ -72,7 +72,11 @@ def test_two_engines_run_each_contender_in_turn_and_are_compared() -> None:
     measured = runner.measure(case, {"this": this, "other": other}, 1, lambda _: None)  # type: ignore[dict-item]
     assert (len(this.jobs), len(other.jobs), len(ended)) == (4, 4, 8)
     part = {"cases": [measured.document()]}
-    assert report.comparison(part, "abc").splitlines()[2].startswith("| 100 B: nsq | 0.00 | 0.00 | 1.000 | 1.000 to ")
+    assert (
+        report.comparison(part, "abc")
+        .splitlines()[2]
+        .startswith("| 100 B: nsq | 0.00 | 0.00 | 1.000 (1.000 to 1.000) |")
+    )
 
 
 RECORDED = [(protocol, part) for protocol in ("pulsar", "tubemq", "nsq") for part in report.load(protocol)]

@@ -50,7 +50,8 @@ def decompress(codec: str, data: ByteString, uncompressed_size: int) -> bytes | 
     """
     decompressor = _decompressors.get(codec)
     if decompressor is None:
-        decompressor = _decompressors[codec] = _load(codec)
+        package = _import(codec)
+        decompressor = _decompressors[codec] = _LOADERS[codec](package)
     if uncompressed_size < 0:
         raise CorruptMessageError(f"{codec} payload announces an impossible size of {uncompressed_size} bytes")
     out = decompressor(data, uncompressed_size)
@@ -80,16 +81,6 @@ def compress(codec: str, data: ByteString) -> bytes | memoryview:
         package = _import(codec)
         compressor = _compressors[codec] = _COMPRESSORS[codec](package)
     return compressor(data)
-
-
-def _load(codec: str) -> Callable[[ByteString, int], bytes | memoryview]:
-    """The decompressor of `codec`, with its package imported.
-
-    Raises:
-        UnsupportedFeatureError: the codec is unknown, or its package is not installed.
-    """
-    package = _import(codec)
-    return _LOADERS[codec](package)
 
 
 def _import(codec: str) -> ModuleType:

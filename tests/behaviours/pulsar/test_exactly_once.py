@@ -184,9 +184,9 @@ def test_a_message_in_chunks_is_there_once_when_its_topic_is_unloaded_while_it_i
 @pytest.mark.parametrize(
     ("again", "sentence"),
     [
-        pytest.param(range(1, 101), "rows 20 to 29 are not the ones", id="other rows of the same size"),
-        pytest.param([*range(100, 120), *range(20)], "rows 20 to 29 are not the ones", id="another order"),
-        pytest.param(range(25), "rows 20 to 24 are not|has 25 rows, an earlier one has stored 30", id="fewer rows"),
+        pytest.param(range(1, 101), "rows 20 to 29 differ from the rows", id="other rows of the same size"),
+        pytest.param([*range(100, 120), *range(20)], "rows 20 to 29 differ from the rows", id="another order"),
+        pytest.param(range(25), "rows 20 to 24 differ|has 25 rows, an earlier one has stored 30", id="fewer rows"),
         pytest.param(range(20), "has 20 rows, an earlier one has stored 30", id="fewer batches"),
         pytest.param([], "has 0 rows, an earlier one has stored 30", id="no rows"),
     ],
@@ -200,7 +200,7 @@ def test_a_replay_with_other_rows_fails(pulsar: PulsarUnderTest, topic: str, aga
 
 def test_a_replay_that_is_cut_otherwise_fails(pulsar: PulsarUnderTest, topic: str) -> None:
     left_behind(pulsar, topic, rows(*range(35)))
-    with pytest.raises(ReplayError, match="rows 28 to 34 are not the ones"):
+    with pytest.raises(ReplayError, match="rows 28 to 34 differ from the rows"):
         write(pulsar, topic, rows(*range(100)), batchingMaxMessages=7)
     assert stored(pulsar, topic, 30) == list(range(30))
 

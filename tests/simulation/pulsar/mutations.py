@@ -138,7 +138,7 @@ MUTATIONS: Sequence[Mutation] = (
             (
                 "pulsar/write/writer.py",
                 "                if producer.session is not None and producer.pending:\n"
-                "                    # Behind what a broker does not take yet, CLOSE_PRODUCER may come too late.\n"
+                "                    # Queued after pending entries, CLOSE_PRODUCER may arrive too late.\n"
                 "                    producer.session.close()\n"
                 "            for producer in self._open:\n",
                 "                transaction.abort()\n",
