@@ -8,8 +8,8 @@ from __future__ import annotations
 BLOCK_BYTES = 4 << 20
 """The size of one block: large enough that an unfinished tail is rarely copied into the next block."""
 
-SPARE_BLOCKS = 2
-"""The number of blocks kept for reuse; a new block costs zeroing and page faults."""
+SPARE_BLOCKS = 4
+"""The number of blocks without views that are kept for reuse; a new block costs zeroing and page faults."""
 
 
 class ReceiveBuffer:
@@ -39,7 +39,7 @@ class ReceiveBuffer:
         self._readable = self._view.toreadonly()
         self._start = 0
         self._end = 0
-        self._spare: list[bytearray] = []
+        self._retired: list[bytearray] = []
 
     def __len__(self) -> int:
         """The number of bytes not yet taken."""
@@ -86,6 +86,10 @@ class ReceiveBuffer:
         self._start = stop
         return self._readable[start:stop]
 
+    def trim(self) -> None:
+        """Releases the memory that is kept for reuse."""
+        self._retired.clear()
+
     def _next_block(self, free_bytes: int) -> None:
         unfinished = self._readable[self._start : self._end]
         size = max(self._block_bytes, len(unfinished) + free_bytes)
@@ -96,21 +100,20 @@ class ReceiveBuffer:
         view[: len(unfinished)] = unfinished
         self._end = len(unfinished)
         self._start = 0
-        retired = self._block
+        if len(self._block) == self._block_bytes:
+            self._retired.append(self._block)
         self._block, self._view, self._readable = block, view, view.toreadonly()
-        if len(retired) == self._block_bytes and len(self._spare) < SPARE_BLOCKS:
-            self._spare.append(retired)
 
     def _take_spare(self) -> bytearray | None:
-        """A retired block without views, or None."""
-        for index, block in enumerate(self._spare):
+        """The retired block whose views were released last, as its memory is the warmest; None if all have views."""
+        viewed, spare = [], []
+        for block in self._retired:
             try:
                 # A bytearray cannot change its length while it has views; there is no other way to check for views.
                 block.append(block.pop())
+                spare.append(block)
             except BufferError:
-                continue
-            return self._spare.pop(index)
-        if len(self._spare) == SPARE_BLOCKS:
-            # All are in use: drop the oldest, which lives on until its views are released.
-            del self._spare[0]
-        return None
+                viewed.append(block)
+        taken = spare.pop() if spare else None
+        self._retired = [*spare[-SPARE_BLOCKS:], *viewed]
+        return taken

@@ -155,6 +155,7 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
         timer = self.next_timer()
         self._now = max(self._now, now)
         if timer is not None and timer <= now:
+            self._buffer.trim()
             self._handle_timer(now)
 
     # For the protocols.

@@ -24,8 +24,8 @@ MUTATIONS: Sequence[Mutation] = (
         (
             (
                 "pulsar/read/reader.py",
-                "                    self._check_gap(consumer, Position(ledger, entry), message)",
-                "                    message.entry_id and self._check_gap(consumer, Position(ledger, entry), message)",
+                "                    self._check_gap(consumer, Position(ledger, entry), key)",
+                "                    entry_id and self._check_gap(consumer, Position(ledger, entry), key)",
             ),
         ),
     ),
@@ -92,7 +92,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "resume-from-start",
         "after a lost connection a range begins again where it began",
-        (("pulsar/read/reader.py", "self._done = Position(ledger, entry)", "self._done = self._done"),),
+        (("pulsar/read/reader.py", "self._done = Position(*key)", "self._done = self._done"),),
     ),
     Mutation(
         "start-included",

@@ -16,7 +16,6 @@ from typing import Final
 from urllib.parse import urlencode
 
 from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, TopicNotFoundError, TransportError
-from spark_mq_source.net.http import fetch_json
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.nsq.client.session import Session
@@ -330,6 +329,8 @@ class NsqClient:
         return isinstance(info, dict) and info.get("data", info).get("tcp_port") in {announced, nsqd.port}
 
     def _fetch(self, url: str, timeout_seconds: float, headers: Mapping[str, str], *, retries: bool = True) -> object:
+        from spark_mq_source.net.http import fetch_json  # noqa: PLC0415 - a fifth of what a task imports, and few need it
+
         return fetch_json(
             url,
             headers=headers,

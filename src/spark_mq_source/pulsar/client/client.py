@@ -29,7 +29,6 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
-from spark_mq_source.net.http import fetch_json
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.pulsar.client.session import (
@@ -367,6 +366,8 @@ class PulsarClient:
         domain, _, rest = str(topic_partition).partition("://")
         path = "/".join(quote(part, safe="") for part in (domain, *rest.split("/", 2)))
         url = f"{self._options.admin_url}/admin/v2/{path}/{what}"
+        from spark_mq_source.net.http import fetch_json  # noqa: PLC0415 - a fifth of what a task imports, and few need it
+
         answer = fetch_json(
             url,
             headers=http_headers(self._options),

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_mq_source.core.errors import AuthenticationError, BrokerError, MQSourceError, ServiceNotReadyError
-from spark_mq_source.net.http import fetch_json
 from spark_mq_source.net.transport import TlsSettings
 
 _ADDRESS: Final = "authIssuerUrl"
@@ -113,6 +112,8 @@ class OAuth2Authentication:
         return _Token(text, now, now + life * _USED_SHARE)
 
     def _ask(self, url: str, form: Mapping[str, str] | None = None) -> dict[str, Any]:
+        from spark_mq_source.net.http import fetch_json  # noqa: PLC0415 - a fifth of what a task imports, and few need it
+
         answer = fetch_json(
             url,
             headers={"Accept": "application/json"},

@@ -434,25 +434,23 @@ class Session:
         return self.request(lambda request_id: commands.CloseProducer(producer_id, request_id), close)
 
     def _on_events(self, events: Sequence[object]) -> None:
-        index = 0
-        while index < len(events):
+        index, count = 0, len(events)
+        while index < count:
             event = events[index]
-            if isinstance(event, commands.Message):
-                # Runs of messages of one consumer are the hot path: one wake-up for all of them.
-                stop = index + 1
-                while stop < len(events) and self._continues(event, events[stop]):
-                    stop += 1
-                consumer = self._consumers.get(event.consumer_id)
-                if consumer is not None:
-                    consumer.deliver(events[index:stop])  # type: ignore[arg-type]  # _continues checked each
-                index = stop
-                continue
+            begin = index
             index += 1
-            self._on_event(event)
-
-    @staticmethod
-    def _continues(first: commands.Message, event: object) -> bool:
-        return isinstance(event, commands.Message) and event.consumer_id == first.consumer_id
+            if type(event) is not commands.Message:
+                self._on_event(event)
+                continue
+            # Runs of messages of one consumer are the hot path: one wake-up for all of them.
+            consumer_id = event.consumer_id
+            while index < count and type(event := events[index]) is commands.Message:
+                if event.consumer_id != consumer_id:
+                    break
+                index += 1
+            consumer = self._consumers.get(consumer_id)
+            if consumer is not None:
+                consumer.deliver(events[begin:index])  # type: ignore[arg-type]  # the loop checked each
 
     def _on_event(self, event: object) -> None:
         match event:

@@ -21,7 +21,7 @@ gap arrives, not when it is read: what is removed while it is queued here is no 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,12 +39,12 @@ from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.session import Consumer
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
-from spark_mq_source.pulsar.protocol.commands import Message
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_mq_source.pulsar.options import PulsarOptions
+    from spark_mq_source.pulsar.protocol.commands import Message
 
 
 logger = logging.getLogger(__name__)
@@ -133,17 +133,11 @@ class _Flow:
         self._queue_bytes = queue_bytes
         self._outstanding = 0
         self._messages = 0
-        self._received_bytes = 0
 
-    def took(self, messages: int, received_bytes: int) -> None:
-        """Counts what came, as the broker does: in messages, whatever an entry holds.
-
-        The number is the producer's own, and in a corrupt entry anything.
-        """
-        messages = min(max(messages, 1), MOST_IN_ENTRY)
+    def took(self, messages: int) -> None:
+        """Counts what came, as the broker does: in messages, whatever an entry holds."""
         self._outstanding -= messages
         self._messages += messages
-        self._received_bytes += received_bytes
 
     def repay(self) -> None:
         """Grants what is missing once half is used. An entry is sent whole, so what is left can be below zero."""
@@ -151,7 +145,7 @@ class _Flow:
             target = min(FIRST_GRANT_MESSAGES, self._most)
         else:
             # What fits the queue, twice over, so that the broker is not waited for while the queue is drained.
-            fitting = 2 * self._queue_bytes * self._messages // max(self._received_bytes, 1)
+            fitting = 2 * self._queue_bytes * self._messages // max(self._consumer.taken_bytes, 1)
             target = max(1, min(self._most, fitting))
         if self._outstanding <= target // 2:
             self._consumer.grant(target - self._outstanding)
@@ -175,6 +169,8 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             max_batch_rows=options.max_batch_rows,
         )
         self._finished = task.start >= task.end
+        self._received = (-1, -1)
+        """Ledger and entry of what came last, or of what the consumer's first entry comes after."""
         self._look_back: Position | None = None
         """Where to resume instead of `done`, to find the first chunk of a message that began before it."""
         self._moved_at: Position | None = None
@@ -225,43 +221,50 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
 
     def _drain(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
         """Everything one consumer brings, until the range is finished or the consumer ends (an error)."""
+        options, cursor = self._options, consumer.opened.first
+        flow = _Flow(consumer, most=options.receiver_queue_messages, queue_bytes=options.receive_queue_bytes)
+        self._received = cursor.ledger, cursor.entry
+        patience = Deadline.after_ms(options.operation_timeout_ms // 2)
+        while not self._finished:
+            flow.repay()
+            with waiting(self._counters):
+                burst = consumer.receive(max_bytes=BURST_BYTES, timeout_seconds=IDLE_SECONDS)
+            if burst:
+                flow.took((yield from self._decoded(consumer, burst)))
+                patience = Deadline.after_ms(options.operation_timeout_ms // 2)
+            else:
+                self._finished = self._nothing_left(consumer, Position(*self._received), patience)
+
+    def _decoded(self, consumer: Consumer, burst: Sequence[Message]) -> Generator[pa.RecordBatch, None, int]:
+        """The batches that become full; returns how many messages came, whatever is wanted of them."""
         decoder, options, start, end = self._decoder, self._options, self._task.start, self._task.end
         start_key, end_key = (start.ledger, start.entry), (end.ledger, end.entry)
         done_key = (self._done.ledger, self._done.entry)
         # `done` names a whole entry but for a start within a batch.
         whole = self._done.batch < 0
-        flow = _Flow(consumer, most=options.receiver_queue_messages, queue_bytes=options.receive_queue_bytes)
-        cursor = consumer.opened.first
-        ledger, entry = cursor.ledger, cursor.entry
-        patience = Deadline.after_ms(options.operation_timeout_ms // 2)
-        while True:
-            flow.repay()
-            with waiting(self._counters):
-                burst = consumer.receive(max_bytes=BURST_BYTES, timeout_seconds=IDLE_SECONDS)
-            if not burst:
-                if self._nothing_left(consumer, Position(ledger, entry), patience):
-                    self._finished = True
-                    return
-                continue
-            patience = Deadline.after_ms(options.operation_timeout_ms // 2)
-            for message in burst:
-                if message.entry_id != entry + 1 or message.ledger_id != ledger:
-                    self._check_gap(consumer, Position(ledger, entry), message)
-                ledger, entry = key = message.ledger_id, message.entry_id
+        ledger, entry = self._received
+        # A message that failed once is now read again: whatever it is, it is what the broker has.
+        decoder.on_corrupt = options.on_corrupt if self._is_distrusted() else "fail"
+        messages = 0
+        try:
+            for _, ledger_id, entry_id, _, ack_set, body in burst:
+                key = ledger_id, entry_id
+                if entry_id != entry + 1 or ledger_id != ledger:
+                    self._note_done(done_key, whole)
+                    self._check_gap(consumer, Position(ledger, entry), key)
+                ledger, entry = self._received = key
                 if key > end_key:
                     self._finished = True
-                    return
+                    break
                 first_index, emit = 0, True
                 if key <= done_key:
                     emit = key == start_key and not whole
                     first_index = start.batch + 1
-                # A message that failed once is now read again: whatever it is, it is what the broker has.
-                decoder.on_corrupt = options.on_corrupt if self._is_distrusted() else "fail"
                 decoder.decode(
                     ledger,
                     entry,
-                    message.body,
-                    message.ack_set,
+                    body,
+                    ack_set,
                     first_index if emit else 0,
                     end.batch if key == end_key and end.batch >= 0 else WHOLE_ENTRY,
                     emit,
@@ -269,17 +272,27 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
                 while decoder.unfinished:
                     yield decoder.take_batch()
                     decoder.decode_rest()
-                flow.took(decoder.entry_messages, len(message.body))
+                # The number is the producer's own, and in a corrupt entry anything.
+                held = decoder.entry_messages
+                messages += held if 0 < held < MOST_IN_ENTRY else min(max(held, 1), MOST_IN_ENTRY)
                 if decoder.orphan is not None:
                     self._find_first_chunk(consumer, key > done_key)
-                if key >= done_key:
+                if key > done_key or (key == done_key and not whole):
                     done_key, whole = key, True
-                    self._done = Position(ledger, entry)
+                    decoder.on_corrupt = "fail"
                 if key == end_key:
                     self._finished = True
-                    return
+                    break
                 if decoder.rows >= options.max_batch_rows or decoder.nbytes >= options.max_batch_bytes:
                     yield decoder.take_batch()
+        finally:
+            self._note_done(done_key, whole)
+        return messages
+
+    def _note_done(self, key: tuple[int, int], whole: bool) -> None:
+        """Not for each entry: a Position takes longer to make than the rest of the loop does with a small one."""
+        if whole:
+            self._done = Position(*key)
 
     def _nothing_left(self, consumer: Consumer, received: Position, patience: Deadline) -> bool:
         """Whether the broker has nothing after `received`: then the end of the range is no entry it delivers."""
@@ -299,9 +312,9 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
             )
         return False
 
-    def _check_gap(self, consumer: Consumer, received: Position, message: Message) -> None:
+    def _check_gap(self, consumer: Consumer, received: Position, following: tuple[int, int]) -> None:
         """Raises if the broker may have removed something between `received` and the next message."""
-        answer = consumer.bounds_after_gap(message.ledger_id, message.entry_id)
+        answer = consumer.bounds_after_gap(*following)
         with waiting(self._counters):
             bounds = self._client.wait_for_one(answer, f"the cursor of {consumer.topic_partition}")
         self._check_cursor(consumer, received, bounds.first)
