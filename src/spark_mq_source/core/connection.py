@@ -62,10 +62,9 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
             LocalProtocolError: the protocol forbids it now.
         """
 
-    def data_to_send(self) -> bytes:
-        """What is to be sent now; each byte is handed out once."""
-        data = bytes(self._unsent)
-        self._unsent.clear()
+    def data_to_send(self) -> bytes | bytearray:
+        """What is to be sent now; each byte is handed out once, and is the caller's then."""
+        data, self._unsent = self._unsent, bytearray()
         return data
 
     def close(self) -> None:

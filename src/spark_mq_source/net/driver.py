@@ -56,7 +56,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         self._on_events = on_events
         self._on_closed = on_closed
         self._lock = threading.Lock()
-        self._unsent = bytearray()
+        self._unsent = memoryview(b"")
         self._closing = False
         self._error: MQSourceError | None = None
         self._reading = True
@@ -143,14 +143,16 @@ class ConnectionDriver(Generic[CommandT, EventT]):
 
     def _flush(self) -> bool:
         """Sends what the socket takes; True when nothing is left. Under the lock."""
-        self._unsent += self._connection.data_to_send()
-        while self._unsent:
-            with memoryview(self._unsent) as view:
-                sent = self._transport.send(view)
-            if sent == 0:
+        while True:
+            if not self._unsent:
+                # What is queued meanwhile stays with the connection, in one piece, and is not copied here.
+                self._unsent = memoryview(self._connection.data_to_send())
+                if not self._unsent:
+                    return True
+            sent = self._transport.send(self._unsent)
+            if not sent:
                 return False
-            del self._unsent[:sent]
-        return True
+            self._unsent = self._unsent[sent:]
 
     def _run(self) -> None:
         try:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
-from spark_mq_source.core.buffer import ReceiveBuffer
+from spark_mq_source.core.buffer import SPARE_BLOCKS, ReceiveBuffer
 
 
 def fill(buffer: ReceiveBuffer, data: bytes) -> None:
@@ -84,6 +86,34 @@ def test_a_block_nobody_views_is_used_again_and_a_viewed_one_is_not() -> None:
     assert bytes(held) == b"x" * 64
     # The viewed one, and two that take turns.
     assert len(seen) <= 4
+
+
+def test_blocks_are_used_again_once_nobody_views_them_however_many_were_viewed() -> None:
+    buffer = ReceiveBuffer(64)
+    made, held = [buffer._block], deque()
+    for _ in range(100):
+        # The reader is 20 blocks behind.
+        buffer.append(b"x" * 64)
+        held.append(buffer.take(64))
+        if len(held) > 20:
+            held.popleft()
+        if not any(block is buffer._block for block in made):
+            made.append(buffer._block)
+    assert len(made) <= 24
+
+
+def test_what_is_kept_for_later_is_bounded_and_can_be_released() -> None:
+    buffer = ReceiveBuffer(64)
+    held = []
+    for _ in range(30):
+        buffer.append(b"x" * 64)
+        held.append(buffer.take(64))
+    held.clear()
+    for _ in range(2):
+        buffer.append(b"y" * 64)
+    assert len(buffer._retired) <= SPARE_BLOCKS + 2
+    buffer.trim()
+    assert buffer._retired == []
 
 
 def test_wrong_numbers_are_refused() -> None:

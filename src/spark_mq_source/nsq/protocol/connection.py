@@ -113,13 +113,13 @@ class NsqConnection(SansIOConnection[Command, Event]):
     Example:
         >>> from spark_mq_source.nsq.protocol.wire import RESPONSE, encode_frame
         >>> connection = NsqConnection(Identify("me", "host", "doctest"), now=0.0)
-        >>> connection.data_to_send()[:13]
+        >>> bytes(connection.data_to_send()[:13])
         b'  V2IDENTIFY\n'
         >>> connection.receive_data(encode_frame(RESPONSE, b'{"version": "1.3.0", "max_rdy_count": 2500}'))
         >>> connection.events_received()[0].version, connection.state.name
         ('1.3.0', 'CONNECTED')
         >>> connection.receive_data(encode_frame(RESPONSE, b"_heartbeat_"))
-        >>> connection.data_to_send()
+        >>> bytes(connection.data_to_send())
         b'NOP\n'
     """
 
@@ -186,10 +186,10 @@ class NsqConnection(SansIOConnection[Command, Event]):
             case Identify() | Auth():
                 raise LocalProtocolError(f"{type(command).__name__} is not for users of a connection to send")
 
-    def data_to_send(self) -> bytes:
+    def data_to_send(self) -> bytes | bytearray:
         """What is to be sent now, compressed where that was agreed on; each byte is handed out once."""
         data = super().data_to_send()
-        return self._stream.compress(data) if data and self._stream is not None else data
+        return self._stream.compress(bytes(data)) if data and self._stream is not None else data
 
     def tls_started(self) -> None:
         """The shell has upgraded the stream to TLS.
