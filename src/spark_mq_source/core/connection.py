@@ -1,8 +1,8 @@
-"""What the connections of all protocols have in common: bytes and times in, events and bytes out, and one end.
+"""The base of all connections: bytes and times in, events and bytes out, closing and loss.
 
-No socket, no thread and no clock: the shell (`net.driver`) owns these. It fills `writable()` and says how much with
-`received()`, takes `events_received()` and `data_to_send()` after every call, and calls `handle_timer()` when
-`next_timer()` is due. What a protocol says of requests, windows and heartbeats is its own.
+A connection has no socket, thread or clock; `net.driver` owns these. The driver fills `writable()` and reports the
+number of bytes with `received()`, takes `events_received()` and `data_to_send()` after every call, and calls
+`handle_timer()` when `next_timer()` is due. Requests, sending windows and heartbeats belong to each protocol.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
     what arrived before it can still be taken from `events_received`. Not safe to use from several threads at once.
 
     Args:
-        state: where the connection begins.
+        state: the first state.
         now: monotonic seconds, as everywhere here.
 
     Attributes:
-        state: where the connection is in its life.
+        state: the current state; each protocol has its own.
     """
 
     _CLOSED: ClassVar[Enum]
@@ -46,11 +46,11 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
         self._paused = False
         self._buffer = ReceiveBuffer()
         self._missing = 0
-        """How many bytes the frame lacks that has begun to arrive, as far as its protocol tells."""
+        """The number of bytes missing from the frame that has begun to arrive, if known."""
         self._events: list[EventT] = []
         self._unsent = bytearray()
         self._closed_by = ""
-        """Why it is closed; empty while it is not."""
+        """Why the connection is closed; empty while it is open."""
 
     # What goes out.
 
@@ -63,7 +63,7 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
         """
 
     def data_to_send(self) -> bytes | bytearray:
-        """What is to be sent now; each byte is handed out once, and is the caller's then."""
+        """What is to be sent now. Each byte is returned once, and the caller owns the result."""
         data, self._unsent = self._unsent, bytearray()
         return data
 

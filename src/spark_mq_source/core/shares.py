@@ -1,4 +1,4 @@
-"""Shares the limit of one trigger out among what waits."""
+"""Divides the limit of one trigger among topic-partitions or servers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ SortableT = TypeVar("SortableT", bound=Any)
 def share_out(
     backlogs: Mapping[NameT, int], budget: int, costs: Mapping[NameT, float] | None = None
 ) -> dict[NameT, int]:
-    """Divides `budget` by backlog; whoever has any gets at least one entry, in turns where they cost too much.
+    """Divides `budget` in proportion to the backlogs.
 
-    The parts never cost more than the budget, unless the first entry of whose turn it is does by itself; and none is
-    more than its backlog.
+    Each name with a backlog gets at least one entry; if the budget is too small for that, the first names do. The parts
+    never cost more than the budget, except for one single entry, and no part is larger than its backlog.
 
     Args:
-        backlogs: entries that wait, in the order of turns.
-        budget: what to share out, at least 1.
-        costs: what an entry takes of the budget; 1 where it is the entries that are limited.
+        backlogs: the number of waiting entries, in the order of turns.
+        budget: what to divide, at least 1.
+        costs: what one entry takes of the budget; 1 by default.
 
     Returns:
         The parts, in entries and in the order of turns.
@@ -48,7 +48,7 @@ def share_out(
         return shares | {name: backlogs[name] for name in taking}
     for name in taking:
         shares[name] += int(max(left, 0) * (backlogs[name] - 1) // waiting)
-    # What rounding leaves, less than one entry's worth for each, goes to the longest.
+    # What rounding leaves, less than one entry for each, goes to the longest backlog.
     spare = budget - sum(cost[name] * shares[name] for name in taking)
     for name in sorted(taking, key=backlogs.__getitem__, reverse=True):
         more = min(int(max(spare, 0) // cost[name]), backlogs[name] - shares[name])
@@ -58,9 +58,9 @@ def share_out(
 
 
 def in_turn(backlogs: Mapping[SortableT, int], served: SortableT | None) -> dict[SortableT, int]:
-    """`backlogs` in the order of turns: by name, those after `served` first, who had the last turn.
+    """`backlogs` in the order of turns: sorted by name, beginning after `served`, which had the last turn.
 
-    By name, not by number: whoever has caught up leaves the round, and must not make anybody miss a turn.
+    Names, not indices, so that a name without a backlog, which leaves the round, makes no other one miss its turn.
 
     Example:
         >>> list(in_turn({"a": 1, "b": 1, "c": 1}, "b"))
@@ -71,7 +71,7 @@ def in_turn(backlogs: Mapping[SortableT, int], served: SortableT | None) -> dict
 
 
 def served_last(shares: Mapping[NameT, int], before: NameT | None) -> NameT | None:
-    """Who had the last turn, where not everybody had one; else whoever had it before.
+    """The name that had the last turn, or `before` if all of them had one.
 
     Example:
         >>> served_last({"c": 1, "a": 1, "b": 0}, "b"), served_last({"c": 1, "a": 1, "b": 1}, "b")

@@ -1,4 +1,4 @@
-"""What a connection's thread received and another thread has not taken yet: bounded, whatever the peer sends."""
+"""A bounded queue between a connection's thread, which receives, and the thread that reads."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ ItemT = TypeVar("ItemT")
 
 
 class Inbox(Generic[ItemT]):
-    """Items in the order in which they came. One thread puts them in, one takes them out.
+    """Items in the order of arrival. One thread puts them in, and one other thread takes them.
 
     Args:
-        most_bytes: when more wait, the peer is held back until half of that is taken.
-        size_of: the bytes that an item counts for.
-        hold: holds the peer back; called under `lock`, in the thread that puts.
-        let_go: lets it send again; called under `lock`.
+        most_bytes: above this the peer is held back, until at most half of it waits.
+        size_of: the bytes that an item counts as.
+        hold: holds the peer back; called under `lock`, in the receiving thread.
+        let_go: lets the peer send again; called under `lock`.
 
     Attributes:
-        lock: held while anything here changes.
+        lock: protects the state.
         held: whether the peer is held back.
 
     Example:
@@ -56,7 +56,7 @@ class Inbox(Generic[ItemT]):
         self._error: MQSourceError | None = None
 
     def put(self, items: Sequence[ItemT], nbytes: int) -> bool:
-        """Puts items in that count for `nbytes` together; False where nobody takes them any more."""
+        """Adds items of `nbytes` in all, and returns True; returns False after `close`."""
         with self.lock:
             if self._is_closed:
                 return False
@@ -69,10 +69,10 @@ class Inbox(Generic[ItemT]):
         return True
 
     def take(self, *, max_bytes: int, timeout_seconds: float) -> list[ItemT]:
-        """Takes at least one item, and about `max_bytes` at most; none after `timeout_seconds`.
+        """Takes at least one item and about `max_bytes` at most, or none after `timeout_seconds`.
 
         Raises:
-            MQSourceError: the peer has ended, once everything that came before is taken.
+            MQSourceError: the error of `fail`, once all items before it are taken.
         """
         items = self._items
         with self.lock:
@@ -94,18 +94,18 @@ class Inbox(Generic[ItemT]):
         return taken
 
     def waiting(self) -> tuple[ItemT, ...]:
-        """What was put in and not taken."""
+        """The items that are not taken yet."""
         with self.lock:
             return tuple(self._items)
 
     def fail(self, error: MQSourceError) -> None:
-        """The peer has ended; the first error counts, and what waits can still be taken."""
+        """Ends the queue with an error. Only the first call counts; waiting items can still be taken."""
         with self.lock:
             self._error = self._error or error
             self.lock.notify()
 
     def close(self) -> tuple[ItemT, ...]:
-        """Nobody takes anything any more; what waited. A peer that is held back stays so."""
+        """Stops taking items and returns those that waited. A peer that is held back stays held back."""
         with self.lock:
             self._is_closed = True
             left = tuple(self._items)
@@ -114,7 +114,7 @@ class Inbox(Generic[ItemT]):
         return left
 
     def lift(self) -> None:
-        """There is no bound until `restore`, which belongs to each call of this: an answer is behind what waits."""
+        """Removes the bound until `restore` is called as often, to receive an answer that comes after the items."""
         with self.lock:
             self._lifted += 1
             self._resume()

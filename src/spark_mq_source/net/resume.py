@@ -1,4 +1,4 @@
-"""Reads one bounded range to its end, over as many connections as that takes: nothing twice, nothing lost."""
+"""Reads one bounded range to its end over as many connections as needed, without loss or duplicates."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ ConsumerT = TypeVar("ConsumerT")
 
 
 class OpenAgainError(ServiceNotReadyError):
-    """Not a failure: what is read has to be opened again, elsewhere or to see what is left, at once."""
+    """Not a failure: the consumer must be opened again at once, on another broker or to find out what is left."""
 
 
 class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):
-    """The state that outlives a connection: how far the range is read, what was distrusted, and how long it is stuck.
+    """The state that outlives a connection: the progress in the range, and what failed without progress.
 
     Args:
-        task: what is read; its text stands in logs.
-        begin: nothing after this place is read yet.
-        timeout_ms: how long it may make no progress.
-        counters: count what is waited for, and connections beyond the first.
+        task: the range; logs show its text.
+        begin: where the range begins.
+        timeout_ms: how long a read may go without progress.
+        counters: get the waiting time and the number of reconnects.
     """
 
     def __init__(self, task: RangeT, begin: PlaceT, *, timeout_ms: int, counters: Counters) -> None:
         self._task = task
         self._counters = counters
         self._done = begin
-        """Everything up to here has been emitted, decoded or passed over."""
+        """Everything up to here is decoded or left out."""
         self._timeout_ms = timeout_ms
         self._patience = Deadline.after_ms(timeout_ms)
         self._stuck_at: PlaceT | None = None
-        """The `done` at the last failure; `_patience` is renewed whenever there was progress since."""
+        """The value of `_done` at the last failure; progress since then renews `_patience`."""
         self._distrusted: PlaceT | None = None
-        """The `done` at which something undecodable came once: a second time it is not the network's fault."""
+        """The value of `_done` when data could not be decoded; the second time, the network is not the cause."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows of the range, whatever happens to the connection in between."""
@@ -90,28 +90,28 @@ class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):
 
     @abstractmethod
     def _is_finished(self) -> bool:
-        """Whether the range is read."""
+        """Whether the range is read to its end."""
 
     @abstractmethod
     def _open(self) -> ConsumerT:
-        """Who brings what comes after `done`; tried again as long as the error is retryable."""
+        """Opens a consumer of what follows `_done`; retried while the error is retryable."""
 
     @abstractmethod
     def _drain(self, consumer: ConsumerT) -> Iterator[pa.RecordBatch]:
-        """Everything that one consumer brings, until the range is read or the consumer ends (an error)."""
+        """Reads from one consumer until the range is finished, or until the consumer fails."""
 
     @abstractmethod
     def _leave(self, consumer: ConsumerT) -> None:
-        """The consumer has ended, or is of no use any more."""
+        """Closes the consumer."""
 
     @abstractmethod
     def _rest(self) -> Iterator[pa.RecordBatch]:
-        """What is decoded and not emitted, once the range is read."""
+        """The decoded rows that are left at the end of the range."""
 
     def _may_pass(self, error: MQSourceError) -> bool:
-        """Whether another try may help against what ended a consumer."""
+        """Whether the read may be resumed after this error."""
         return error.retryable
 
     def _is_distrusted(self) -> bool:
-        """Whether what comes next was undecodable once, so that it is, whatever it is, what the broker has."""
+        """Whether the next data could not be decoded before: if it fails again, the broker stores it that way."""
         return self._distrusted == self._done
