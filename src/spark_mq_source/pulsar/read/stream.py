@@ -172,12 +172,11 @@ class PulsarStream:
         if start == self._unplanned:
             begin = self._repeated(begin, finish)
         starts = {tp: begin.get(tp, EARLIEST) for tp in finish}
-        self._check_dropped({tp: at for tp, at in begin.items() if tp not in finish and at > EARLIEST})
-        # An end before the start: `latest` found a topic made anew, of which nothing was read yet. Spark before 4.2
-        # does not tell `latest` the start, so it is noticed here.
-        for tp in [tp for tp, at in starts.items() if at > finish[tp]]:
-            self._report(past_the_end(tp, starts[tp], finish[tp]))
-            starts[tp] = EARLIEST
+        # Spark before 4.2 does not tell `latest` the start, so it is noticed here if a topic was made anew. An end
+        # before the start shows that, or that what is in between was aborted: what comes last is not the same then.
+        dropped = {tp: at for tp, at in begin.items() if tp not in finish and at > EARLIEST}
+        ahead = {tp: at for tp, at in starts.items() if at > finish[tp]}
+        starts |= dict.fromkeys(ahead.keys() & self._check_there(dropped | ahead), EARLIEST)
         # With a position instead of the word, the reader notices where a ledger has gone since.
         starts = {tp: self._firsts.get(tp, at) if at == EARLIEST else at for tp, at in starts.items()}
         # The reader takes a start that is gone for loss; here it is known to be none, or was told already.
@@ -373,22 +372,23 @@ class PulsarStream:
                 begin[tp] = EARLIEST
         return begin
 
-    def _check_dropped(self, dropped: Offsets) -> None:
-        """Says what is lost of topic-partitions that have a start and no end.
+    def _check_there(self, positions: Offsets) -> set[TopicPartition]:
+        """Reports the topic-partitions that have vanished or that end before these positions, and returns them.
 
-        `latest` leaves out what has no message that can be delivered, if Spark does not tell it the start (before 4.2):
-        what was read and removed since, which is no loss, or begins with an open transaction, maybe one that was ended
-        once, before the broker's data was restored.
+        If Spark does not tell `latest` the start (before 4.2), it leaves out topic-partitions without a message that
+        can be delivered: all was read and removed since, which is no loss, or they begin with an open transaction.
         """
-        if not dropped:
-            return
+        if not positions:
+            return set()
         present = set(self._present()[0])
-        vanished = sorted(str(tp) for tp in dropped if tp not in present)
+        vanished = {tp for tp in positions if tp not in present}
         if vanished:
-            self._report_vanished(vanished)
-        for tp, stored in self._client.fetch_stored({tp: at for tp, at in dropped.items() if tp in present}).items():
-            if stored < dropped[tp]:
-                self._report(past_the_end(tp, dropped[tp], stored))
+            self._report_vanished(sorted(map(str, vanished)))
+        stored = self._client.fetch_stored({tp: at for tp, at in positions.items() if tp in present})
+        short = {tp for tp, last in stored.items() if last < positions[tp]}
+        for tp in sorted(short):
+            self._report(past_the_end(tp, positions[tp], stored[tp]))
+        return vanished | short
 
     def _repeated(self, begin: Offsets, finish: Offsets) -> Offsets:
         """Where the first trigger began that a query was interrupted in: only its end is in the checkpoint.
