@@ -3,10 +3,10 @@
     python -m tools.run_tests [--slow] [argument of pytest ...]
 
 Each line says which part it is of; when all have ended, what pytest says of each at its end is said once more. The
-parts are what needs no broker, tests/spark, everything else, and, in .venv-oldest, those of tests/spark that depend on
-the release of Spark. ``--slow`` runs what these leave out: the tests marked `slow`, and in .venv-oldest the rest of
-tests/spark, but for the faults, as what those kill is the same there. ``TEST_JOBS=1`` in the environment has the parts
-run one after the other.
+parts are what needs no broker, what runs in a Spark session, everything else, and, in .venv-oldest, those of
+tests/spark that depend on the release of Spark. ``--slow`` runs what these leave out: the tests marked `slow`, and in
+.venv-oldest the rest of tests/spark, but for the faults, as what those kill is the same there. ``TEST_JOBS=1`` in the
+environment has the parts run one after the other.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from functools import partial
 JOBS = 2
 NEWEST, OLDEST = ".venv/bin/python", ".venv-oldest/bin/python"
 SPARK = "tests/spark"
+WITH_SPARK = (SPARK, "tests/docs")
+"""What shares one session."""
 QUICK = ("tests/unit", "tests/properties", "src")
 """What needs neither a broker nor Spark, with the examples in docstrings."""
 RELEASES = tuple(
@@ -81,19 +83,22 @@ def parts(arguments: Sequence[str], *, slow: bool = False) -> list[Part]:
     """
     pytest = ("-m", "pytest", "-m")
     if slow:
-        rest = (SPARK, *(f"--ignore={file}" for file in RELEASES), *SAME_IN_ALL_RELEASES)
+        rest = (SPARK, *_but(*RELEASES), *SAME_IN_ALL_RELEASES)
         return [
-            Part("spark", [NEWEST, *pytest, "slow", *arguments, SPARK]),
-            Part("other", [NEWEST, *pytest, "slow", *arguments, "tests", "src", f"--ignore={SPARK}"]),
+            Part("spark", [NEWEST, *pytest, "slow", *arguments, *WITH_SPARK]),
+            Part("other", [NEWEST, *pytest, "slow", *arguments, "tests", "src", *_but(*WITH_SPARK)]),
             Part("oldest", [OLDEST, *pytest, "not slow", *arguments, *rest]),
         ]
-    others = ("tests", *(f"--ignore={folder}" for folder in (SPARK, *QUICK)))
     return [
-        Part("other", [NEWEST, *pytest, "not slow", *arguments, *others]),
-        Part("spark", [NEWEST, *pytest, "not slow", *arguments, SPARK]),
+        Part("other", [NEWEST, *pytest, "not slow", *arguments, "tests", *_but(*WITH_SPARK, *QUICK)]),
+        Part("spark", [NEWEST, *pytest, "not slow", *arguments, *WITH_SPARK]),
         Part("oldest", [OLDEST, *pytest, "not slow", *arguments, *RELEASES, *SAME_IN_ALL_RELEASES]),
         Part("quick", [NEWEST, *pytest, "not slow", *arguments, *QUICK]),
     ]
+
+
+def _but(*paths: str) -> list[str]:
+    return [f"--ignore={path}" for path in paths]
 
 
 def run(found: Sequence[Part], jobs: int) -> int:

@@ -72,16 +72,16 @@ def test_an_interrupt_ends_the_parts_that_run_and_starts_no_other(
 def test_the_parts_are_the_whole_suite_but_for_the_slow_ones() -> None:
     commands = {one.name: " ".join(one.command) for one in parts(["-k", "x"])}
     assert all("-m pytest -m not slow -k x " in command for command in commands.values())
-    assert commands["spark"].endswith(" -k x tests/spark")
+    assert commands["spark"].endswith(" -k x tests/spark tests/docs")
     assert commands["quick"].endswith(" -k x tests/unit tests/properties src")
-    left = " --ignore=tests/spark --ignore=tests/unit --ignore=tests/properties --ignore=src"
+    left = " --ignore=tests/spark --ignore=tests/docs --ignore=tests/unit --ignore=tests/properties --ignore=src"
     assert commands["other"].endswith(f" -k x tests{left}")
 
 
 def test_slow_parts_are_the_rest() -> None:
     commands = {one.name: " ".join(one.command) for one in parts([], slow=True)}
-    assert commands["spark"].endswith("-m pytest -m slow tests/spark")
-    assert commands["other"].endswith("-m pytest -m slow tests src --ignore=tests/spark")
+    assert commands["spark"].endswith("-m pytest -m slow tests/spark tests/docs")
+    assert commands["other"].endswith("-m pytest -m slow tests src --ignore=tests/spark --ignore=tests/docs")
 
 
 def test_the_oldest_dependencies_run_all_of_spark_in_two_parts() -> None:
