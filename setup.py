@@ -6,6 +6,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 HOT_MODULES = (
+    "spark_mq_source.core._columns_native",
     "spark_mq_source.pulsar.payload._messages_native",
     "spark_mq_source.pulsar.payload._encode_native",
     "spark_mq_source.tubemq.payload._messages_native",

@@ -77,7 +77,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """A machine with a C compiler must test the compiled module: falling back unnoticed would test the twin twice."""
     if os.environ.get("SPARK_MQ_SOURCE_IMPL") or shutil.which("cc") is None:
         return
-    native = session.config.rootpath / "src" / "spark_mq_source" / "pulsar" / "_messages_native.py"
+    native = session.config.rootpath / "src" / "spark_mq_source" / "pulsar" / "payload" / "_messages_native.py"
     if native.exists() and implementation() == "python":
         pytest.exit("the compiled decoder is not in use although there is a C compiler: run `make setup`", returncode=1)
 

@@ -123,12 +123,12 @@ def check_group(target: Target, seed: int, inputs: list[bytes]) -> None:
 
 def use_modules(folder: Path) -> None:
     """Puts the instrumented modules before the installed ones."""
+    for room in ("core", "pulsar.payload", "tubemq.payload", "nsq.payload"):
+        package = import_module(f"spark_mq_source.{room}")
+        package.__path__.insert(0, str(folder.joinpath("spark_mq_source", *room.split("."))))
     for protocol in ("pulsar", "tubemq", "nsq"):
-        package = import_module(f"spark_mq_source.{protocol}.payload")
-        package.__path__.insert(0, str(folder / "spark_mq_source" / protocol / "payload"))
-    for protocol in ("pulsar", "tubemq", "nsq"):
-        for name in ("_messages_native", "_encode_native"):
-            module = import_module(f"spark_mq_source.{protocol}.payload.{name}")
+        for name in (f"{protocol}.payload._messages_native", f"{protocol}.payload._encode_native", "core._columns_native"):
+            module = import_module(f"spark_mq_source.{name}")
             assert str(module.__file__).startswith(str(folder)), f"{module.__file__} has no sanitizers"
 
 

@@ -6,9 +6,18 @@ Encoding: https://protobuf.dev/programming-guides/encoding.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.varint import take_varint
+
+CORRUPT_FIELDS: Final = {
+    -1: "a protobuf number does not end",
+    -2: "a protobuf field has an impossible number",
+    -3: "a protobuf field reaches past the end",
+    -4: "a protobuf field has an unknown wire type",
+}
+"""What is wrong with a field, by what the compiled `read_field` returns."""
 
 
 def take_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -29,7 +38,7 @@ def take_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]
             tag, at = take_varint(data, at, end)
         wire_type = tag & 7
         if tag < 8 or tag > 0xFFFFFFFF:
-            raise CorruptMessageError("a protobuf field has an impossible number")
+            raise CorruptMessageError(CORRUPT_FIELDS[-2])
         if wire_type == 0:
             value, at = take_varint(data, at, end)
             yield tag, value, at
@@ -38,16 +47,16 @@ def take_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]
             start = at
             at += size
             if at > end:
-                raise CorruptMessageError("a protobuf field reaches past the end")
+                raise CorruptMessageError(CORRUPT_FIELDS[-3])
             yield tag, start, at
         elif wire_type in (1, 5):
             start = at
             at += 8 if wire_type == 1 else 4
             if at > end:
-                raise CorruptMessageError("a protobuf field reaches past the end")
+                raise CorruptMessageError(CORRUPT_FIELDS[-3])
             yield tag, start, at
         else:
-            raise CorruptMessageError("a protobuf field has an unknown wire type")
+            raise CorruptMessageError(CORRUPT_FIELDS[-4])
 
 
 def signed32(value: int) -> int:

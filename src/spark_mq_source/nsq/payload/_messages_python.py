@@ -16,18 +16,12 @@ from __future__ import annotations
 
 import re
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import (
-    MAX_COLUMN_BYTES,
-    ConstantColumn,
-    array_of,
-    fixed_row_bytes,
-    is_text,
-)
-from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
+from spark_mq_source.core._columns_python import Columns
+from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.nsq.protocol.wire import HEAD_BYTES, MESSAGE, MESSAGE_HEAD_BYTES, MESSAGE_ID_BYTES, SIZE_BYTES
 
 _MESSAGE_HEAD: Final = Struct(">IIqH16s")
@@ -88,39 +82,11 @@ def encode_id_commands(name: bytes, ids: bytes | bytearray | memoryview, tail: b
     return _IDS.sub(name + rb" \g<0>" + tail + b"\n", bytes(ids))
 
 
-class MessageColumns:
-    """The columns of the messages decoded so far.
-
-    Args:
-        schema: the columns to build; nothing else is kept.
-        topic: of every row.
-        channel: of every row.
-        nsqd: of every row.
-
-    Attributes:
-        rows: how many are waiting to be taken.
-        nbytes: what they hold, about.
-
-    Raises:
-        OptionError: columns or types that cannot be built.
-    """
+class MessageColumns(Columns):
+    """The columns of the messages decoded so far."""
 
     def __init__(self, schema: pa.Schema, *, topic: str, channel: str, nsqd: str) -> None:
-        self.rows = 0
-        self.nbytes = 0
-        self._schema = schema
-        self._constant = {
-            name: ConstantColumn(text, schema.field(name).type)
-            for name, text in (("topic", topic), ("channel", channel), ("nsqd", nsqd))
-            if name in schema.names
-        }
-        wanted = [name for name in schema.names if name not in self._constant]
-        self._cells: dict[str, list[Any]] = {name: [] for name in wanted}
-        self._text = {name for name in ("value", "message_id") if name in wanted and is_text(schema.field(name).type)}
-        self._value_bytes = 0
-        self._row_bytes = sum(fixed_row_bytes(schema.field(name).type) for name in wanted)
-        if "message_id" in wanted:
-            self._row_bytes += MESSAGE_ID_BYTES
+        super().__init__(schema, {"topic": topic, "channel": channel, "nsqd": nsqd})
 
     def append(self, data: memoryview) -> None:
         """Decodes a run; all of it or, on an error, nothing.
@@ -130,33 +96,10 @@ class MessageColumns:
             UnsupportedFeatureError: the values would pass what one Arrow batch can hold.
         """
         rows = _walk(data)
-        value_bytes = sum(len(row.value) for row in rows) if "value" in self._cells else 0
-        if self._value_bytes + value_bytes > MAX_COLUMN_BYTES:
-            raise column_overflow("value")
-        if "message_id" in self._cells and (self.rows + len(rows)) * MESSAGE_ID_BYTES > MAX_COLUMN_BYTES:
-            raise column_overflow("message_id")
-        check_text(data, "value" in self._text, "message_id" in self._text)
-        for name, cells in self._cells.items():
-            cells += [getattr(row, name) for row in rows]
-        self._value_bytes += value_bytes
-        self.rows += len(rows)
-        self.nbytes += value_bytes + len(rows) * self._row_bytes
-
-    def take_arrays(self) -> list[pa.Array]:
-        """The columns in the order of the schema; starts over."""
-        arrays = []
-        for field in self._schema:
-            constant = self._constant.get(field.name)
-            if constant is not None:
-                arrays.append(constant.take(self.rows))
-            elif field.name in self._text:
-                # text that was checked: from bytes, because str objects would cost a copy more each
-                arrays.append(array_of(self._cells[field.name], pa.binary()).cast(field.type))
-            else:
-                arrays.append(array_of(self._cells[field.name], field.type))
-        self._cells = {name: [] for name in self._cells}
-        self._value_bytes = self.rows = self.nbytes = 0
-        return arrays
+        added = {name: [getattr(row, name) for row in rows] for name in self._cells}
+        sizes = self._measure(added)
+        check_text(data, "value" in self._texts, "message_id" in self._texts)
+        self._extend(len(rows), added, sizes)
 
 
 class _Row(NamedTuple):
@@ -213,10 +156,3 @@ def _check_text(name: str, encoding: str, text: bytes, message_id: bytes) -> Non
 def not_a_run(at: int) -> CorruptMessageError:
     """The error for bytes that are no whole messages."""
     return CorruptMessageError(f"no whole message begins at byte {at} of what was received as messages")
-
-
-def column_overflow(name: str) -> UnsupportedFeatureError:
-    """The error for a column that would not fit in one Arrow batch."""
-    return UnsupportedFeatureError(
-        f"column {name} would pass the 2 GiB that one Arrow batch can hold; lower maxBatchBytes"
-    )

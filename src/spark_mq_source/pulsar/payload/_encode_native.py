@@ -18,8 +18,19 @@ import pyarrow as pa
 from cython.cimports.cpython.buffer import PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.cimports.cpython.memoryview import PyMemoryView_FromMemory
-from cython.cimports.libc.stdlib import calloc, free, realloc
+from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memcmp, memcpy
+from cython.cimports.spark_mq_source.core._arrays import (
+    Cells,
+    Numbers,
+    bind_cells,
+    bind_numbers,
+    cell_at,
+    has_number,
+    is_valid,
+)
+from cython.cimports.spark_mq_source.core._columns_native import hand_over, resize
+from cython.cimports.spark_mq_source.core._wire import Slice, write_u32
 
 from spark_mq_source.pulsar.payload._encode_python import (
     ALONE,
@@ -38,40 +49,6 @@ _HEAD_ROOM = cython.declare(cython.Py_ssize_t, HEAD_ROOM_BYTES)
 _NO_PARTITION = cython.declare(cython.int, NO_PARTITION)
 _FIRST_BYTES = cython.declare(cython.Py_ssize_t, 16384)
 _MICROSECONDS_A_MS = cython.declare(cython.longlong, 1000)
-
-# Arrow's buffers of a column of bytes, moved to where the array begins; `offsets` is NULL where there is no column.
-_Bytes = cython.struct(valid=cython.p_uchar, bit=cython.Py_ssize_t, offsets=cython.p_int, data=cython.p_uchar)
-_Longs = cython.struct(valid=cython.p_uchar, bit=cython.Py_ssize_t, data=cython.p_longlong)
-_Slice = cython.struct(data=cython.p_uchar, size=cython.Py_ssize_t)  # absent where data is NULL
-
-# An empty value needs an address, too: NULL stands for no value.
-_NOTHING = cython.declare(cython.uchar, 0)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_valid(valid: cython.p_uchar, at: cython.Py_ssize_t) -> cython.bint:
-    return valid == cython.NULL or (valid[at >> 3] >> (at & 7)) & 1
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _slice(column: cython.pointer(_Bytes), at: cython.Py_ssize_t) -> _Slice:
-    found: _Slice
-    found.data = cython.NULL
-    found.size = 0
-    if column.offsets != cython.NULL and _is_valid(column.valid, column.bit + at):
-        found.size = column.offsets[at + 1] - column.offsets[at]
-        # Arrow has no data buffer where all values are empty.
-        if column.data == cython.NULL:
-            found.data = cython.address(_NOTHING)
-        else:
-            found.data = column.data + column.offsets[at]
-    return found
 
 
 @cython.cfunc
@@ -158,39 +135,6 @@ def _base64_size(size: cython.Py_ssize_t) -> cython.Py_ssize_t:
     return (size + 2) // 3 * 4
 
 
-@cython.cfunc
-def _address(buffer) -> cython.size_t:
-    return 0 if buffer is None else buffer.address
-
-
-@cython.cfunc
-def _bind_bytes(column: cython.pointer(_Bytes), values):
-    buffers = values.buffers()
-    offset: cython.Py_ssize_t = values.offset
-    column.valid = cython.NULL
-    if values.null_count:
-        column.valid = cython.cast(cython.p_uchar, _address(buffers[0]))
-    column.bit = offset
-    column.data = cython.cast(cython.p_uchar, _address(buffers[2]))
-    # Even an array without values may come without offsets; then nobody asks for any.
-    column.offsets = cython.cast(cython.p_int, _address(buffers[1]))
-    if column.offsets != cython.NULL:
-        column.offsets += offset
-
-
-@cython.cfunc
-def _bind_longs(column: cython.pointer(_Longs), values):
-    buffers = values.buffers()
-    offset: cython.Py_ssize_t = values.offset
-    column.valid = cython.NULL
-    if values.null_count:
-        column.valid = cython.cast(cython.p_uchar, _address(buffers[0]))
-    column.bit = offset
-    column.data = cython.cast(cython.p_longlong, _address(buffers[1]))
-    if column.data != cython.NULL:
-        column.data += offset
-
-
 @cython.cclass
 class RowSource:
     """As `_encode_python.RowSource`."""
@@ -200,48 +144,38 @@ class RowSource:
     rows = cython.declare(cython.Py_ssize_t, visibility="readonly")
     # What the pointers point into, beside the batch.
     _children: object
-    _value: _Bytes
-    _key: _Bytes
     _is_base64: cython.bint
-    _ordering_key: _Bytes
-    _event_time: _Longs
-    _deliver_at: _Longs
-    _properties: _Bytes
-    _property_keys: _Bytes
-    _property_items: _Bytes
+    _value: Cells
+    _key: Cells
+    _ordering_key: Cells
+    _event_time: Numbers
+    _deliver_at: Numbers
+    _properties: Cells
+    _property_keys: Cells
+    _property_items: Cells
 
     def __cinit__(self, batch):
         self.batch = batch
         self.columns = bind_columns(batch)
         self.rows = batch.num_rows
-        _bind_bytes(cython.address(self._value), self.columns["value"])
-        key = self.columns.get("key")
-        if key is not None:
-            _bind_bytes(cython.address(self._key), key)
-            self._is_base64 = pa.types.is_binary(key.type)
-        ordering_key = self.columns.get("ordering_key")
-        if ordering_key is not None:
-            _bind_bytes(cython.address(self._ordering_key), ordering_key)
-        event_time = self.columns.get("event_time")
-        if event_time is not None:
-            _bind_longs(cython.address(self._event_time), event_time)
-        deliver_at = self.columns.get("deliver_at")
-        if deliver_at is not None:
-            _bind_longs(cython.address(self._deliver_at), deliver_at)
-        properties = self.columns.get("properties")
-        if properties is not None:
-            keys = properties.keys
-            items = properties.items
-            self._children = keys, items
-            buffers = properties.buffers()
-            self._properties.bit = properties.offset
-            if properties.null_count:
-                self._properties.valid = cython.cast(cython.p_uchar, _address(buffers[0]))
-            self._properties.offsets = cython.cast(cython.p_int, _address(buffers[1]))
-            if self._properties.offsets != cython.NULL:
-                self._properties.offsets += self._properties.bit
-            _bind_bytes(cython.address(self._property_keys), keys)
-            _bind_bytes(cython.address(self._property_items), items)
+        self._is_base64 = "key" in self.columns and pa.types.is_binary(self.columns["key"].type)
+        self._bind(cython.address(self._value), "value")
+        self._bind(cython.address(self._key), "key")
+        self._bind(cython.address(self._ordering_key), "ordering_key")
+        self._bind(cython.address(self._properties), "properties")
+        if "properties" in self.columns:
+            self._children = keys, items = self.columns["properties"].keys, self.columns["properties"].items
+            bind_cells(cython.address(self._property_keys), keys)
+            bind_cells(cython.address(self._property_items), items)
+        if "event_time" in self.columns:
+            bind_numbers(cython.address(self._event_time), self.columns["event_time"])
+        if "deliver_at" in self.columns:
+            bind_numbers(cython.address(self._deliver_at), self.columns["deliver_at"])
+
+    @cython.cfunc
+    def _bind(self, column: cython.pointer(Cells), name):
+        if name in self.columns:
+            bind_cells(column, self.columns[name])
 
 
 # What `_measure` finds out about a row.
@@ -251,9 +185,9 @@ _Measured = cython.struct(
     keys_size=cython.Py_ssize_t,  # of key and ordering key
     key_size=cython.Py_ssize_t,  # as it is written
     event_time_ms=cython.longlong,
-    value=_Slice,
-    key=_Slice,
-    ordering_key=_Slice,
+    value=Slice,
+    key=Slice,
+    ordering_key=Slice,
     first_property=cython.Py_ssize_t,
     last_property=cython.Py_ssize_t,  # the place behind it
 )
@@ -263,7 +197,7 @@ _Measured = cython.struct(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _pair_size(keys: cython.pointer(_Bytes), items: cython.pointer(_Bytes), at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+def _pair_size(keys: cython.pointer(Cells), items: cython.pointer(Cells), at: cython.Py_ssize_t) -> cython.Py_ssize_t:
     key_size: cython.Py_ssize_t = keys.offsets[at + 1] - keys.offsets[at]
     item_size: cython.Py_ssize_t = items.offsets[at + 1] - items.offsets[at]
     return 2 + _varint_size(key_size) + key_size + _varint_size(item_size) + item_size
@@ -280,15 +214,15 @@ def _measure(
     pair: cython.Py_ssize_t
     at: cython.Py_ssize_t
     time_us: cython.longlong
-    if source._deliver_at.data != cython.NULL and _is_valid(source._deliver_at.valid, source._deliver_at.bit + row):
+    if has_number(cython.address(source._deliver_at), row):
         return False
-    found.value = _slice(cython.address(source._value), row)
+    found.value = cell_at(cython.address(source._value), row)
     size = 1 + _varint_size(found.value.size) + 1 + _varint_size(sequence_id)
     if found.value.data == cython.NULL:
         size += 2
     found.keys_size = 0
     found.key_size = 0
-    found.key = _slice(cython.address(source._key), row)
+    found.key = cell_at(cython.address(source._key), row)
     if found.key.data != cython.NULL:
         found.key_size = found.key.size
         if source._is_base64:
@@ -296,24 +230,24 @@ def _measure(
             size += 2
         size += 1 + _varint_size(found.key_size) + found.key_size
         found.keys_size = found.key_size
-    found.ordering_key = _slice(cython.address(source._ordering_key), row)
+    found.ordering_key = cell_at(cython.address(source._ordering_key), row)
     if found.ordering_key.data != cython.NULL:
         size += 1 + _varint_size(found.ordering_key.size) + found.ordering_key.size
         found.keys_size += found.ordering_key.size
     found.event_time_ms = 0
-    if source._event_time.data != cython.NULL and _is_valid(source._event_time.valid, source._event_time.bit + row):
-        time_us = source._event_time.data[row]
+    if has_number(cython.address(source._event_time), row):
+        time_us = cython.cast(cython.p_longlong, source._event_time.data)[row]
         if time_us < _MICROSECONDS_A_MS:
             return False
         found.event_time_ms = time_us // _MICROSECONDS_A_MS
         size += 1 + _varint_size(found.event_time_ms)
     found.first_property = 0
     found.last_property = 0
-    if source._properties.offsets != cython.NULL and _is_valid(source._properties.valid, source._properties.bit + row):
+    if source._properties.offsets != cython.NULL and is_valid(source._properties.valid, source._properties.bit + row):
         found.first_property = source._properties.offsets[row]
         found.last_property = source._properties.offsets[row + 1]
         for at in range(found.first_property, found.last_property):
-            if not _is_valid(source._property_items.valid, source._property_items.bit + at):
+            if not is_valid(source._property_items.valid, source._property_items.bit + at):
                 return False
             pair = _pair_size(cython.address(source._property_keys), cython.address(source._property_items), at)
             size += 1 + _varint_size(pair) + pair
@@ -329,20 +263,17 @@ def _write(
     source: RowSource, found: cython.pointer(_Measured), sequence_id: cython.ulonglong, out: cython.p_uchar
 ) -> cython.void:
     at: cython.Py_ssize_t
-    text: _Slice
-    out[0] = cython.cast(cython.uchar, found.single_size >> 24 & 0xFF)
-    out[1] = cython.cast(cython.uchar, found.single_size >> 16 & 0xFF)
-    out[2] = cython.cast(cython.uchar, found.single_size >> 8 & 0xFF)
-    out[3] = cython.cast(cython.uchar, found.single_size & 0xFF)
+    text: Slice
+    write_u32(out, cython.cast(cython.uint, found.single_size))
     out += 4
     for at in range(found.first_property, found.last_property):
         out[0] = 0x0A
         out = _put_varint(
             out + 1, _pair_size(cython.address(source._property_keys), cython.address(source._property_items), at)
         )
-        text = _slice(cython.address(source._property_keys), at)
+        text = cell_at(cython.address(source._property_keys), at)
         out = _put_bytes(out, 0x0A, text.data, text.size)
-        text = _slice(cython.address(source._property_items), at)
+        text = cell_at(cython.address(source._property_items), at)
         out = _put_bytes(out, 0x12, text.data, text.size)
     if found.key.data != cython.NULL:
         if source._is_base64:
@@ -370,16 +301,6 @@ def _write(
         out += 2
     else:
         memcpy(out, found.value.data, found.value.size)
-
-
-@cython.cclass
-class _Block:
-    """Memory that a buffer has taken over."""
-
-    pointer: cython.p_void
-
-    def __dealloc__(self):
-        free(self.pointer)
 
 
 @cython.cclass
@@ -478,10 +399,7 @@ class BatchPayload:
     @cython.cfunc
     def _make_room(self, size: cython.Py_ssize_t):
         capacity: cython.Py_ssize_t = max(self._hint, 2 * self._capacity, _HEAD_ROOM + self.nbytes + size)
-        grown: cython.p_void = realloc(self._block, capacity)
-        if not grown:
-            raise MemoryError
-        self._block = cython.cast(cython.p_uchar, grown)
+        self._block = cython.cast(cython.p_uchar, resize(self._block, capacity))
         self._capacity = capacity
 
     @cython.cfunc
@@ -510,15 +428,13 @@ class BatchPayload:
             self.clear()
             return joined
         memcpy(self._block + _HEAD_ROOM - size, PyBytes_AS_STRING(head), size)
-        block: _Block = _Block.__new__(_Block)
-        block.pointer = self._block
+        end: cython.Py_ssize_t = _HEAD_ROOM + self.nbytes
+        buffer = hand_over(self._block, end)
         self._block = cython.NULL
         self._capacity = 0
-        end: cython.Py_ssize_t = _HEAD_ROOM + self.nbytes
         # The next one will be about as large.
         self._hint = max(end, _FIRST_BYTES)
         self.clear()
-        buffer = pa.foreign_buffer(cython.cast(cython.size_t, block.pointer), end, block)
         return memoryview(buffer)[_HEAD_ROOM - size :]
 
 
@@ -528,7 +444,7 @@ def _equals(mine: bytes, data: cython.p_uchar, size: cython.Py_ssize_t) -> cytho
 
 
 @cython.cfunc
-def _bytes_of(text: _Slice):
+def _bytes_of(text: Slice):
     if text.data == cython.NULL:
         return None
     return PyBytes_FromStringAndSize(cython.cast(cython.p_char, text.data), text.size)
@@ -622,17 +538,16 @@ def _murmur3_32(data: cython.p_uchar, size: cython.Py_ssize_t) -> cython.uint:
 @cython.ccall
 def hashes_of(keys, hashing: cython.int):
     """As `_encode_python.hashes_of`."""
-    column: _Bytes
-    _bind_bytes(cython.address(column), keys)
+    column: Cells
+    bind_cells(cython.address(column), keys)
     rows: cython.Py_ssize_t = len(keys)
     is_base64: cython.bint = pa.types.is_binary(keys.type)
     is_java: cython.bint = hashing == JAVA_STRING_HASH
     found = array("i", bytes(4 * rows))
     view: cython.Py_buffer
     hashes: cython.p_int
-    text: _Slice
+    text: Slice
     scratch: cython.p_uchar = cython.NULL
-    grown: cython.p_void
     capacity: cython.Py_ssize_t = 0
     row: cython.Py_ssize_t
     value: cython.uint
@@ -640,17 +555,14 @@ def hashes_of(keys, hashing: cython.int):
     try:
         hashes = cython.cast(cython.p_int, view.buf)
         for row in range(rows):
-            text = _slice(cython.address(column), row)
+            text = cell_at(cython.address(column), row)
             if text.data == cython.NULL:
                 hashes[row] = -1
                 continue
             if is_base64:
                 if _base64_size(text.size) > capacity:
                     capacity = 2 * _base64_size(text.size)
-                    grown = realloc(scratch, capacity)
-                    if not grown:
-                        raise MemoryError
-                    scratch = cython.cast(cython.p_uchar, grown)
+                    scratch = cython.cast(cython.p_uchar, resize(scratch, capacity))
                 _put_base64(scratch, text.data, text.size)
                 text.size = _base64_size(text.size)
                 text.data = scratch
@@ -667,16 +579,13 @@ def hashes_of(keys, hashing: cython.int):
 @cython.nogil
 @cython.exceptval(check=False)
 def _partition_of(
-    wanted: cython.p_int,
-    valid: cython.p_uchar,
-    bit: cython.Py_ssize_t,
-    hashes: cython.p_int,
-    row: cython.Py_ssize_t,
-    partitions: cython.int,
+    wanted: cython.pointer(Numbers), hashes: cython.p_int, row: cython.Py_ssize_t, partitions: cython.int
 ) -> cython.int:
     """-2 for one that does not exist."""
-    if wanted != cython.NULL and _is_valid(valid, bit + row):
-        return wanted[row] if 0 <= wanted[row] < partitions else -2
+    partition: cython.int
+    if has_number(wanted, row):
+        partition = cython.cast(cython.p_int, wanted.data)[row]
+        return partition if 0 <= partition < partitions else -2
     if hashes != cython.NULL and hashes[row] >= 0:
         return hashes[row] % partitions
     return _NO_PARTITION
@@ -685,17 +594,10 @@ def _partition_of(
 @cython.ccall
 def group_rows(explicit, hashes, order, rows: cython.Py_ssize_t, partitions: cython.int):
     """As `_encode_python.group_rows`."""
-    wanted: cython.p_int = cython.NULL
-    valid: cython.p_uchar = cython.NULL
-    bit: cython.Py_ssize_t = 0
+    wanted: Numbers
+    wanted.data = cython.NULL
     if explicit is not None:
-        buffers = explicit.buffers()
-        bit = explicit.offset
-        wanted = cython.cast(cython.p_int, _address(buffers[1]))
-        if wanted != cython.NULL:
-            wanted += bit
-        if explicit.null_count:
-            valid = cython.cast(cython.p_uchar, _address(buffers[0]))
+        bind_numbers(cython.address(wanted), explicit)
     indices = array("i", bytes(4 * rows))
     counts: cython.p_longlong = cython.cast(cython.p_longlong, calloc(partitions + 2, 8))
     hashes_view: cython.Py_buffer
@@ -725,7 +627,7 @@ def group_rows(explicit, hashes, order, rows: cython.Py_ssize_t, partitions: cyt
         # A counting sort: how many of each partition, where each begins, and each to its place.
         for place in range(rows):
             row = place if order_at == cython.NULL else order_at[place]
-            partition = _partition_of(wanted, valid, bit, hash_at, row, partitions)
+            partition = _partition_of(cython.address(wanted), hash_at, row, partitions)
             if partition < _NO_PARTITION:
                 raise IndexError(row)
             counts[partition + 2] += 1
@@ -734,7 +636,7 @@ def group_rows(explicit, hashes, order, rows: cython.Py_ssize_t, partitions: cyt
         starts = [counts[partition] for partition in range(partitions + 2)]
         for place in range(rows):
             row = place if order_at == cython.NULL else order_at[place]
-            partition = _partition_of(wanted, valid, bit, hash_at, row, partitions)
+            partition = _partition_of(cython.address(wanted), hash_at, row, partitions)
             out[counts[partition + 1]] = cython.cast(cython.int, row)
             counts[partition + 1] += 1
     finally:

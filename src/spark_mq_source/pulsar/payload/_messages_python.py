@@ -31,17 +31,9 @@ from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import (
-    MAX_COLUMN_BYTES,
-    ConstantColumn,
-    array_of,
-    fixed_row_bytes,
-    is_text,
-    map_array_of,
-    struct_array,
-)
+from spark_mq_source.core._columns_python import Columns
 from spark_mq_source.core.crc import crc32c
-from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
+from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.protobuf_fields import signed32, take_fields
 from spark_mq_source.core.varint import take_varint
 
@@ -53,8 +45,8 @@ BATCH: Final = 8
 COMPRESSED: Final = 16
 
 
-PROPERTY_BYTES: Final = 8
-"""What one property adds to `nbytes` beside its text: its two offsets."""
+REMEDY: Final = "maxBatchBytes or maxMessageBytes"
+"""The options to lower if a column overflows."""
 
 SMALLEST_SINGLE_BYTES: Final = 6
 """A u32 and the required payload_size: what a message of a batch takes at the very least."""
@@ -103,8 +95,8 @@ class _Rest(NamedTuple):
     at: int
 
 
-class EntryColumns:
-    """Parses entries and collects the rows of the columns asked for, until `take_arrays`.
+class EntryColumns(Columns):
+    """Parses entries and collects their rows.
 
     One entry at a time: `open_entry` parses what is around the payload, then at most one of `append_batch` and
     `append_single` adds its rows: all of them, or none and an error. It never looks at a byte outside what it is given.
@@ -119,36 +111,15 @@ class EntryColumns:
         chunk_id: 〃
         num_chunks: 〃
         total_chunk_bytes: 〃
-        rows: appended and not yet taken.
-        nbytes: of these rows, about: what Arrow holds for them, but for the columns that never change.
     """
 
     def __init__(
         self, schema: pa.Schema, *, topic: str, partition: int, max_repeated_bytes: int, max_rows: int
     ) -> None:
-        self._schema = schema
+        super().__init__(schema, {"topic": topic, "partition": partition}, REMEDY)
         self._max_rows = max_rows
         self._max_repeated_bytes = max_repeated_bytes
-        self._constant = {
-            name: ConstantColumn(value, schema.field(name).type)
-            for name, value in (("topic", topic), ("partition", partition))
-            if name in schema.names
-        }
-        self._wants_text = {name: is_text(schema.field(name).type) for name in ("key", "value") if name in schema.names}
-        self._row_bytes = sum(fixed_row_bytes(field.type) for field in schema if field.name not in self._constant)
-        self._cells: dict[str, list[Any]] = {}
-        self._bytes: dict[str, int] = {}
-        self._start_over()
         self._forget_entry()
-
-    def _start_over(self) -> None:
-        names = [name for name in self._schema.names if name not in self._constant]
-        if "message_id" in names:
-            names += ["ledger_id", "entry_id", "batch_index"]
-        self._cells = {name: [] for name in names}
-        self._bytes = dict.fromkeys(names, 0)
-        self.rows = 0
-        self.nbytes = 0
 
     def _forget_entry(self) -> None:
         self._rest: _Rest | None = None
@@ -457,7 +428,6 @@ class EntryColumns:
         if not rows:
             return 0
         added: dict[str, Sequence[Any]] = {}
-        sizes: dict[str, int] = {}
         for name in self._cells:
             match name:
                 case "value":
@@ -473,10 +443,8 @@ class EntryColumns:
                 case "ordering_key":
                     added[name] = [s.ordering_key for s in singles]
                 case "properties":
-                    if any(s.properties for s in distinct):
-                        added[name], sizes[name] = _property_rows(indices, singles)
-                    else:
-                        added[name], sizes[name] = [{}] * rows, 0
+                    has_properties = any(s.properties for s in distinct)
+                    added[name] = _property_rows(indices, singles) if has_properties else [{}] * rows
                 case "publish_time":
                     added[name] = [_time_us(self._publish_time, name)] * rows
                 case "event_time":
@@ -507,33 +475,19 @@ class EntryColumns:
                             _signed(self._broker_index - (last - index if index >= 0 else 0) & 0xFFFFFFFFFFFFFFFF)
                             for index in indices
                         ]
-                case "ledger_id":
+                case "message_id.ledger_id":
                     added[name] = [ledger_id] * rows
-                case "entry_id":
+                case "message_id.entry_id":
                     added[name] = [entry_id] * rows
-                case "batch_index":
+                case "message_id.batch_index":
                     added[name] = indices
-        for name, wants_text in self._wants_text.items():
-            if wants_text:
+        for name in ("key", "value"):
+            if name in self._texts:
                 _check_utf8(added[name], name, indices)
-        for name in ("value", "key", "ordering_key", "producer_name", "schema_version", "replicated_from"):
-            if name in added:
-                sizes[name] = 0 if added[name][0] is None and added[name].count(None) == rows else _total(added[name])
-        for name, size in sizes.items():
-            if self._bytes[name] + size > MAX_COLUMN_BYTES:
-                raise column_overflow(name)
-        if not adds:
-            return 0
-        for name, cells in added.items():
-            self._cells[name].extend(cells)
-        for name, size in sizes.items():
-            self._bytes[name] += size
-            self.nbytes += size
-        if "properties" in added:
-            self.nbytes += PROPERTY_BYTES * sum(map(len, added["properties"]))
-        self.rows += rows
-        self.nbytes += rows * self._row_bytes
-        return rows
+        sizes = self._measure(added)
+        if adds:
+            self._extend(rows, added, sizes)
+        return rows if adds else 0
 
     def _keys(self, indices: Sequence[int], singles: list[_Single]) -> list[bytes | None]:
         default = self._null_key
@@ -561,32 +515,12 @@ class EntryColumns:
 
     def append_null(self, ledger_id: int, entry_id: int) -> int:
         """Add a row of which only topic, partition and message id (batch index -1) are known, for a corrupt entry."""
-        for name, cells in self._cells.items():
-            cells.append({} if name == "properties" else None)
-        if "message_id" in self._cells:
-            self._cells["ledger_id"][-1] = ledger_id
-            self._cells["entry_id"][-1] = entry_id
-            self._cells["batch_index"][-1] = -1
-        self.rows += 1
-        self.nbytes += self._row_bytes
+        added: dict[str, list[Any]] = {name: [{} if name in self._maps else None] for name in self._cells}
+        if "message_id.entry_id" in added:
+            added["message_id.ledger_id"], added["message_id.entry_id"] = [ledger_id], [entry_id]
+            added["message_id.batch_index"] = [-1]
+        self._extend(1, added, {})
         return 1
-
-    def take_arrays(self) -> list[pa.Array]:
-        """Every pending row, one array a column in the schema's order; starts over."""
-        arrays = []
-        for field in self._schema:
-            if field.name in self._constant:
-                array = self._constant[field.name].take(self.rows)
-            elif field.name == "message_id":
-                parts = [("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())]
-                array = struct_array(field.type, [array_of(self._cells[name], type_) for name, type_ in parts])
-            elif field.name == "properties":
-                array = map_array_of(self._cells["properties"], field.type)
-            else:
-                array = array_of(self._cells[field.name], field.type)
-            arrays.append(array)
-        self._start_over()
-        return arrays
 
 
 def checksum_mismatch(announced: int, computed: int) -> CorruptMessageError:
@@ -596,22 +530,11 @@ def checksum_mismatch(announced: int, computed: int) -> CorruptMessageError:
     )
 
 
-def column_overflow(name: str) -> UnsupportedFeatureError:
-    """The error for a column that would not fit in one Arrow batch."""
-    return UnsupportedFeatureError(
-        f"column {name} would pass the 2 GiB that one Arrow batch can hold; lower maxBatchBytes or maxMessageBytes"
-    )
-
-
 def repeated_too_often(name: str, size: int, rows: int) -> CorruptMessageError:
     """The error for a batch made to explode: a huge producer name, say, that every row would repeat."""
     return CorruptMessageError(
         f"a {name} of {size} bytes for each of {rows} messages is more than maxMessageBytes allows"
     )
-
-
-def _total(cells: Sequence[bytes | None]) -> int:
-    return sum(map(len, filter(None, cells)))
 
 
 def _cut_off() -> CorruptMessageError:
@@ -640,9 +563,8 @@ def _time_us(time_ms: int | None, name: str) -> int | None:
     return time_ms * 1000
 
 
-def _property_rows(indices: Sequence[int], singles: list[_Single]) -> tuple[list[dict[bytes, bytes]], int]:
+def _property_rows(indices: Sequence[int], singles: list[_Single]) -> list[dict[bytes, bytes]]:
     rows: list[dict[bytes, bytes]] = []
-    size = 0
     for index, single in zip(indices, singles, strict=True):
         row: dict[bytes, bytes] = {}
         for pair in single.properties:
@@ -660,8 +582,7 @@ def _property_rows(indices: Sequence[int], singles: list[_Single]) -> tuple[list
             _check_utf8([key, value], "properties", [index, index])
             row[key] = value
         rows.append(row)
-        size += sum(map(len, row)) + sum(map(len, row.values()))
-    return rows, size
+    return rows
 
 
 def _parse_single(data: bytes, start: int, end: int) -> _Single:

@@ -12,8 +12,10 @@ if not cython.compiled:
 
 from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cython.cimports.libc.stdlib import free, malloc, realloc
+from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcmp, memcpy
+from cython.cimports.spark_mq_source.core._columns_native import resize
+from cython.cimports.spark_mq_source.core._wire import read_u32, write_u32
 
 from spark_mq_source.tubemq.payload._encode_python import SHORT_BYTES
 from spark_mq_source.tubemq.protocol.wire import BEGIN_TOKEN, BLOCK_BYTES, ONE_BLOCK
@@ -23,17 +25,6 @@ _HEAD_BYTES = cython.declare(cython.Py_ssize_t, ONE_BLOCK.size)
 _SUM_AND_FLAG_BYTES = cython.declare(cython.Py_ssize_t, 8)
 _SHORT_BYTES = cython.declare(cython.Py_ssize_t, SHORT_BYTES)
 _TOKEN = cython.declare(bytes, BEGIN_TOKEN)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_int(out: cython.p_uchar, value: cython.uint) -> cython.void:
-    out[0] = value >> 24
-    out[1] = (value >> 16) & 0xFF
-    out[2] = (value >> 8) & 0xFF
-    out[3] = value & 0xFF
 
 
 @cython.cfunc
@@ -52,11 +43,8 @@ def encode_sends(calls, timeout_ms, encode_one, before_data, tail_of):
     flag: cython.uchar
     check_sum: cython.uint
     out: cython.p_uchar
-    buffer: cython.p_uchar = cython.cast(cython.p_uchar, malloc(capacity))
-    grown: cython.p_uchar
+    buffer: cython.p_uchar = cython.cast(cython.p_uchar, resize(cython.NULL, capacity))
     tail: bytes = b""
-    if buffer == cython.NULL:
-        raise MemoryError
     try:
         for serial_no, send in calls:
             client_id, topic_name, partition_id, data, a_flag, a_sum, sent_addr, msg_type, msg_time, auth_info = send
@@ -73,19 +61,16 @@ def encode_sends(calls, timeout_ms, encode_one, before_data, tail_of):
             needed: cython.Py_ssize_t = _HEAD_BYTES + payload_bytes if is_usual else PyBytes_GET_SIZE(frame)
             if capacity - used < needed:
                 capacity = 2 * capacity + needed
-                grown = cython.cast(cython.p_uchar, realloc(buffer, capacity))
-                if grown == cython.NULL:
-                    raise MemoryError
-                buffer = grown
+                buffer = cython.cast(cython.p_uchar, resize(buffer, capacity))
             out = buffer + used
             used += needed
             if not is_usual:
                 _put(out, frame)
                 continue
             out = _put(out, _TOKEN)
-            _put_int(out, serial_no)
-            _put_int(out + 4, 1)
-            _put_int(out + 8, payload_bytes)
+            write_u32(out, serial_no)
+            write_u32(out + 4, 1)
+            write_u32(out + 8, payload_bytes)
             out = _put(out + 12, before)
             out = _put(out, data)
             flag = a_flag
@@ -102,18 +87,6 @@ def encode_sends(calls, timeout_ms, encode_one, before_data, tail_of):
         return PyBytes_FromStringAndSize(cython.cast(cython.p_char, buffer), used)
     finally:
         free(buffer)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _int_at(data: cython.p_uchar) -> cython.int:
-    value: cython.uint = data[0]
-    value = (value << 8) | data[1]
-    value = (value << 8) | data[2]
-    value = (value << 8) | data[3]
-    return cython.cast(cython.int, value)
 
 
 @cython.cfunc
@@ -140,14 +113,14 @@ def take_stored(data, offset: cython.Py_ssize_t, beginnings: tuple):
     try:
         while view.len - offset >= _HEAD_BYTES:
             at = cython.cast(cython.p_uchar, view.buf) + offset
-            size = _int_at(at + 12)
-            if memcmp(at, PyBytes_AS_STRING(_TOKEN), 4) != 0 or _int_at(at + 8) != 1:
+            size = read_u32(at + 12)
+            if memcmp(at, PyBytes_AS_STRING(_TOKEN), 4) != 0 or read_u32(at + 8) != 1:
                 break
-            if size < 0 or size >= _SHORT_BYTES or view.len - offset - _HEAD_BYTES < size:
+            if size >= _SHORT_BYTES or view.len - offset - _HEAD_BYTES < size:
                 break
             if not _begins_so(at + _HEAD_BYTES, size, beginnings):
                 break
-            serial_nos.append(_int_at(at + 4))
+            serial_nos.append(cython.cast(cython.int, read_u32(at + 4)))
             offset += _HEAD_BYTES + size
     finally:
         PyBuffer_Release(cython.address(view))

@@ -22,30 +22,21 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import (
-    MAX_COLUMN_BYTES,
-    ConstantColumn,
-    array_of,
-    fixed_row_bytes,
-    is_text,
-    map_array_of,
-)
+from spark_mq_source.core._columns_python import Columns
+from spark_mq_source.core.columns import MAX_COLUMN_BYTES
 from spark_mq_source.core.errors import CorruptMessageError, RemoteProtocolError, UnsupportedFeatureError
 from spark_mq_source.core.protobuf_fields import signed32, take_fields
 from spark_mq_source.tubemq.payload.columns import COLUMNS
 
 FAIL, SKIP, NULL = 0, 1, 2
 """What to do with a corrupt message, see `MessageColumns.append`."""
-
-ATTRIBUTE_BYTES: Final = 8
-"""What one attribute adds to `nbytes` beside its text: its two offsets."""
 
 _TYPE_KEY: Final = b"$msgType$"
 _TIME_KEY: Final = b"$msgTime$"
@@ -87,16 +78,14 @@ class _Message(NamedTuple):
     message_id: int | None
     value: bytes | None = None
     message_type: bytes | None = None
-    time_us: int | None = None
+    message_time: int | None = None
     attributes: Mapping[bytes, bytes] = {}
 
 
-class MessageColumns:
-    """Collects the rows of the columns asked for, until `take_arrays`. It looks at no byte outside what it is given.
+class MessageColumns(Columns):
+    """The columns of the messages decoded so far. It looks at no byte outside what it is given.
 
     Attributes:
-        rows: appended and not yet taken.
-        nbytes: of these rows, about: what Arrow holds for them, but for the columns that never change.
         corrupt_messages: how many were skipped or became NULL, ever.
     """
 
@@ -110,28 +99,11 @@ class MessageColumns:
         filters: frozenset[bytes],
         shift: ZoneShift,
     ) -> None:
-        self._schema = schema
+        super().__init__(schema, {"topic": topic, "broker_id": broker_id, "partition": partition})
         self._filters = filters
         self._shift = shift
-        constants: tuple[tuple[str, str | int], ...] = (
-            ("topic", topic),
-            ("broker_id", broker_id),
-            ("partition", partition),
-        )
-        self._constant = {
-            name: ConstantColumn(value, schema.field(name).type) for name, value in constants if name in schema.names
-        }
-        self._names = [name for name in schema.names if name not in self._constant]
-        self._wants = {name: name in self._names for name in COLUMNS.readable}
-        self._value_is_text = self._wants["value"] and is_text(schema.field("value").type)
-        self._row_bytes = sum(fixed_row_bytes(schema.field(name).type) for name in self._names)
+        self._wants = {name: name in self._cells for name in COLUMNS.readable}
         self.corrupt_messages = 0
-        self._start_over()
-
-    def _start_over(self) -> None:
-        self._cells: dict[str, list[Any]] = {name: [] for name in self._names}
-        self.rows = 0
-        self.nbytes = 0
 
     def append(
         self,
@@ -213,7 +185,7 @@ class MessageColumns:
             payload = payload[4 + size :]
         if self._filters and message_type not in self._filters:
             return None
-        if self._value_is_text:
+        if "value" in self._texts:
             _check_utf8(payload, "value is")
         if self._wants["message_type"] and message_type is not None:
             _check_utf8(message_type, "message_type is")
@@ -229,42 +201,12 @@ class MessageColumns:
         return self._shift((time - _EPOCH) // _MICROSECOND)
 
     def _add(self, messages: list[_Message], fetch_offset: int) -> None:
-        cells, size = self._cells, len(messages) * self._row_bytes
-        for name in self._names:
-            if name == "value":
-                values = [m.value for m in messages]
-                size += sum(map(len, filter(None, values)))
-                cells[name] += values
-            elif name == "message_type":
-                types = [m.message_type for m in messages]
-                size += sum(map(len, filter(None, types)))
-                cells[name] += types
-            elif name == "attributes":
-                maps = [m.attributes for m in messages]
-                size += sum(len(k) + len(v) + ATTRIBUTE_BYTES for one in maps for k, v in one.items())
-                cells[name] += maps
-            elif name == "message_id":
-                cells[name] += [m.message_id for m in messages]
-            elif name == "message_time":
-                cells[name] += [m.time_us for m in messages]
-            else:
-                cells[name] += [fetch_offset] * len(messages)
-        self.rows += len(messages)
-        self.nbytes += size
-
-    def take_arrays(self) -> list[pa.Array]:
-        """Every pending row, one array a column in the schema's order; starts over."""
-        arrays = []
-        for field in self._schema:
-            if field.name in self._constant:
-                array = self._constant[field.name].take(self.rows)
-            elif field.name == "attributes":
-                array = map_array_of(self._cells["attributes"], field.type)
-            else:
-                array = array_of(self._cells[field.name], field.type)
-            arrays.append(array)
-        self._start_over()
-        return arrays
+        added: dict[str, Sequence[Any]] = {
+            name: [getattr(message, name) for message in messages] for name in self._cells if name != "fetch_offset"
+        }
+        if "fetch_offset" in self._cells:
+            added["fetch_offset"] = [fetch_offset] * len(messages)
+        self._extend(len(messages), added, self._measure(added))
 
 
 def first_message(body: bytes | memoryview) -> tuple[int, int] | None:

@@ -203,7 +203,7 @@ def test_a_column_never_passes_what_offsets_can_count(
     # Growing doubles the room, which once let the bound pass unnoticed.
     made = decoder(impl, pa.schema([ALL.field(column)]))
     most = 3 * (len(body) or 64 * len(ID))
-    monkeypatch.setattr(sys.modules[type(made._columns).__module__], "MAX_COLUMN_BYTES", most + 8)
+    monkeypatch.setattr(sys.modules[type(made._columns).__base__.__module__], "MAX_COLUMN_BYTES", most + 8)
     count = 1 if body else 64
     for _ in range(3):
         made.append(run(*[frame(body)] * count))

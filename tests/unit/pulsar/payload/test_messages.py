@@ -1102,6 +1102,23 @@ def test_rows_and_nbytes(impl: str) -> None:
     assert (d.rows, d.nbytes) == (0, 0)
 
 
+def test_nulls_are_where_they_were_after_columns_grew_and_rows_were_taken_back(impl: str) -> None:
+    """NULLs come late, while columns grow, and in rows of a corrupt entry, after which the next ones have values."""
+    d = decoder(impl, on_corrupt="skip")
+    expected: list[tuple[bytes | None, datetime | None]] = []
+    for number in range(150):
+        has_value, event_time = number < 100 or number % 3 == 0, number % 5
+        value = b"%d" % number if has_value else None
+        message = single(value or b"", null_value=value is None, event_time=event_time)
+        d.decode(1, number, batch(message, message))
+        expected += 2 * [(value, ms(event_time) if event_time else None)]
+        if number % 7 == 0:
+            assert d.decode(1, number, batch(*9 * [single(null_value=True)], b"cut off")) == 0
+    assert [(row["value"], row["event_time"]) for row in taken(d)] == expected
+    d.decode(2, 0, batch(single(b"a"), single(null_value=True)))
+    assert [row["value"] for row in taken(d)] == [b"a", None]
+
+
 def test_entry_messages_counts_for_flow(impl: str) -> None:
     d = decoder(impl)
     for body, expected in [(numbered(7), 7), (entry(), 1), (numbered(1), 1), (entry(marker_type=1), 1)]:
@@ -1148,7 +1165,7 @@ def test_large_values(impl: str, size: int) -> None:
 
 def test_a_column_beyond_2_gib_is_refused() -> None:
     columns = PythonColumns(VALUE, topic="t", partition=0, max_repeated_bytes=0, max_rows=WHOLE_ENTRY)
-    columns._bytes["value"] = 2**31 - 5
+    columns._used["value"] = 2**31 - 5
     columns.open_entry(entry(b"12345"), True)
     with pytest.raises(UnsupportedFeatureError, match=r"column value would pass the 2 GiB .* lower maxBatchBytes"):
         columns.append_single(None, 1, 1)
@@ -1290,7 +1307,7 @@ def test_the_rest_of_an_entry_is_forgotten_when_the_next_one_is_opened(impl: str
 def test_a_column_never_passes_what_offsets_can_count(impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Growing doubles the room, which once let the bound pass unnoticed.
     d = decoder(impl, VALUE)
-    monkeypatch.setattr(sys.modules[type(d._columns).__module__], "MAX_COLUMN_BYTES", 1000)
+    monkeypatch.setattr(sys.modules[type(d._columns).__base__.__module__], "MAX_COLUMN_BYTES", 1000)
     for n in range(3):
         d.decode(7, n, entry(bytes(300)))
     with pytest.raises(UnsupportedFeatureError, match="column value would pass the 2 GiB"):

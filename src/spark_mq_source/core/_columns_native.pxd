@@ -1,0 +1,116 @@
+"""Columns under construction, as the compiled decoders share them, with what is inline because each cell needs it."""
+
+from libc.stdlib cimport realloc
+from libc.string cimport memcpy, memset
+
+
+# A column, a field of a struct, or the keys or the items of a map, which follow it. What a row has in `data` is `width`
+# bytes, or, where that is 0, ends at its offset. `used` counts the bytes of such rows, in a map its entries.
+cdef struct Column:
+    Py_ssize_t width
+    bint is_text
+    bint is_nullable
+    bint is_entry  # keys or items of a map: a row is an entry
+    Py_ssize_t weight  # of one of `used`, in bytes
+    unsigned char *data
+    Py_ssize_t used
+    Py_ssize_t capacity  # of `data`, where rows end at offsets
+    Py_ssize_t hint  # how large that will be
+    int *offsets
+    unsigned char *valid  # a bit a row, as Arrow has it; meaningless without `nulls`
+    Py_ssize_t nulls
+    Py_ssize_t rows  # for which there is room
+    Py_ssize_t marked_used
+    Py_ssize_t marked_nulls
+
+
+cdef inline void end_row(Column *column, Py_ssize_t row) noexcept nogil:
+    column.offsets[row + 1] = <int>column.used
+
+
+cdef inline void put(Column *column, Py_ssize_t row, const unsigned char *data, Py_ssize_t size) noexcept nogil:
+    memcpy(column.data + column.used, data, size)
+    column.used += size
+    end_row(column, row)
+
+
+cdef inline void put_long(Column *column, Py_ssize_t row, long long value) noexcept nogil:
+    (<long long *>column.data)[row] = value
+
+
+cdef inline void put_int(Column *column, Py_ssize_t row, int value) noexcept nogil:
+    (<int *>column.data)[row] = value
+
+
+cdef inline long long long_at(const Column *column, Py_ssize_t row) noexcept nogil:
+    return (<long long *>column.data)[row]
+
+
+cdef inline void fill_long(Column *column, Py_ssize_t row, Py_ssize_t rows, long long value) noexcept nogil:
+    for row in range(row, row + rows):
+        put_long(column, row, value)
+
+
+cdef inline void put_entry(
+    Column *mapping, const unsigned char *key, Py_ssize_t key_size, const unsigned char *item, Py_ssize_t item_size
+) noexcept nogil:
+    put(mapping + 1, mapping.used, key, key_size)
+    put(mapping + 2, mapping.used, item, item_size)
+    mapping.used += 1
+
+
+cdef inline void set_null(Column *column, Py_ssize_t row) noexcept nogil:
+    if not column.nulls:
+        memset(column.valid, 0xFF, column.rows // 8 + 1)
+    column.valid[row >> 3] &= ~(1 << (row & 7))
+    column.nulls += 1
+
+
+cdef inline bint is_null(const Column *column, Py_ssize_t row) noexcept nogil:
+    return column.nulls and not column.valid[row >> 3] >> (row & 7) & 1
+
+
+cdef inline void put_null(Column *column, Py_ssize_t row) noexcept nogil:
+    """NULL; in what cannot be NULL 0, or an empty map."""
+    if column.offsets != NULL:
+        end_row(column, row)
+    elif column.width == 8:
+        put_long(column, row, 0)
+    else:
+        put_int(column, row, 0)
+    if column.is_nullable:
+        set_null(column, row)
+
+
+cdef inline void *resize(void *pointer, Py_ssize_t size) except NULL:
+    pointer = realloc(pointer, size)
+    if pointer == NULL:
+        raise MemoryError
+    return pointer
+
+
+cdef object hand_over(void *pointer, Py_ssize_t size)
+
+
+cdef class Columns:
+    cdef readonly Py_ssize_t rows
+    cdef object schema
+    cdef dict constant
+    cdef list names
+    cdef object remedy
+    cdef Column *columns
+    cdef Py_ssize_t num_columns
+    cdef Py_ssize_t row_bytes
+    cdef Py_ssize_t row_capacity
+    cdef Py_ssize_t row_hint
+    cdef Py_ssize_t marked_rows
+
+    cdef Column *find(self, str name) noexcept
+    cdef str name_of(self, const Column *column)
+    cdef void put_nulls(self, Py_ssize_t row) noexcept nogil
+    cdef int reserve_rows(self, Py_ssize_t more) except -1
+    cdef int reserve(self, Column *column, Py_ssize_t more) except -1
+    cdef int reserve_entries(self, Column *mapping, Py_ssize_t count, Py_ssize_t more) except -1
+    cdef void mark(self) noexcept
+    cdef void roll_back(self) noexcept
+    cdef object take_column(self, Column *column, type_, Py_ssize_t rows)

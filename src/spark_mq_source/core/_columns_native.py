@@ -1,0 +1,233 @@
+"""Columns under construction, compiled: Cython's pure-Python mode, C types in ``_columns_native.pxd``.
+
+The same interface as ``_columns_python``, whose documentation holds here, and for the loops in C: a pointer to each
+column (`find`; NULL for one that nobody asked for), room ahead (`reserve_rows`, `reserve`, `reserve_entries`), so that
+a loop writes cells without asking, and `mark` and `roll_back` around what may fail.
+"""
+
+import cython
+
+if not cython.compiled:
+    raise ImportError("spark_mq_source.core._columns_native is not compiled")
+
+import pyarrow as pa
+from cython.cimports.libc.stdlib import calloc, free
+from cython.cimports.libc.string import memset
+
+from spark_mq_source.core._columns_python import column_overflow, parts_of
+from spark_mq_source.core.columns import (
+    MAX_COLUMN_BYTES,
+    ConstantColumn,
+    fixed_row_bytes,
+    fixed_width_array,
+    is_text,
+    is_text_or_binary,
+    map_array,
+    struct_array,
+    variable_width_array,
+)
+
+
+@cython.cclass
+class _Block:
+    """Memory that an Arrow buffer has taken over."""
+
+    pointer: cython.p_void
+
+    def __dealloc__(self):
+        free(self.pointer)
+
+
+@cython.cfunc
+def hand_over(pointer: cython.p_void, size: cython.Py_ssize_t):
+    """The memory as an Arrow buffer, which frees it."""
+    block: _Block = _Block.__new__(_Block)
+    block.pointer = pointer
+    return pa.foreign_buffer(cython.cast(cython.size_t, pointer), size, block)
+
+
+@cython.cclass
+class Columns:
+    """As `_columns_python.Columns`."""
+
+    def __init__(self, schema, constants, remedy="maxBatchBytes"):
+        column: cython.pointer(Column)
+        self.schema = schema
+        self.remedy = remedy
+        self.constant = {
+            name: ConstantColumn(value, schema.field(name).type)
+            for name, value in constants.items()
+            if name in schema.names
+        }
+        built = [field for field in schema if field.name not in self.constant]
+        self.row_bytes = sum(fixed_row_bytes(field.type) for field in built)
+        parts = [part for field in built for part in parts_of(field)]
+        self.names = [name for name, _, _ in parts]
+        self.columns = cython.cast(cython.pointer(Column), calloc(max(len(parts), 1), cython.sizeof(Column)))
+        if self.columns == cython.NULL:
+            raise MemoryError
+        for _, type_, parent in parts:
+            column = self.columns + self.num_columns
+            is_map = pa.types.is_map(type_)
+            column.is_text = is_text(type_)
+            column.width = 0 if is_map or is_text_or_binary(type_) else fixed_row_bytes(type_)
+            column.weight = 8 if is_map else 1
+            column.is_entry = parent is not None and pa.types.is_map(parent)
+            column.is_nullable = parent is None and not is_map
+            self.num_columns += 1
+
+    def __dealloc__(self):
+        at: cython.Py_ssize_t
+        for at in range(self.num_columns):
+            free(self.columns[at].data)
+            free(self.columns[at].offsets)
+            free(self.columns[at].valid)
+        free(self.columns)
+
+    @property
+    def nbytes(self):
+        at: cython.Py_ssize_t
+        total: cython.Py_ssize_t = self.rows * self.row_bytes
+        for at in range(self.num_columns):
+            total += self.columns[at].used * self.columns[at].weight
+        return total
+
+    def find(self, name):
+        return self.columns + self.names.index(name) if name in self.names else cython.NULL
+
+    def name_of(self, column):
+        return self.names[column - self.columns]
+
+    def put_nulls(self, row):
+        """NULL in every column; entries are of no row."""
+        at: cython.Py_ssize_t
+        for at in range(self.num_columns):
+            if not self.columns[at].is_entry:
+                put_null(self.columns + at, row)
+
+    def reserve_rows(self, more):
+        """Make room for `more` rows, but for their bytes and entries."""
+        at: cython.Py_ssize_t
+        if self.rows + more <= self.row_capacity:
+            return 0
+        self.row_capacity = max(self.rows + more, 2 * self.row_capacity, self.row_hint, 64)
+        for at in range(self.num_columns):
+            if not self.columns[at].is_entry:
+                _resize_rows(self.columns + at, self.row_capacity)
+        return 0
+
+    def reserve(self, column, more):
+        """Make room for `more` bytes in a column."""
+        capacity: cython.Py_ssize_t
+        # Even nothing is only ever copied to somewhere: memcpy to NULL is undefined.
+        if column == cython.NULL or (column.data and column.used + more <= column.capacity):
+            return 0
+        most: cython.Py_ssize_t = MAX_COLUMN_BYTES
+        if column.used + more > most:
+            raise column_overflow(self.name_of(column), self.remedy)
+        # Never beyond the bound, which is not looked at again while there is room.
+        capacity = min(max(column.used + more, 2 * column.capacity, column.hint, 256), most)
+        column.data = cython.cast(cython.p_uchar, resize(column.data, capacity))
+        column.capacity = capacity
+        return 0
+
+    def reserve_entries(self, mapping, count, more):
+        """Make room for `count` entries in a map, with `more` bytes of keys and as many of items."""
+        most: cython.Py_ssize_t = MAX_COLUMN_BYTES
+        self.reserve(mapping + 1, more)
+        self.reserve(mapping + 2, more)
+        count += mapping.used
+        if count <= mapping[1].rows:
+            return 0
+        if count > most:
+            raise column_overflow(self.name_of(mapping), self.remedy)
+        count = min(max(count, 2 * mapping[1].rows), most)
+        _resize_rows(mapping + 1, count)
+        _resize_rows(mapping + 2, count)
+        return 0
+
+    def mark(self):
+        """Remember how far the columns are."""
+        at: cython.Py_ssize_t
+        self.marked_rows = self.rows
+        for at in range(self.num_columns):
+            self.columns[at].marked_used = self.columns[at].used
+            self.columns[at].marked_nulls = self.columns[at].nulls
+
+    def roll_back(self):
+        """Take back what came since `mark`."""
+        at: cython.Py_ssize_t
+        column: cython.pointer(Column)
+        self.rows = self.marked_rows
+        for at in range(self.num_columns):
+            column = self.columns + at
+            column.used = column.marked_used
+            if column.nulls != column.marked_nulls:
+                column.nulls = column.marked_nulls
+                # The next rows count on bits that are set.
+                column.valid[self.rows >> 3] |= (0xFF << (self.rows & 7)) & 0xFF
+                memset(column.valid + self.rows // 8 + 1, 0xFF, column.rows // 8 - self.rows // 8)
+
+    def take_arrays(self):
+        """As `_columns_python.Columns.take_arrays`."""
+        at: cython.Py_ssize_t = 0
+        arrays: list = []
+        if not self.rows:
+            return [pa.nulls(0, field.type) for field in self.schema]
+        for field in self.schema:
+            if field.name in self.constant:
+                arrays.append(self.constant[field.name].take(self.rows))
+            else:
+                arrays.append(self.take_column(self.columns + at, field.type, self.rows))
+                at += len(parts_of(field))
+        # As much again is likely to come: enough at once spares growing, which copies.
+        self.row_hint = self.rows + self.rows // 8
+        self.row_capacity = 0
+        self.rows = 0
+        return arrays
+
+    def take_column(self, column, type_, rows):
+        if not rows:
+            return pa.nulls(0, type_)
+        if pa.types.is_struct(type_):
+            fields = [type_.field(at).type for at in range(type_.num_fields)]
+            return struct_array(type_, [self.take_column(column + at, fields[at], rows) for at in range(len(fields))])
+        validity = None
+        nulls = column.nulls
+        if nulls:
+            validity = hand_over(column.valid, (rows + 7) // 8)
+            column.valid = cython.NULL
+            column.nulls = 0
+        column.rows = 0
+        if column.width:
+            data = hand_over(column.data, rows * column.width)
+            column.data = cython.NULL
+            return fixed_width_array(type_, rows, data, validity, nulls)
+        offsets = hand_over(column.offsets, (rows + 1) * 4)
+        column.offsets = cython.NULL
+        used: cython.Py_ssize_t = column.used
+        column.used = 0
+        if pa.types.is_map(type_):
+            keys = self.take_column(column + 1, type_.key_type, used)
+            return map_array(type_, rows, offsets, keys, self.take_column(column + 2, type_.item_type, used))
+        data = hand_over(column.data, used) if column.data else pa.py_buffer(b"")
+        column.data = cython.NULL
+        column.hint = used + used // 8
+        column.capacity = 0
+        return variable_width_array(type_, rows, offsets, data, validity, nulls)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _resize_rows(column: cython.pointer(Column), rows: cython.Py_ssize_t) -> cython.int:
+    if column.width:
+        column.data = cython.cast(cython.p_uchar, resize(column.data, rows * column.width))
+    else:
+        column.offsets = cython.cast(cython.p_int, resize(column.offsets, (rows + 1) * 4))
+        column.offsets[0] = 0
+    if column.is_nullable:
+        column.valid = cython.cast(cython.p_uchar, resize(column.valid, rows // 8 + 1))
+        if column.nulls:
+            memset(column.valid + column.rows // 8 + 1, 0xFF, rows // 8 - column.rows // 8)
+    column.rows = rows
+    return 0

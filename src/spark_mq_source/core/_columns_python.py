@@ -1,0 +1,128 @@
+"""Columns under construction, written for the interpreter: what the decoders of all formats share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import (
+    MAX_COLUMN_BYTES,
+    ConstantColumn,
+    array_of,
+    fixed_row_bytes,
+    is_text,
+    is_text_or_binary,
+    map_array_of,
+    struct_array,
+)
+from spark_mq_source.core.errors import UnsupportedFeatureError
+
+_ENTRY_BYTES: Final = 8
+"""What one entry of a map adds to `nbytes` beside its text: its two offsets."""
+
+
+class Columns:
+    """Collects the rows of the columns asked for, until `take_arrays`; what adds them is up to the format.
+
+    Args:
+        schema: exactly the columns asked for, of types that the format's table allows.
+        constants: the value of each column that has the same one in every row.
+        remedy: the options to lower if a column overflows.
+
+    Attributes:
+        rows: appended and not yet taken.
+        nbytes: of these rows, about: what Arrow holds for them, but for the columns that never change.
+    """
+
+    def __init__(self, schema: pa.Schema, constants: Mapping[str, str | int], remedy: str = "maxBatchBytes") -> None:
+        self._schema = schema
+        self._remedy = remedy
+        self._constant = {
+            name: ConstantColumn(value, schema.field(name).type)
+            for name, value in constants.items()
+            if name in schema.names
+        }
+        built = [field for field in schema if field.name not in self._constant]
+        self._row_bytes = sum(fixed_row_bytes(field.type) for field in built)
+        parts = [part for field in built for part in parts_of(field)]
+        self._names = [name for name, _, parent in parts if parent is None or pa.types.is_struct(parent)]
+        self._maps = [name for name, type_, _ in parts if pa.types.is_map(type_)]
+        self._texts = [name for name, type_, _ in parts if is_text(type_)]
+        self._sized = [name for name, type_, parent in parts if parent is None and is_text_or_binary(type_)]
+        self._start_over()
+
+    def _start_over(self) -> None:
+        # A struct has a list for each of its fields; a map's cells are mappings of bytes.
+        self._cells: dict[str, list[Any]] = {name: [] for name in self._names}
+        self._used = dict.fromkeys([*self._sized, *self._maps], 0)
+        self.rows = 0
+        self.nbytes = 0
+
+    def _measure(self, added: Mapping[str, Sequence[Any]]) -> dict[str, int]:
+        """How many bytes the new cells of each column take that has bytes of its own.
+
+        Raises:
+            UnsupportedFeatureError: a column would pass 2 GiB.
+        """
+        sizes = {name: sum(map(len, filter(None, added[name]))) for name in self._sized}
+        for name in self._maps:
+            sizes[name] = sum(len(key) + len(item) for cell in filter(None, added[name]) for key, item in cell.items())
+        for name, size in sizes.items():
+            if self._used[name] + size > MAX_COLUMN_BYTES:
+                raise column_overflow(name, self._remedy)
+        return sizes
+
+    def _extend(self, rows: int, added: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> None:
+        """Adds the new cells, `rows` of them to each column."""
+        for name, cells in added.items():
+            self._cells[name].extend(cells)
+        for name, size in sizes.items():
+            self._used[name] += size
+        entries = sum(sum(map(len, added[name])) for name in self._maps)
+        self.rows += rows
+        self.nbytes += rows * self._row_bytes + sum(sizes.values()) + entries * _ENTRY_BYTES
+
+    def take_arrays(self) -> list[pa.Array]:
+        """Every pending row, one array a column in the schema's order; starts over."""
+        arrays = []
+        for field in self._schema:
+            if field.name in self._constant:
+                array = self._constant[field.name].take(self.rows)
+            elif pa.types.is_struct(field.type):
+                array = struct_array(
+                    field.type, [array_of(self._cells[name], type_) for name, type_, _ in parts_of(field)]
+                )
+            elif pa.types.is_map(field.type):
+                array = map_array_of(self._cells[field.name], field.type)
+            else:
+                array = array_of(self._cells[field.name], field.type)
+            arrays.append(array)
+        self._start_over()
+        return arrays
+
+
+def parts_of(field: pa.Field) -> list[tuple[str, pa.DataType, pa.DataType | None]]:
+    """What a column is built of: the name and the type of each part, and of a struct's or a map's parts that type.
+
+    Example:
+        >>> [name for name, _, _ in parts_of(pa.field("id", pa.struct({"a": pa.int32(), "b": pa.int64()})))]
+        ['id.a', 'id.b']
+        >>> [name for name, _, _ in parts_of(pa.field("m", pa.map_(pa.string(), pa.string())))]
+        ['m', 'm.key', 'm.item']
+    """
+    name, type_ = field.name, field.type
+    if pa.types.is_struct(type_):
+        fields = [type_.field(i) for i in range(type_.num_fields)]
+        return [(f"{name}.{child.name}", child.type, type_) for child in fields]
+    if pa.types.is_map(type_):
+        return [(name, type_, None), (f"{name}.key", type_.key_type, type_), (f"{name}.item", type_.item_type, type_)]
+    return [(name, type_, None)]
+
+
+def column_overflow(name: str, remedy: str) -> UnsupportedFeatureError:
+    """The error for a column that would not fit in one Arrow batch."""
+    return UnsupportedFeatureError(
+        f"column {name.partition('.')[0]} would pass the 2 GiB that one Arrow batch can hold; lower {remedy}"
+    )
