@@ -127,7 +127,11 @@ def use_modules(folder: Path) -> None:
         package = import_module(f"spark_mq_source.{room}")
         package.__path__.insert(0, str(folder.joinpath("spark_mq_source", *room.split("."))))
     for protocol in ("pulsar", "tubemq", "nsq"):
-        for name in (f"{protocol}.payload._messages_native", f"{protocol}.payload._encode_native", "core._columns_native"):
+        for name in (
+            f"{protocol}.payload._messages_native",
+            f"{protocol}.payload._encode_native",
+            "core._columns_native",
+        ):
             module = import_module(f"spark_mq_source.{name}")
             assert str(module.__file__).startswith(str(folder)), f"{module.__file__} has no sanitizers"
 

@@ -96,9 +96,29 @@ def _parse_single(
 ) -> cython.Py_ssize_t:
     """0, or why the SingleMessageMetadata is corrupt."""
     field: Field
-    memset(single, 0, cython.sizeof(_Single))
-    single.null_value = -1
-    single.null_key = -1
+    # Not by memset, which costs as much as the rest: the numbers have no meaning where nothing says so.
+    single.has_payload_size = single.has_event_time = single.has_sequence_id = False
+    single.compacted_out = single.is_base64 = False
+    single.null_value = single.null_key = -1
+    single.key.data = single.ordering_key.data = cython.NULL
+    single.num_properties = 0
+    # What nearly all messages say, in this order: a short key or none, payload_size, and a sequence_id or none.
+    if end - at > 2 and data[at] == 0x12 and data[at + 1] < 0x80 and data[at + 1] <= end - at - 2:
+        single.key.data = data + at + 2
+        single.key.size = data[at + 1]
+        at += 2 + single.key.size
+    if at < end and data[at] == 0x18:
+        at = read_varint(data, at + 1, end, cython.address(field.value))
+        if at < 0:
+            return at
+        single.payload_size = cython.cast(cython.int, cython.cast(cython.uint, field.value))
+        single.has_payload_size = True
+        if at < end and data[at] == 0x40:
+            at = read_varint(data, at + 1, end, cython.address(field.value))
+            if at < 0:
+                return at
+            single.sequence_id = cython.cast(cython.longlong, field.value)
+            single.has_sequence_id = True
     while at < end:
         at = read_field(data, at, end, cython.address(field))
         if at < 0:
@@ -770,7 +790,8 @@ class EntryColumns(Columns):
         if self.key != cython.NULL:
             flag = self.entry.null_key if single.null_key < 0 else single.null_key
             if flag or single.key.data == cython.NULL:
-                put_null(self.key, row)
+                end_row(self.key, row)
+                set_null(self.key, row)
             else:
                 code = self._put_key(single, row)
                 if code < 0:
