@@ -94,13 +94,12 @@ test-versions: setup ## Run the suites of reading, streams and writing against o
 	done; test -z "$$failed" || { echo "failed on Pulsar$$failed"; exit 1; }
 
 .PHONY: check
-check: setup docs ## ruff, mypy --strict, import-linter, codespell, drift of generated code; the site
+check: setup docs ## ruff, mypy --strict, import-linter, codespell; the site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
-	$(BIN)/python -m tools.generate_proto --check
 
 .PHONY: docs
 docs: setup ## Build the site in build/site; fails for a broken link, and for a page or picture that is missing or not used

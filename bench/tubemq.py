@@ -26,11 +26,14 @@ from bench.values import make_values
 from brokers.tubemq import VERSION, TubeCluster, distribution
 from brokers.tubemq_admin import Topic
 from spark_mq_source.core.options import READ
+from spark_mq_source.core.protobuf_fields import take_fields
 from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY, TubeMQOptions
-from spark_mq_source.tubemq.protocol import _pb, commands
+from spark_mq_source.tubemq.protocol import commands
+from spark_mq_source.tubemq.protocol.codec import decode_response, encode_request
+from spark_mq_source.tubemq.protocol.hot import is_stored
 from spark_mq_source.tubemq.protocol.wire import Frame, take_frame
 
 LABEL = "tubemq"
@@ -52,6 +55,8 @@ FETCHES_UNDER_WAY = TubeMQOptions.fetches_in_flight
 
 SENDS_UNDER_WAY = 2000
 SENDS_TOGETHER = 50
+MESSAGES_TAG = 4 << 3 | 2
+"""The tag of a message in an answer to GET_MESSAGE."""
 
 TIMEOUT_MS = 60_000
 BROKER_JVM = ("-XX:+UseParallelGC", "-Xmx3g", "-Xmn2g")
@@ -174,31 +179,32 @@ def _drain(work: Work) -> None:
     left = work.read_messages
     with _connected(work) as sock:
         answers = _answers(sock)
-        sock.sendall(commands.encode_request(0, register, timeout_ms=TIMEOUT_MS))
+        sock.sendall(encode_request(0, register, timeout_ms=TIMEOUT_MS))
         next(answers)
-        ask = commands.encode_request(1, fetch, timeout_ms=TIMEOUT_MS)
+        ask = encode_request(1, fetch, timeout_ms=TIMEOUT_MS)
         sock.sendall(ask * FETCHES_UNDER_WAY)
         while left > 0:
             left -= _count_messages(next(answers))
             sock.sendall(ask)
         for _ in range(FETCHES_UNDER_WAY):
             next(answers)
-        sock.sendall(commands.encode_request(2, leave, timeout_ms=TIMEOUT_MS))
+        sock.sendall(encode_request(2, leave, timeout_ms=TIMEOUT_MS))
         next(answers)
 
 
 def _count_messages(answer: Frame) -> int:
-    _, response = commands.decode_response(answer)
+    _, response = decode_response(answer)
     if not isinstance(response, commands.GetMessageResponse):
         raise TypeError(f"{response} came where messages were asked for")
-    return len(_pb.TransferedMessages.FromString(bytes(response.body)).messages)
+    body = bytes(response.body)
+    return sum(tag == MESSAGES_TAG for tag, _, _ in take_fields(body, 0, len(body)))
 
 
 def _send(work: Work) -> None:
     """Sends frames made ready, which differ in nothing but their value and partition; as many again as are refused."""
     values = make_values(work.value_bytes, SENDS_TOGETHER * 30)
     frames = [
-        commands.encode_request(
+        encode_request(
             number,
             commands.SendMessage(
                 "bench-raw", work.sink, number % 3, value, 0, zlib.crc32(value) & 0x7FFFFFFF, 0x7F000001
@@ -216,7 +222,7 @@ def _send(work: Work) -> None:
         def take_answers(count: int) -> None:
             nonlocal missing
             for _ in range(count):
-                missing -= sum(commands.is_stored(next(answers).payload) for _ in range(SENDS_TOGETHER))
+                missing -= sum(is_stored(next(answers).payload) for _ in range(SENDS_TOGETHER))
                 free.release()
 
         while missing > 0:

@@ -645,10 +645,10 @@ def describe_frame(frame: bytes) -> tuple[str, str]:
     """The type of a Pulsar frame's command (`UNKNOWN_n` where we have no name for it), and the command as text."""
     from google.protobuf import text_format
 
-    from spark_mq_source.pulsar.protocol import _pb
+    from tests.protobuf import pulsar as pb
 
     size = int.from_bytes(frame[4:8], "big")
-    command = _pb.BaseCommand()
+    command = pb.BaseCommand()
     command.ParseFromString(frame[8 : 8 + size])
     text = text_format.MessageToString(command, as_one_line=True, print_unknown_fields=True).strip()
     # The number stands in the first field; a value that the package does not know is left out of `command.type`.

@@ -28,14 +28,15 @@ from spark_mq_source.nsq.protocol.wire import MESSAGE, encode_frame
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder, EntryEncoder, hash_keys, open_rows
 from spark_mq_source.pulsar.protocol import wire as pulsar_wire
-from spark_mq_source.pulsar.protocol._pb import BrokerEntryMetadata, KeyValue, MessageMetadata, SingleMessageMetadata
-from spark_mq_source.pulsar.protocol.commands import decode_command
+from spark_mq_source.pulsar.protocol.codec import decode_command
 from spark_mq_source.tubemq.payload import _messages_python
 from spark_mq_source.tubemq.payload._messages_python import first_message
 from spark_mq_source.tubemq.payload.messages import MessageDecoder
 from spark_mq_source.tubemq.protocol import wire as tubemq_wire
-from spark_mq_source.tubemq.protocol._pb import GetMessageResponseB2C, TransferedMessage, TransferedMessages
-from spark_mq_source.tubemq.protocol.commands import decode_response, take_stored
+from spark_mq_source.tubemq.protocol.codec import decode_response
+from spark_mq_source.tubemq.protocol.hot import take_stored
+from tests.protobuf import pulsar as pulsar_pb
+from tests.protobuf import tubemq as tubemq_pb
 from tests.unit.nsq.vectors import FROM_NSQD
 from tests.vectors import pulsar_frames, tubemq_calls
 
@@ -200,7 +201,11 @@ def pulsar_entries() -> Iterator[bytes]:
         taken = pulsar_wire.take_frame(memoryview(frame.data), 0, 1 << 23)
         if taken is not None and taken.body is not None:
             yield b"\0\0" + bytes(taken.body)
-    pairs = [KeyValue(key="a", value="1"), KeyValue(key="a", value="2"), KeyValue(key="ü", value="")]
+    pairs = [
+        pulsar_pb.KeyValue(key="a", value="1"),
+        pulsar_pb.KeyValue(key="a", value="2"),
+        pulsar_pb.KeyValue(key="ü", value=""),
+    ]
     fields: dict[str, Any] = {
         "producer_name": "prodücer",
         "sequence_id": 10,
@@ -215,9 +220,11 @@ def pulsar_entries() -> Iterator[bytes]:
         "null_value": False,
         "null_partition_key": False,
     }
-    broker = BrokerEntryMetadata(broker_timestamp=6, index=70).SerializeToString()
-    yield b"\0\0" + entry_of(MessageMetadata(**fields).SerializeToString(), b"value", is_checked=True, broker=broker)
-    single = SingleMessageMetadata(
+    broker = pulsar_pb.BrokerEntryMetadata(broker_timestamp=6, index=70).SerializeToString()
+    yield b"\0\0" + entry_of(
+        pulsar_pb.MessageMetadata(**fields).SerializeToString(), b"value", is_checked=True, broker=broker
+    )
+    single = pulsar_pb.SingleMessageMetadata(
         properties=pairs,
         partition_key="YWJj",
         payload_size=3,
@@ -229,11 +236,11 @@ def pulsar_entries() -> Iterator[bytes]:
         null_partition_key=False,
         compacted_out=False,
     ).SerializeToString()
-    small = SingleMessageMetadata(payload_size=3).SerializeToString()
+    small = pulsar_pb.SingleMessageMetadata(payload_size=3).SerializeToString()
     one, other = (len(part).to_bytes(4, "big") + part + b"abc" for part in (single, small))
     for messages in ([one], [one, other] * 3, [other] * 70, [one] * 30):
         payload = b"".join(messages)
-        said = MessageMetadata(
+        said = pulsar_pb.MessageMetadata(
             **fields,
             num_messages_in_batch=len(messages),
             compacted_batch_indexes=[2, 4],
@@ -244,7 +251,7 @@ def pulsar_entries() -> Iterator[bytes]:
             packed = bytes(compress(codec, payload))
             yield b"\0\0" + entry_of(said.SerializeToString(), packed, is_checked=False, broker=broker)
     for number in range(3):
-        said = MessageMetadata(
+        said = pulsar_pb.MessageMetadata(
             producer_name="p",
             sequence_id=1,
             publish_time=2,
@@ -254,7 +261,9 @@ def pulsar_entries() -> Iterator[bytes]:
             total_chunk_msg_size=12,
         )
         yield b"\0\0" + entry_of(said.SerializeToString(), b"four", is_checked=False)
-    said = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, encryption_algo="AES/GCM/NoPadding")
+    said = pulsar_pb.MessageMetadata(
+        producer_name="p", sequence_id=1, publish_time=2, encryption_algo="AES/GCM/NoPadding"
+    )
     said.encryption_keys.add(key="k", value=b"v", metadata=pairs)
     said.encryption_param = bytes(12)
     yield b"\0\0" + entry_of(said.SerializeToString(), bytes(20), is_checked=False)
@@ -295,9 +304,9 @@ def tubemq_answers() -> Iterator[bytes]:
     for text in (b"", b"$msgType$=a,$msgTime$=202611221200,k=v,k=w,x=", b",".join(b"k%d=v" % n for n in range(40))):
         payload = len(text).to_bytes(4, "big") + text + b"value"
         for flag, check_sum in ((1, -1), (0, -1), (1, zlib.crc32(payload) & 0x7FFFFFFF)):
-            message = TransferedMessage(message_id=5, check_sum=check_sum, pay_load_data=payload, flag=flag)
-            head = GetMessageResponseB2C(success=True, err_code=200, err_msg="OK")
-            yield head.SerializeToString() + TransferedMessages(messages=[message] * 3).SerializeToString()
+            message = tubemq_pb.TransferedMessage(message_id=5, check_sum=check_sum, pay_load_data=payload, flag=flag)
+            head = tubemq_pb.GetMessageResponse(success=True, err_code=200, err_msg="OK")
+            yield head.SerializeToString() + tubemq_pb.TransferedMessages(messages=[message] * 3).SerializeToString()
 
 
 class NsqDecoding(DecoderSession):

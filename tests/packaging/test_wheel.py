@@ -57,12 +57,11 @@ def test_the_wheel_holds_the_compiled_loops(wheel_names: set[str]):
 def test_the_sdist_holds_what_a_build_needs_and_no_more(distributions: Distributions):
     with tarfile.open(distributions.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames() if "/" in name}
-    files = {name for name in names if not name.startswith(("src", "proto"))}
+    files = {name for name in names if not name.startswith("src")}
     assert files == {
         "CHANGELOG.md", "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py",
     }  # fmt: skip
     assert {f"src/{name}" for name in sources()} <= names
-    assert {"proto/pulsar.proto", "proto/tubemq.proto"} <= names
 
 
 def test_the_metadata_is_complete(metadata: Message, wheel_names: set[str]):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import UnsupportedFeatureError
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
-from spark_mq_source.pulsar.protocol._pb import MessageMetadata
+from tests.protobuf import pulsar as pulsar_pb
 
 pytest.importorskip("spark_mq_source.pulsar.payload._messages_native", exc_type=ImportError)
 
@@ -32,7 +32,7 @@ class Chunk(NamedTuple):
     payload: bytes
 
     def encode(self) -> bytes:
-        metadata = MessageMetadata(
+        metadata = pulsar_pb.MessageMetadata(
             producer_name="p",
             sequence_id=0,
             publish_time=0,

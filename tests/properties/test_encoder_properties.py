@@ -16,8 +16,8 @@ from spark_mq_source.core.compression import CODECS
 from spark_mq_source.core.errors import UnwritableRowError
 from spark_mq_source.pulsar.payload import _encode_python
 from spark_mq_source.pulsar.payload.messages import EntryDecoder, EntryEncoder, group_rows, hash_keys, open_rows
-from spark_mq_source.pulsar.protocol import _pb
 from spark_mq_source.pulsar.protocol.commands import Send
+from tests.protobuf import pulsar as pb
 
 pytest.importorskip("spark_mq_source.pulsar.payload._encode_native", exc_type=ImportError)
 
@@ -183,11 +183,11 @@ def test_what_is_written_is_read_back_and_both_write_the_same(
     assert ids == list(range(126, 126 + batch.num_rows))
 
 
-def metadata_of(send: Send) -> _pb.MessageMetadata:
+def metadata_of(send: Send) -> Any:
     body = bytes(send.body)
     assert body[:2] == b"\x0e\x01"
     size = int.from_bytes(body[6:10], "big")
-    return _pb.MessageMetadata.FromString(body[10 : 10 + size])
+    return pb.MessageMetadata.FromString(body[10 : 10 + size])
 
 
 @given(rows, column_sets, configurations, st.integers(0, 30))

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import CorruptMessageError, MQSourceError
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
-from spark_mq_source.pulsar.protocol._pb import BrokerEntryMetadata, KeyValue, MessageMetadata, SingleMessageMetadata
 from spark_mq_source.pulsar.protocol.wire import take_frame
+from tests.protobuf import pulsar as pulsar_pb
 from tests.vectors import pulsar_frames
 
 pytest.importorskip("spark_mq_source.pulsar.payload._messages_native", exc_type=ImportError)
@@ -93,8 +93,8 @@ entries = st.fixed_dictionaries(
 brokers = st.none() | st.fixed_dictionaries({}, optional={"broker_timestamp": times, "index": st.integers(0, 2**62)})
 
 
-def key_values(items: list[tuple[str, str]]) -> list[KeyValue]:
-    return [KeyValue(key=key, value=value) for key, value in items]
+def key_values(items: list[tuple[str, str]]) -> list[Any]:
+    return [pulsar_pb.KeyValue(key=key, value=value) for key, value in items]
 
 
 def with_properties(fields: dict[str, Any]) -> dict[str, Any]:
@@ -102,12 +102,12 @@ def with_properties(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def encode(fields: dict[str, Any], payload: bytes, broker: dict[str, int] | None, *, checked: bool = True) -> bytes:
-    metadata = MessageMetadata(**with_properties(fields), uncompressed_size=len(payload)).SerializeToString()
+    metadata = pulsar_pb.MessageMetadata(**with_properties(fields), uncompressed_size=len(payload)).SerializeToString()
     body = len(metadata).to_bytes(4, "big") + metadata + COMPRESS[fields["compression"]](payload)
     if checked:
         body = b"\x0e\x01" + crc32c(body).to_bytes(4, "big") + body
     if broker is not None:
-        extra = BrokerEntryMetadata(**broker).SerializeToString()
+        extra = pulsar_pb.BrokerEntryMetadata(**broker).SerializeToString()
         body = b"\x0e\x02" + len(extra).to_bytes(4, "big") + extra + body
     return body
 
@@ -116,7 +116,7 @@ def encode_batch(messages: list[dict[str, Any]]) -> bytes:
     parts = []
     for message in messages:
         fields = with_properties({name: value for name, value in message.items() if name != "value"})
-        metadata = SingleMessageMetadata(**fields, payload_size=len(message["value"])).SerializeToString()
+        metadata = pulsar_pb.SingleMessageMetadata(**fields, payload_size=len(message["value"])).SerializeToString()
         parts += [len(metadata).to_bytes(4, "big"), metadata, message["value"]]
     return b"".join(parts)
 
@@ -337,8 +337,8 @@ def test_mutated_entries_never_raise_where_corruption_is_allowed(
 
 # Without a checksum every byte counts; the size before the metadata is right, so that the garbage is looked at.
 def garbage_bodies() -> st.SearchStrategy[bytes]:
-    known = MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
-    batch = MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=3)
+    known = pulsar_pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
+    batch = pulsar_pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=3)
 
     def metadata_of(base: bytes, extra: bytes, payload: bytes) -> bytes:
         return (len(base) + len(extra)).to_bytes(4, "big") + base + extra + payload

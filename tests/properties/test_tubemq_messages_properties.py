@@ -15,7 +15,7 @@ from spark_mq_source.core.errors import CorruptMessageError, MQSourceError, Remo
 from spark_mq_source.tubemq.payload import _messages_python
 from spark_mq_source.tubemq.payload._messages_python import first_message
 from spark_mq_source.tubemq.payload.messages import MessageDecoder
-from spark_mq_source.tubemq.protocol._pb import GetMessageResponseB2C, TransferedMessage, TransferedMessages
+from tests.protobuf import tubemq as tubemq_pb
 
 _messages_native = pytest.importorskip("spark_mq_source.tubemq.payload._messages_native", exc_type=ImportError)
 
@@ -61,8 +61,10 @@ def encode(messages: list[Any]) -> bytes:
     for value, said, message_id in messages:
         payload, flag = payload_of(value, said)
         check_sum = zlib.crc32(payload) & 0x7FFFFFFF
-        made.append(TransferedMessage(message_id=message_id, check_sum=check_sum, pay_load_data=payload, flag=flag))
-    return TransferedMessages(messages=made).SerializeToString()
+        made.append(
+            tubemq_pb.TransferedMessage(message_id=message_id, check_sum=check_sum, pay_load_data=payload, flag=flag)
+        )
+    return tubemq_pb.TransferedMessages(messages=made).SerializeToString()
 
 
 def to_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -167,11 +169,13 @@ def test_filters_and_the_stop_leave_out_what_they_should(messages: list[Any], fi
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(contents, max_size=6),
-    st.builds(GetMessageResponseB2C, success=st.booleans(), err_code=st.integers(0, 999), err_msg=st.text(max_size=5)),
+    st.builds(
+        tubemq_pb.GetMessageResponse, success=st.booleans(), err_code=st.integers(0, 999), err_msg=st.text(max_size=5)
+    ),
     st.integers(0, 1 << 40),
 )
-def test_an_answer_without_its_messages(messages: list[Any], head: GetMessageResponseB2C, most: int) -> None:
-    tail = GetMessageResponseB2C(curr_offset=most, max_offset=most)
+def test_an_answer_without_its_messages(messages: list[Any], head: Any, most: int) -> None:
+    tail = tubemq_pb.GetMessageResponse(curr_offset=most, max_offset=most)
     other = b"\x7d\0\0\0\0\x61\0\0\0\0\0\0\0\0"  # fields 15 and 12, of fixed sizes
     body = head.SerializeToString() + encode(messages) + other + tail.SerializePartialToString()
     expected = head.SerializeToString() + other + tail.SerializePartialToString()

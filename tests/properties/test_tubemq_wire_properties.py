@@ -12,14 +12,15 @@ from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError
 from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.tubemq.payload import _encode_python
 from spark_mq_source.tubemq.protocol import commands as c
-from spark_mq_source.tubemq.protocol.commands import (
+from spark_mq_source.tubemq.protocol.addresses import Broker
+from spark_mq_source.tubemq.protocol.codec import (
     decode_request,
     decode_response,
     encode_request,
     encode_response,
-    is_stored,
 )
 from spark_mq_source.tubemq.protocol.connection import Call, TubeMQConnection
+from spark_mq_source.tubemq.protocol.hot import _STORED_BEGINNINGS, encode_sends, is_stored
 from spark_mq_source.tubemq.protocol.wire import BEGIN_TOKEN, Frame, SeenBlocks, encode_frame, take_frame
 from tests.vectors import tubemq_calls
 
@@ -95,7 +96,7 @@ responses = st.one_of(
 def converse(pieces: list[bytes], waiting: int = 8) -> tuple[list[object], str]:
     """What comes of these bytes, where calls of every kind wait: events, and the error that ended it."""
     connection = TubeMQConnection(
-        broker=c.Broker(1, "h", 1), request_timeout_ms=1000, max_payload_bytes=MAX_PAYLOAD_BYTES, now=0.0
+        broker=Broker(1, "h", 1), request_timeout_ms=1000, max_payload_bytes=MAX_PAYLOAD_BYTES, now=0.0
     )
     for serial_no in range(1, waiting + 1):
         connection.send(Call(serial_no, REQUESTS[serial_no * 5 % len(REQUESTS)]))
@@ -149,7 +150,7 @@ def test_messages_that_go_out_together_have_the_bytes_they_have_alone(
 ) -> None:
     calls = list(enumerate(messages * (1 + twice), start=1))
     alone = b"".join(encode_request(serial_no, send, timeout_ms=10_000) for serial_no, send in calls)
-    assert c.encode_sends(calls, timeout_ms=10_000) == alone
+    assert encode_sends(calls, timeout_ms=10_000) == alone
 
 
 @given(responses)
@@ -215,7 +216,7 @@ def test_stored_messages_are_told_from_the_first_answers_on(
             expected.append(frame.serial_no)
             offset += frame.size
     module = Implementation(_encode_python, implementation).module
-    assert module.take_stored(memoryview(data), 1, c._STORED_BEGINNINGS) == (expected, offset)
+    assert module.take_stored(memoryview(data), 1, _STORED_BEGINNINGS) == (expected, offset)
 
 
 @given(
@@ -250,7 +251,7 @@ def test_a_damaged_answer_is_an_error_of_the_peer_or_another_answer(data: st.Dat
     answer = bytearray(renumbered(1, ANSWERS[index]))
     for _ in range(data.draw(st.integers(1, 4))):
         answer[data.draw(st.integers(0, min(len(answer), 200) - 1))] = data.draw(st.integers(0, 255))
-    connection = TubeMQConnection(broker=c.Broker(1, "h", 1), request_timeout_ms=1000, now=0.0)
+    connection = TubeMQConnection(broker=Broker(1, "h", 1), request_timeout_ms=1000, now=0.0)
     connection.send(Call(1, REQUESTS[index % len(REQUESTS)]))
     try:
         connection.receive_data(bytes(answer))

@@ -11,7 +11,7 @@ from spark_mq_source.core.buffer import ReceiveBuffer
 from spark_mq_source.core.errors import BrokerError, MQSourceError, RemoteProtocolError
 from spark_mq_source.pulsar.client.authentication import TokenAuthentication
 from spark_mq_source.pulsar.protocol import commands as c
-from spark_mq_source.pulsar.protocol.commands import decode_command, encode_command
+from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
 from spark_mq_source.pulsar.protocol.connection import PulsarConnection
 from spark_mq_source.pulsar.protocol.wire import Frame, encode_frame, take_frame
 from tests.vectors import pulsar_frames
@@ -105,7 +105,7 @@ commands = st.one_of(
             text,
             st.binary(max_size=9),
             st.integers(0, 21),
-            st.lists(st.builds(c.KeyValue, text, text), max_size=2).map(tuple),
+            st.lists(st.builds(c.KeyValue, key=text, value=text), max_size=2).map(tuple),
         ),
         st.none() | ids,
         st.none() | st.booleans(),

@@ -31,11 +31,11 @@ from google.protobuf import text_format
 from brokers.processes import ManagedProcess, free_ports, log_tail
 from brokers.pulsar import Ports, PulsarStandalone, distribution, program_environment
 from brokers.pulsar_admin import AdminError, PulsarAdmin
-from spark_mq_source.pulsar.protocol import _pb
 from spark_mq_source.pulsar.protocol.wire import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import FaultProxy, RecordingProxy
+from tests.protobuf import pulsar as pb
 from tests.vectors import FOLDER
 
 HOST = "127.0.0.1"
@@ -120,13 +120,13 @@ def describe_body(frame: bytes) -> str:
     parts = []
     if body.startswith(BROKER_METADATA_MAGIC):
         size = int.from_bytes(body[2:6], "big")
-        broker = _pb.BrokerEntryMetadata.FromString(body[6 : 6 + size])
+        broker = pb.BrokerEntryMetadata.FromString(body[6 : 6 + size])
         parts.append(f"BROKER_ENTRY{{{text_format.MessageToString(broker, as_one_line=True).strip()}}}")
         body = body[6 + size :]
     if body.startswith(CHECKSUM_MAGIC):
         body = body[6:]
     size = int.from_bytes(body[:4], "big")
-    metadata = _pb.MessageMetadata.FromString(body[4 : 4 + size])
+    metadata = pb.MessageMetadata.FromString(body[4 : 4 + size])
     text = text_format.MessageToString(metadata, as_one_line=True, print_unknown_fields=True).strip()
     parts += [f"METADATA{{{text}}}", f"payload {len(body) - 4 - size} bytes"]
     return " | " + " | ".join(parts)

@@ -24,7 +24,7 @@ from typing import Any
 
 from brokers.tubemq import HOST, VERSION, TubeCluster
 from brokers.tubemq_admin import Topic
-from spark_mq_source.tubemq.protocol import commands
+from spark_mq_source.tubemq.protocol.codec import decode_request, decode_response
 from spark_mq_source.tubemq.protocol.wire import Frame, take_frame
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.fix_net import Direction, FaultProxy, _Link
@@ -85,8 +85,8 @@ def lines(case: str, recorders: list[CallRecorder]) -> Iterator[str]:
     for send, recv in (call for recorder in recorders for call in recorder.calls):
         if len(host) > 4 and host in send + recv:
             raise RuntimeError(f"{case}: a frame that names this machine")
-        request, _ = commands.decode_request(_frame(send))
-        _, response = commands.decode_response(_frame(recv))
+        request, _ = decode_request(_frame(send))
+        _, response = decode_response(_frame(recv))
         kind = type(request).__name__
         seen[kind] += 1
         if seen[kind] <= MOST_OF_A_KIND:

@@ -1,137 +1,316 @@
-"""Converts frozen dataclasses to protobuf messages and back, field by field with equal names."""
+"""Protobuf messages as dataclasses and named tuples, whose annotations say the numbers and types of the wire.
+
+::
+
+    @dataclass(frozen=True, slots=True)
+    class MessageId:
+        ledger_id: Annotated[Uint64, 1]
+        partition: Annotated[Int32, 3] = -1
+        ack_set: Annotated[tuple[Int64, ...], 5] = ()
+
+Besides the numbers below a field is a `bool`, `str`, `bytes`, `float` (a double), an `IntEnum` (an int32) or a message;
+a tuple or a sequence is a repeated one. A field without a number is not on the wire. What has no default is required.
+A `TypedDict` is a message too, for which protobuf's class does without anything of ours (`class_of`).
+
+The library `protobuf` writes and reads the bytes, by classes that are made here: code that its compiler generates
+refuses an older library than the compiler's. They are in a pool of their own, because `pulsar-client` and others have
+messages of the same names in the default one. Works from protobuf 4.25 on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import fields
-from enum import EnumMeta, IntEnum
-from types import UnionType
-from typing import Final, NamedTuple, Union, get_args, get_origin, get_type_hints
+import inspect
+from collections.abc import Callable, Collection, Iterator, Sequence
+from enum import IntEnum
+from functools import partial
+from operator import attrgetter
+from types import NoneType
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    NamedTuple,
+    Required,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message_factory import GetMessageClass
 
-_SIGN: Final = 1 << 63
+from spark_mq_source.core.errors import CorruptMessageError
+
+_OPTIONAL, _REQUIRED, _REPEATED = 1, 2, 3
+_LABELS: Final[dict[object, int]] = {Required: _REQUIRED, tuple: _REPEATED, Sequence: _REPEATED}
+_PACKAGE: Final = "spark_mq_source"
 _UINT64: Final = 1 << 64
 
 
+class _Number(IntEnum):
+    INT32 = FieldDescriptorProto.TYPE_INT32
+    UINT32 = FieldDescriptorProto.TYPE_UINT32
+    INT64 = FieldDescriptorProto.TYPE_INT64
+    UINT64 = FieldDescriptorProto.TYPE_UINT64
+
+
+Int32 = Annotated[int, _Number.INT32]
+Uint32 = Annotated[int, _Number.UINT32]
+Int64 = Annotated[int, _Number.INT64]
+Uint64 = Annotated[int, _Number.UINT64]
+"""Negative from 2^63 on when read, and so when written: brokers say "none" as 2^64-1."""
+
+_TYPES: Final[dict[type, int]] = {
+    bool: FieldDescriptorProto.TYPE_BOOL,
+    float: FieldDescriptorProto.TYPE_DOUBLE,
+    str: FieldDescriptorProto.TYPE_STRING,
+    bytes: FieldDescriptorProto.TYPE_BYTES,
+}
+MessageT = TypeVar("MessageT")
+
+
+class MissingFieldsError(ValueError):
+    """A message without fields that it has to have; the arguments are their names."""
+
+
 class _Field(NamedTuple):
-    """How to convert one field of a dataclass to and from protobuf."""
-
+    number: int
     name: str
-    repeated: bool
-    unsigned: bool
-    text: bool
-    part: type | None
-    enum: Callable[[int], IntEnum] | None
-    left_out: object
-    """A value that is not sent, besides None."""
+    label: int
+    wire_type: int | None
+    """None of a message."""
+    kind: type
+    """The class of a value."""
+    default: object
 
 
-class FieldPairs:
-    """The field conversions of dataclasses, computed once per class.
+class _Plan(NamedTuple):
+    make: type[Any]
+    """Protobuf's class."""
+    contents: Callable[[object], tuple[Any, ...]]
+    """The values of the fields."""
+    writes: list[tuple[str, object, bool, Callable[[Any, Any], None] | None]]
+    """Of each: its name, a value that is not written, whether it is a `Uint64`, and what fills a message, or many
+    values, in protobuf's."""
+    reads: dict[Any, tuple[str, Callable[[Any], object] | None]]
+    """Of each, by protobuf's descriptor: its name, and what makes our value of protobuf's."""
+    empty: dict[str, tuple[()]]
+    """What repeated fields are without a value."""
 
-    None is not written, and an absent field gets the dataclass's default. Repeated fields are tuples, nested messages
-    are nested dataclasses, and unsigned 64-bit numbers from 2^63 on are negative in the dataclass.
+
+class ProtobufCodec:
+    """Messages to bytes and back. What a class says is worked out once.
+
+    What is None is not written. What is not there has the class's default when read; what has none must be there.
 
     Args:
-        leave_defaults_out: classes whose fields are not written if they have their default.
+        leave_defaults_out: classes of which a field that has its default is not written either.
     """
 
     def __init__(self, leave_defaults_out: Collection[type] = ()) -> None:
         self._leave_defaults_out = leave_defaults_out
-        self._fields: dict[type, tuple[_Field, ...]] = {}
+        self._plans: dict[type, _Plan] = {}
+        self._pool = DescriptorPool()
 
-    def fill(self, message: Message, value: object) -> None:
-        """Writes a dataclass's fields into a message.
+    def class_of(self, kind: type) -> type[Any]:
+        """Protobuf's own class for a message."""
+        return (self._plans.get(kind) or self._plan_of(kind)).make
+
+    def encode(self, message: object) -> bytes:
+        """The bytes of a message.
 
         Raises:
-            TypeError: a field is of another type than the message's.
-            ValueError: a number does not fit, or a text is not Unicode.
+            TypeError: a field is of another type.
+            ValueError: a number does not fit, a text is no Unicode, or a field is None that must be there.
+
+        Example:
+            >>> class KeyValue(NamedTuple):
+            ...     key: Annotated[str, 1]
+            ...     value: Annotated[Int32, 2]
+            >>> ProtobufCodec().encode(KeyValue("k", 300)).hex(" ", -3)
+            '0a016b 10ac02'
         """
-        for item in self._fields_of(type(value), message):
-            content = getattr(value, item.name)
-            if content is None or content == item.left_out:
+        target = self.class_of(type(message))()
+        self.fill(target, message)
+        return serialized(target)
+
+    def fill(self, target: Any, message: object) -> None:  # noqa: ANN401 - of protobuf's classes
+        """Writes a message's fields into an instance of protobuf's class; see `encode`."""
+        plan = self._plans.get(type(message)) or self._plan_of(type(message))
+        for (name, left_out, unsigned, write), content in zip(plan.writes, plan.contents(message), strict=True):
+            if content is None or content == left_out:
                 continue
-            if item.part is not None:
-                for part in content if item.repeated else (content,):
-                    target = getattr(message, item.name)
-                    target = target.add() if item.repeated else target
-                    target.SetInParent()
-                    self.fill(target, part)
-            elif item.repeated:
-                getattr(message, item.name).extend(content)
+            if write is not None:
+                write(getattr(target, name), content)
             else:
-                setattr(message, item.name, content + _UINT64 if item.unsigned and content < 0 else content)
+                setattr(target, name, content + _UINT64 if unsigned and content < 0 else content)
 
-    def value_of(self, message: Message, kind: type) -> object:
-        """Converts a message to a dataclass of type `kind`.
+    def decode(self, kind: type[MessageT], data: bytes, /, **given: object) -> MessageT:
+        """The message of these bytes.
+
+        Args:
+            kind: its class.
+            data: the bytes.
+            given: fields that are not on the wire.
 
         Raises:
-            ValueError: a text is not UTF-8, a number is not in its enum, or a field without default is missing.
+            CorruptMessageError: the bytes are no message.
+            MissingFieldsError: fields are not there.
+            ValueError: a text is not UTF-8, or a number is not one of an enum's.
+
+        Example:
+            >>> class KeyValue(NamedTuple):
+            ...     key: Annotated[str, 1]
+            ...     value: Annotated[Int32, 2] = -1
+            >>> ProtobufCodec().decode(KeyValue, bytes.fromhex("0a016b"))
+            KeyValue(key='k', value=-1)
         """
-        values: dict[str, object] = {}
-        for item in self._fields_of(kind, message):
-            if item.repeated:
-                parts = getattr(message, item.name)
-                if item.text:
-                    parts = map(_text_of, parts)
-                values[item.name] = tuple(
-                    parts if item.part is None else (self.value_of(part, item.part) for part in parts)
+        return self.message_of(kind, parsed(self.class_of(kind), data), **given)
+
+    def message_of(self, kind: type[MessageT], instance: Any, /, **given: object) -> MessageT:  # noqa: ANN401
+        """The message that an instance of protobuf's class holds; see `decode`."""
+        _, _, _, reads, empty = self._plans.get(kind) or self._plan_of(kind)
+        fields = empty | given
+        for descriptor, content in instance.ListFields():
+            name, convert = reads[descriptor]
+            fields[name] = content if convert is None else convert(content)
+        return kind(**fields)
+
+    def _plan_of(self, kind: type) -> _Plan:
+        fields = list(_fields_of(kind))
+        names = [field.name for field in fields]
+        make = self._make_class(kind, fields)
+        descriptors = make.DESCRIPTOR.fields_by_name
+        plan = self._plans[kind] = _Plan(
+            make,
+            attrgetter(*names) if len(names) > 1 else lambda message: tuple([getattr(message, name) for name in names]),
+            [
+                (
+                    field.name,
+                    field.default if kind in self._leave_defaults_out else None,
+                    field.wire_type == _Number.UINT64,
+                    self._writer_of(field),
                 )
+                for field in fields
+            ],
+            {descriptors[field.name]: (field.name, self._reader_of(field)) for field in fields},
+            {field.name: () for field in fields if field.label == _REPEATED},
+        )
+        return plan
+
+    def _make_class(self, kind: type, fields: list[_Field]) -> type[Any]:
+        file = FileDescriptorProto(name=kind.__name__, package=_PACKAGE, syntax="proto2")
+        message = file.message_type.add(name=kind.__name__)
+        for field in fields:
+            declared = message.field.add(name=field.name, number=field.number, label=field.label)
+            if field.wire_type is not None:
+                declared.type = field.wire_type  # type: ignore[assignment]
                 continue
-            if not message.HasField(item.name):
-                continue
-            value = getattr(message, item.name)
-            if item.part is not None:
-                value = self.value_of(value, item.part)
-            elif item.enum is not None:
-                value = item.enum(value)
-            elif item.unsigned:
-                value = value - _UINT64 if value >= _SIGN else value
-            elif item.text:
-                value = _text_of(value)
-            values[item.name] = value
-        try:
-            return kind(**values)
-        except TypeError as error:
-            raise ValueError(f"a field is missing: {error}") from error
+            declared.type_name = f".{_PACKAGE}.{field.kind.__name__}"
+            if field.kind is not kind and field.kind.__name__ not in file.dependency:
+                self.class_of(field.kind)
+                file.dependency.append(field.kind.__name__)
+        self._pool.AddSerializedFile(file.SerializeToString())
+        return GetMessageClass(self._pool.FindMessageTypeByName(f"{_PACKAGE}.{kind.__name__}"))
 
-    def _fields_of(self, kind: type, message: Message) -> tuple[_Field, ...]:
-        known = self._fields.get(kind)
-        if known is None:
-            hints = get_type_hints(kind)
-            known = tuple(
-                _pair(
-                    item.name,
-                    hints[item.name],
-                    message.DESCRIPTOR.fields_by_name[item.name].type,
-                    item.default if kind in self._leave_defaults_out else None,
-                )
-                for item in fields(kind)
-            )
-            self._fields[kind] = known
-        return known
+    def _writer_of(self, field: _Field) -> Callable[[Any, Any], None] | None:
+        if field.wire_type is not None:
+            return None if field.label != _REPEATED else lambda target, content: target.extend(content)
+        return self._fill_parts if field.label == _REPEATED else self._fill_part
+
+    def _fill_part(self, target: Any, part: object) -> None:  # noqa: ANN401 - of protobuf's classes
+        target.SetInParent()
+        self.fill(target, part)
+
+    def _fill_parts(self, target: Any, parts: Collection[object]) -> None:  # noqa: ANN401 - of protobuf's classes
+        for part in parts:
+            if isinstance(part, dict):
+                target.add(**part)
+            else:
+                self.fill(target.add(), part)
+
+    def _reader_of(self, field: _Field) -> Callable[[Any], object] | None:
+        convert: Callable[[Any], object] | None = None
+        if field.wire_type is None:
+            convert = partial(self.message_of, field.kind)
+        elif field.wire_type == _Number.UINT64:
+            convert = signed64
+        elif field.wire_type == FieldDescriptorProto.TYPE_STRING:
+            convert = _text_of
+        elif field.kind is not int and field.wire_type == _Number.INT32:
+            convert = field.kind
+        if field.label != _REPEATED:
+            return convert
+        return tuple if convert is None else lambda items: tuple(map(convert, items))
 
 
-def _pair(name: str, hint: object, wire_type: int, left_out: object) -> _Field:
-    kinds = [hint]
-    if get_origin(hint) in {Union, UnionType, tuple}:
-        kinds = [kind for kind in get_args(hint) if kind not in {type(None), Ellipsis}]
-    (kind,) = kinds
-    return _Field(
-        name=name,
-        repeated=get_origin(hint) is tuple,
-        text=wire_type == FieldDescriptor.TYPE_STRING,
-        unsigned=wire_type == FieldDescriptor.TYPE_UINT64,
-        part=kind if isinstance(kind, type) and wire_type == FieldDescriptor.TYPE_MESSAGE else None,
-        enum=kind if isinstance(kind, EnumMeta) else None,
-        left_out=left_out,
-    )
+def parsed(make: type[Any], data: bytes) -> Any:  # noqa: ANN401 - of `make`
+    """The instance of protobuf's class that these bytes hold.
+
+    Raises:
+        CorruptMessageError: the bytes are no message.
+        MissingFieldsError: fields are not there.
+    """
+    message = make()
+    try:
+        message.MergeFromString(data)
+    except (DecodeError, ValueError) as error:
+        raise CorruptMessageError(str(error)) from error
+    if not message.IsInitialized():
+        # The Python runtimes parse a message without its required fields, though they refuse to write it.
+        raise MissingFieldsError(*message.FindInitializationErrors())
+    return message
+
+
+def serialized(message: Any) -> bytes:  # noqa: ANN401 - of protobuf's classes
+    """The bytes of an instance of protobuf's class.
+
+    Raises:
+        ValueError: a field is not there.
+    """
+    try:
+        return message.SerializeToString()  # type: ignore[no-any-return]
+    except EncodeError as error:
+        raise ValueError(str(error)) from error
+
+
+def _fields_of(message: type) -> Iterator[_Field]:
+    defaults: dict[str, object] = {}
+    if not is_typeddict(message):
+        defaults = {name: parameter.default for name, parameter in inspect.signature(message).parameters.items()}
+    elif message.__total__:  # type: ignore[attr-defined]
+        defaults = dict.fromkeys(message.__annotations__, inspect.Parameter.empty)
+    for name, annotation in get_type_hints(message, include_extras=True).items():
+        hint = annotation
+        marks: dict[type, Any] = {}
+        label = _REQUIRED if defaults.get(name) is inspect.Parameter.empty else _OPTIONAL
+        while (origin := get_origin(hint)) is not None:
+            hint, *more = (argument for argument in get_args(hint) if argument is not NoneType)
+            marks |= {type(mark): mark for mark in more}
+            label = _LABELS.get(origin, label)
+        if int in marks:
+            wire_type = _TYPES.get(hint) or marks.get(_Number)
+            if wire_type is None and issubclass(hint, int):
+                wire_type = _Number.INT32
+            yield _Field(marks[int], name, label, wire_type, hint, None if label == _REQUIRED else defaults.get(name))
+
+
+def signed64(value: int) -> int:
+    """What a `Uint64` is here.
+
+    Example:
+        >>> signed64(2**64 - 1)
+        -1
+    """
+    return value - _UINT64 if value >> 63 else value
 
 
 def _text_of(value: object) -> str:
-    # For invalid UTF-8, some Python runtimes of protobuf return the bytes instead of raising an error.
+    # Where the bytes are no UTF-8, some Python runtimes of protobuf give the bytes instead of an error.
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not UTF-8")  # noqa: TRY004 - the peer's error, caught with the other ValueErrors
+        raise ValueError(f"{value!r} is not UTF-8")  # noqa: TRY004 - the peer's error; to be caught with the others
     return value

@@ -20,12 +20,22 @@ def encode_varint(value: int) -> bytes:
     if 0 <= value < 0x80:
         return _ONE_BYTE[value]
     value %= _UINT64
-    encoded = bytearray()
+    encoded = []
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
+
+
+def encode_sized(data: bytes) -> bytes:
+    r"""Bytes after their size.
+
+    Example:
+        >>> encode_sized(b"abc")
+        b'\x03abc'
+    """
+    return encode_varint(len(data)) + data
 
 
 def take_varint(data: bytes, at: int, end: int) -> tuple[int, int]:

@@ -18,7 +18,8 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
-from spark_mq_source.nsq.protocol.commands import Touch, encode
+from spark_mq_source.nsq.protocol.codec import encode
+from spark_mq_source.nsq.protocol.commands import Touch
 from spark_mq_source.nsq.read.planner import plan_batch
 from spark_mq_source.nsq.read.reader import read_range
 from spark_mq_source.nsq.read.wal import TaskLog, open_folder

@@ -29,7 +29,8 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net import storage
 from spark_mq_source.net.storage import LocalStore
 from spark_mq_source.nsq.client.session import identify_of
-from spark_mq_source.nsq.protocol.commands import Rdy, Sub, Touch, encode
+from spark_mq_source.nsq.protocol.codec import encode
+from spark_mq_source.nsq.protocol.commands import Rdy, Sub, Touch
 from spark_mq_source.nsq.read.reader import _Collector
 from spark_mq_source.nsq.read.wal import TaskLog, open_folder, read_plan, write_plan
 from tests.behaviours.nsq.clients import ids_of, open_session, put_back, receive, take

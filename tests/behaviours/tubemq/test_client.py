@@ -21,14 +21,14 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.tubemq.client import session
 from spark_mq_source.tubemq.client.client import GroupMember, TubeMQClient, unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
-from spark_mq_source.tubemq.protocol import _pb
 from spark_mq_source.tubemq.protocol import commands as c
-from spark_mq_source.tubemq.protocol.commands import BrokerPartition
+from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from tests.behaviours.tubemq.conftest import options_for
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.fix_brokers import wait_until
 from tests.fix_net import free_port
 from tests.fix_tubemq import TubeUnderTest
+from tests.protobuf import tubemq as pb
 
 Clients = Callable[..., TubeMQClient]
 
@@ -42,7 +42,7 @@ def reader(client: TubeMQClient, partition: BrokerPartition, group: str) -> Part
 
 
 def values(response: c.GetMessageResponse) -> list[bytes]:
-    return [m.pay_load_data for m in _pb.TransferedMessages.FromString(bytes(response.body)).messages]
+    return [m.pay_load_data for m in pb.TransferedMessages.FromString(bytes(response.body)).messages]
 
 
 def message(topic: str, data: bytes, *, check_sum: int | None = None, partition_id: int = 0) -> c.SendMessage:

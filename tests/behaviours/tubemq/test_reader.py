@@ -16,7 +16,8 @@ from spark_mq_source.core.errors import BrokerError, CorruptMessageError, DataLo
 from spark_mq_source.core.options import READ
 from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
 from spark_mq_source.tubemq.client.reading_groups import reading_group
-from spark_mq_source.tubemq.protocol.commands import BrokerPartition, SendMessage
+from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
+from spark_mq_source.tubemq.protocol.commands import SendMessage
 from spark_mq_source.tubemq.read.planner import plan_batch
 from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
 from tests.behaviours.tubemq.java_client import Place, TubeJavaClient

@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
-from spark_mq_source.tubemq.protocol import _pb
 from spark_mq_source.tubemq.write.writer import write_rows
 from tests.behaviours.tubemq.conftest import options_for
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.fix_tubemq import TubeUnderTest
+from tests.protobuf import tubemq as pb
 
 ATTEMPT = TaskAttempt("job")
 
@@ -40,7 +40,7 @@ def stored(tubemq: TubeUnderTest, topic: str, *, flushed: bool = True) -> dict[s
                 pairs = [consumer.get_and_commit() for _ in range(4)]
                 for got, committed in pairs:
                     response = client.wait(got, "fetch")
-                    messages = _pb.TransferedMessages.FromString(bytes(response.body)).messages
+                    messages = pb.TransferedMessages.FromString(bytes(response.body)).messages
                     values += [message.pay_load_data for message in messages]
                     position = client.wait(committed, "commit").curr_offset
             client.wait(consumer.unregister(), "unregister")

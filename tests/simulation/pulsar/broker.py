@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spark_mq_source.pulsar.protocol import commands
+from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
 from spark_mq_source.pulsar.protocol.wire import DEFAULT_MAX_MESSAGE_BYTES, take_frame
 from tests.simulation.network import Stream, network
 from tests.simulation.pulsar.entries import Entry, make_chunks, make_entry
@@ -317,7 +318,7 @@ class Connection:
                 break
             at += frame.size
             self._waits_for_pong = False
-            self._handle(commands.decode_command(frame))
+            self._handle(decode_command(frame))
         del self._unread[:at]
 
     def lost(self) -> None:
@@ -352,7 +353,7 @@ class Connection:
     def reply(self, command: commands.Command) -> None:
         """Sends a command."""
         if self.is_open:
-            self.stream.send(commands.encode_command(command))
+            self.stream.send(encode_command(command))
 
     def reply_after(self, seconds: float, command: commands.Command) -> None:
         """Sends a command later."""

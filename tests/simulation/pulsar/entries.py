@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from crc32c import crc32c
 
-from spark_mq_source.pulsar.protocol import _pb
 from spark_mq_source.pulsar.protocol.wire import CHECKSUM_MAGIC
+from tests.protobuf import pulsar as pb
 
 COMMIT_MARKER, ABORT_MARKER = 21, 22
 """`MarkerType.TXN_COMMIT`, `TXN_ABORT`."""
@@ -49,7 +50,7 @@ def read_entry(body: bytes) -> Entry:
     """What a broker sees in what it was sent."""
     at = 6 if body[:2] == CHECKSUM_MAGIC else 0
     size = int.from_bytes(body[at : at + 4], "big")
-    metadata = _pb.MessageMetadata.FromString(body[at + 4 : at + 4 + size])
+    metadata = pb.MessageMetadata.FromString(body[at + 4 : at + 4 + size])
     payload = body[at + 4 + size :]
     is_batch = metadata.HasField("num_messages_in_batch")
     is_chunk = metadata.HasField("chunk_id") and metadata.num_chunks_from_msg > 1
@@ -78,7 +79,7 @@ def _values(payload: bytes, messages: int) -> tuple[bytes, ...]:
     at, found = 0, []
     for _ in range(messages):
         size = int.from_bytes(payload[at : at + 4], "big")
-        single = _pb.SingleMessageMetadata.FromString(payload[at + 4 : at + 4 + size])
+        single = pb.SingleMessageMetadata.FromString(payload[at + 4 : at + 4 + size])
         at += 4 + size
         found.append(payload[at : at + single.payload_size])
         at += single.payload_size
@@ -94,14 +95,14 @@ def make_entry(
     txn: tuple[int, int] | None = None,
 ) -> Entry:
     """A message, or a batch of several."""
-    metadata = _pb.MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=publish_time)
+    metadata = pb.MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=publish_time)
     payload = values[0]
     if len(values) > 1:
         metadata.num_messages_in_batch = len(values)
         metadata.highest_sequence_id = sequence_id + len(values) - 1
         parts = []
         for value in values:
-            single = _pb.SingleMessageMetadata(payload_size=len(value)).SerializeToString()
+            single = pb.SingleMessageMetadata(payload_size=len(value)).SerializeToString()
             parts.append(len(single).to_bytes(4, "big") + single + value)
         payload = b"".join(parts)
     if txn is not None:
@@ -114,7 +115,7 @@ def make_chunks(value: bytes, parts: int, publish_time: int, *, producer: str, s
     size = -(-len(value) // parts)
     found = []
     for number in range(parts):
-        metadata = _pb.MessageMetadata(
+        metadata = pb.MessageMetadata(
             producer_name=producer,
             sequence_id=sequence_id,
             publish_time=publish_time,
@@ -129,7 +130,7 @@ def make_chunks(value: bytes, parts: int, publish_time: int, *, producer: str, s
 
 def make_marker(kind: int, txn: tuple[int, int], publish_time: int) -> Entry:
     """What a broker writes behind a transaction that has ended."""
-    metadata = _pb.MessageMetadata(
+    metadata = pb.MessageMetadata(
         producer_name="pulsar.txn.marker",
         sequence_id=0,
         publish_time=publish_time,
@@ -140,7 +141,7 @@ def make_marker(kind: int, txn: tuple[int, int], publish_time: int) -> Entry:
     return replace(read_entry(_body(metadata, b"")), values=())
 
 
-def _body(metadata: _pb.MessageMetadata, payload: bytes) -> bytes:
+def _body(metadata: Any, payload: bytes) -> bytes:
     head = metadata.SerializeToString()
     checked = len(head).to_bytes(4, "big") + head + payload
     return CHECKSUM_MAGIC + crc32c(checked).to_bytes(4, "big") + checked

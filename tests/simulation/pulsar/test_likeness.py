@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from spark_mq_source.pulsar.protocol import commands
+from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
 from spark_mq_source.pulsar.protocol.commands import InitialPosition, MessageId
 from spark_mq_source.pulsar.protocol.wire import DEFAULT_MAX_MESSAGE_BYTES, take_frame
 from tests.simulation import network, standins
@@ -145,7 +146,7 @@ class Client:
         self._producer_open = False
 
     def _tell(self, command: commands.Command) -> None:
-        self.side.transfer(commands.encode_command(command))
+        self.side.transfer(encode_command(command))
 
     def _next(self, wanted: Callable[[Any], bool], seconds: float = 15.0) -> Any:
         while True:
@@ -158,7 +159,7 @@ class Client:
                 return None
             self._unread += data
             while (frame := take_frame(memoryview(self._unread), 0, DEFAULT_MAX_MESSAGE_BYTES)) is not None:
-                command = commands.decode_command(frame)
+                command = decode_command(frame)
                 if isinstance(command, commands.Message):
                     command = command._replace(body=bytes(command.body))
                 self._unread = self._unread[frame.size :]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_mq_source.tubemq.protocol import commands as c
-from spark_mq_source.tubemq.protocol._pb import GetMessageResponseB2C, TransferedMessage, TransferedMessages
+from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
+from tests.protobuf import tubemq as tubemq_pb
 from tests.simulation.network import Stream, network
 from tests.simulation.tubemq.link import Link
 from tests.simulation.tubemq.store import ENTRY_BYTES, Message, Store
@@ -229,7 +230,7 @@ class Broker:
     def _heartbeat(self, request: c.BrokerHeartbeat) -> c.BrokerHeartbeatResponse:
         failures = []
         for text in request.partition_info:
-            one = c.BrokerPartition.parse(text)
+            one = BrokerPartition.parse(text)
             holder = self._holders.get((request.group_name, one.topic, one.partition_id))
             if holder is None:
                 failures.append(f"411:{text}")
@@ -331,7 +332,7 @@ def _passes(message: Message, filters: frozenset[str]) -> bool:
 
 
 def _body(position: int, store: Store, messages: list[Message]) -> bytes:
-    head = GetMessageResponseB2C(
+    head = tubemq_pb.GetMessageResponse(
         success=True,
         err_code=200,
         err_msg=OK,
@@ -341,7 +342,9 @@ def _body(position: int, store: Store, messages: list[Message]) -> bytes:
         max_offset=store.end,
     ).SerializeToString()
     stored = [
-        TransferedMessage(message_id=m.message_id, check_sum=m.check_sum, pay_load_data=m.payload, flag=m.flag)
+        tubemq_pb.TransferedMessage(
+            message_id=m.message_id, check_sum=m.check_sum, pay_load_data=m.payload, flag=m.flag
+        )
         for m in messages
     ]
-    return head + TransferedMessages(messages=stored).SerializeToString()
+    return head + tubemq_pb.TransferedMessages(messages=stored).SerializeToString()

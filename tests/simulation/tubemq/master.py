@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from spark_mq_source.tubemq.protocol import commands as c
+from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from tests.simulation.network import Stream, network
 from tests.simulation.tubemq.link import Link
 
@@ -322,5 +323,5 @@ class Master:
 
 
 def _places(infos: tuple[str, ...]) -> set[Place]:
-    found = (c.BrokerPartition.parse(text) for text in infos)
+    found = (BrokerPartition.parse(text) for text in infos)
     return {(one.topic, one.broker.broker_id, one.partition_id) for one in found}

@@ -16,8 +16,9 @@ from spark_mq_source.core.options import WRITE
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY, TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands as c
-from spark_mq_source.tubemq.protocol._pb import TransferedMessages
+from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
 from tests.fix_tubemq import Shape, TubeUnderTest, start_or_skip
+from tests.protobuf import tubemq as tubemq_pb
 from tests.simulation import standins
 from tests.simulation.tubemq.cluster import Cluster, Topic
 from tests.simulation.world import World
@@ -34,7 +35,7 @@ class Lab(Protocol):
     def topic(self, partitions: int = 1, *, stores: int = 1, broker: int = 1) -> str:
         """A topic of the script's own."""
 
-    def broker(self, number: int) -> c.Broker:
+    def broker(self, number: int) -> Broker:
         """Where a broker is."""
 
     def group(self) -> str:
@@ -83,7 +84,7 @@ class Desk:
     def get(self, client: str, *, partition: int = 0, last: bool = False) -> Any:
         """Code, where it began, and the values."""
         answer = self.ask(c.GetMessage(client, partition, self.group, self.topic, last))
-        values = [m.pay_load_data for m in TransferedMessages.FromString(bytes(answer.body)).messages]
+        values = [m.pay_load_data for m in tubemq_pb.TransferedMessages.FromString(bytes(answer.body)).messages]
         return answer.err_code, answer.curr_offset, values
 
     def commit(self, client: str, *, partition: int = 0, last: bool = True) -> Any:
@@ -92,7 +93,7 @@ class Desk:
 
     def beat(self, client: str, *, partition: int = 0, prio: int = 303) -> list[str]:
         """The codes of what failed."""
-        place = str(c.BrokerPartition(self.where, self.topic, partition))
+        place = str(BrokerPartition(self.where, self.topic, partition))
         answer = self.ask(c.BrokerHeartbeat(client, self.group, (place,), qry_priority_id=prio))
         return [text.partition(":")[0] for text in answer.failure_info]
 
@@ -350,8 +351,8 @@ class SimulatedLab:
         self.cluster.create(Topic(name, stores, partitions, (broker,)))
         return name
 
-    def broker(self, number: int) -> c.Broker:
-        return c.Broker.parse(self.cluster.brokers[number - 1].info)
+    def broker(self, number: int) -> Broker:
+        return Broker.parse(self.cluster.brokers[number - 1].info)
 
     def group(self) -> str:
         return f"g{self.world.count('groups')}"
@@ -375,8 +376,8 @@ class RealLab:
     def topic(self, partitions: int = 1, *, stores: int = 1, broker: int = 1) -> str:
         return self.tubemq.topic(partitions, stores=stores, brokers=(broker,))
 
-    def broker(self, number: int) -> c.Broker:
-        return c.Broker.parse(f"{number}:{self.tubemq.cluster.broker(number).address}")
+    def broker(self, number: int) -> Broker:
+        return Broker.parse(f"{number}:{self.tubemq.cluster.broker(number).address}")
 
     def group(self) -> str:
         return self.tubemq.group()

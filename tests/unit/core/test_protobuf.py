@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Annotated, NamedTuple
 
 import pytest
 
-from spark_mq_source.core.protobuf import FieldPairs
-from spark_mq_source.pulsar.protocol import _pb
+from spark_mq_source.core.errors import CorruptMessageError
+from spark_mq_source.core.protobuf import Int32, Int64, MissingFieldsError, ProtobufCodec, Uint32, Uint64
+from spark_mq_source.core.varint import encode_sized
+from tests.protobuf import Classes
 
 
 class Kind(IntEnum):
@@ -14,96 +17,147 @@ class Kind(IntEnum):
     LZ4 = 1
 
 
-@dataclass(frozen=True)
-class Pair:
-    key: str
-    value: str = "default"
+class Pair(NamedTuple):
+    key: Annotated[str, 1]
+    value: Annotated[str, 2] = "default"
 
 
 @dataclass(frozen=True)
-class Metadata:
-    """Some fields of `MessageMetadata`."""
+class Everything:
+    """Not in the order of the wire, and with something that is not on it."""
 
-    producer_name: str
-    sequence_id: int
-    publish_time: int = 0
-    properties: tuple[Pair, ...] = ()
-    compression: Kind | None = None
-    partition_key: str | None = None
-
-
-@dataclass(frozen=True)
-class Id:
-    """Some fields of `MessageIdData`, one of which is a message in a message."""
-
-    ledger_id: int
-    entry_id: int
-    partition: int = -1
-    ack_set: tuple[int, ...] = ()
-    first_chunk_message_id: Id | None = None
+    name: Annotated[str, 2]
+    id: Annotated[Uint64, 1]
+    beside: str = "not on the wire"
+    small: Annotated[Int32, 3] = -1
+    count: Annotated[Uint32 | None, 4] = None
+    time: Annotated[Int64 | None, 500] = None
+    rate: Annotated[float, 6] = 0.0
+    is_it: Annotated[bool | None, 7] = None
+    data: Annotated[bytes, 8] = b""
+    kind: Annotated[Kind | None, 9] = None
+    words: Annotated[tuple[Int64, ...], 10] = ()
+    pairs: Annotated[tuple[Pair, ...], 11] = ()
+    texts: Annotated[tuple[str, ...], 12] = ()
+    within: Annotated[Everything | None, 13] = None
 
 
-def test_every_kind_of_field_goes_there_and_back() -> None:
-    pairs = FieldPairs()
-    metadata = Metadata("p", 7, 8, (Pair("k", "v"), Pair("l", "")), Kind.LZ4, "ä")
-    message = _pb.MessageMetadata()
-    pairs.fill(message, metadata)
-    again = _pb.MessageMetadata.FromString(message.SerializeToString())
-    assert (again.compression, [(p.key, p.value) for p in again.properties]) == (1, [("k", "v"), ("l", "")])
-    assert pairs.value_of(again, Metadata) == metadata
-    nested = Id(1, 2, 3, (-1, 5), Id(4, 5))
-    chunk = _pb.MessageIdData()
-    pairs.fill(chunk, nested)
-    assert pairs.value_of(chunk, Id) == nested
+class Ping(NamedTuple):
+    """Nothing."""
 
 
-def test_none_is_not_written_and_what_is_not_there_has_the_default() -> None:
-    message = _pb.MessageMetadata()
-    FieldPairs().fill(message, Metadata("p", 7))
-    assert not message.HasField("compression")
-    assert not message.HasField("partition_key")
-    assert message.HasField("publish_time")
-    message.ClearField("publish_time")
-    assert FieldPairs().value_of(message, Metadata) == Metadata("p", 7)
+PROTOBUF = Classes("test", Everything, Ping)
+MOST = Everything(
+    "ä",
+    2**63 - 1,
+    "not on the wire",
+    -5,
+    2**32 - 1,
+    -(2**63),
+    0.5,
+    True,
+    b"\xff",
+    Kind.LZ4,
+    (-1, 300),
+    (Pair("k", ""),),
+    ("t",),
+)
+
+
+def decode(text: str, kind: type = Everything) -> object:
+    return ProtobufCodec().decode(kind, bytes.fromhex(text), **({"beside": "given"} if kind is Everything else {}))
+
+
+@pytest.mark.parametrize("message", [Everything("", 0), MOST, Everything("n", 1, within=MOST), Ping()])
+def test_what_protobuf_reads_and_writes(message: object) -> None:
+    codec = ProtobufCodec()
+    data = codec.encode(message)
+    theirs = PROTOBUF.of[type(message)].FromString(data)
+    assert theirs.SerializeToString() == data
+    given = {} if isinstance(message, Ping) else {"beside": message.beside}  # type: ignore[attr-defined]
+    assert codec.decode(type(message), data, **given) == message
 
 
 def test_unsigned_numbers_from_2_to_the_63_on_are_negative() -> None:
-    message = _pb.MessageIdData()
-    FieldPairs().fill(message, Id(-1, 2**63 - 1))
-    assert (message.ledger_id, message.entry_id) == (2**64 - 1, 2**63 - 1)
-    assert FieldPairs().value_of(message, Id) == Id(-1, 2**63 - 1)
+    for number in (-1, 2**64 - 1):
+        data = ProtobufCodec().encode(Everything("", number))
+        assert PROTOBUF.Everything.FromString(data).id == 2**64 - 1
+        assert ProtobufCodec().decode(Everything, data).id == -1
 
 
 def test_defaults_are_left_out_of_the_classes_that_say_so() -> None:
-    for pairs, written in ((FieldPairs(), True), (FieldPairs({Id}), False)):
-        message = _pb.MessageIdData()
-        pairs.fill(message, Id(1, 2, partition=-1))
-        assert message.HasField("partition") is written
+    for codec, written in ((ProtobufCodec(), True), (ProtobufCodec({Everything}), False)):
+        message = PROTOBUF.Everything.FromString(codec.encode(Everything("", 0)))
+        assert message.HasField("small") is written
+        assert message.HasField("id")
+        assert not message.HasField("count")
 
 
 @pytest.mark.parametrize(
-    ("value", "error"),
+    ("message", "error"),
     [
-        (Metadata(None, 7), None),  # type: ignore[arg-type]
-        (Metadata(7, 7), TypeError),  # type: ignore[arg-type]
-        (Metadata("p", 2**64), ValueError),
-        (Metadata("\ud800", 1), ValueError),
+        (Everything(None, 7), ValueError),  # type: ignore[arg-type]
+        (Everything("n", None), ValueError),  # type: ignore[arg-type]
+        (Everything(7, 7), TypeError),  # type: ignore[arg-type]
+        (Everything("n", "7"), TypeError),  # type: ignore[arg-type]
+        (Everything("n", 7, data="text"), TypeError),  # type: ignore[arg-type]
+        (Everything("n", 7, data=7), TypeError),  # type: ignore[arg-type]
+        (Everything("n", 7, words=7), TypeError),  # type: ignore[arg-type]
+        (Everything("n", 2**64), ValueError),
+        (Everything("n", 7, small=2**31), ValueError),
+        (Everything("n", 7, small=-(2**31) - 1), ValueError),
+        (Everything("n", 7, count=-1), ValueError),
+        (Everything("n", 7, count=2**32), ValueError),
+        (Everything("n", 7, time=2**63), ValueError),
+        (Everything("\ud800", 1), ValueError),
     ],
 )
-def test_what_does_not_fit(value: Metadata, error: type[Exception] | None) -> None:
-    if error is None:
-        FieldPairs().fill(_pb.MessageMetadata(), value)
-        return
+def test_what_does_not_fit(message: Everything, error: type[Exception]) -> None:
     with pytest.raises(error):
-        FieldPairs().fill(_pb.MessageMetadata(), value)
+        ProtobufCodec().encode(message)
 
 
-def test_a_number_that_is_none_of_an_enum() -> None:
-    message = _pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, compression=9)
-    with pytest.raises(ValueError, match="9 is not a valid Kind"):
-        FieldPairs().value_of(message, Metadata)
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        pytest.param("0801 1200", Everything("", 1, "given"), id="defaults"),
+        pytest.param("0801 1200 0802", Everything("", 2, "given"), id="the last one counts"),
+        pytest.param("0801 1200 3a00 a00101 2a0161", Everything("", 1, "given"), id="another type, other numbers"),
+        pytest.param("0801 1200 18ffffffff0f", Everything("", 1, "given", -1), id="32 bits"),
+        pytest.param("0801 1200 5203010203 5004", Everything("", 1, "given", words=(1, 2, 3, 4)), id="packed"),
+        pytest.param(
+            "0801 1200 6a020805 6a03120161",
+            Everything("", 1, "given", within=Everything("a", 5)),
+            id="a message in two parts",
+        ),
+    ],
+)
+def test_what_a_peer_may_write(data: str, expected: Everything) -> None:
+    assert decode(data) == expected
 
 
-def test_a_field_that_has_no_default_has_to_be_there() -> None:
-    with pytest.raises(ValueError, match="entry_id"):
-        FieldPairs().value_of(_pb.MessageIdData(ledger_id=1), Id)
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        ("08", CorruptMessageError, "Everything|rror parsing"),
+        ("0a02", CorruptMessageError, "Everything|rror parsing"),
+        ("0801 1200 520180", CorruptMessageError, "Everything|rror parsing"),
+        ("00", CorruptMessageError, "Everything|rror parsing"),
+        ("0801 1201ff", ValueError, "(?i)utf-8"),
+        ("0801 1200 4809", ValueError, "9 is not a valid Kind"),
+        ("", MissingFieldsError, "name.*id"),
+        ("0801 1200 5a00", MissingFieldsError, r"pairs\[0\]\.key"),
+        ("0801 1200 6a00", MissingFieldsError, r"within\.name.*within\.id"),
+    ],
+)
+def test_what_cannot_be_read(data: str, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        decode(data)
+
+
+def test_messages_in_each_other_end() -> None:
+    data = b""
+    for _ in range(1000):
+        data = b"\x6a" + encode_sized(data)
+    with pytest.raises(CorruptMessageError):
+        ProtobufCodec().decode(Everything, data)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_mq_source.tubemq.protocol import commands as c
-from spark_mq_source.tubemq.protocol.commands import decode_request, encode_response
+from spark_mq_source.tubemq.protocol.addresses import Broker
+from spark_mq_source.tubemq.protocol.codec import decode_request, encode_response
 from spark_mq_source.tubemq.protocol.wire import take_frame
 from tests.fix_net import HOST, Peer, ScriptedServer
 
@@ -62,7 +63,7 @@ class Server:
         answers: Mapping[type, Reply] | None = None,
         *,
         broker_id: int = 1,
-        brokers: tuple[c.Broker, ...] = (),
+        brokers: tuple[Broker, ...] = (),
         partitions: int = 1,
     ) -> None:
         self.answers = dict(answers or {})
@@ -71,7 +72,7 @@ class Server:
         self.partitions = partitions
         self.server = ScriptedServer([self._serve], repeat=True)
         self.address = self.server.address
-        self.broker = c.Broker(broker_id, HOST, self.server.port)
+        self.broker = Broker(broker_id, HOST, self.server.port)
         self.brokers = (self.broker, *brokers)
 
     def stop(self) -> None:

@@ -28,6 +28,13 @@ from spark_mq_source.core.errors import (
     UnsupportedFeatureError,
 )
 from spark_mq_source.nsq.payload.messages import encode_id_commands, scan_messages
+from spark_mq_source.nsq.protocol.codec import (
+    decode_authorized,
+    decode_error,
+    decode_identified,
+    decode_response,
+    encode,
+)
 from spark_mq_source.nsq.protocol.commands import (
     Auth,
     Authorized,
@@ -50,11 +57,6 @@ from spark_mq_source.nsq.protocol.commands import (
     Req,
     Sub,
     Touch,
-    decode_authorized,
-    decode_error,
-    decode_identified,
-    decode_response,
-    encode,
     parse_name,
 )
 from spark_mq_source.nsq.protocol.compression import MAX_INPUT_BYTES, DeflateStream, SnappyStream, Stream

@@ -38,8 +38,8 @@ from spark_mq_source.pulsar.payload._encode_python import ALONE, TAKEN, Row, row
 from spark_mq_source.pulsar.payload._messages_python import BATCH, CHUNKED, COMPRESSED, ENCRYPTED, MARKER
 from spark_mq_source.pulsar.payload.columns import COLUMNS, ENCRYPTION_CONTEXT
 from spark_mq_source.pulsar.payload.encryption import encryption_context_of
-from spark_mq_source.pulsar.protocol import _pb
 from spark_mq_source.pulsar.protocol.commands import Send
+from spark_mq_source.pulsar.protocol.metadata import MessageMetadata, encode_metadata
 from spark_mq_source.pulsar.protocol.wire import CHECKSUM_MAGIC
 
 logger = logging.getLogger(__name__)
@@ -755,11 +755,11 @@ class EntryEncoder:
             with payload.view() as view:
                 first, last = self._numbering.next(rows, view)
         metadata = self._metadata(first, now_ms)
-        metadata.num_messages_in_batch = rows
+        metadata["num_messages_in_batch"] = rows
         # The first message's: it is by these that a Key_Shared subscription chooses its consumer (as the Java client).
         _put_keys(metadata, key, is_base64, ordering_key)
         if last > first:
-            metadata.highest_sequence_id = last
+            metadata["highest_sequence_id"] = last
         with payload.view() as view:
             compressed = self._compressed(view, metadata)
             head = _head_of(metadata, view if compressed is None else compressed)
@@ -782,21 +782,23 @@ class EntryEncoder:
     def _finish_alone(self, row: Row, now_ms: int) -> None:
         _check(row)
         metadata = self._metadata(0, 0)
-        for name, item in row.properties:
-            metadata.properties.add(key=name.decode(), value=(item or b"").decode())
+        if row.properties:
+            metadata["properties"] = [
+                {"key": name.decode(), "value": (item or b"").decode()} for name, item in row.properties
+            ]
         _put_keys(metadata, row.key, row.is_base64, row.ordering_key)
         if row.event_time_ms is not None:
-            metadata.event_time = row.event_time_ms
+            metadata["event_time"] = row.event_time_ms
         if row.deliver_at_ms is not None:
-            metadata.deliver_at_time = row.deliver_at_ms
+            metadata["deliver_at_time"] = row.deliver_at_ms
         if row.value is None:
-            metadata.null_value = True
+            metadata["null_value"] = True
         value = row.value or b""
         before, sequence_id = None, self.sequence_id
         if self._numbering is not None:
             before = self._numbering.last_id
-            _, sequence_id = self._numbering.next(1, b"".join((metadata.SerializeToString(), value)))
-        metadata.sequence_id, metadata.publish_time = sequence_id, now_ms
+            _, sequence_id = self._numbering.next(1, b"".join((encode_metadata(metadata), value)))
+        metadata["sequence_id"], metadata["publish_time"] = sequence_id, now_ms
         payload = self._compressed(value, metadata)
         if payload is None:
             payload = value
@@ -810,12 +812,10 @@ class EntryEncoder:
                 f"broker takes; set chunking=true to cut it into several entries, or raise the broker's maxMessageSize"
             )
         for body in self._chunks(metadata, payload, before):
-            self._finish(metadata.sequence_id, body, 1, None)
+            self._finish(metadata["sequence_id"], body, 1, None)
             self._finished[-1] = self._finished[-1]._replace(is_chunk=True)
 
-    def _chunks(
-        self, metadata: _pb.MessageMetadata, payload: bytes | memoryview, before: int | None
-    ) -> Iterator[bytes]:
+    def _chunks(self, metadata: MessageMetadata, payload: bytes | memoryview, before: int | None) -> Iterator[bytes]:
         """A message's entries; `metadata` is of the one that is handed out.
 
         Only the last one has an id as high as the message's. A broker that loads a topic takes the highest id of its
@@ -826,12 +826,12 @@ class EntryEncoder:
             payload: its value, as it is sent.
             before: the id of all entries but the last; None for ids that go up to the next message's.
         """
-        sequence_id = metadata.sequence_id
-        metadata.uuid = f"{self._producer_name}-{sequence_id}{self._uuid_end}"
-        metadata.total_chunk_msg_size = len(payload)
+        sequence_id = metadata["sequence_id"]
+        metadata["uuid"] = f"{self._producer_name}-{sequence_id}{self._uuid_end}"
+        metadata["total_chunk_msg_size"] = len(payload)
         # As large as the numbers can become, so that all chunks but the last are of one size.
-        metadata.num_chunks_from_msg = metadata.chunk_id = _INT32_MAX
-        metadata.sequence_id = sequence_id + len(payload)
+        metadata["num_chunks_from_msg"] = metadata["chunk_id"] = _INT32_MAX
+        metadata["sequence_id"] = sequence_id + len(payload)
         room = self._max_message_bytes - len(_head_of(metadata, b""))
         if room <= 0:
             raise UnwritableRowError(
@@ -839,53 +839,53 @@ class EntryEncoder:
                 f"bytes that the broker takes; they cannot be cut into chunks"
             )
         starts = range(0, len(payload), room)
-        metadata.num_chunks_from_msg = len(starts)
+        metadata["num_chunks_from_msg"] = len(starts)
         if before is None:
             self.sequence_id += len(starts) - 1
         view = memoryview(payload)
         for number, start in enumerate(starts):
-            metadata.chunk_id = number
+            metadata["chunk_id"] = number
             if before is None:
-                metadata.sequence_id = sequence_id + number
+                metadata["sequence_id"] = sequence_id + number
             else:
-                metadata.sequence_id = before if number < len(starts) - 1 else sequence_id
+                metadata["sequence_id"] = before if number < len(starts) - 1 else sequence_id
             chunk = view[start : start + room]
             yield b"".join((_head_of(metadata, chunk), chunk))
 
-    def _metadata(self, sequence_id: int, now_ms: int) -> _pb.MessageMetadata:
-        metadata = _pb.MessageMetadata(producer_name=self._producer_name, sequence_id=sequence_id, publish_time=now_ms)
+    def _metadata(self, sequence_id: int, now_ms: int) -> MessageMetadata:
+        metadata = MessageMetadata(producer_name=self._producer_name, sequence_id=sequence_id, publish_time=now_ms)
         if self._schema_version:
-            metadata.schema_version = self._schema_version
+            metadata["schema_version"] = self._schema_version
         if self._txn_id is not None:
-            metadata.txnid_least_bits, metadata.txnid_most_bits = self._txn_id
+            metadata["txnid_least_bits"], metadata["txnid_most_bits"] = self._txn_id
         return metadata
 
-    def _compressed(self, payload: bytes | memoryview, metadata: _pb.MessageMetadata) -> bytes | memoryview | None:
+    def _compressed(self, payload: bytes | memoryview, metadata: MessageMetadata) -> bytes | memoryview | None:
         """What the payload becomes, noted in the metadata; None where it is better left as it is."""
         if self._compression == "NONE" or not payload:
             return None
         compressed = compress(self._compression, payload)
         if len(compressed) >= len(payload):
             return None
-        metadata.compression = _CODEC_NUMBERS[self._compression]
-        metadata.uncompressed_size = len(payload)
+        metadata["compression"] = _CODEC_NUMBERS[self._compression]
+        metadata["uncompressed_size"] = len(payload)
         return compressed
 
 
-def _head_of(metadata: _pb.MessageMetadata, payload: bytes | memoryview) -> bytes:
+def _head_of(metadata: MessageMetadata, payload: bytes | memoryview) -> bytes:
     """What stands before a payload: checksum, size and metadata."""
-    serialized = metadata.SerializeToString()
+    serialized = encode_metadata(metadata)
     checked = len(serialized).to_bytes(_SIZE_BYTES, "big") + serialized
     return CHECKSUM_MAGIC + crc32c(payload, crc32c(checked)).to_bytes(_SIZE_BYTES, "big") + checked
 
 
-def _put_keys(metadata: _pb.MessageMetadata, key: bytes | None, is_base64: bool, ordering_key: bytes | None) -> None:
+def _put_keys(metadata: MessageMetadata, key: bytes | None, is_base64: bool, ordering_key: bytes | None) -> None:
     if key is not None:
-        metadata.partition_key = key.decode()
+        metadata["partition_key"] = key.decode()
     if is_base64:
-        metadata.partition_key_b64_encoded = True
+        metadata["partition_key_b64_encoded"] = True
     if ordering_key is not None:
-        metadata.ordering_key = ordering_key
+        metadata["ordering_key"] = ordering_key
 
 
 def _check(row: Row) -> None:

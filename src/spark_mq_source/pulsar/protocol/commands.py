@@ -1,39 +1,23 @@
-"""Frames <-> commands: every command of Pulsar's protocol that is in use, as a frozen value, both ways.
+"""Every command of Pulsar's protocol that is in use, as a frozen value with its fields' numbers on the wire.
 
-A command has the fields of its protobuf message (`proto/pulsar.proto`) under the same names. What is None is not sent;
-what a peer did not send has the default that stands here. A 64-bit id of 2^64-1, by which brokers say "none", is -1
-here, in both directions.
+Numbers, types and defaults are those of `PulsarApi.proto` in apache/pulsar (the protocol of brokers 2.x to 4.x; brokers
+4.0 know commands up to type 68). Fields that are not in use are left out here, and skipped when read. Names are ours:
+they do not travel. What is None is not sent; what a peer did not send has the default that stands here. A 64-bit id of
+2^64-1, by which brokers say "none", is -1 here, in both directions.
 
-MESSAGE is the hot path: it is a plain tuple, and its usual form is read without protobuf.
+MESSAGE and SEND are plain tuples: one of each is made for every entry.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias, TypedDict
 
-from google.protobuf.message import DecodeError, EncodeError
-from google.protobuf.message import Message as ProtobufMessage
-
-from spark_mq_source.core.errors import CorruptMessageError, LocalProtocolError, RemoteProtocolError
-from spark_mq_source.core.protobuf import FieldPairs
-from spark_mq_source.core.varint import take_varint
-from spark_mq_source.pulsar.protocol import _pb
-from spark_mq_source.pulsar.protocol.wire import (
-    BROKER_METADATA_MAGIC,
-    CHECKSUM_MAGIC,
-    Frame,
-    encode_frame,
-    encode_frame_head,
-)
+from spark_mq_source.core.protobuf import Int32, Int64, Uint32, Uint64
 
 NO_ID: Final = -1
 """The id of nothing: 2^64-1 on the wire."""
-
-_SIGN: Final = 1 << 63
-_UINT64: Final = 1 << 64
-_new_tuple = tuple.__new__
 
 
 class CommandType(IntEnum):
@@ -166,44 +150,44 @@ class Mode(IntEnum):
 class MessageId:
     """A message's id on the wire; (-1, -1) is the earliest one, and the last one of an empty topic."""
 
-    ledger_id: int
-    entry_id: int
-    partition: int = -1
-    batch_index: int = -1
-    ack_set: tuple[int, ...] = ()
-    batch_size: int | None = None
-    first_chunk_message_id: MessageId | None = None
+    ledger_id: Annotated[Uint64, 1]
+    entry_id: Annotated[Uint64, 2]
+    partition: Annotated[Int32, 3] = -1
+    batch_index: Annotated[Int32, 4] = -1
+    ack_set: Annotated[tuple[Int64, ...], 5] = ()
+    batch_size: Annotated[Int32 | None, 6] = None
+    first_chunk_message_id: Annotated[MessageId | None, 7] = None
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureFlags:
     """What one side can do beyond its protocol version."""
 
-    supports_auth_refresh: bool = False
-    supports_broker_entry_metadata: bool = False
-    supports_partial_producer: bool = False
-    supports_topic_watchers: bool = False
-    supports_get_partitioned_metadata_without_auto_creation: bool = False
+    supports_auth_refresh: Annotated[bool, 1] = False
+    supports_broker_entry_metadata: Annotated[bool, 2] = False
+    supports_partial_producer: Annotated[bool, 3] = False
+    supports_topic_watchers: Annotated[bool, 4] = False
+    supports_get_partitioned_metadata_without_auto_creation: Annotated[bool, 5] = False
 
 
 @dataclass(frozen=True, slots=True)
 class AuthData:
     """One step of authentication."""
 
-    auth_method_name: str = ""
-    auth_data: bytes = field(default=b"", repr=False)
+    auth_method_name: Annotated[str, 1] = ""
+    auth_data: Annotated[bytes, 2] = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
     """The client's first command."""
 
-    client_version: str
-    auth_data: bytes | None = field(default=None, repr=False)
-    protocol_version: int = 0
-    auth_method_name: str | None = None
-    proxy_to_broker_url: str | None = None
-    feature_flags: FeatureFlags | None = None
+    client_version: Annotated[str, 1]
+    auth_data: Annotated[bytes | None, 3] = field(default=None, repr=False)
+    protocol_version: Annotated[Int32, 4] = 0
+    auth_method_name: Annotated[str | None, 5] = None
+    proxy_to_broker_url: Annotated[str | None, 6] = None
+    feature_flags: Annotated[FeatureFlags | None, 10] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,28 +198,28 @@ class Connected:
         max_message_size: in bytes; None where the broker does not say.
     """
 
-    server_version: str
-    protocol_version: int = 0
-    max_message_size: int | None = None
-    feature_flags: FeatureFlags | None = None
+    server_version: Annotated[str, 1]
+    protocol_version: Annotated[Int32, 2] = 0
+    max_message_size: Annotated[Int32 | None, 3] = None
+    feature_flags: Annotated[FeatureFlags | None, 4] = None
 
 
 @dataclass(frozen=True, slots=True)
 class AuthChallenge:
     """The broker asks again who we are, during the handshake or when a token expires."""
 
-    server_version: str | None = None
-    challenge: AuthData | None = None
-    protocol_version: int = 0
+    server_version: Annotated[str | None, 1] = None
+    challenge: Annotated[AuthData | None, 2] = None
+    protocol_version: Annotated[Int32, 3] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class AuthResponse:
     """The answer to AUTH_CHALLENGE."""
 
-    client_version: str | None = None
-    response: AuthData | None = None
-    protocol_version: int = 0
+    client_version: Annotated[str | None, 1] = None
+    response: Annotated[AuthData | None, 2] = None
+    protocol_version: Annotated[Int32, 3] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +236,9 @@ class Pong:
 class PartitionedMetadata:
     """How many partitions a topic has; without `metadata_auto_creation_enabled=False` asking may create it."""
 
-    topic: str
-    request_id: int
-    metadata_auto_creation_enabled: bool | None = None
+    topic: Annotated[str, 1]
+    request_id: Annotated[Uint64, 2]
+    metadata_auto_creation_enabled: Annotated[bool | None, 6] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,21 +250,21 @@ class PartitionedMetadataResponse:
         error: the broker's code where `response` is Failed.
     """
 
-    request_id: int
-    partitions: int = 0
-    response: PartitionedMetadataType = PartitionedMetadataType.Success
-    error: int | None = None
-    message: str = ""
+    request_id: Annotated[Uint64, 2]
+    partitions: Annotated[Uint32, 1] = 0
+    response: Annotated[PartitionedMetadataType, 3] = PartitionedMetadataType.Success
+    error: Annotated[Int32 | None, 4] = None
+    message: Annotated[str, 5] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """Which broker serves a topic."""
 
-    topic: str
-    request_id: int
-    authoritative: bool = False
-    advertised_listener_name: str | None = None
+    topic: Annotated[str, 1]
+    request_id: Annotated[Uint64, 2]
+    authoritative: Annotated[bool, 3] = False
+    advertised_listener_name: Annotated[str | None, 7] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,34 +276,34 @@ class LookupResponse:
         proxy_through_service_url: connect to the address in use, with `proxy_to_broker_url`, not to the broker.
     """
 
-    request_id: int
-    response: LookupType = LookupType.Redirect
-    broker_service_url: str | None = None
-    broker_service_url_tls: str | None = None
-    authoritative: bool = False
-    error: int | None = None
-    message: str = ""
-    proxy_through_service_url: bool = False
+    request_id: Annotated[Uint64, 4]
+    response: Annotated[LookupType, 3] = LookupType.Redirect
+    broker_service_url: Annotated[str | None, 1] = None
+    broker_service_url_tls: Annotated[str | None, 2] = None
+    authoritative: Annotated[bool, 5] = False
+    error: Annotated[Int32 | None, 6] = None
+    message: Annotated[str, 7] = ""
+    proxy_through_service_url: Annotated[bool, 8] = False
 
 
 @dataclass(frozen=True, slots=True)
 class GetTopicsOfNamespace:
     """Which topics a namespace (`tenant/name`) has."""
 
-    request_id: int
-    namespace: str
-    mode: Mode | None = None
+    request_id: Annotated[Uint64, 1]
+    namespace: Annotated[str, 2]
+    mode: Annotated[Mode | None, 3] = None
 
 
 @dataclass(frozen=True, slots=True)
 class GetTopicsOfNamespaceResponse:
     """Full names, one a partition; none for a namespace that does not exist (seen on broker 4.0.8)."""
 
-    request_id: int
-    topics: tuple[str, ...] = ()
-    filtered: bool = False
-    topics_hash: str | None = None
-    changed: bool = True
+    request_id: Annotated[Uint64, 1]
+    topics: Annotated[tuple[str, ...], 2] = ()
+    filtered: Annotated[bool, 3] = False
+    topics_hash: Annotated[str | None, 4] = None
+    changed: Annotated[bool, 5] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,26 +317,26 @@ class Subscribe:
     - `force_topic_creation` is true unless it is sent as false.
     """
 
-    topic: str
-    subscription: str
-    sub_type: SubType
-    consumer_id: int
-    request_id: int
-    consumer_name: str | None = None
-    durable: bool = True
-    start_message_id: MessageId | None = None
-    read_compacted: bool | None = None
-    initial_position: InitialPosition = InitialPosition.Latest
-    force_topic_creation: bool = True
-    start_message_rollback_duration_sec: int | None = None
+    topic: Annotated[str, 1]
+    subscription: Annotated[str, 2]
+    sub_type: Annotated[SubType, 3]
+    consumer_id: Annotated[Uint64, 4]
+    request_id: Annotated[Uint64, 5]
+    consumer_name: Annotated[str | None, 6] = None
+    durable: Annotated[bool, 8] = True
+    start_message_id: Annotated[MessageId | None, 9] = None
+    read_compacted: Annotated[bool | None, 11] = None
+    initial_position: Annotated[InitialPosition, 13] = InitialPosition.Latest
+    force_topic_creation: Annotated[bool, 15] = True
+    start_message_rollback_duration_sec: Annotated[Uint64 | None, 16] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
     """Lets the broker send so many more messages; 1 to 2^31-1."""
 
-    consumer_id: int
-    message_permits: int
+    consumer_id: Annotated[Uint64, 1]
+    message_permits: Annotated[Uint32, 2]
 
 
 class Message(NamedTuple):
@@ -375,8 +359,8 @@ class Message(NamedTuple):
 class Unsubscribe:
     """Deletes the subscription of a consumer, which is closed with it; refused while it has other consumers."""
 
-    consumer_id: int
-    request_id: int
+    consumer_id: Annotated[Uint64, 1]
+    request_id: Annotated[Uint64, 2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,45 +371,45 @@ class CloseConsumer:
         assigned_broker_service_url: where the topic has gone, if the broker knows.
     """
 
-    consumer_id: int
-    request_id: int
-    assigned_broker_service_url: str | None = None
-    assigned_broker_service_url_tls: str | None = None
+    consumer_id: Annotated[Uint64, 1]
+    request_id: Annotated[Uint64, 2]
+    assigned_broker_service_url: Annotated[str | None, 3] = None
+    assigned_broker_service_url_tls: Annotated[str | None, 4] = None
 
 
 @dataclass(frozen=True, slots=True)
 class GetLastMessageId:
     """Where the topic of a consumer ends."""
 
-    consumer_id: int
-    request_id: int
+    consumer_id: Annotated[Uint64, 1]
+    request_id: Annotated[Uint64, 2]
 
 
 @dataclass(frozen=True, slots=True)
 class GetLastMessageIdResponse:
     """The last message that can be delivered now, and where the subscription's cursor is."""
 
-    last_message_id: MessageId
-    request_id: int
-    consumer_mark_delete_position: MessageId | None = None
+    last_message_id: Annotated[MessageId, 1]
+    request_id: Annotated[Uint64, 2]
+    consumer_mark_delete_position: Annotated[MessageId | None, 3] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Seek:
     """Moves a subscription to a message or a publish time (ms); the broker closes its consumers first."""
 
-    consumer_id: int
-    request_id: int
-    message_id: MessageId | None = None
-    message_publish_time: int | None = None
+    consumer_id: Annotated[Uint64, 1]
+    request_id: Annotated[Uint64, 2]
+    message_id: Annotated[MessageId | None, 3] = None
+    message_publish_time: Annotated[Uint64 | None, 4] = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
     """Asks for the statistics of a consumer; for one that is not open, the broker drops the connection."""
 
-    request_id: int
-    consumer_id: int
+    request_id: Annotated[Uint64, 1]
+    consumer_id: Annotated[Uint64, 4]
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,87 +421,86 @@ class ConsumerStatsResponse:
         error_code: the broker's code where the request failed.
     """
 
-    request_id: int
-    error_code: int | None = None
-    error_message: str = ""
-    msg_rate_out: float = 0.0
-    msg_throughput_out: float = 0.0
-    consumer_name: str = ""
-    available_permits: int = 0
-    unacked_messages: int = 0
-    address: str = ""
-    connected_since: str = ""
-    type: str = ""
-    msg_backlog: int = 0
+    request_id: Annotated[Uint64, 1]
+    error_code: Annotated[Int32 | None, 2] = None
+    error_message: Annotated[str, 3] = ""
+    msg_rate_out: Annotated[float, 4] = 0.0
+    msg_throughput_out: Annotated[float, 5] = 0.0
+    consumer_name: Annotated[str, 7] = ""
+    available_permits: Annotated[Uint64, 8] = 0
+    unacked_messages: Annotated[Uint64, 9] = 0
+    address: Annotated[str, 11] = ""
+    connected_since: Annotated[str, 12] = ""
+    type: Annotated[str, 13] = ""
+    msg_backlog: Annotated[Uint64, 15] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
     """A request has succeeded."""
 
-    request_id: int
+    request_id: Annotated[Uint64, 1]
 
 
 @dataclass(frozen=True, slots=True)
 class Error:
     """A request has failed; `request_id` -1 means the connection itself."""
 
-    request_id: int
-    error: int
-    message: str
+    request_id: Annotated[Uint64, 1]
+    error: Annotated[Int32, 2]
+    message: Annotated[str, 3]
 
 
 @dataclass(frozen=True, slots=True)
 class ReachedEndOfTopic:
     """The topic is terminated and everything in it acknowledged."""
 
-    consumer_id: int
+    consumer_id: Annotated[Uint64, 1]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicMigrated:
     """The topic lives in another cluster now."""
 
-    resource_id: int
-    resource_type: ResourceType
-    broker_service_url: str | None = None
-    broker_service_url_tls: str | None = None
+    resource_id: Annotated[Uint64, 1]
+    resource_type: Annotated[ResourceType, 2]
+    broker_service_url: Annotated[str | None, 3] = None
+    broker_service_url_tls: Annotated[str | None, 4] = None
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveConsumerChange:
     """A failover subscription has another active consumer."""
 
-    consumer_id: int
-    is_active: bool = False
+    consumer_id: Annotated[Uint64, 1]
+    is_active: Annotated[bool, 2] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
     """Acknowledges messages; answered only if it has a `request_id` and its consumer is open."""
 
-    consumer_id: int
-    ack_type: AckType
-    message_ids: tuple[MessageId, ...] = ()
-    request_id: int | None = None
+    consumer_id: Annotated[Uint64, 1]
+    ack_type: Annotated[AckType, 2]
+    message_ids: Annotated[tuple[MessageId, ...], 3] = ()
+    request_id: Annotated[Uint64 | None, 8] = None
 
 
 @dataclass(frozen=True, slots=True)
 class AckResponse:
     """The answer to ACK; never an error on broker 4.0.8, whatever was acknowledged."""
 
-    consumer_id: int
-    error: int | None = None
-    message: str = ""
-    request_id: int | None = None
+    consumer_id: Annotated[Uint64, 1]
+    error: Annotated[Int32 | None, 4] = None
+    message: Annotated[str, 5] = ""
+    request_id: Annotated[Uint64 | None, 6] = None
 
 
-@dataclass(frozen=True, slots=True)
-class KeyValue:
+class KeyValue(TypedDict):
     """One of a schema's properties."""
 
-    key: str
-    value: str
+    key: Annotated[str, 1]
+    value: Annotated[str, 2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,10 +513,10 @@ class Schema:
         type: `SchemaType`; a number, because a broker may know more.
     """
 
-    name: str
-    schema_data: bytes
-    type: int
-    properties: tuple[KeyValue, ...] = ()
+    name: Annotated[str, 1]
+    schema_data: Annotated[bytes, 3]
+    type: Annotated[Int32, 4]
+    properties: Annotated[tuple[KeyValue, ...], 5] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,17 +529,17 @@ class Producer:
         topic_epoch: what PRODUCER_SUCCESS said, of an exclusive producer that reconnects.
     """
 
-    topic: str
-    producer_id: int
-    request_id: int
-    producer_name: str | None = None
-    encrypted: bool | None = None
-    schema: Schema | None = None
-    epoch: int | None = None
-    user_provided_producer_name: bool | None = None
-    producer_access_mode: ProducerAccessMode | None = None
-    topic_epoch: int | None = None
-    txn_enabled: bool | None = None
+    topic: Annotated[str, 1]
+    producer_id: Annotated[Uint64, 2]
+    request_id: Annotated[Uint64, 3]
+    producer_name: Annotated[str | None, 4] = None
+    encrypted: Annotated[bool | None, 5] = None
+    schema: Annotated[Schema | None, 7] = None
+    epoch: Annotated[Uint64 | None, 8] = None
+    user_provided_producer_name: Annotated[bool | None, 9] = None
+    producer_access_mode: Annotated[ProducerAccessMode | None, 10] = None
+    topic_epoch: Annotated[Uint64 | None, 11] = None
+    txn_enabled: Annotated[bool | None, 12] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,12 +553,12 @@ class ProducerSuccess:
         producer_ready: False while an exclusive producer waits for its turn; the same answer comes again then.
     """
 
-    request_id: int
-    producer_name: str
-    last_sequence_id: int = -1
-    schema_version: bytes = b""
-    topic_epoch: int | None = None
-    producer_ready: bool = True
+    request_id: Annotated[Uint64, 1]
+    producer_name: Annotated[str, 2]
+    last_sequence_id: Annotated[Int64, 3] = -1
+    schema_version: Annotated[bytes, 4] = b""
+    topic_epoch: Annotated[Uint64 | None, 5] = None
+    producer_ready: Annotated[bool, 6] = True
 
 
 class Send(NamedTuple):
@@ -591,14 +574,14 @@ class Send(NamedTuple):
         body: checksum, metadata and payload.
     """
 
-    producer_id: int
-    sequence_id: int
+    producer_id: Annotated[Uint64, 1]
+    sequence_id: Annotated[Uint64, 2]
     body: bytes | bytearray | memoryview
-    num_messages: int = 1
-    highest_sequence_id: int | None = None
-    txnid_least_bits: int | None = None
-    txnid_most_bits: int | None = None
-    is_chunk: bool = False
+    num_messages: Annotated[Int32, 3] = 1
+    highest_sequence_id: Annotated[Uint64 | None, 6] = None
+    txnid_least_bits: Annotated[Uint64 | None, 4] = None
+    txnid_most_bits: Annotated[Uint64 | None, 5] = None
+    is_chunk: Annotated[bool, 7] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -610,10 +593,10 @@ class SendReceipt:
         highest_sequence_id: of a batch; -1 or 0 where SEND had none.
     """
 
-    producer_id: int
-    sequence_id: int
-    message_id: MessageId | None = None
-    highest_sequence_id: int = 0
+    producer_id: Annotated[Uint64, 1]
+    sequence_id: Annotated[Uint64, 2]
+    message_id: Annotated[MessageId | None, 3] = None
+    highest_sequence_id: Annotated[Uint64, 4] = 0
 
     @property
     def is_duplicate(self) -> bool:
@@ -629,10 +612,10 @@ class SendError:
         sequence_id: of the message; of a batch the highest one (seen on broker 4.0.8).
     """
 
-    producer_id: int
-    sequence_id: int
-    error: int
-    message: str
+    producer_id: Annotated[Uint64, 1]
+    sequence_id: Annotated[Uint64, 2]
+    error: Annotated[Int32, 3]
+    message: Annotated[str, 4]
 
 
 @dataclass(frozen=True, slots=True)
@@ -643,89 +626,89 @@ class CloseProducer:
         assigned_broker_service_url: where the topic has gone, if the broker knows.
     """
 
-    producer_id: int
-    request_id: int
-    assigned_broker_service_url: str | None = None
-    assigned_broker_service_url_tls: str | None = None
+    producer_id: Annotated[Uint64, 1]
+    request_id: Annotated[Uint64, 2]
+    assigned_broker_service_url: Annotated[str | None, 3] = None
+    assigned_broker_service_url_tls: Annotated[str | None, 4] = None
 
 
 @dataclass(frozen=True, slots=True)
 class TcClientConnectRequest:
     """Has a broker load the transaction coordinator whose assignment topic it serves; needed once a load."""
 
-    request_id: int
-    tc_id: int
+    request_id: Annotated[Uint64, 1]
+    tc_id: Annotated[Uint64, 2]
 
 
 @dataclass(frozen=True, slots=True)
 class TcClientConnectResponse:
     """The answer to TC_CLIENT_CONNECT_REQUEST."""
 
-    request_id: int
-    error: int | None = None
-    message: str = ""
+    request_id: Annotated[Uint64, 1]
+    error: Annotated[Int32 | None, 2] = None
+    message: Annotated[str, 3] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTxn:
     """Begins a transaction; a time to live that is 0 or unset has passed at once (seen on broker 4.0.8)."""
 
-    request_id: int
-    txn_ttl_millis: int
-    tc_id: int
+    request_id: Annotated[Uint64, 1]
+    txn_ttl_millis: Annotated[Uint64, 2]
+    tc_id: Annotated[Uint64, 3]
 
 
 @dataclass(frozen=True, slots=True)
 class NewTxnResponse:
     """The answer to NEW_TXN: the transaction's id, in two halves, the coordinator's being the most significant."""
 
-    request_id: int
-    txnid_least_bits: int = 0
-    txnid_most_bits: int = 0
-    error: int | None = None
-    message: str = ""
+    request_id: Annotated[Uint64, 1]
+    txnid_least_bits: Annotated[Uint64, 2] = 0
+    txnid_most_bits: Annotated[Uint64, 3] = 0
+    error: Annotated[Int32 | None, 4] = None
+    message: Annotated[str, 5] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionToTxn:
     """Tells the coordinator which topic-partitions a transaction writes to; the broker does not check it (4.0.8)."""
 
-    request_id: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    partitions: tuple[str, ...]
+    request_id: Annotated[Uint64, 1]
+    txnid_least_bits: Annotated[Uint64, 2]
+    txnid_most_bits: Annotated[Uint64, 3]
+    partitions: Annotated[tuple[str, ...], 4]
 
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionToTxnResponse:
     """The answer to ADD_PARTITION_TO_TXN."""
 
-    request_id: int
-    txnid_least_bits: int = 0
-    txnid_most_bits: int = 0
-    error: int | None = None
-    message: str = ""
+    request_id: Annotated[Uint64, 1]
+    txnid_least_bits: Annotated[Uint64, 2] = 0
+    txnid_most_bits: Annotated[Uint64, 3] = 0
+    error: Annotated[Int32 | None, 4] = None
+    message: Annotated[str, 5] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EndTxn:
     """Commits or aborts a transaction; one that has ended before is TransactionNotFound, however it ended."""
 
-    request_id: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    txn_action: TxnAction
+    request_id: Annotated[Uint64, 1]
+    txnid_least_bits: Annotated[Uint64, 2]
+    txnid_most_bits: Annotated[Uint64, 3]
+    txn_action: Annotated[TxnAction, 4]
 
 
 @dataclass(frozen=True, slots=True)
 class EndTxnResponse:
     """The answer to END_TXN."""
 
-    request_id: int
-    txnid_least_bits: int = 0
-    txnid_most_bits: int = 0
-    error: int | None = None
-    message: str = ""
+    request_id: Annotated[Uint64, 1]
+    txnid_least_bits: Annotated[Uint64, 2] = 0
+    txnid_most_bits: Annotated[Uint64, 3] = 0
+    error: Annotated[Int32 | None, 4] = None
+    message: Annotated[str, 5] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -781,309 +764,3 @@ Command: TypeAlias = (
     | EndTxnResponse
     | UnknownCommand
 )
-
-_COMMANDS: Final[dict[CommandType, type]] = {
-    CommandType.CONNECT: Connect,
-    CommandType.CONNECTED: Connected,
-    CommandType.SUBSCRIBE: Subscribe,
-    CommandType.PRODUCER: Producer,
-    CommandType.SEND_RECEIPT: SendReceipt,
-    CommandType.SEND_ERROR: SendError,
-    CommandType.ACK: Ack,
-    CommandType.FLOW: Flow,
-    CommandType.SUCCESS: Success,
-    CommandType.ERROR: Error,
-    CommandType.CLOSE_PRODUCER: CloseProducer,
-    CommandType.CLOSE_CONSUMER: CloseConsumer,
-    CommandType.UNSUBSCRIBE: Unsubscribe,
-    CommandType.PRODUCER_SUCCESS: ProducerSuccess,
-    CommandType.PING: Ping,
-    CommandType.PONG: Pong,
-    CommandType.PARTITIONED_METADATA: PartitionedMetadata,
-    CommandType.PARTITIONED_METADATA_RESPONSE: PartitionedMetadataResponse,
-    CommandType.LOOKUP: Lookup,
-    CommandType.LOOKUP_RESPONSE: LookupResponse,
-    CommandType.CONSUMER_STATS: ConsumerStats,
-    CommandType.CONSUMER_STATS_RESPONSE: ConsumerStatsResponse,
-    CommandType.REACHED_END_OF_TOPIC: ReachedEndOfTopic,
-    CommandType.SEEK: Seek,
-    CommandType.GET_LAST_MESSAGE_ID: GetLastMessageId,
-    CommandType.GET_LAST_MESSAGE_ID_RESPONSE: GetLastMessageIdResponse,
-    CommandType.ACTIVE_CONSUMER_CHANGE: ActiveConsumerChange,
-    CommandType.GET_TOPICS_OF_NAMESPACE: GetTopicsOfNamespace,
-    CommandType.GET_TOPICS_OF_NAMESPACE_RESPONSE: GetTopicsOfNamespaceResponse,
-    CommandType.AUTH_CHALLENGE: AuthChallenge,
-    CommandType.AUTH_RESPONSE: AuthResponse,
-    CommandType.ACK_RESPONSE: AckResponse,
-    CommandType.NEW_TXN: NewTxn,
-    CommandType.NEW_TXN_RESPONSE: NewTxnResponse,
-    CommandType.ADD_PARTITION_TO_TXN: AddPartitionToTxn,
-    CommandType.ADD_PARTITION_TO_TXN_RESPONSE: AddPartitionToTxnResponse,
-    CommandType.END_TXN: EndTxn,
-    CommandType.END_TXN_RESPONSE: EndTxnResponse,
-    CommandType.TC_CLIENT_CONNECT_REQUEST: TcClientConnectRequest,
-    CommandType.TC_CLIENT_CONNECT_RESPONSE: TcClientConnectResponse,
-    CommandType.TOPIC_MIGRATED: TopicMigrated,
-}
-_TYPES: Final = {command: command_type for command_type, command in _COMMANDS.items()}
-# In these parts most fields are unset most of the time; in commands, what is set is said.
-_PAIRS: Final = FieldPairs(leave_defaults_out={MessageId, FeatureFlags})
-
-
-def encode_command(command: Command) -> bytes:
-    """The frame of a command.
-
-    Raises:
-        LocalProtocolError: a field does not fit the protocol.
-
-    Example:
-        >>> encode_command(Flow(consumer_id=1, message_permits=1000)).hex(" ", -4)
-        '0000000d 00000009 080b5a05 080110e8 07'
-    """
-    base = _pb.BaseCommand()
-    body = None
-    try:
-        if isinstance(command, Message):
-            base.type = CommandType.MESSAGE
-            _fill_message(base.message, command)
-            body = command.body
-        elif isinstance(command, Send):
-            return encode_send(command) + command.body
-        elif isinstance(command, UnknownCommand):
-            base.type = command.command_type
-        else:
-            command_type = _TYPES[type(command)]
-            base.type = command_type
-            part: ProtobufMessage = getattr(base, command_type.name.lower())
-            part.SetInParent()
-            _PAIRS.fill(part, command)
-        return encode_frame(base.SerializeToString(), body)
-    except (EncodeError, TypeError, ValueError) as error:
-        raise LocalProtocolError(f"{type(command).__name__} cannot be sent: {error}") from error
-
-
-def encode_send(send: Send) -> bytes:
-    """The beginning of a SEND's frame, which its body follows: so that a large one need not be copied for it.
-
-    Raises:
-        LocalProtocolError: a field does not fit the protocol, or the body is larger than a frame can say.
-
-    Example:
-        >>> encode_send(Send(producer_id=1, sequence_id=7, body=b"body")).hex(" ", -4)
-        '00000010 00000008 08063204 08011007'
-    """
-    base = _pb.BaseCommand(type=CommandType.SEND)
-    message = base.send
-    try:
-        message.producer_id = send.producer_id
-        message.sequence_id = send.sequence_id % _UINT64
-        if send.num_messages != 1:
-            message.num_messages = send.num_messages
-        if send.txnid_least_bits is not None:
-            message.txnid_least_bits = send.txnid_least_bits
-        if send.txnid_most_bits is not None:
-            message.txnid_most_bits = send.txnid_most_bits
-        if send.highest_sequence_id is not None:
-            message.highest_sequence_id = send.highest_sequence_id
-        if send.is_chunk:
-            message.is_chunk = True
-        return encode_frame_head(base.SerializeToString(), len(send.body))
-    except (TypeError, ValueError) as error:
-        raise LocalProtocolError(f"Send cannot be sent: {error}") from error
-
-
-def decode_command(frame: Frame) -> Command:
-    """The command of a frame.
-
-    Raises:
-        RemoteProtocolError: it cannot be parsed, or lacks what the protocol requires.
-
-    Example:
-        >>> from spark_mq_source.pulsar.protocol.wire import take_frame
-        >>> decode_command(take_frame(memoryview(encode_command(Success(7))), 0, 100))
-        Success(request_id=7)
-    """
-    data = bytes(frame.command)
-    body = frame.body
-    if body is not None and data[:3] == _MESSAGE_PREFIX:
-        message = _decode_usual_message(data, body)
-        if message is not None:
-            return message
-    return _decode_any(data, body)
-
-
-def count_messages(body: memoryview) -> int:
-    """How many messages an entry holds: what the broker charges against the permits of a consumer.
-
-    Not for the hot path. A body that cannot be read counts as one message, which is what it can least be.
-
-    Example:
-        >>> metadata = bytes.fromhex("0a0170 1000 1801 5803")  # producer "p", sequence 0, time 1, a batch of 3
-        >>> count_messages(memoryview(len(metadata).to_bytes(4, "big") + metadata))
-        3
-    """
-    at = 0
-    if body[:2] == BROKER_METADATA_MAGIC:
-        at = 6 + int.from_bytes(body[2:6], "big")
-    if body[at : at + 2] == CHECKSUM_MAGIC:
-        at += 6
-    size = int.from_bytes(body[at : at + 4], "big")
-    try:
-        return _pb.MessageMetadata.FromString(bytes(body[at + 4 : at + 4 + size])).num_messages_in_batch
-    except (DecodeError, ValueError):
-        return 1
-
-
-# The usual MESSAGE, 99.99 % of what is received. Fields in order, no redelivery count and no ack_set:
-#   08 09                      BaseCommand.type = MESSAGE
-#   4a <size>                  BaseCommand.message
-#     08 <varint>              consumer_id
-#     12 <size>                message_id
-#       08 <varint>            ledger_id
-#       10 <varint>            entry_id
-#       [18 <varint>]          partition; -1 takes ten bytes
-# Anything else, whatever it is, goes to protobuf, so nothing here has to be an error.
-_MESSAGE_PREFIX: Final = b"\x08\x09\x4a"
-_NO_PARTITION: Final = b"\x18" + b"\xff" * 9 + b"\x01"
-_CONSUMER_ID, _MESSAGE_ID, _LEDGER_ID, _ENTRY_ID, _PARTITION = 0x08, 0x12, 0x08, 0x10, 0x18
-_MORE: Final = 0x80
-_MAX_USUAL_BYTES: Final = 64
-"""A usual MESSAGE has 50 bytes at most; sizes below 128 are varints of one byte, which is relied upon."""
-_MAX_USUAL_SHIFT: Final = 56
-"""Longer varints are ids from 2^63 on, which are negative here, or broken."""
-_PARTITION_FIELD_BYTES: Final = (2, 3)
-
-
-def _decode_usual_message(data: bytes, body: memoryview) -> Message | None:  # noqa: PLR0911, PLR0912 - one a doubt
-    # A third of the time that protobuf and the reading of its objects take; hence the varints written out.
-    size = len(data)
-    if size > _MAX_USUAL_BYTES:
-        return None
-    try:
-        if data[3] != size - 4 or data[4] != _CONSUMER_ID:
-            return None
-        consumer_id = data[5]
-        at = 6
-        if consumer_id >= _MORE:
-            consumer_id, at = take_varint(data, 5, size)
-            if consumer_id >> 63:
-                return None
-        if data[at] != _MESSAGE_ID or data[at + 1] != size - at - 2 or data[at + 2] != _LEDGER_ID:
-            return None
-        ledger_id = data[at + 3]
-        at += 4
-        if ledger_id >= _MORE:
-            ledger_id &= 0x7F
-            shift = 7
-            while (byte := data[at]) >= _MORE:
-                ledger_id |= (byte & 0x7F) << shift
-                shift += 7
-                at += 1
-            ledger_id |= byte << shift
-            at += 1
-            if shift > _MAX_USUAL_SHIFT:
-                return None
-        if data[at] != _ENTRY_ID:
-            return None
-        entry_id = data[at + 1]
-        at += 2
-        if entry_id >= _MORE:
-            entry_id &= 0x7F
-            shift = 7
-            while (byte := data[at]) >= _MORE:
-                entry_id |= (byte & 0x7F) << shift
-                shift += 7
-                at += 1
-            entry_id |= byte << shift
-            at += 1
-            if shift > _MAX_USUAL_SHIFT:
-                return None
-    except (IndexError, CorruptMessageError):
-        return None
-    if at == size or data[at:] == _NO_PARTITION or _is_partition(data[at:]):
-        return _new_tuple(Message, (consumer_id, ledger_id, entry_id, 0, (), body))
-    return None
-
-
-def _is_partition(rest: bytes) -> bool:
-    size = len(rest)
-    return (
-        size in _PARTITION_FIELD_BYTES
-        and rest[0] == _PARTITION
-        and rest[-1] < _MORE
-        and (size == _PARTITION_FIELD_BYTES[0] or rest[1] >= _MORE)
-    )
-
-
-def _decode_any(data: bytes, body: memoryview | None) -> Command:
-    base = _pb.BaseCommand()
-    try:
-        base.MergeFromString(data)
-    except (DecodeError, ValueError) as error:
-        raise RemoteProtocolError(
-            f"a command of {len(data)} bytes cannot be parsed ({error}): a damaged stream, or not Pulsar's protocol"
-        ) from error
-    if not base.IsInitialized():
-        # The Python runtimes parse a message without its required fields, though they refuse to write it.
-        missing = base.FindInitializationErrors()  # type: ignore[attr-defined]  # absent from the stubs only
-        raise RemoteProtocolError(f"a command without its required fields {', '.join(missing)}")
-    try:
-        command_type = CommandType(base.type)
-    except ValueError:
-        return UnknownCommand(base.type)
-    name = command_type.name.lower()
-    if not base.HasField(name):
-        raise RemoteProtocolError(f"a command of type {command_type.name} without its content")
-    if command_type in {CommandType.MESSAGE, CommandType.SEND}:
-        if body is None:
-            raise RemoteProtocolError(f"a {command_type.name} without a message")
-        return _message_of(base.message, body) if command_type is CommandType.MESSAGE else _send_of(base.send, body)
-    if body is not None:
-        raise RemoteProtocolError(
-            f"{len(body)} bytes after a command of type {command_type.name}, which has no payload"
-        )
-    try:
-        command: Command = _PAIRS.value_of(getattr(base, name), _COMMANDS[command_type])  # type: ignore[assignment]
-    except ValueError as error:
-        raise RemoteProtocolError(
-            f"a command of type {command_type.name} has a field that cannot be: {error}"
-        ) from error
-    return command
-
-
-def _message_of(message: _pb.CommandMessage, body: memoryview) -> Message:
-    message_id = message.message_id
-    return Message(
-        message.consumer_id,
-        _signed(message_id.ledger_id),
-        _signed(message_id.entry_id),
-        message.redelivery_count,
-        tuple(message.ack_set),
-        body,
-    )
-
-
-def _send_of(send: _pb.CommandSend, body: memoryview) -> Send:
-    return Send(
-        send.producer_id,
-        _signed(send.sequence_id),
-        body,
-        send.num_messages,
-        send.highest_sequence_id if send.HasField("highest_sequence_id") else None,
-        send.txnid_least_bits if send.HasField("txnid_least_bits") else None,
-        send.txnid_most_bits if send.HasField("txnid_most_bits") else None,
-        send.is_chunk,
-    )
-
-
-def _fill_message(message: _pb.CommandMessage, command: Message) -> None:
-    message.consumer_id = command.consumer_id
-    message.message_id.ledger_id = command.ledger_id % _UINT64
-    message.message_id.entry_id = command.entry_id % _UINT64
-    if command.redelivery_count:
-        message.redelivery_count = command.redelivery_count
-    message.ack_set.extend(command.ack_set)
-
-
-def _signed(value: int) -> int:
-    return value - _UINT64 if value >= _SIGN else value

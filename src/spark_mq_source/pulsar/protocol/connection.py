@@ -24,6 +24,7 @@ from spark_mq_source.core.errors import (
     RemoteProtocolError,
     ServiceNotReadyError,
 )
+from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command, encode_send
 from spark_mq_source.pulsar.protocol.commands import (
     NO_ID,
     Ack,
@@ -73,12 +74,9 @@ from spark_mq_source.pulsar.protocol.commands import (
     TopicMigrated,
     UnknownCommand,
     Unsubscribe,
-    count_messages,
-    decode_command,
-    encode_command,
-    encode_send,
 )
 from spark_mq_source.pulsar.protocol.error_codes import error_for_code
+from spark_mq_source.pulsar.protocol.metadata import count_messages
 from spark_mq_source.pulsar.protocol.wire import (
     DEFAULT_MAX_MESSAGE_BYTES,
     FRAME_OVERHEAD_BYTES,

@@ -87,7 +87,7 @@ def schema_to_send(options: PulsarOptions, type_: pa.DataType | None = None) -> 
         name=schema.type,
         schema_data=schema.definition.encode(),
         type=commands.SchemaType[schema.type],
-        properties=tuple(commands.KeyValue(*pair) for pair in schema.properties),
+        properties=tuple(commands.KeyValue(key=key, value=value) for key, value in schema.properties),
     )
 
 

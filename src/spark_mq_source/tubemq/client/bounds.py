@@ -12,7 +12,7 @@ from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
 from spark_mq_source.tubemq.client.reading_groups import MOST_GROUPS, reading_group, with_names_to_authorize
 from spark_mq_source.tubemq.offsets import TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions
-from spark_mq_source.tubemq.protocol.commands import BrokerPartition
+from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from spark_mq_source.tubemq.protocol.error_codes import PARTITION_OCCUPIED
 
 MOST_AT_ONCE = 500
@@ -33,7 +33,7 @@ def partitions_of(found: Iterable[BrokerPartition]) -> dict[TopicPartition, Brok
     """The same by what offsets call them.
 
     Example:
-        >>> from spark_mq_source.tubemq.protocol.commands import Broker
+        >>> from spark_mq_source.tubemq.protocol.addresses import Broker
         >>> [str(tp) for tp in partitions_of([BrokerPartition(Broker(1, "host", 8123), "flights", 10000)])]
         ['1:flights:10000']
     """

@@ -41,18 +41,20 @@ from spark_mq_source.tubemq.client.session import (
 )
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands
+from spark_mq_source.tubemq.protocol.addresses import (
+    Broker,
+    BrokerPartition,
+    TopicMeta,
+    parse_topic_infos,
+    parse_topic_metas,
+)
 from spark_mq_source.tubemq.protocol.commands import (
     SUCCESS,
     AuthorizedInfo,
-    Broker,
-    BrokerPartition,
     EventStatus,
     EventType,
     MasterRequest,
     Response,
-    TopicMeta,
-    parse_topic_infos,
-    parse_topic_metas,
 )
 from spark_mq_source.tubemq.protocol.error_codes import HB_NO_NODE, NOT_READY, StandbyError, error_for_code
 

@@ -12,7 +12,8 @@ from spark_mq_source.core.errors import AuthorizationError, BrokerError, MQSourc
 from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.options import TubeMQOptions
-from spark_mq_source.tubemq.protocol.commands import BrokerPartition, RegisterPartitionResponse
+from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
+from spark_mq_source.tubemq.protocol.commands import RegisterPartitionResponse
 from spark_mq_source.tubemq.protocol.error_codes import CONSUME_GROUP_FORBIDDEN, PARTITION_OCCUPIED
 
 MOST_GROUPS: Final = 100

@@ -22,12 +22,11 @@ from spark_mq_source.net.transport import TlsSettings, connect
 from spark_mq_source.tubemq.client.authentication import Signature, UserAuthentication
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands
+from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import (
     SUCCESS,
     AuthenticateInfo,
     AuthorizedInfo,
-    Broker,
-    BrokerPartition,
     MasterCertificateInfo,
     ReadStatus,
     RegisterType,

@@ -19,14 +19,13 @@ from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 from spark_mq_source.core.connection import SansIOConnection
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
+from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition, parse_failure
+from spark_mq_source.tubemq.protocol.codec import decode_response, encode_request, method_of
 from spark_mq_source.tubemq.protocol.commands import (
-    STORED,
     SUCCESS,
     AuthorizedInfo,
-    Broker,
     BrokerHeartbeat,
     BrokerHeartbeatResponse,
-    BrokerPartition,
     GetMessageResponse,
     RegisterPartition,
     RegisterPartitionResponse,
@@ -34,14 +33,9 @@ from spark_mq_source.tubemq.protocol.commands import (
     Request,
     Response,
     SendMessage,
-    decode_response,
-    encode_request,
-    encode_sends,
-    method_of,
-    parse_failure,
-    take_stored,
 )
 from spark_mq_source.tubemq.protocol.error_codes import CERTIFICATE_FAILURE, DUPLICATE_PARTITION, HB_NO_NODE
+from spark_mq_source.tubemq.protocol.hot import STORED, encode_sends, take_stored
 from spark_mq_source.tubemq.protocol.wire import MAX_PAYLOAD_BYTES, SeenBlocks, take_frame
 
 logger = logging.getLogger(__name__)
@@ -143,7 +137,8 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
         state: where the connection is in its life.
 
     Example:
-        >>> from spark_mq_source.tubemq.protocol.commands import CloseProducer, CloseProducerResponse, encode_response
+        >>> from spark_mq_source.tubemq.protocol.codec import encode_response
+        >>> from spark_mq_source.tubemq.protocol.commands import CloseProducer, CloseProducerResponse
         >>> connection = TubeMQConnection(request_timeout_ms=10_000, now=0.0)
         >>> connection.send(Call(1, CloseProducer("client")))
         >>> len(connection.data_to_send())

@@ -7,7 +7,7 @@
     serial_no   = i32              ; chosen by the client; the answer has its request's
     list_size   = i32              ; number of blocks, 1 to 3584
     block       = size *octet      ; size is an i32
-    payload     = conn_header header body          ; the blocks' contents, one after the other (commands.py)
+    payload     = conn_header header body          ; the blocks' contents, one after the other (codec.py)
 
 All integers are big-endian. A block is where the Java side's buffer ended and means nothing: 8192 bytes are written,
 any size is read (seed "Client RPC", section 1, which says 8196 by mistake; server 2.4.0 sends 8192 and takes any).

@@ -67,7 +67,7 @@ def _cut(r: TubeMQRange, pieces: int) -> Iterator[TubeMQRange]:
     """The same range in `pieces` of nearly the same number of messages, or in one for each message.
 
     Example:
-        >>> from spark_mq_source.tubemq.protocol.commands import Broker
+        >>> from spark_mq_source.tubemq.protocol.addresses import Broker
         >>> whole = TubeMQRange(TopicPartition("flights", 1, 0), Broker(1, "host", 8123), 28, 28 + 5 * 28)
         >>> [str(piece) for piece in _cut(whole, 2)]
         ['1:flights:0 [28, 84)', '1:flights:0 [84, 168)']

@@ -41,7 +41,8 @@ from spark_mq_source.tubemq.offsets import (
     encode_offsets,
 )
 from spark_mq_source.tubemq.options import WITH_MEMORY, Assignment, TubeMQOptions
-from spark_mq_source.tubemq.protocol.commands import BrokerPartition, ReadStatus, RegisterPartitionResponse
+from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
+from spark_mq_source.tubemq.protocol.commands import ReadStatus, RegisterPartitionResponse
 from spark_mq_source.tubemq.protocol.error_codes import PARTITION_OCCUPIED
 from spark_mq_source.tubemq.read.planner import check_named, resolve_offset, split_ranges
 from spark_mq_source.tubemq.read.reader import TubeMQRange

@@ -38,7 +38,8 @@ from spark_mq_source.tubemq.client.client import ClusterMeta, ProducerMember, Tu
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY
 from spark_mq_source.tubemq.payload.columns import COLUMNS
 from spark_mq_source.tubemq.protocol import commands
-from spark_mq_source.tubemq.protocol.commands import SUCCESS, Broker, BrokerPartition, SendMessage
+from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
+from spark_mq_source.tubemq.protocol.commands import SUCCESS, SendMessage
 from spark_mq_source.tubemq.protocol.error_codes import (
     CERTIFICATE_FAILURE,
     SERVER_RECEIVE_OVERFLOW,

@@ -6,6 +6,13 @@ import pytest
 
 from spark_mq_source.core.errors import RemoteProtocolError
 from spark_mq_source.nsq.protocol import commands as c
+from spark_mq_source.nsq.protocol.codec import (
+    decode_authorized,
+    decode_error,
+    decode_identified,
+    decode_response,
+    encode,
+)
 from spark_mq_source.nsq.protocol.wire import take_frame
 from tests.unit.nsq.vectors import received, sent
 
@@ -31,7 +38,7 @@ def data_of(frame: bytes) -> memoryview:
     ids=lambda value: type(value).__name__ if not isinstance(value, str | int) else None,
 )
 def test_commands_are_the_bytes_that_the_broker_took(command: object, case: str, number: int) -> None:
-    assert c.encode(command) == sent(case, number)  # type: ignore[arg-type]
+    assert encode(command) == sent(case, number)  # type: ignore[arg-type]
 
 
 def test_identify_says_what_the_recorded_client_said() -> None:
@@ -39,7 +46,7 @@ def test_identify_says_what_the_recorded_client_said() -> None:
         "vec", "vec.local", "vec/1", output_buffer_bytes=16384, output_buffer_timeout_ms=250, msg_timeout_ms=60_000
     )
     ours, theirs = (
-        json.loads(data.removeprefix(b"IDENTIFY\n")[4:]) for data in (c.encode(command), sent("identify negotiated", 1))
+        json.loads(data.removeprefix(b"IDENTIFY\n")[4:]) for data in (encode(command), sent("identify negotiated", 1))
     )
     extra = {"tls_v1": False, "snappy": False, "deflate": False, "sample_rate": 0}
     assert ours == theirs | extra
@@ -47,7 +54,7 @@ def test_identify_says_what_the_recorded_client_said() -> None:
 
 def test_identify_names_everything_that_is_set() -> None:
     command = c.Identify("i", "h", "u", 1000, 64, 1, 2000, True, False, True, 6, 99, "region", "zone")
-    said = json.loads(c.encode(command).removeprefix(b"IDENTIFY\n")[4:])
+    said = json.loads(encode(command).removeprefix(b"IDENTIFY\n")[4:])
     assert said == {
         "client_id": "i",
         "hostname": "h",
@@ -68,7 +75,7 @@ def test_identify_names_everything_that_is_set() -> None:
 
 
 def test_the_answer_to_identify_is_read() -> None:
-    answer = c.decode_identified(data_of(received("identify negotiated", 0)))
+    answer = decode_identified(data_of(received("identify negotiated", 0)))
     assert answer == c.Identified(
         max_rdy_count=20_000,
         version="1.3.0",
@@ -79,14 +86,14 @@ def test_the_answer_to_identify_is_read() -> None:
         output_buffer_bytes=16_384,
         output_buffer_timeout_ms=250,
     )
-    assert c.decode_identified(data_of(received("deflate upgrade", 0))).deflate
-    assert c.decode_identified(data_of(received("snappy upgrade", 0))).snappy
-    assert c.decode_identified(data_of(received("auth: IDENTIFY says auth_required", 0))).auth_required
+    assert decode_identified(data_of(received("deflate upgrade", 0))).deflate
+    assert decode_identified(data_of(received("snappy upgrade", 0))).snappy
+    assert decode_identified(data_of(received("auth: IDENTIFY says auth_required", 0))).auth_required
 
 
 def test_a_broker_without_negotiation_has_the_defaults() -> None:
     plain = data_of(received("identify without negotiation answers OK", 0))
-    assert c.decode_identified(plain) == c.Identified(max_rdy_count=2500)
+    assert decode_identified(plain) == c.Identified(max_rdy_count=2500)
 
 
 @pytest.mark.parametrize(
@@ -95,23 +102,23 @@ def test_a_broker_without_negotiation_has_the_defaults() -> None:
 )
 def test_an_answer_to_identify_that_is_none_is_refused(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="IDENTIFY"):
-        c.decode_identified(memoryview(data))
+        decode_identified(memoryview(data))
 
 
 def test_the_answer_to_auth_is_read() -> None:
-    answer = c.decode_authorized(data_of(received("auth: subscribe allowed", 0)))
+    answer = decode_authorized(data_of(received("auth: subscribe allowed", 0)))
     assert answer == c.Authorized("vec", "http://127.0.0.1/vec", 1)
 
 
 def test_answers_are_told_apart() -> None:
-    assert c.decode_response(data_of(received("pub ok", 0))) == c.Ok()
-    assert c.decode_response(data_of(received("heartbeats", 1))) == c.Heartbeat()
+    assert decode_response(data_of(received("pub ok", 0))) == c.Ok()
+    assert decode_response(data_of(received("heartbeats", 1))) == c.Heartbeat()
     close_wait = next(
         frame for n in range(20) if (frame := received("deliver, touch, fin, req, redeliver, cls", n))[8:11] == b"CLO"
     )
-    assert c.decode_response(data_of(close_wait)) == c.CloseWait()
+    assert decode_response(data_of(close_wait)) == c.CloseWait()
     with pytest.raises(RemoteProtocolError, match="unknown answer: b'FINE'"):
-        c.decode_response(memoryview(b"FINE"))
+        decode_response(memoryview(b"FINE"))
 
 
 @pytest.mark.parametrize(
@@ -124,13 +131,13 @@ def test_answers_are_told_apart() -> None:
     ],
 )
 def test_errors_about_one_message_name_it(case: str, number: int, command: str, message_id: bytes) -> None:
-    error = c.decode_error(data_of(received(case, number)))
+    error = decode_error(data_of(received(case, number)))
     assert isinstance(error, c.Failed)
     assert (error.command, error.message_id) == (command, message_id)
 
 
 def test_an_error_about_one_message_without_its_id_is_still_one() -> None:
-    error = c.decode_error(memoryview(b"E_FIN_FAILED something new"))
+    error = decode_error(memoryview(b"E_FIN_FAILED something new"))
     assert error == c.Failed("FIN", b"", "something new")
 
 
@@ -148,7 +155,7 @@ def test_an_error_about_one_message_without_its_id_is_still_one() -> None:
     ],
 )
 def test_other_errors_end_the_connection(case: str, number: int, code: str) -> None:
-    error = c.decode_error(data_of(received(case, number)))
+    error = decode_error(data_of(received(case, number)))
     assert isinstance(error, c.Refused)
     assert error.code == code
 

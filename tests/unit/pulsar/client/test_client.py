@@ -30,6 +30,7 @@ from spark_mq_source.pulsar.client.session import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions, parse_topics_pattern
 from spark_mq_source.pulsar.protocol import commands as c
+from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
 from spark_mq_source.pulsar.protocol.wire import take_frame
 from tests.fix_net import HOST, RecordingProxy, ScriptedServer, close, free_port, stay_silent
 
@@ -49,13 +50,13 @@ class Link:
         self.commands: list[object] = []
 
     def send(self, *commands):
-        self.peer.send(b"".join(map(c.encode_command, commands)))
+        self.peer.send(b"".join(map(encode_command, commands)))
 
     def read(self):
         frame = self.peer.read_frame()
         taken = take_frame(memoryview(frame), 0, 1 << 30)
         assert taken is not None
-        return c.decode_command(taken)
+        return decode_command(taken)
 
 
 class Broker:
@@ -891,7 +892,7 @@ def test_a_recording_of_what_is_said(broker, client):
     ]
     frame = take_frame(memoryview(bytes.fromhex(lines[3]["hex"])), 0, 1000)
     assert frame is not None
-    assert c.decode_command(frame) == c.PartitionedMetadataResponse(1, 2)
+    assert decode_command(frame) == c.PartitionedMetadataResponse(1, 2)
 
 
 @pytest.mark.parametrize("late", [False, True])

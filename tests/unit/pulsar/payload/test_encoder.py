@@ -11,10 +11,11 @@ from spark_mq_source.core.compression import CODECS
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.pulsar.payload._encode_python import JAVA_STRING_HASH, MURMUR3_32_HASH
 from spark_mq_source.pulsar.payload.messages import EntryEncoder, group_rows, hash_keys, open_rows
-from spark_mq_source.pulsar.protocol import _pb
-from spark_mq_source.pulsar.protocol.commands import Send, decode_command
+from spark_mq_source.pulsar.protocol.codec import decode_command
+from spark_mq_source.pulsar.protocol.commands import Send
 from spark_mq_source.pulsar.protocol.wire import take_frame
 from spark_mq_source.pulsar.write.deduplication import EntryNumbers
+from tests.protobuf import pulsar as pb
 from tests.vectors import pulsar_frames
 
 TIME = pa.timestamp("us", "UTC")
@@ -48,10 +49,10 @@ def append_all(made: EntryEncoder, impl: str, columns: dict[str, Any]) -> None:
         at = made.append(source, None, at, batch.num_rows, now_ms=1)
 
 
-def parse(send: Send) -> tuple[_pb.MessageMetadata, bytes]:
+def parse(send: Send) -> tuple[Any, bytes]:
     body = bytes(send.body)
     size = int.from_bytes(body[6:10], "big")
-    return _pb.MessageMetadata.FromString(body[10 : 10 + size]), body[10 + size :]
+    return pb.MessageMetadata.FromString(body[10 : 10 + size]), body[10 + size :]
 
 
 def sizes(sends: list[Send]) -> list[int]:
@@ -61,7 +62,7 @@ def sizes(sends: list[Send]) -> list[int]:
 # What the official Java client wrote of the same rows.
 
 
-def recorded_sends(case: str) -> list[tuple[_pb.MessageMetadata, bytes]]:
+def recorded_sends(case: str) -> list[tuple[Any, bytes]]:
     found = []
     for recorded in pulsar_frames():
         if recorded.case == case and recorded.kind == "SEND":
@@ -92,7 +93,7 @@ def singles(payload: bytes) -> list[tuple[str, bytes]]:
     at = 0
     while at < len(payload):
         size = int.from_bytes(payload[at : at + 4], "big")
-        single = _pb.SingleMessageMetadata.FromString(payload[at + 4 : at + 4 + size])
+        single = pb.SingleMessageMetadata.FromString(payload[at + 4 : at + 4 + size])
         at += 4 + size + single.payload_size
         for field in ("compacted_out", "partition_key_b64_encoded", "null_value", "null_partition_key"):
             if not getattr(single, field):

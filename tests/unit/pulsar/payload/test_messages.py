@@ -31,8 +31,8 @@ from spark_mq_source.pulsar.payload.messages import (
     OrphanChunk,
     implementation,
 )
-from spark_mq_source.pulsar.protocol._pb import BrokerEntryMetadata, KeyValue, MessageMetadata, SingleMessageMetadata
 from spark_mq_source.pulsar.protocol.wire import take_frame
+from tests.protobuf import pulsar as pulsar_pb
 from tests.vectors import RecordedFrame, pulsar_frames
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -77,20 +77,16 @@ def decoder(impl: str, schema: pa.Schema = ALL, **options: Any) -> EntryDecoder:
     return EntryDecoder(schema, topic="t", partition=3, implementation=impl, **options)
 
 
-def entry(
-    payload: bytes = b"", *, broker: BrokerEntryMetadata | None = None, checked: bool = True, **fields: Any
-) -> bytes:
+def entry(payload: bytes = b"", *, broker: Any | None = None, checked: bool = True, **fields: Any) -> bytes:
     compression = fields.get("compression", 0)
     if compression in CODECS and "num_chunks_from_msg" not in fields:
         fields.setdefault("uncompressed_size", len(payload))
         payload = CODECS[compression](payload)
     fields = {"producer_name": "p", "sequence_id": 10, "publish_time": 1000} | fields
-    return framed(MessageMetadata(**fields).SerializeToString(), payload, broker=broker, checked=checked)
+    return framed(pulsar_pb.MessageMetadata(**fields).SerializeToString(), payload, broker=broker, checked=checked)
 
 
-def framed(
-    metadata: bytes, payload: bytes, *, broker: BrokerEntryMetadata | None = None, checked: bool = True
-) -> bytes:
+def framed(metadata: bytes, payload: bytes, *, broker: Any | None = None, checked: bool = True) -> bytes:
     body = len(metadata).to_bytes(4, "big") + metadata + payload
     if checked:
         body = b"\x0e\x01" + crc32c(body).to_bytes(4, "big") + body
@@ -101,7 +97,7 @@ def framed(
 
 
 def single(value: bytes = b"", **fields: Any) -> bytes:
-    metadata = SingleMessageMetadata(**({"payload_size": len(value)} | fields)).SerializeToString()
+    metadata = pulsar_pb.SingleMessageMetadata(**({"payload_size": len(value)} | fields)).SerializeToString()
     return len(metadata).to_bytes(4, "big") + metadata + value
 
 
@@ -267,12 +263,16 @@ def test_every_prefix_and_every_flipped_bit_of_a_recorded_message_is_corrupt(imp
 def test_every_field_of_a_single_message(impl: str) -> None:
     body = entry(
         b"payload",
-        broker=BrokerEntryMetadata(broker_timestamp=1500, index=99),
+        broker=pulsar_pb.BrokerEntryMetadata(broker_timestamp=1500, index=99),
         producer_name="prodücer",
         sequence_id=2**63,
         publish_time=1001,
         event_time=2002,
-        properties=[KeyValue(key="a", value="1"), KeyValue(key="b", value=""), KeyValue(key="a", value="2")],
+        properties=[
+            pulsar_pb.KeyValue(key="a", value="1"),
+            pulsar_pb.KeyValue(key="b", value=""),
+            pulsar_pb.KeyValue(key="a", value="2"),
+        ],
         replicated_from="cluster-b",
         partition_key="key",
         schema_version=b"\0\1",
@@ -300,7 +300,7 @@ def test_every_field_of_a_single_message(impl: str) -> None:
 
 
 def test_what_a_message_of_a_batch_takes_from_its_entry(impl: str) -> None:
-    pair = KeyValue(key="k", value="v")
+    pair = pulsar_pb.KeyValue(key="k", value="v")
     body = batch(
         single(b"own", event_time=5, sequence_id=77, partition_key="mine", properties=[pair], ordering_key=b"o"),
         single(b"none"),
@@ -310,9 +310,9 @@ def test_what_a_message_of_a_batch_takes_from_its_entry(impl: str) -> None:
         sequence_id=10,
         partition_key="entry's",
         ordering_key=b"entry's",
-        properties=[KeyValue(key="entry's", value="x")],
+        properties=[pulsar_pb.KeyValue(key="entry's", value="x")],
         schema_version=b"s",
-        broker=BrokerEntryMetadata(index=2),
+        broker=pulsar_pb.BrokerEntryMetadata(index=2),
     )
     rows = rows_of(impl, body)
     assert [(r["key"], r["value"], r["event_time"], r["sequence_id"], r["ordering_key"]) for r in rows] == [
@@ -350,10 +350,10 @@ def test_a_batch_of_one_is_a_batch(impl: str) -> None:
 
 @pytest.mark.parametrize("count", [2, 16, 17, 40])
 def test_many_properties_and_the_same_key_again(impl: str, count: int) -> None:
-    pairs = [KeyValue(key=f"k{n}", value=f"v{n}") for n in range(count)]
+    pairs = [pulsar_pb.KeyValue(key=f"k{n}", value=f"v{n}") for n in range(count)]
     different = {f"k{n}": f"v{n}" for n in range(count)}
     assert rows_of(impl, entry(properties=pairs))[0]["properties"] == different
-    again = [*pairs, KeyValue(key="k0", value="last"), KeyValue(key="k1", value="")]
+    again = [*pairs, pulsar_pb.KeyValue(key="k0", value="last"), pulsar_pb.KeyValue(key="k1", value="")]
     body = batch(single(properties=again), single(b"x"), single(properties=pairs))
     assert [r["properties"] for r in rows_of(impl, body)] == [
         different | {"k0": "last", "k1": ""},
@@ -426,7 +426,7 @@ def test_compacted_messages_are_left_out(impl: str) -> None:
     body = batch(
         single(b"0"), single(compacted_out=True), single(b"2"), single(b"3"), single(b"4"), single(compacted_out=True),
         compacted_batch_indexes=[3, 99, -1],
-        broker=BrokerEntryMetadata(index=105),
+        broker=pulsar_pb.BrokerEntryMetadata(index=105),
     )  # fmt: skip
     rows = rows_of(impl, body)
     assert [(i, r["value"], r["broker_index"]) for i, r in zip(indexes(rows), rows, strict=True)] == [
@@ -438,7 +438,7 @@ def test_compacted_messages_are_left_out(impl: str) -> None:
 
 
 def test_compacted_indexes_may_be_packed(impl: str) -> None:
-    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=4)
+    metadata = pulsar_pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=4)
     packed = metadata.SerializeToString() + b"\xfa\x01\x02\x00\x02"
     payload = b"".join(single(b"%d" % n) for n in range(4))
     assert indexes(rows_of(impl, framed(packed, payload))) == [1, 3]
@@ -494,7 +494,7 @@ def test_encrypted_messages_are_an_error_or_their_ciphertext(impl: str) -> None:
 
 def test_an_encrypted_batch_has_the_index_of_its_entry(impl: str) -> None:
     # The broker counts to the last message of a batch.
-    body = encrypted(b"secret", num_messages_in_batch=9, broker=BrokerEntryMetadata(index=70))
+    body = encrypted(b"secret", num_messages_in_batch=9, broker=pulsar_pb.BrokerEntryMetadata(index=70))
     assert [row["broker_index"] for row in rows_of(impl, body, on_encrypted="raw")] == [70]
 
 
@@ -517,9 +517,12 @@ CONTEXT = pa.struct(
 def test_the_encryption_context_stands_beside_the_ciphertext(impl: str) -> None:
     schema = pa.schema([("encryption_context", CONTEXT), ("value", pa.binary())])
     d = decoder(impl, schema, on_encrypted="raw", on_corrupt="null")
-    keys = [{"key": "a", "value": b"1", "metadata": [KeyValue(key="k", value="v")]}, {"key": "b", "value": b"2"}]
+    keys = [
+        {"key": "a", "value": b"1", "metadata": [pulsar_pb.KeyValue(key="k", value="v")]},
+        {"key": "b", "value": b"2"},
+    ]
     said = {"encryption_keys": keys, "encryption_algo": "AES", "encryption_param": b"iv"}
-    broker = BrokerEntryMetadata(index=1)
+    broker = pulsar_pb.BrokerEntryMetadata(index=1)
     d.decode(1, 0, entry(b"plain"))
     d.decode(1, 1, entry(b"secret", **said, num_messages_in_batch=9, uncompressed_size=3_000_000_000, broker=broker))
     d.decode(1, 2, b"corrupt")
@@ -558,7 +561,7 @@ def test_the_encryption_context_stands_beside_the_ciphertext(impl: str) -> None:
 
 
 def test_an_encryption_context_that_is_not_text_is_corrupt(impl: str) -> None:
-    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, encryption_algo="XX")
+    metadata = pulsar_pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, encryption_algo="XX")
     metadata.encryption_keys.add(key="k", value=b"v")
     body = framed(metadata.SerializeToString().replace(b"XX", b"\xff\xff"), b"secret")
     d = decoder(impl, pa.schema([("encryption_context", CONTEXT)]), on_encrypted="raw")
@@ -612,7 +615,7 @@ CORRUPT = {
     "no required field": framed(b"", b""),
     "only a producer name": framed(b"\x0a\x01p", b""),
     "wire type 3": framed(
-        MessageMetadata(producer_name="p", sequence_id=0, publish_time=0).SerializeToString() + b"\x0b", b""
+        pulsar_pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0).SerializeToString() + b"\x0b", b""
     ),
     "field number 0": framed(b"\x00\x00", b""),
     "huge field number": framed(b"\x80\x80\x80\x80\x10\x00", b""),
@@ -685,23 +688,23 @@ def test_every_byte_of_a_wrong_checksum_is_seen_unless_told_not_to_look(impl: st
 
 def test_entries_without_a_checksum_are_allowed(impl: str) -> None:
     assert rows_of(impl, entry(b"x", checked=False))[0]["value"] == b"x"
-    broker = BrokerEntryMetadata(index=4)
+    broker = pulsar_pb.BrokerEntryMetadata(index=4)
     assert rows_of(impl, entry(b"x", checked=False, broker=broker))[0]["broker_index"] == 4
 
 
 def test_unknown_fields_are_skipped(impl: str) -> None:
-    known = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString()
+    known = pulsar_pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString()
     unknown = b"\x82\x02\x03abc" + b"\xc1\x3e" + bytes(8) + b"\xc5\x3e" + bytes(4) + b"\xb0\x01" + b"\xff" * 9 + b"\x7f"
     # Fields whose number is known and whose wire type is not: publish_time as bytes, producer_name as a varint.
     assert rows_of(impl, framed(unknown + known + b"\x1a\x01x\x08\x05" + unknown, b"v"))[0]["value"] == b"v"
-    data = SingleMessageMetadata(payload_size=1).SerializeToString() + unknown + b"\x1a\x01x"
+    data = pulsar_pb.SingleMessageMetadata(payload_size=1).SerializeToString() + unknown + b"\x1a\x01x"
     body = entry(len(data).to_bytes(4, "big") + data + b"v", num_messages_in_batch=1)
     assert [(r["value"], r["key"]) for r in rows_of(impl, body)] == [(b"v", None)]
 
 
 def test_the_last_of_several_counts(impl: str) -> None:
-    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
-    again = MessageMetadata(producer_name="q", sequence_id=3, publish_time=4)
+    metadata = pulsar_pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
+    again = pulsar_pb.MessageMetadata(producer_name="q", sequence_id=3, publish_time=4)
     row = rows_of(impl, framed(metadata.SerializeToString() + again.SerializeToString(), b""))[0]
     assert (row["producer_name"], row["sequence_id"], row["publish_time"]) == ("q", 3, ms(4))
 
@@ -1006,9 +1009,15 @@ def test_assembly_gives_back_what_it_took() -> None:
 def test_each_column_by_itself(impl: str, name: str) -> None:
     schema = pa.schema([ALL.field(name)])
     body = batch(
-        single(b"a", partition_key="k", properties=[KeyValue(key="k", value="v")], ordering_key=b"o", event_time=4),
+        single(
+            b"a",
+            partition_key="k",
+            properties=[pulsar_pb.KeyValue(key="k", value="v")],
+            ordering_key=b"o",
+            event_time=4,
+        ),
         single(b"b"),
-        broker=BrokerEntryMetadata(index=5, broker_timestamp=6),
+        broker=pulsar_pb.BrokerEntryMetadata(index=5, broker_timestamp=6),
         replicated_from="r",
         schema_version=b"s",
     )
@@ -1042,7 +1051,7 @@ def test_columns_come_in_the_order_asked_for_and_with_the_types_of_the_schema(im
     d = decoder(impl, schema)
     for rows in (0, 1, 3):
         for n in range(rows):
-            d.decode(1, n, entry(b"x", properties=[KeyValue(key="a", value="b")], event_time=3))
+            d.decode(1, n, entry(b"x", properties=[pulsar_pb.KeyValue(key="a", value="b")], event_time=3))
         result = d.take_batch()
         result.validate(full=True)
         assert result.num_rows == rows
@@ -1136,9 +1145,16 @@ def test_many_entries_of_all_kinds_in_one_batch(impl: str) -> None:
     bodies = [
         numbered(300, partition_key="x"),
         entry(
-            b"single" * 1000, partition_key="key", properties=[KeyValue(key=f"k{n}", value="v" * n) for n in range(30)]
+            b"single" * 1000,
+            partition_key="key",
+            properties=[pulsar_pb.KeyValue(key=f"k{n}", value="v" * n) for n in range(30)],
         ),
-        batch(*(single(os.urandom(n), properties=[KeyValue(key="n", value=str(n))] * (n % 3)) for n in range(100))),
+        batch(
+            *(
+                single(os.urandom(n), properties=[pulsar_pb.KeyValue(key="n", value=str(n))] * (n % 3))
+                for n in range(100)
+            )
+        ),
     ]
     alone = []
     for body in bodies:
@@ -1266,7 +1282,7 @@ def test_an_entry_of_many_messages_comes_in_parts(impl: str, codec: int, args: t
         *(single(b"%d" % n, partition_key="k" * n, compacted_out=n == 3, sequence_id=n) for n in range(11)),
         compression=codec,
         compacted_batch_indexes=[6],
-        broker=BrokerEntryMetadata(index=70),
+        broker=pulsar_pb.BrokerEntryMetadata(index=70),
     )
     whole = rows_of(impl, body, *args)
     for most in (1, 3, 4, 10, 11):

@@ -7,7 +7,8 @@ import pytest
 from google.protobuf import text_format
 
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
-from spark_mq_source.pulsar.protocol import _pb, commands
+from spark_mq_source.pulsar.protocol import codec, commands, hot
+from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command, encode_send
 from spark_mq_source.pulsar.protocol.commands import (
     Ack,
     AckType,
@@ -67,12 +68,10 @@ from spark_mq_source.pulsar.protocol.commands import (
     TxnAction,
     UnknownCommand,
     Unsubscribe,
-    count_messages,
-    decode_command,
-    encode_command,
-    encode_send,
 )
+from spark_mq_source.pulsar.protocol.metadata import count_messages
 from spark_mq_source.pulsar.protocol.wire import Frame, encode_frame, take_frame
+from tests.protobuf import pulsar as pb
 from tests.vectors import RecordedFrame, pulsar_frames
 
 LIMIT = 1 << 20
@@ -121,14 +120,14 @@ def test_a_recorded_frame_is_the_command_its_recording_says(recorded: RecordedFr
 
 def without_partition(command: memoryview) -> memoryview:
     """A MESSAGE does not keep its partition: who subscribed knows it."""
-    base = _pb.BaseCommand.FromString(bytes(command))
+    base = pb.BaseCommand.FromString(bytes(command))
     if base.type == CommandType.MESSAGE:
         base.message.message_id.ClearField("partition")
     return memoryview(base.SerializeToString())
 
 
 def with_defaults(command: memoryview) -> str:
-    base = _pb.BaseCommand.FromString(bytes(command))
+    base = pb.BaseCommand.FromString(bytes(command))
     base.DiscardUnknownFields()
     _say_defaults(base)
     return text_format.MessageToString(base)
@@ -472,8 +471,8 @@ def recorded_messages() -> list[RecordedFrame]:
 def test_the_fast_way_and_protobuf_agree_on_a_recorded_message(recorded: RecordedFrame) -> None:
     frame = frame_of(recorded.data)
     assert frame.body is not None
-    fast = commands._decode_usual_message(bytes(frame.command), frame.body)
-    either = commands._decode_any(bytes(frame.command), frame.body)
+    fast = hot.decode_usual_message(bytes(frame.command), frame.body)
+    either = codec._decode_any(bytes(frame.command), frame.body)
     assert isinstance(either, Message)
     said = re.search(r"message_?id \{ ledger_?id: (\d+) entry_?id: (\d+)", recorded.text, re.IGNORECASE)
     assert said is not None
@@ -495,7 +494,7 @@ def test_a_body_is_not_copied() -> None:
 @pytest.mark.parametrize("partition", [None, -1, 0, 5, 127, 128, 9999])
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 16383, 16384, 2**32, 2**56, 2**63 - 1])
 def test_ids_of_every_length_are_read_the_fast_way(number: int, partition: int | None) -> None:
-    base = _pb.BaseCommand(type=CommandType.MESSAGE)
+    base = pb.BaseCommand(type=CommandType.MESSAGE)
     base.message.consumer_id = number
     base.message.message_id.ledger_id = number
     base.message.message_id.entry_id = number
@@ -504,14 +503,14 @@ def test_ids_of_every_length_are_read_the_fast_way(number: int, partition: int |
     data = base.SerializeToString()
     body = memoryview(b"body")
     expected = Message(number, number, number, 0, (), body)
-    assert commands._decode_usual_message(data, body) == expected
-    assert commands._decode_any(data, body) == expected
+    assert hot.decode_usual_message(data, body) == expected
+    assert codec._decode_any(data, body) == expected
 
 
 def test_the_unusual_message_is_read_through_protobuf() -> None:
     message = Message(1, 2, 3, 4, (5, -1), memoryview(b"body"))
     frame = frame_of(encode_command(message))
-    assert commands._decode_usual_message(bytes(frame.command), memoryview(b"body")) is None
+    assert hot.decode_usual_message(bytes(frame.command), memoryview(b"body")) is None
     assert decode_command(frame) == message
 
 
@@ -547,7 +546,7 @@ def test_messages_of_an_entry_are_counted() -> None:
 )
 def test_what_protobuf_refuses_the_fast_way_does_not_take(command: str) -> None:
     data = bytes.fromhex(command)
-    assert commands._decode_usual_message(data, memoryview(b"body")) is None
+    assert hot.decode_usual_message(data, memoryview(b"body")) is None
     with pytest.raises(RemoteProtocolError):
         decode_command(Frame(memoryview(data), memoryview(b"body"), 0))
 
@@ -596,7 +595,7 @@ def test_a_command_we_do_not_know_is_named_by_its_type(command_type: int, body: 
         Lookup(7, 1),  # type: ignore[arg-type]
         Ack(1, AckType.Individual, (MessageId(2**70, 1),)),
         GetTopicsOfNamespace(1, "\ud800"),
-        Send(-1, 0, b""),
+        Send(2**64, 0, b""),
         Send(1, 0, b"", num_messages=2**31),
     ],
 )

@@ -24,7 +24,8 @@ from spark_mq_source.pulsar.client.authentication import (
 )
 from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.protocol import connection as module
-from spark_mq_source.pulsar.protocol.commands import Command, decode_command, encode_command
+from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
+from spark_mq_source.pulsar.protocol.commands import Command
 from spark_mq_source.pulsar.protocol.connection import Authentication, ConnectionState, PulsarConnection
 from spark_mq_source.pulsar.protocol.wire import take_frame
 from tests.vectors import pulsar_frames

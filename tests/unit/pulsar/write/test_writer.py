@@ -22,9 +22,9 @@ from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.offsets import Position
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.protocol import _pb
 from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.write.writer import PulsarWriter
+from tests.protobuf import pulsar as pb
 from tests.unit.pulsar.client.test_client import Broker, Link
 
 TOPIC = "persistent://public/default/t"
@@ -120,7 +120,7 @@ def test_numbers_go_on_from_what_the_broker_has_and_messages_carry_the_schema_s_
     (send,) = at.of(c.Send)
     assert send.sequence_id == 42
     body = bytes(send.body)
-    metadata = _pb.MessageMetadata.FromString(body[10 : 10 + int.from_bytes(body[6:10], "big")])
+    metadata = pb.MessageMetadata.FromString(body[10 : 10 + int.from_bytes(body[6:10], "big")])
     assert (metadata.producer_name, metadata.sequence_id, metadata.schema_version) == ("p", 42, b"\0\1")
 
 

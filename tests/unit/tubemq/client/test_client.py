@@ -18,6 +18,7 @@ from spark_mq_source.tubemq.client import client as client_module
 from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.protocol import commands as c
+from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from tests.fix_brokers import wait_until
 from tests.fix_net import free_port
 from tests.unit.tubemq.scripted import STANDBY, Link, Server, cut, in_turn
@@ -27,7 +28,7 @@ Clients = Callable[..., TubeMQClient]
 
 
 def consumer_of(client: TubeMQClient, server: Server) -> PartitionConsumer:
-    return client.consumer(c.BrokerPartition(server.broker, "t", 0), client_id="client", group="group")
+    return client.consumer(BrokerPartition(server.broker, "t", 0), client_id="client", group="group")
 
 
 # -- masters
@@ -135,7 +136,7 @@ def test_a_member_answers_each_event_with_what_it_has_then(
     )
     calls: list[tuple[str, list[int]]] = []
 
-    def note(what: str, partitions: Sequence[c.BrokerPartition]) -> Sequence[c.BrokerPartition]:
+    def note(what: str, partitions: Sequence[BrokerPartition]) -> Sequence[BrokerPartition]:
         calls.append((what, [p.partition_id for p in partitions]))
         return partitions
 
@@ -155,7 +156,7 @@ def test_a_member_answers_each_event_with_what_it_has_then(
         (3, 10, c.EventStatus.DONE),
         (4, 20, c.EventStatus.DONE),
     ]
-    names = [[c.BrokerPartition.parse(text).partition_id for text in beat.subscribe_info] for beat in answers]
+    names = [[BrokerPartition.parse(text).partition_id for text in beat.subscribe_info] for beat in answers]
     assert all(beat.report_subscribe_info for beat in answers)
     assert names[-1] == [1]
     assert {p.partition_id for p in member.assignment} == {1}
@@ -175,7 +176,7 @@ def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(
     answer = [beat for beat in one.of(c.ConsumerHeartbeat) if beat.event is not None][-1]
     assert (answer.event.rebalance_id, answer.event.status) == (4, c.EventStatus.FAILED)
     assert answer.report_subscribe_info
-    assert [c.BrokerPartition.parse(text).partition_id for text in answer.subscribe_info] == [1, 2]
+    assert [BrokerPartition.parse(text).partition_id for text in answer.subscribe_info] == [1, 2]
     member.close()
 
 
@@ -188,7 +189,7 @@ def test_partitions_that_can_be_taken_are_though_others_cannot(
     assert member.assigned.wait(30)
     (answer,) = [beat for beat in one.of(c.ConsumerHeartbeat) if beat.event is not None]
     assert answer.event.status == c.EventStatus.FAILED
-    assert [c.BrokerPartition.parse(text).partition_id for text in answer.subscribe_info] == [1, 2]
+    assert [BrokerPartition.parse(text).partition_id for text in answer.subscribe_info] == [1, 2]
     member.close()
 
 
@@ -226,7 +227,7 @@ def test_heartbeats_go_on_while_an_event_is_answered(
     one = server({c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0)))})
     release = threading.Event()
 
-    def take_long(partitions: Sequence[c.BrokerPartition]) -> Sequence[c.BrokerPartition]:
+    def take_long(partitions: Sequence[BrokerPartition]) -> Sequence[BrokerPartition]:
         release.wait(30)
         return partitions
 

@@ -17,6 +17,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.protocol import commands as c
+from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from tests.unit.tubemq.conftest import options_for
 from tests.unit.tubemq.scripted import TOKEN, Link, Server, cut
 
@@ -26,7 +27,7 @@ AUTH = {"authUser": "alice", "authPassword": "secret"}
 
 
 def consumer_of(client: TubeMQClient, server: Server) -> PartitionConsumer:
-    return client.consumer(c.BrokerPartition(server.broker, "t", 0), client_id="client", group="group")
+    return client.consumer(BrokerPartition(server.broker, "t", 0), client_id="client", group="group")
 
 
 # -- one connection

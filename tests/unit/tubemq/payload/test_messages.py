@@ -14,9 +14,10 @@ import pytest
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, RemoteProtocolError
 from spark_mq_source.tubemq.payload._messages_python import first_message
 from spark_mq_source.tubemq.payload.messages import MessageDecoder, implementation
-from spark_mq_source.tubemq.protocol._pb import GetMessageResponseB2C, TransferedMessage, TransferedMessages
-from spark_mq_source.tubemq.protocol.commands import GetMessageResponse, decode_response
+from spark_mq_source.tubemq.protocol.codec import decode_response
+from spark_mq_source.tubemq.protocol.commands import GetMessageResponse
 from spark_mq_source.tubemq.protocol.wire import take_frame
+from tests.protobuf import tubemq as tubemq_pb
 from tests.vectors import FOLDER
 
 ALL = pa.schema(
@@ -48,19 +49,19 @@ def decoder(impl: str, schema: pa.Schema = ALL, **options: Any) -> MessageDecode
 
 def message(
     value: bytes = b"", attributes: str | bytes | None = None, *, message_id: int = 7, check_sum: int | None = None
-) -> TransferedMessage:
+) -> Any:
     payload, flag = value, 0
     if attributes is not None:
         text = attributes if isinstance(attributes, bytes) else attributes.encode()
         payload, flag = len(text).to_bytes(4, "big") + text + value, 1
     if check_sum is None:
         check_sum = zlib.crc32(payload) & 0x7FFFFFFF
-    return TransferedMessage(message_id=message_id, check_sum=check_sum, pay_load_data=payload, flag=flag)
+    return tubemq_pb.TransferedMessage(message_id=message_id, check_sum=check_sum, pay_load_data=payload, flag=flag)
 
 
-def answer(*messages: TransferedMessage) -> bytes:
-    head = GetMessageResponseB2C(success=True, err_code=200).SerializeToString()
-    return head + TransferedMessages(messages=messages).SerializeToString() + b"\x28\xf0\x15"
+def answer(*messages: Any) -> bytes:
+    head = tubemq_pb.GetMessageResponse(success=True, err_code=200).SerializeToString()
+    return head + tubemq_pb.TransferedMessages(messages=messages).SerializeToString() + b"\x28\xf0\x15"
 
 
 def taken(d: MessageDecoder) -> list[dict[str, Any]]:
@@ -69,7 +70,7 @@ def taken(d: MessageDecoder) -> list[dict[str, Any]]:
     return [{k: dict(v) if k == "attributes" else v for k, v in row.items()} for row in batch.to_pylist()]
 
 
-def rows_of(impl: str, *messages: TransferedMessage, **options: Any) -> list[dict[str, Any]]:
+def rows_of(impl: str, *messages: Any, **options: Any) -> list[dict[str, Any]]:
     d = decoder(impl, **options)
     count = d.decode(memoryview(answer(*messages)), 2800)
     rows = taken(d)
@@ -77,7 +78,7 @@ def rows_of(impl: str, *messages: TransferedMessage, **options: Any) -> list[dic
     return rows
 
 
-def broken(message_id: int = 9) -> TransferedMessage:
+def broken(message_id: int = 9) -> Any:
     return message(b"broken", message_id=message_id, check_sum=1)
 
 
@@ -256,17 +257,17 @@ def test_batches_outlive_the_decoder_and_the_answer(impl: str) -> None:
 CORRUPT = [
     pytest.param(broken(7), "the checksum does not match: 0x00000001 announced", id="checksum"),
     pytest.param(
-        TransferedMessage(message_id=7, check_sum=-1, pay_load_data=b"abc", flag=1),
+        tubemq_pb.TransferedMessage(message_id=7, check_sum=-1, pay_load_data=b"abc", flag=1),
         "the attributes do not fit into the message",
         id="no room for a size",
     ),
     pytest.param(
-        TransferedMessage(message_id=7, check_sum=-1, pay_load_data=b"\x00\x00\x00\x02x", flag=1),
+        tubemq_pb.TransferedMessage(message_id=7, check_sum=-1, pay_load_data=b"\x00\x00\x00\x02x", flag=1),
         "the attributes do not fit into the message",
         id="size past the end",
     ),
     pytest.param(
-        TransferedMessage(message_id=7, check_sum=-1, pay_load_data=b"\xff\xff\xff\xffx", flag=1),
+        tubemq_pb.TransferedMessage(message_id=7, check_sum=-1, pay_load_data=b"\xff\xff\xff\xffx", flag=1),
         "the attributes do not fit into the message",
         id="negative size",
     ),
@@ -276,9 +277,7 @@ CORRUPT = [
 
 
 @pytest.mark.parametrize(("bad", "sentence"), CORRUPT)
-def test_a_corrupt_message_is_named_and_nothing_of_the_answer_is_kept(
-    impl: str, bad: TransferedMessage, sentence: str
-) -> None:
+def test_a_corrupt_message_is_named_and_nothing_of_the_answer_is_kept(impl: str, bad: Any, sentence: str) -> None:
     d = decoder(impl)
     d.decode(answer(message(b"before", "k=v")), 0)
     nbytes = d.nbytes
@@ -291,9 +290,7 @@ def test_a_corrupt_message_is_named_and_nothing_of_the_answer_is_kept(
 
 
 @pytest.mark.parametrize(("bad", "sentence"), CORRUPT)
-def test_a_corrupt_message_is_skipped_or_null_where_that_is_asked(
-    impl: str, bad: TransferedMessage, sentence: str
-) -> None:
+def test_a_corrupt_message_is_skipped_or_null_where_that_is_asked(impl: str, bad: Any, sentence: str) -> None:
     d = decoder(impl, on_corrupt="skip")
     assert d.decode(answer(message(b"x", "a=b"), bad, message(b"y", "c=d")), 2800) == 2
     d.on_corrupt = "null"

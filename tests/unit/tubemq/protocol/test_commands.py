@@ -6,24 +6,26 @@ import re
 import pytest
 
 from spark_mq_source.core.errors import LocalProtocolError, RemoteProtocolError
-from spark_mq_source.core.varint import encode_varint
-from spark_mq_source.tubemq.protocol import _pb
+from spark_mq_source.core.varint import encode_sized
 from spark_mq_source.tubemq.protocol import commands as c
-from spark_mq_source.tubemq.protocol.commands import (
+from spark_mq_source.tubemq.protocol.addresses import (
     Broker,
     BrokerPartition,
     TopicMeta,
-    decode_request,
-    decode_response,
-    encode_request,
-    encode_response,
-    is_stored,
-    method_of,
     parse_failure,
     parse_topic_infos,
     parse_topic_metas,
 )
+from spark_mq_source.tubemq.protocol.codec import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    method_of,
+)
+from spark_mq_source.tubemq.protocol.hot import is_stored
 from spark_mq_source.tubemq.protocol.wire import Frame, encode_frame, take_frame
+from tests.protobuf import tubemq as pb
 from tests.vectors import RecordedCall, tubemq_calls
 
 # Requests that no client of ours makes.
@@ -84,7 +86,7 @@ def test_messages_stay_as_they_came() -> None:
     (recorded,) = [call for call in tubemq_calls() if "(first fetch)" in call.case]
     _, response = decode_response(frame_of(recorded.answer))
     assert isinstance(response, c.GetMessageResponse)
-    messages = _pb.TransferedMessages.FromString(bytes(response.body)).messages
+    messages = pb.TransferedMessages.FromString(bytes(response.body)).messages
     assert [len(message.pay_load_data) for message in messages] == [12, 43, 20_000]
     assert (response.curr_offset, response.max_offset) == (34720112, 34720196)
 
@@ -107,7 +109,7 @@ def test_a_message_is_written_as_protobuf_writes_it(data: bytes, check_sum: int)
     send = c.SendMessage(
         "client", "topic", 20_001, data, 1, check_sum, -1062731518, "a", "202611210340", c.AuthorizedInfo(-2, "token")
     )
-    message = _pb.SendMessageRequestP2B(
+    message = pb.SendMessage(
         client_id="client",
         topic_name="topic",
         partition_id=20_001,
@@ -117,16 +119,11 @@ def test_a_message_is_written_as_protobuf_writes_it(data: bytes, check_sum: int)
         sent_addr=-1062731518,
         msg_type="a",
         msg_time="202611210340",
-        auth_info=_pb.AuthorizedInfo(visit_authorized_token=-2, auth_authorized_token="token"),
+        auth_info=pb.AuthorizedInfo(visit_authorized_token=-2, auth_authorized_token="token"),
     )
-    body = _pb.RequestBody(method=13, timeout=9_000, request=message.SerializeToString())
-    parts = (_pb.RpcConnHeader(flag=0), _pb.RequestHeader(service_type=3, protocol_ver=3), body)
-    payload = b"".join(size_of(part.SerializeToString()) for part in parts)
-    assert encode_request(9, send, timeout_ms=9_000) == encode_frame(9, payload)
-
-
-def size_of(data: bytes) -> bytes:
-    return encode_varint(len(data)) + data
+    body = pb.RequestBody(method=13, timeout=9_000, request=message.SerializeToString())
+    head = bytes.fromhex("02080004 08031003")  # flag=0; service_type=3, protocol_ver=3
+    assert encode_request(9, send, timeout_ms=9_000) == encode_frame(9, head + encode_sized(body.SerializeToString()))
 
 
 def test_what_a_message_shows_of_us_is_the_newest() -> None:

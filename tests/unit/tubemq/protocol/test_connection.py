@@ -7,7 +7,8 @@ import pytest
 
 from spark_mq_source.core.errors import ConnectionLostError, LocalProtocolError, RemoteProtocolError
 from spark_mq_source.tubemq.protocol import commands as c
-from spark_mq_source.tubemq.protocol.commands import decode_request, encode_response
+from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
+from spark_mq_source.tubemq.protocol.codec import decode_request, encode_response
 from spark_mq_source.tubemq.protocol.connection import (
     Answer,
     Call,
@@ -18,9 +19,10 @@ from spark_mq_source.tubemq.protocol.connection import (
     TubeMQConnection,
     Unanswered,
 )
+from spark_mq_source.tubemq.protocol.hot import STORED
 from spark_mq_source.tubemq.protocol.wire import take_frame
 
-BROKER = c.Broker(1, "127.0.0.1", 8123)
+BROKER = Broker(1, "127.0.0.1", 8123)
 REGISTER = c.RegisterPartition(31, "client", "group", "demo", 0, qry_priority_id=1)
 UNREGISTER = c.RegisterPartition(32, "client", "group", "demo", 0)
 REGISTERED = c.RegisterPartitionResponse(True, 200, "OK!", 0, 0)
@@ -30,7 +32,7 @@ GET = c.GetMessage("client", 0, "group", "demo")
 
 
 def connect(
-    *, broker: c.Broker | None = None, authorized: Callable[[], c.AuthorizedInfo] | None = None
+    *, broker: Broker | None = None, authorized: Callable[[], c.AuthorizedInfo] | None = None
 ) -> TubeMQConnection:
     return TubeMQConnection(
         broker=broker, request_timeout_ms=8_000, heartbeat_ms=10_000, authorized=authorized, now=100.0
@@ -74,7 +76,7 @@ def test_calls_go_out_in_order_and_answers_come_with_their_requests() -> None:
     assert sent(connection) == [(1, CLOSE), (2, SEND)]
     stored = c.SendMessageResponse(True, 200, "1", False, 1, 1, 28)
     connection.receive_data(encode_response(2, stored) + encode_response(1, CLOSED))
-    assert connection.events_received() == [Answer(2, SEND, c.STORED), Answer(1, CLOSE, CLOSED)]
+    assert connection.events_received() == [Answer(2, SEND, STORED), Answer(1, CLOSE, CLOSED)]
     assert connection.events_received() == []
 
 
@@ -84,9 +86,9 @@ def test_messages_go_out_together_and_are_answered_one_by_one() -> None:
     assert sent(connection) == [(3, SEND), (1, SEND)]
     stored = c.SendMessageResponse(True, 200, "1", False, 1, 1, 28)
     connection.receive_data(encode_response(1, stored))
-    assert connection.events_received() == [Answer(1, SEND, c.STORED)]
+    assert connection.events_received() == [Answer(1, SEND, STORED)]
     connection.receive_data(encode_response(3, stored))
-    assert connection.events_received() == [Answer(3, SEND, c.STORED)]
+    assert connection.events_received() == [Answer(3, SEND, STORED)]
 
 
 @pytest.mark.parametrize("second", [Call(0, SEND), Call(7, SEND), Call(2, SEND._replace(data=None))], ids=str)
@@ -311,7 +313,7 @@ def test_a_heartbeat_that_finds_a_partition_lost_says_so_once() -> None:
     ((serial_no, _),) = sent(connection)
     failed = c.BrokerHeartbeatResponse(True, 200, "OK!", True, ("412:1:127.0.0.1:8123#demo:0",))
     connection.receive_data(encode_response(serial_no, failed))
-    partition = c.BrokerPartition(BROKER, "demo", 0)
+    partition = BrokerPartition(BROKER, "demo", 0)
     assert connection.events_received() == [PartitionLost("client", "group", partition, 412)]
     tick(connection, 20.0, start=110.0)
     assert sent(connection) == []

@@ -5,7 +5,8 @@ import pickle
 import pytest
 
 from spark_mq_source.core import errors
-from spark_mq_source.tubemq.protocol.commands import RpcException, decode_response
+from spark_mq_source.tubemq.protocol.codec import decode_response
+from spark_mq_source.tubemq.protocol.commands import RpcException
 from spark_mq_source.tubemq.protocol.error_codes import StandbyError, error_for_code, error_for_exception
 from spark_mq_source.tubemq.protocol.wire import take_frame
 from tests.vectors import tubemq_calls

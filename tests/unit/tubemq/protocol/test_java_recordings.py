@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from spark_mq_source.tubemq.protocol.codec import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
 from spark_mq_source.tubemq.protocol.commands import (
     CloseConsumer,
     CloseProducer,
@@ -20,10 +26,6 @@ from spark_mq_source.tubemq.protocol.commands import (
     Request,
     RpcException,
     SendMessage,
-    decode_request,
-    decode_response,
-    encode_request,
-    encode_response,
 )
 from spark_mq_source.tubemq.protocol.wire import Frame, take_frame
 from tests.vectors import RecordedCall, tubemq_calls

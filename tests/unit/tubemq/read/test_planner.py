@@ -15,7 +15,7 @@ from spark_mq_source.core.options import READ
 from spark_mq_source.tubemq.offsets import INDEX_BYTES, TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands as c
-from spark_mq_source.tubemq.protocol.commands import Broker
+from spark_mq_source.tubemq.protocol.addresses import Broker
 from spark_mq_source.tubemq.read.planner import plan_batch, split_ranges
 from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
 

@@ -24,6 +24,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY
 from spark_mq_source.tubemq.protocol import commands as c
+from spark_mq_source.tubemq.protocol.addresses import Broker
 from spark_mq_source.tubemq.write.writer import RowEncoder, TubeMQWriter, write_rows
 from tests.fix_brokers import wait_until
 from tests.fix_net import free_port
@@ -237,7 +238,7 @@ def test_what_was_not_acknowledged_is_sent_again(server: Servers, writer: Any, f
 
 
 def test_a_broker_that_fails_is_set_aside_and_the_others_go_on(server: Servers, writer: Any) -> None:
-    dead = c.Broker(2, "127.0.0.1", free_port())
+    dead = Broker(2, "127.0.0.1", free_port())
     one = server(brokers=(dead,))
     task = writer(one)
     for _ in range(10):

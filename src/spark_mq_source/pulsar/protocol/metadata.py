@@ -1,0 +1,112 @@
+"""What stands before the payload of an entry: `MessageMetadata` of `PulsarApi.proto`, under names of ours.
+
+The loops that read entries know its fields by their tags (`payload/_messages_python.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final, Required, TypedDict
+
+from spark_mq_source.core.errors import CorruptMessageError
+from spark_mq_source.core.protobuf import Int32, Int64, ProtobufCodec, Uint32, Uint64
+from spark_mq_source.pulsar.protocol.commands import KeyValue
+from spark_mq_source.pulsar.protocol.wire import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
+
+
+class EncryptionKeys(TypedDict, total=False):
+    """A data key, encrypted by the key of that name."""
+
+    key: Required[Annotated[str, 1]]
+    value: Required[Annotated[bytes, 2]]
+    metadata: Annotated[Sequence[KeyValue], 3]
+
+
+class MessageMetadata(TypedDict, total=False):
+    """Of an entry: a message, a batch of them, or a chunk of one.
+
+    Attributes:
+        publish_time: ms since 1970, as all times.
+        compression: NONE=0, LZ4=1, ZLIB=2, ZSTD=3, SNAPPY=4.
+        num_messages_in_batch: not there of a message that is in no batch.
+    """
+
+    producer_name: Required[Annotated[str, 1]]
+    sequence_id: Required[Annotated[Uint64, 2]]
+    publish_time: Required[Annotated[Uint64, 3]]
+    properties: Annotated[Sequence[KeyValue], 4]
+    replicated_from: Annotated[str, 5]
+    partition_key: Annotated[str, 6]
+    compression: Annotated[Int32, 8]
+    uncompressed_size: Annotated[Uint32, 9]
+    num_messages_in_batch: Annotated[Int32, 11]
+    event_time: Annotated[Uint64, 12]
+    encryption_keys: Annotated[Sequence[EncryptionKeys], 13]
+    encryption_algo: Annotated[str, 14]
+    encryption_param: Annotated[bytes, 15]
+    schema_version: Annotated[bytes, 16]
+    partition_key_b64_encoded: Annotated[bool, 17]
+    ordering_key: Annotated[bytes, 18]
+    deliver_at_time: Annotated[Int64, 19]
+    marker_type: Annotated[Int32, 20]
+    txnid_least_bits: Annotated[Uint64, 22]
+    txnid_most_bits: Annotated[Uint64, 23]
+    highest_sequence_id: Annotated[Uint64, 24]
+    null_value: Annotated[bool, 25]
+    uuid: Annotated[str, 26]
+    num_chunks_from_msg: Annotated[Int32, 27]
+    total_chunk_msg_size: Annotated[Int32, 28]
+    chunk_id: Annotated[Int32, 29]
+    null_partition_key: Annotated[bool, 30]
+    compacted_batch_indexes: Annotated[Sequence[Int32], 31]
+
+
+_PROTOBUF: Final = ProtobufCodec()
+_MESSAGE_METADATA: Final = _PROTOBUF.class_of(MessageMetadata)
+
+
+def encode_metadata(metadata: MessageMetadata) -> bytes:
+    """The bytes of metadata."""
+    return _MESSAGE_METADATA(**metadata).SerializeToString()  # type: ignore[no-any-return]
+
+
+def decode_metadata(body: memoryview) -> tuple[MessageMetadata, int]:
+    """The metadata of an entry, and how many bytes it takes.
+
+    Args:
+        body: everything after a MESSAGE's command (see wire.py).
+
+    Raises:
+        CorruptMessageError: it cannot be parsed.
+
+    Example:
+        >>> metadata = bytes.fromhex("0a0170 1000 1801 5803")  # producer "p", sequence 0, time 1, a batch of 3
+        >>> decode_metadata(memoryview(len(metadata).to_bytes(4, "big") + metadata))[0]["num_messages_in_batch"]
+        3
+    """
+    at = 0
+    if body[:2] == BROKER_METADATA_MAGIC:
+        at = 6 + int.from_bytes(body[2:6], "big")
+    if body[at : at + 2] == CHECKSUM_MAGIC:
+        at += 6
+    size = int.from_bytes(body[at : at + 4], "big")
+    try:
+        return _PROTOBUF.decode(MessageMetadata, bytes(body[at + 4 : at + 4 + size])), size
+    except ValueError as error:
+        raise CorruptMessageError(f"the metadata of an entry cannot be: {error}") from error
+
+
+def count_messages(body: memoryview) -> int:
+    """How many messages an entry holds: what the broker charges against the permits of a consumer.
+
+    Not for the hot path. A body that cannot be read counts as one message, which is what it can least be.
+
+    Example:
+        >>> metadata = bytes.fromhex("0a0170 1000 1801 5803")  # producer "p", sequence 0, time 1, a batch of 3
+        >>> count_messages(memoryview(len(metadata).to_bytes(4, "big") + metadata))
+        3
+    """
+    try:
+        return decode_metadata(body)[0].get("num_messages_in_batch", 1)
+    except CorruptMessageError:
+        return 1

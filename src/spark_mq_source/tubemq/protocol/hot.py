@@ -1,0 +1,156 @@
+"""The hot paths: SEND_MESSAGE, of which there is one for every row, and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from spark_mq_source.core.errors import LocalProtocolError
+from spark_mq_source.core.protobuf import ProtobufCodec
+from spark_mq_source.core.varint import encode_sized, encode_varint
+from spark_mq_source.tubemq.payload import _encode_python
+from spark_mq_source.tubemq.payload.messages import encoding
+from spark_mq_source.tubemq.protocol.commands import SUCCESS, AuthorizedInfo, SendMessage, SendMessageResponse
+from spark_mq_source.tubemq.protocol.wire import encode_frame_of
+
+_PROTOBUF: Final = ProtobufCodec()
+_MORE: Final = 0x80
+# RpcConnHeader{flag=0} and RequestHeader{service_type=WRITE, protocol_ver=3}.
+_WRITE_HEAD: Final = bytes.fromhex("02080004 08031003")
+# RpcConnHeader{flag=1} and ResponseHeader{SUCCESS, protocol_ver=3}: how a server 2.4.0 begins what it has handled.
+USUAL_HEAD: Final = bytes.fromhex("02080104 08001803")
+# RspResponseBody{SEND_MESSAGE, data=SendMessageResponseB2P{success=True, err_code=200, ...}}, each after a size that is
+# one byte: before 128 bytes there is no second one.
+_STORED_BEGINNINGS: Final = (
+    (0, USUAL_HEAD),
+    (len(USUAL_HEAD) + 1, bytes.fromhex("080d12")),
+    (len(USUAL_HEAD) + 5, bytes.fromhex("080110c801")),
+)
+
+
+def encode_sends(calls: Sequence[tuple[int, SendMessage]], *, timeout_ms: int) -> bytes:
+    """The frames of messages, one after the other: what `encode_request` makes of each.
+
+    Args:
+        calls: serial numbers and messages.
+        timeout_ms: of each call.
+
+    Raises:
+        LocalProtocolError: a field does not fit the protocol, or a message is too large.
+
+    Example:
+        >>> send = SendMessage("c", "demo", 0, b"value", 0, 495922163, 0)
+        >>> encode_sends([(1, send), (2, send)], timeout_ms=10_000).count(b"value")
+        2
+    """
+    encoding.warn_of_fallback()
+    return encoding.module.encode_sends(  # type: ignore[no-any-return]
+        calls, timeout_ms, encode_send, _before_data, _encode_send_tail
+    )
+
+
+def encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
+    """The frame of a message.
+
+    Raises:
+        LocalProtocolError: a field does not fit the protocol, or the message is too large.
+    """
+    # A quarter of the time that the writing field by field takes; in the same order.
+    client_id, topic_name, partition_id, data, flag, check_sum, sent_addr, msg_type, msg_time, auth_info = send
+    try:
+        tail = _encode_send_tail(sent_addr, msg_type, msg_time, auth_info)
+        if 1 << 28 <= check_sum < 1 << 31 and 0 <= flag < _MORE:
+            sum_and_flag = bytes(
+                (
+                    0x28,
+                    flag,
+                    0x30,
+                    check_sum & 0x7F | _MORE,
+                    check_sum >> 7 & 0x7F | _MORE,
+                    check_sum >> 14 & 0x7F | _MORE,
+                    check_sum >> 21 & 0x7F | _MORE,
+                    check_sum >> 28,
+                )
+            )
+        else:
+            sum_and_flag = b"\x28" + encode_varint(flag) + b"\x30" + encode_varint(check_sum)
+        before = _before_data(client_id, topic_name, partition_id, len(data), len(sum_and_flag) + len(tail), timeout_ms)
+        return encode_frame_of(serial_no, (before, data, sum_and_flag, tail))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise LocalProtocolError(f"SendMessage cannot be sent: {error}") from error
+
+
+@lru_cache(maxsize=16_384)
+def _before_data(
+    client_id: str, topic_name: str, partition_id: int, data_bytes: int, bytes_after: int, timeout_ms: int
+) -> bytes:
+    """All of the payload before the data: the same for all messages of a size to a partition."""
+    request = b"".join(
+        (
+            b"\x0a",
+            encode_sized(client_id.encode()),
+            b"\x12",
+            encode_sized(topic_name.encode()),
+            b"\x18",
+            encode_varint(partition_id),
+            b"\x22",
+            encode_varint(data_bytes),
+        )
+    )
+    request_bytes = len(request) + data_bytes + bytes_after
+    body = b"\x08\x0d\x10" + encode_varint(timeout_ms) + b"\x1a" + encode_varint(request_bytes)
+    return _WRITE_HEAD + encode_varint(len(body) + request_bytes) + body + request
+
+
+def _encode_send_tail(
+    sent_addr: int, msg_type: str | None, msg_time: str | None, auth_info: AuthorizedInfo | None
+) -> bytes:
+    # One is kept, and known by its identity: to hash the token's parts would take longer than all the rest.
+    last = _LAST_TAIL[0]
+    if last[0] is auth_info and last[1] == sent_addr and last[2] == msg_type and last[3] == msg_time:
+        return last[4]
+    tail = b"\x38" + encode_varint(sent_addr)
+    if msg_type is not None:
+        tail += b"\x42" + encode_sized(msg_type.encode())
+    if msg_time is not None:
+        tail += b"\x4a" + encode_sized(msg_time.encode())
+    if auth_info is not None:
+        tail += b"\x52" + encode_sized(_PROTOBUF.encode(auth_info))
+    _LAST_TAIL[0] = auth_info, sent_addr, msg_type, msg_time, tail
+    return tail
+
+
+_Tail: TypeAlias = tuple[AuthorizedInfo | None, int, str | None, str | None, bytes]
+_LAST_TAIL: Final[list[_Tail]] = [(None, 0, None, None, b"\x38\x00")]
+
+
+STORED: Final = SendMessageResponse(True, SUCCESS)
+"""What a message that was stored is answered, as far as `is_stored` looks."""
+
+
+def is_stored(payload: memoryview) -> bool:
+    """Whether this is how a server 2.4.0 begins its answer to a message that it has stored; what is not may be, too."""
+    return _encode_python.begins_so(payload, _STORED_BEGINNINGS)
+
+
+def take_stored(data: memoryview, offset: int) -> tuple[list[int], int]:
+    """The answers from `offset` on for which `is_stored` is true, up to the first for which it is not.
+
+    There is one for every row that is written: to take each as a frame took most of the time that answers take.
+
+    Args:
+        data: what was received.
+        offset: where a frame begins.
+
+    Returns:
+        Their serial numbers, and where the next frame begins.
+
+    Example:
+        >>> from spark_mq_source.tubemq.protocol.codec import encode_response
+        >>> from spark_mq_source.tubemq.protocol.commands import CloseProducerResponse
+        >>> stored = encode_response(7, SendMessageResponse(True, 200, "1", False, 1, 1, 28))
+        >>> take_stored(memoryview(stored + encode_response(8, CloseProducerResponse(True, 200, "OK!"))), 0)
+        ([7], 45)
+    """
+    return encoding.module.take_stored(data, offset, _STORED_BEGINNINGS)  # type: ignore[no-any-return]
