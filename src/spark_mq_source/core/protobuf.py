@@ -1,4 +1,4 @@
-"""Protobuf messages as dataclasses and named tuples, whose annotations say the numbers and types of the wire.
+"""Protobuf messages declared as dataclasses and named tuples: annotations give the numbers and types on the wire.
 
 ::
 
@@ -8,13 +8,13 @@
         partition: Annotated[Int32, 3] = -1
         ack_set: Annotated[tuple[Int64, ...], 5] = ()
 
-Besides the numbers below a field is a `bool`, `str`, `bytes`, `float` (a double), an `IntEnum` (an int32) or a message;
-a tuple or a sequence is a repeated one. A field without a number is not on the wire. What has no default is required.
-A `TypedDict` is a message too, for which protobuf's class does without anything of ours (`class_of`).
+Besides the integers below, a field can be a `bool`, `str`, `bytes`, `float` (a double), an `IntEnum` (an int32) or a
+message; a tuple or a sequence is a repeated field. A field without a number is not on the wire, and a field without a
+default is required. A `TypedDict` also declares a message; write it with protobuf's class (`class_of`).
 
-The library `protobuf` writes and reads the bytes, by classes that are made here: code that its compiler generates
-refuses an older library than the compiler's. They are in a pool of their own, because `pulsar-client` and others have
-messages of the same names in the default one. Works from protobuf 4.25 on.
+The library `protobuf` encodes and parses the bytes, with classes built here at run time: code that its compiler
+generates rejects a library older than the compiler. The classes have a descriptor pool of their own, because
+`pulsar-client` and others register messages of the same names in the default pool. Works with protobuf 4.25 and newer.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Int32 = Annotated[int, _Number.INT32]
 Uint32 = Annotated[int, _Number.UINT32]
 Int64 = Annotated[int, _Number.INT64]
 Uint64 = Annotated[int, _Number.UINT64]
-"""Negative from 2^63 on when read, and so when written: brokers say "none" as 2^64-1."""
+"""Numbers from 2^63 on are negative in our classes: brokers encode "none" as 2^64-1."""
 
 _TYPES: Final[dict[type, int]] = {
     bool: FieldDescriptorProto.TYPE_BOOL,
@@ -74,7 +74,7 @@ MessageT = TypeVar("MessageT")
 
 
 class MissingFieldsError(ValueError):
-    """A message without fields that it has to have; the arguments are their names."""
+    """A message lacks required fields; the arguments are their names."""
 
 
 class _Field(NamedTuple):
@@ -82,9 +82,9 @@ class _Field(NamedTuple):
     name: str
     label: int
     wire_type: int | None
-    """None of a message."""
+    """None for a message."""
     kind: type
-    """The class of a value."""
+    """The type of a value."""
     default: object
 
 
@@ -94,21 +94,21 @@ class _Plan(NamedTuple):
     contents: Callable[[object], tuple[Any, ...]]
     """The values of the fields."""
     writes: list[tuple[str, object, bool, Callable[[Any, Any], None] | None]]
-    """Of each: its name, a value that is not written, whether it is a `Uint64`, and what fills a message, or many
-    values, in protobuf's."""
+    """For each field: its name, a value that is not written, whether it is a `Uint64`, and the function that fills
+    protobuf's container of a message or of repeated values."""
     reads: dict[Any, tuple[str, Callable[[Any], object] | None]]
-    """Of each, by protobuf's descriptor: its name, and what makes our value of protobuf's."""
+    """For each field, by protobuf's descriptor: its name, and the conversion of protobuf's value to ours."""
     empty: dict[str, tuple[()]]
-    """What repeated fields are without a value."""
+    """The repeated fields, without values."""
 
 
 class ProtobufCodec:
-    """Messages to bytes and back. What a class says is worked out once.
+    """Encodes and decodes messages; evaluates the annotations of a class once.
 
-    What is None is not written. What is not there has the class's default when read; what has none must be there.
+    None is not written, and an absent field gets the class's default.
 
     Args:
-        leave_defaults_out: classes of which a field that has its default is not written either.
+        leave_defaults_out: classes whose fields are not written if they have their default.
     """
 
     def __init__(self, leave_defaults_out: Collection[type] = ()) -> None:
@@ -124,8 +124,8 @@ class ProtobufCodec:
         """The bytes of a message.
 
         Raises:
-            TypeError: a field is of another type.
-            ValueError: a number does not fit, a text is no Unicode, or a field is None that must be there.
+            TypeError: a field has another type.
+            ValueError: a number does not fit, a text is not Unicode, or a required field is None.
 
         Example:
             >>> class KeyValue(NamedTuple):
@@ -158,9 +158,9 @@ class ProtobufCodec:
             given: fields that are not on the wire.
 
         Raises:
-            CorruptMessageError: the bytes are no message.
-            MissingFieldsError: fields are not there.
-            ValueError: a text is not UTF-8, or a number is not one of an enum's.
+            CorruptMessageError: the bytes cannot be parsed.
+            MissingFieldsError: required fields are absent.
+            ValueError: a text is not UTF-8, or a number is not in its enum.
 
         Example:
             >>> class KeyValue(NamedTuple):
@@ -172,7 +172,7 @@ class ProtobufCodec:
         return self.message_of(kind, parsed(self.class_of(kind), data), **given)
 
     def message_of(self, kind: type[MessageT], instance: Any, /, **given: object) -> MessageT:  # noqa: ANN401
-        """The message that an instance of protobuf's class holds; see `decode`."""
+        """Converts an instance of protobuf's class to a message of type `kind`; see `decode`."""
         _, _, _, reads, empty = self._plans.get(kind) or self._plan_of(kind)
         fields = empty | given
         for descriptor, content in instance.ListFields():
@@ -249,11 +249,11 @@ class ProtobufCodec:
 
 
 def parsed(make: type[Any], data: bytes) -> Any:  # noqa: ANN401 - of `make`
-    """The instance of protobuf's class that these bytes hold.
+    """Parses bytes into an instance of protobuf's class.
 
     Raises:
-        CorruptMessageError: the bytes are no message.
-        MissingFieldsError: fields are not there.
+        CorruptMessageError: the bytes cannot be parsed.
+        MissingFieldsError: required fields are absent.
     """
     message = make()
     try:
@@ -270,7 +270,7 @@ def serialized(message: Any) -> bytes:  # noqa: ANN401 - of protobuf's classes
     """The bytes of an instance of protobuf's class.
 
     Raises:
-        ValueError: a field is not there.
+        ValueError: a required field is absent.
     """
     try:
         return message.SerializeToString()  # type: ignore[no-any-return]
@@ -300,7 +300,7 @@ def _fields_of(message: type) -> Iterator[_Field]:
 
 
 def signed64(value: int) -> int:
-    """What a `Uint64` is here.
+    """The value of a `Uint64` in our classes.
 
     Example:
         >>> signed64(2**64 - 1)
@@ -310,7 +310,7 @@ def signed64(value: int) -> int:
 
 
 def _text_of(value: object) -> str:
-    # Where the bytes are no UTF-8, some Python runtimes of protobuf give the bytes instead of an error.
+    # For invalid UTF-8, some Python runtimes of protobuf return the bytes instead of raising an error.
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not UTF-8")  # noqa: TRY004 - the peer's error; to be caught with the others
+        raise ValueError(f"{value!r} is not UTF-8")  # noqa: TRY004 - the peer's error, caught with the other ValueErrors
     return value

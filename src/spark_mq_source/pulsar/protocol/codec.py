@@ -47,7 +47,7 @@ _TYPES: Final[dict[type, CommandType]] = {
     if kind is not UnknownCommand
 }
 _KINDS: Final[dict[int, type[Command]]] = {command_type: kind for kind, command_type in _TYPES.items()}
-# In these most fields are unset most of the time; in the other commands, what is set is said.
+# Most fields of these are usually unset. The other commands write every field that is set.
 _UINT64: Final = 1 << 64
 _PROTOBUF: Final = ProtobufCodec(leave_defaults_out={MessageId, FeatureFlags, Send, _MessageOnTheWire})
 _NAMES: Final = {kind: command_type.name.lower() for kind, command_type in _TYPES.items()}
@@ -55,14 +55,14 @@ BaseCommand: Final = make_dataclass(
     "BaseCommand",
     [
         ("type", Annotated[Int32, 1]),
-        # A command's type is also the number of its field.
+        # The number of a command's field is its type.
         *(
             (_NAMES[kind], Annotated[_MessageOnTheWire if kind is Message else kind, command_type.value], None)
             for kind, command_type in _TYPES.items()
         ),
     ],
 )
-"""What a frame holds."""
+"""The command part of a frame."""
 _BASE_COMMAND: Final = _PROTOBUF.class_of(BaseCommand)
 
 

@@ -1,11 +1,13 @@
-"""Every command of Pulsar's protocol that is in use, as a frozen value with its fields' numbers on the wire.
+"""The commands of Pulsar's protocol that are in use, as frozen values that declare their fields' numbers on the wire.
 
 Numbers, types and defaults are those of `PulsarApi.proto` in apache/pulsar (the protocol of brokers 2.x to 4.x; brokers
-4.0 know commands up to type 68). Fields that are not in use are left out here, and skipped when read. Names are ours:
-they do not travel. What is None is not sent; what a peer did not send has the default that stands here. A 64-bit id of
-2^64-1, by which brokers say "none", is -1 here, in both directions.
+4.0 know commands up to type 68). Unused fields are omitted, and skipped when read. Field names are our own: they are
+not transmitted. None is not sent; a field that a peer did not send has the default declared here. A 64-bit id of 2^64-1, by
+which brokers encode "none", is -1 here, in both directions.
 
-MESSAGE and SEND are plain tuples: one of each is made for every entry.
+Enums are int32 on the wire; a protobuf enum would hide the values that a newer broker adds.
+
+MESSAGE and SEND are plain tuples: one is created for every entry.
 """
 
 from __future__ import annotations

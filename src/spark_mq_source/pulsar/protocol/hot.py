@@ -1,4 +1,4 @@
-"""The hot path of what a connection receives: MESSAGE in its usual form."""
+"""The hot path of receiving: MESSAGE in its usual form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _new_tuple = tuple.__new__
 #       08 <varint>            ledger_id
 #       10 <varint>            entry_id
 #       [18 <varint>]          partition; -1 takes ten bytes
-# Anything else, whatever it is, is read field by field, so nothing here has to be an error.
+# Anything else, whatever it is, goes to the codec, so nothing here has to be an error.
 MESSAGE_PREFIX: Final = b"\x08\x09\x4a"
 _NO_PARTITION: Final = b"\x18" + b"\xff" * 9 + b"\x01"
 _CONSUMER_ID, _MESSAGE_ID, _LEDGER_ID, _ENTRY_ID, _PARTITION = 0x08, 0x12, 0x08, 0x10, 0x18
@@ -31,8 +31,8 @@ _PARTITION_FIELD_BYTES: Final = (2, 3)
 
 
 def decode_usual_message(data: bytes, body: memoryview) -> Message | None:  # noqa: PLR0911, PLR0912 - one a doubt
-    """The MESSAGE of a command and what follows it; None if it is not in its usual form."""
-    # A third of the time that the reading of all its fields takes; hence the varints written out.
+    """Decodes the command of a MESSAGE; returns None if it does not have the usual form."""
+    # A third of the time that the codec takes; hence the varints written out.
     size = len(data)
     if size > _MAX_USUAL_BYTES:
         return None

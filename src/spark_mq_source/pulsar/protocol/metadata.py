@@ -1,6 +1,6 @@
-"""What stands before the payload of an entry: `MessageMetadata` of `PulsarApi.proto`, under names of ours.
+"""The metadata of an entry: `MessageMetadata` of `PulsarApi.proto`, with our field names.
 
-The loops that read entries know its fields by their tags (`payload/_messages_python.py`).
+The loops that decode entries use the tags of the fields (`payload/_messages_python.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MessageMetadata(TypedDict, total=False):
     Attributes:
         publish_time: ms since 1970, as all times.
         compression: NONE=0, LZ4=1, ZLIB=2, ZSTD=3, SNAPPY=4.
-        num_messages_in_batch: not there of a message that is in no batch.
+        num_messages_in_batch: absent for a single message.
     """
 
     producer_name: Required[Annotated[str, 1]]
@@ -93,7 +93,7 @@ def decode_metadata(body: memoryview) -> tuple[MessageMetadata, int]:
     try:
         return _PROTOBUF.decode(MessageMetadata, bytes(body[at + 4 : at + 4 + size])), size
     except ValueError as error:
-        raise CorruptMessageError(f"the metadata of an entry cannot be: {error}") from error
+        raise CorruptMessageError(f"the metadata of an entry cannot be parsed: {error}") from error
 
 
 def count_messages(body: memoryview) -> int:

@@ -1,4 +1,4 @@
-"""What stands in texts: brokers, partitions, topics, and failures of partitions, as servers 2.4.0 write them."""
+"""Brokers, partitions, topics and failures, as servers 2.4.0 write them into texts."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class RpcConnHeader:
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    """A call: `timeout` in ms, `request` the bytes of a message."""
+    """A call; `timeout` is in ms, and `request` holds an encoded message."""
 
     method: Annotated[Int32, 1]
     timeout: Annotated[Int64, 2] = 0
@@ -56,14 +56,14 @@ class RequestBody:
 
 @dataclass(frozen=True, slots=True)
 class ResponseHeader:
-    """How a call ended: `Status`."""
+    """The result of a call: a `Status`."""
 
     status: Annotated[Int32, 1]
 
 
 @dataclass(frozen=True, slots=True)
 class RspResponseBody:
-    """What it was answered: `data` is the bytes of a message."""
+    """The answer to a call; `data` holds an encoded message."""
 
     method: Annotated[Int32, 1]
     data: Annotated[bytes, 2]
@@ -155,7 +155,7 @@ def decode_response(frame: Frame) -> tuple[Method | None, Response]:
     if kind is None:
         raise RemoteProtocolError(f"the server answers method {method}, which nobody called")
     if kind is GetMessageResponse:
-        # Its messages are left where they are: there are thousands of them.
+        # Its messages, thousands of them, stay in `body`: protobuf would copy them as an unknown field.
         return Method.GET_MESSAGE, _decode(GetMessageResponse, without_messages(data), body=data)
     return Method(method), _decode(kind, data)
 

@@ -1,11 +1,11 @@
-"""Every call of TubeMQ's RPC that is in use, as frozen values, requests and answers, with their fields' numbers.
+"""The calls of TubeMQ's RPC that are in use, requests and answers, as frozen values that declare their fields' numbers.
 
-Numbers, types and defaults are those of TubeMQ's master and broker services (servers 2.4.0; seed "Client RPC"), whose
-name of the message stands first in its description. Fields that are not in use are left out here, and skipped when
-read. The fields' names are the wire's in snake_case: they do not travel. What is None is not sent; what a peer did not
-send has the default that stands here.
+Numbers and types are those of TubeMQ's master and broker services (servers 2.4.0; seed "Client RPC"); each docstring
+begins with the service's name of the message. Unused fields are omitted, and skipped when read. Field names are those
+of the services in snake_case: they are not transmitted. None is not sent; a field that a peer did not send has the default
+declared here.
 
-The calls of the hot path are plain tuples: SEND_MESSAGE, and the answer to GET_MESSAGE.
+SEND_MESSAGE and the answer to GET_MESSAGE, the hot paths, are plain tuples.
 """
 
 from __future__ import annotations

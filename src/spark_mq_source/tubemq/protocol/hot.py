@@ -1,4 +1,4 @@
-"""The hot paths: SEND_MESSAGE, of which there is one for every row, and its answer."""
+"""The hot paths of writing: SEND_MESSAGE, one for each row, and its answer."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
     Raises:
         LocalProtocolError: a field does not fit the protocol, or the message is too large.
     """
-    # A quarter of the time that the writing field by field takes; in the same order.
+    # A quarter of the time that the codec takes; the fields have the same order.
     client_id, topic_name, partition_id, data, flag, check_sum, sent_addr, msg_type, msg_time, auth_info = send
     try:
         tail = _encode_send_tail(sent_addr, msg_type, msg_time, auth_info)
