@@ -2,8 +2,8 @@
 
 Numbers, types and defaults are those of `PulsarApi.proto` in apache/pulsar (the protocol of brokers 2.x to 4.x; brokers
 4.0 know commands up to type 68). Unused fields are omitted, and skipped when read. Field names are our own: they are
-not transmitted. None is not sent; a field that a peer did not send has the default declared here. A 64-bit id of 2^64-1, by
-which brokers encode "none", is -1 here, in both directions.
+not transmitted. None is not sent; a field that a peer did not send has the default declared here. A 64-bit id of
+2^64-1, by which brokers encode "none", is -1 here, in both directions.
 
 Enums are int32 on the wire; a protobuf enum would hide the values that a newer broker adds.
 

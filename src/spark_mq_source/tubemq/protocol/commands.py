@@ -2,8 +2,8 @@
 
 Numbers and types are those of TubeMQ's master and broker services (servers 2.4.0; seed "Client RPC"); each docstring
 begins with the service's name of the message. Unused fields are omitted, and skipped when read. Field names are those
-of the services in snake_case: they are not transmitted. None is not sent; a field that a peer did not send has the default
-declared here.
+of the services in snake_case: they are not transmitted. None is not sent; a field that a peer did not send has the
+default declared here.
 
 SEND_MESSAGE and the answer to GET_MESSAGE, the hot paths, are plain tuples.
 """
