@@ -18,6 +18,7 @@ from typing import Final
 
 from typer import Context
 from typer.cli import get_docs_for_click
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from bench import report
@@ -148,8 +149,12 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def command_line(_: str) -> str:
     """What ``--help`` of `spark-mq` and of its commands says."""
     command = get_command(app)
+    if not isinstance(command, TyperGroup):
+        raise TypeError("spark-mq has one command only")
     text = get_docs_for_click(obj=command, ctx=Context(command, info_name="spark-mq"), name="spark-mq")
     body = text.partition("\n")[2].strip()
+    for name, one in command.commands.items():  # the list has their help cut off
+        body = re.sub(rf"^\* `{name}`: .*$", f"* [`{name}`](#spark-mq-{name}): {one.help}", body, flags=re.MULTILINE)
     return "\n" + re.sub(r"```console\n\$ (.*?)\n```", r"```text\n\1\n```", body, flags=re.DOTALL) + "\n\n"
 
 
