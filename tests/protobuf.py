@@ -18,6 +18,7 @@ from spark_mq_source.pulsar.protocol import codec as pulsar_codec
 from spark_mq_source.pulsar.protocol.commands import KeyValue
 from spark_mq_source.pulsar.protocol.metadata import MessageMetadata
 from spark_mq_source.tubemq.protocol import codec as tubemq_codec
+from spark_mq_source.tubemq.protocol.commands import RpcException
 
 _DEFAULTS: Final = {"num_messages_in_batch": 1}
 """What has another one than ours."""
@@ -106,7 +107,7 @@ pulsar: Final = Classes("pulsar", pulsar_codec.BaseCommand, MessageMetadata, Sin
 tubemq: Final = Classes(
     "tubemq",
     *tubemq_codec._METHODS,
-    tubemq_codec.RpcException,
+    RpcException,
     tubemq_codec.RpcConnHeader,
     tubemq_codec.RequestBody,
     tubemq_codec.ResponseHeader,
