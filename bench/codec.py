@@ -58,7 +58,12 @@ def decoders() -> Iterator[tuple[str, Run]]:
         schema = arrow_schema_of({name: COLUMNS.readable[name][0] for name in names})
         for implementation in ("native", "python"):
             decoder = EntryDecoder(
-                schema, topic="persistent://public/default/t", partition=0, implementation=implementation
+                schema,
+                topic="persistent://public/default/t",
+                partition=0,
+                max_message_bytes=128 << 20,
+                max_pending_chunk_bytes=128 << 20,
+                implementation=implementation,
             )
             rows = len(entries) * int(shape.split()[0].replace("single,", "1"))
             yield (
@@ -101,7 +106,7 @@ def encoders() -> Iterator[tuple[str, Run]]:
         for implementation in ("native", "python"):
             encoder = EntryEncoder(
                 producer_id=1, producer_name="bench", sequence_id=0, max_message_bytes=5 << 20, compression=codec,
-                implementation=implementation,
+                batch_bytes=100_000, batch_rows=2**31 - 1, implementation=implementation,
             )  # fmt: skip
             turn = partial(_encode, encoder, batch, implementation)
             yield f"{shape}, {codec}, {implementation}", partial(_timed, ROWS, turn)

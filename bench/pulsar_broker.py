@@ -370,6 +370,7 @@ def _entry(batch: pa.RecordBatch, codec: str) -> commands.Send:
         max_message_bytes=5 << 20,
         compression=codec.upper(),
         batch_bytes=1 << 20,
+        batch_rows=2**31 - 1,
     )
     encoder.append(open_rows(batch), None, 0, batch.num_rows, now_ms=now_ms)
     encoder.flush(now_ms=now_ms)

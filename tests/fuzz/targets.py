@@ -416,6 +416,8 @@ class PulsarEncoding:
             pa.schema([("value", pa.binary()), ("properties", MAP)]),
             topic="t",
             partition=0,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            max_pending_chunk_bytes=MAX_MESSAGE_BYTES,
             implementation=self.implementation,
         )
         for number, send in enumerate(sends):

@@ -64,7 +64,12 @@ def read(topic: list[Chunk], implementation: str, start: int, end: int, memory: 
     """The range [start, end) as `pulsar.reader` reads it: from the first pending chunk on after each cut, farther back
     for a last chunk without its beginning."""
     decoder = EntryDecoder(
-        SCHEMA, topic="t", partition=0, max_pending_chunk_bytes=memory, implementation=implementation
+        SCHEMA,
+        topic="t",
+        partition=0,
+        max_message_bytes=64 << 20,
+        max_pending_chunk_bytes=memory,
+        implementation=implementation,
     )
     rows: Rows = []
     cuts = list(cuts)
@@ -151,7 +156,7 @@ def test_every_complete_message_comes_once_whatever_memory_there_is(topic: list[
 @settings(max_examples=100, deadline=None)
 @given(topics(), st.integers(1, 3000))
 def test_memory_stays_within_the_bound(topic: list[Chunk], memory: int) -> None:
-    decoder = EntryDecoder(SCHEMA, topic="t", partition=0, max_pending_chunk_bytes=memory)
+    decoder = EntryDecoder(SCHEMA, topic="t", partition=0, max_message_bytes=64 << 20, max_pending_chunk_bytes=memory)
     chunks = decoder._chunks
     for entry, chunk in enumerate(topic):
         with contextlib.suppress(UnsupportedFeatureError):

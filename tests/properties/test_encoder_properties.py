@@ -93,7 +93,7 @@ def encoded(
         sequence_id=126,
         max_message_bytes=max_message_bytes,
         implementation=implementation,
-        **configuration,
+        **{"batch_bytes": 100_000, "batch_rows": 2**31 - 1, **configuration},
     )
     sends = []
     for batch in batches:
@@ -122,7 +122,9 @@ DECODED = pa.schema(
 
 
 def decoded(sends: list[Send]) -> list[dict[str, Any]]:
-    decoder = EntryDecoder(DECODED, topic="t", partition=-1)
+    decoder = EntryDecoder(
+        DECODED, topic="t", partition=-1, max_message_bytes=64 << 20, max_pending_chunk_bytes=64 << 20
+    )
     for entry_id, send in enumerate(sends):
         decoder.decode(7, entry_id, send.body)
     batch = decoder.take_batch()

@@ -170,7 +170,11 @@ class Both:
     def __init__(self, schema: pa.Schema, **options: Any) -> None:
         self.decoders = [
             EntryDecoder(
-                schema, topic="t", partition=-1, max_message_bytes=MAX_MESSAGE_BYTES, implementation=name, **options
+                schema,
+                topic="t",
+                partition=-1,
+                **{"max_message_bytes": MAX_MESSAGE_BYTES, "max_pending_chunk_bytes": 256 << 20, **options},
+                implementation=name,
             )
             for name in ("native", "python")
         ]

@@ -141,6 +141,8 @@ def test_the_rows_of_hundreds_of_tasks_are_there_once_or_not_at_all(broker: Puls
                 producer_name=opened.producer_name,
                 sequence_id=number,
                 max_message_bytes=session.max_message_bytes,
+                batch_bytes=given.batching_max_bytes,
+                batch_rows=given.batching_max_messages,
                 txn_id=(least, most),
             )
             encoder.append(open_rows(rows(number)), None, 0, 1, now_ms=1)

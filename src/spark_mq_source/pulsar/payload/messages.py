@@ -333,7 +333,8 @@ class EntryDecoder:
 
     Example:
         >>> import pyarrow as pa
-        >>> decoder = EntryDecoder(pa.schema([("value", pa.binary())]), topic="t", partition=-1)
+        >>> limits = {"max_message_bytes": 5 << 20, "max_pending_chunk_bytes": 5 << 20}
+        >>> decoder = EntryDecoder(pa.schema([("value", pa.binary())]), topic="t", partition=-1, **limits)
         >>> metadata = bytes.fromhex("0a0170 1000 1801")  # producer_name "p", sequence_id 0, publish_time 1
         >>> decoder.decode(7, 0, memoryview(len(metadata).to_bytes(4, "big") + metadata + b"hello"))
         1
@@ -347,11 +348,11 @@ class EntryDecoder:
         *,
         topic: str,
         partition: int,
+        max_message_bytes: int,
+        max_pending_chunk_bytes: int,
         on_encrypted: str = "fail",
         on_corrupt: str = "fail",
         verify_checksum: bool = True,
-        max_message_bytes: int = 64 * 2**20,
-        max_pending_chunk_bytes: int = 256 * 2**20,
         max_batch_rows: int = WHOLE_ENTRY,
         implementation: str | None = None,
     ) -> None:
@@ -655,7 +656,8 @@ class EntryEncoder:
         ImportError: `implementation` is ``native`` and the compiled encoder cannot be loaded.
 
     Example:
-        >>> encoder = EntryEncoder(producer_id=1, producer_name="p", sequence_id=0, max_message_bytes=5 << 20)
+        >>> limits = {"max_message_bytes": 5 << 20, "batch_bytes": 100_000, "batch_rows": 1000}
+        >>> encoder = EntryEncoder(producer_id=1, producer_name="p", sequence_id=0, **limits)
         >>> rows = open_rows(pa.record_batch({"value": [b"hello", b"world"]}))
         >>> encoder.append(rows, None, 0, 2, now_ms=1)
         2
@@ -671,10 +673,10 @@ class EntryEncoder:
         producer_name: str,
         sequence_id: int,
         max_message_bytes: int,
+        batch_bytes: int,
+        batch_rows: int,
         compression: str = "NONE",
         batching: bool = True,
-        batch_bytes: int = 100_000,
-        batch_rows: int = _INT32_MAX,
         batching_by_key: bool = False,
         chunking: bool = False,
         schema_version: bytes = b"",

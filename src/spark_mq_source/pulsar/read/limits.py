@@ -257,6 +257,7 @@ class Limiter:
             on_encrypted="raw",
             on_corrupt="null",
             max_message_bytes=self._options.max_message_bytes,
+            max_pending_chunk_bytes=self._options.max_pending_chunk_bytes,
         )
         try:
             decoder.decode(message.ledger_id, message.entry_id, message.body)

@@ -30,7 +30,8 @@ def impl(request: pytest.FixtureRequest) -> str:
 
 
 def encoder(impl: str, **options: Any) -> EntryEncoder:
-    given = {"producer_id": 1, "producer_name": "p", "sequence_id": 0, "max_message_bytes": 5 << 20} | options
+    given = {"producer_id": 1, "producer_name": "p", "sequence_id": 0, "max_message_bytes": 5 << 20}
+    given |= {"batch_bytes": 100_000, "batch_rows": 2**31 - 1} | options
     return EntryEncoder(**given, implementation=impl)
 
 

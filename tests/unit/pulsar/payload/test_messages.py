@@ -74,7 +74,8 @@ def impl(request: pytest.FixtureRequest) -> str:
 
 
 def decoder(impl: str, schema: pa.Schema = ALL, **options: Any) -> EntryDecoder:
-    return EntryDecoder(schema, topic="t", partition=3, implementation=impl, **options)
+    given = {"max_message_bytes": 64 << 20, "max_pending_chunk_bytes": 256 << 20} | options
+    return EntryDecoder(schema, topic="t", partition=3, implementation=impl, **given)
 
 
 def entry(payload: bytes = b"", *, broker: Any | None = None, checked: bool = True, **fields: Any) -> bytes:
@@ -1231,7 +1232,8 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(2):
         open_rows(pa.record_batch({"value": [b""]}))
-        EntryEncoder(producer_id=1, producer_name="p", sequence_id=0, max_message_bytes=100)
+        limits = {"max_message_bytes": 100, "batch_bytes": 99, "batch_rows": 9}
+        EntryEncoder(producer_id=1, producer_name="p", sequence_id=0, **limits)
 print(implementation(), of_all(), len(caught), caught[0].category.__name__, caught[0].message)
 """
     result = run(HIDE_ENCODER + code, SPARK_MQ_SOURCE_IMPL="")
@@ -1248,7 +1250,7 @@ from spark_mq_source.pulsar.payload.messages import EntryDecoder
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(2):
-        EntryDecoder(pa.schema([]), topic="t", partition=0)
+        EntryDecoder(pa.schema([]), topic="t", partition=0, max_message_bytes=1, max_pending_chunk_bytes=1)
 print(len(caught), caught[0].category.__name__, caught[0].message)
 """
     result = run(HIDE_NATIVE + code, SPARK_MQ_SOURCE_IMPL="")
