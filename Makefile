@@ -135,5 +135,5 @@ lock: setup ## Write requirements/*.txt anew: the newest versions, and the lowes
 
 .PHONY: clean
 clean: ## Remove both environments and everything built (not the cache of downloads)
-	rm -rf .venv .venv-oldest .make build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-oldest .make build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache
 	find src -name '*.so' -delete
