@@ -156,6 +156,8 @@ def test_a_driver_that_is_killed_loses_nothing_and_doubles_nothing(
     trigger = {"processingTime": "0 seconds"}
     assert run_driver(sink, first, step, trigger=trigger, **arguments) == SIGKILLED
     nsq.publish(topic, *numbered(2000, 2500))
-    sink.run(spark, given)
+    # Before 4.2 AvailableNow is one batch, too: the one that was interrupted, and what was left is in another one.
+    for _ in range(2):
+        sink.run(spark, given)
     assert sorted(sink.values) == texts(0, 2500)
     wait_until(lambda: is_empty(nsq, topic), "all is finished")

@@ -7,6 +7,7 @@ and written by the package's own codec. What a broker does with them is that of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from spark_mq_source.pulsar.protocol import commands
@@ -74,6 +75,8 @@ class Cluster:
         self.ledger_entries = ledger_entries
         self.coordinators = Coordinators(world, self._loaded_buffer, coordinators, self._stored_by)
         self.coordinators.on_ended.append(self._txn_ended)
+        self.unmade: set[str] = set()
+        """Topic-partitions that are listed and not there yet."""
         self.created: set[str] = set()
         """Topics that a client has made."""
         self._dice = world.dice("cluster")
@@ -99,11 +102,15 @@ class Cluster:
         return [f"{topic}-partition-{n}" for n in range(count)] if count else [topic]
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """`update-partitioned-topic`."""
+        """`update-partitioned-topic`: partitions are listed first, and made then (seen on broker 4.0.8)."""
         self.partitions[topic] = max(partitions, self.partitions[topic])
+        seconds = self.world.dice("partitions").choice((0.0, 0.0, 0.02, 1.0))
         for name in self.names(topic):
             if name not in self.storage:
                 self._make(name)
+                if seconds:
+                    self.unmade.add(name)
+                    self.world.after(seconds, partial(self.unmade.discard, name))
 
     def _make(self, name: str) -> None:
         ledger = ManagedLedger(
@@ -525,12 +532,14 @@ class Connection:
     def _served(self, name: str, request_id: int, *, create: bool) -> Topic | None:
         """The topic-partition, if this broker serves it; otherwise the client has its error."""
         cluster = self.cluster
-        if name not in cluster.storage:
+        if name not in cluster.storage or name in cluster.unmade:
             if not create:
                 self._error(request_id, TOPIC_NOT_FOUND, f"Topic {name} does not exist")
                 return None
-            cluster.create(name)
-            cluster.created.add(name)
+            if name not in cluster.storage:
+                cluster.create(name)
+                cluster.created.add(name)
+            cluster.unmade.discard(name)
         if cluster.owners.get(name) is not self.broker:
             self._error(request_id, SERVICE_NOT_READY, f"{name} not served by this instance. Please redo the lookup.")
             return None

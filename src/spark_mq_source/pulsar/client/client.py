@@ -863,7 +863,8 @@ class PulsarClient:
                     try:
                         results[key] = self._wait(answer, f"{what} of {key}", deadline)
                     except MQSourceError as error:
-                        error.retryable = error.retryable and not isinstance(error, final)
+                        may_pass = error.retryable or self._is_listed(key, error)
+                        error.retryable = may_pass and not isinstance(error, final)
                         if not error.retryable:
                             raise
                         # The first: a request without an answer ends its connection, and the others on it.
@@ -873,6 +874,12 @@ class PulsarClient:
 
             retrying(attempt, deadline=self._deadline())
         return results
+
+    def _is_listed(self, key: object, error: MQSourceError) -> bool:
+        """Whether what was not found is a partition that is listed: a new one is listed before it is there (4.0.8)."""
+        if not isinstance(error, TopicNotFoundError) or not isinstance(key, TopicPartition) or key.partition < 0:
+            return False
+        return key in self.fetch_partitions([key.topic])
 
     def _wait(self, answer: Future[T], what: str, deadline: Deadline | None = None) -> T:
         try:
