@@ -14,10 +14,9 @@ import pyarrow as pa
 from cython.cimports.libc.stdlib import calloc, free
 from cython.cimports.libc.string import memset
 
-from spark_mq_source.core._columns_python import column_overflow, parts_of
+from spark_mq_source.core._columns_python import column_overflow, layout_of, parts_of
 from spark_mq_source.core.columns import (
     MAX_COLUMN_BYTES,
-    ConstantColumn,
     fixed_row_bytes,
     fixed_width_array,
     is_text,
@@ -54,14 +53,7 @@ class Columns:
         column: cython.pointer(Column)
         self.schema = schema
         self.remedy = remedy
-        self.constant = {
-            name: ConstantColumn(value, schema.field(name).type)
-            for name, value in constants.items()
-            if name in schema.names
-        }
-        built = [field for field in schema if field.name not in self.constant]
-        self.row_bytes = sum(fixed_row_bytes(field.type) for field in built)
-        parts = [part for field in built for part in parts_of(field)]
+        self.constant, self.row_bytes, parts = layout_of(schema, constants)
         self.names = [name for name, _, _ in parts]
         self.columns = cython.cast(cython.pointer(Column), calloc(max(len(parts), 1), cython.sizeof(Column)))
         if self.columns == cython.NULL:

@@ -19,6 +19,9 @@ from spark_mq_source.core.columns import (
 )
 from spark_mq_source.core.errors import UnsupportedFeatureError
 
+Part = tuple[str, pa.DataType, pa.DataType | None]
+"""Its name, its type, and the type of the struct or the map that it is a part of."""
+
 _ENTRY_BYTES: Final = 8
 """What one entry of a map adds to `nbytes` beside its text: its two offsets."""
 
@@ -39,14 +42,7 @@ class Columns:
     def __init__(self, schema: pa.Schema, constants: Mapping[str, str | int], remedy: str = "maxBatchBytes") -> None:
         self._schema = schema
         self._remedy = remedy
-        self._constant = {
-            name: ConstantColumn(value, schema.field(name).type)
-            for name, value in constants.items()
-            if name in schema.names
-        }
-        built = [field for field in schema if field.name not in self._constant]
-        self._row_bytes = sum(fixed_row_bytes(field.type) for field in built)
-        parts = [part for field in built for part in parts_of(field)]
+        self._constant, self._row_bytes, parts = layout_of(schema, constants)
         self._names = [name for name, _, parent in parts if parent is None or pa.types.is_struct(parent)]
         self._maps = [name for name, type_, _ in parts if pa.types.is_map(type_)]
         self._texts = [name for name, type_, _ in parts if is_text(type_)]
@@ -103,7 +99,30 @@ class Columns:
         return arrays
 
 
-def parts_of(field: pa.Field) -> list[tuple[str, pa.DataType, pa.DataType | None]]:
+def layout_of(
+    schema: pa.Schema, constants: Mapping[str, str | int]
+) -> tuple[dict[str, ConstantColumn], int, list[Part]]:
+    """The columns of one value, the fixed bytes of a row of the other columns, and the parts of these.
+
+    Example:
+        >>> constant, row_bytes, parts = layout_of(pa.schema({"topic": pa.string(), "at": pa.int64()}), {"topic": "t"})
+        >>> list(constant), row_bytes, [name for name, _, _ in parts]
+        (['topic'], 8, ['at'])
+    """
+    constant = {
+        name: ConstantColumn(value, schema.field(name).type)
+        for name, value in constants.items()
+        if name in schema.names
+    }
+    built = [field for field in schema if field.name not in constant]
+    return (
+        constant,
+        sum(fixed_row_bytes(field.type) for field in built),
+        [p for field in built for p in parts_of(field)],
+    )
+
+
+def parts_of(field: pa.Field) -> list[Part]:
     """What a column is built of: the name and the type of each part, and of a struct's or a map's parts that type.
 
     Example:

@@ -20,6 +20,7 @@ generates rejects a library older than the compiler. The classes have a descript
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import IntEnum
 from functools import partial
@@ -297,6 +298,16 @@ def _fields_of(message: type) -> Iterator[_Field]:
             if wire_type is None and issubclass(hint, int):
                 wire_type = _Number.INT32
             yield _Field(marks[int], name, label, wire_type, hint, None if label == _REQUIRED else defaults.get(name))
+
+
+def constant_name(class_name: str) -> str:
+    """The name of a class of messages in the protocol's enumeration of them.
+
+    Example:
+        >>> constant_name("SendReceipt")
+        'SEND_RECEIPT'
+    """
+    return re.sub("(?<!^)(?=[A-Z])", "_", class_name).upper()
 
 
 def signed64(value: int) -> int:

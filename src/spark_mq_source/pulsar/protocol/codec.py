@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Any, Final, get_args
 
@@ -14,6 +13,7 @@ from spark_mq_source.core.protobuf import (
     ProtobufCodec,
     Uint32,
     Uint64,
+    constant_name,
     parsed,
     serialized,
     signed64,
@@ -42,13 +42,11 @@ class _MessageOnTheWire:
 
 
 _TYPES: Final[dict[type, CommandType]] = {
-    kind: CommandType[re.sub("(?<!^)(?=[A-Z])", "_", kind.__name__).upper()]
-    for kind in get_args(Command)
-    if kind is not UnknownCommand
+    kind: CommandType[constant_name(kind.__name__)] for kind in get_args(Command) if kind is not UnknownCommand
 }
 _KINDS: Final[dict[int, type[Command]]] = {command_type: kind for kind, command_type in _TYPES.items()}
-# Most fields of these are usually unset. The other commands write every field that is set.
 _UINT64: Final = 1 << 64
+# Most fields of these are usually unset. The other commands write every field that is set.
 _PROTOBUF: Final = ProtobufCodec(leave_defaults_out={MessageId, FeatureFlags, Send, _MessageOnTheWire})
 _NAMES: Final = {kind: command_type.name.lower() for kind, command_type in _TYPES.items()}
 BaseCommand: Final = make_dataclass(

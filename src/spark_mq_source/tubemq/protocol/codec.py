@@ -13,13 +13,12 @@ could not be read or has no handler (both seen on 2.4.0).
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final, TypeVar, get_args
 
 from spark_mq_source.core.errors import CorruptMessageError, LocalProtocolError, RemoteProtocolError
-from spark_mq_source.core.protobuf import Int32, Int64, MissingFieldsError, ProtobufCodec, serialized
+from spark_mq_source.core.protobuf import Int32, Int64, MissingFieldsError, ProtobufCodec, constant_name, serialized
 from spark_mq_source.core.varint import encode_sized
 from spark_mq_source.tubemq.payload.messages import without_messages
 from spark_mq_source.tubemq.protocol.commands import (
@@ -69,15 +68,11 @@ class RspResponseBody:
     data: Annotated[bytes, 2]
 
 
-def _method_named(name: str) -> Method:
-    return Method[re.sub("(?<!^)(?=[A-Z])", "_", name).upper()]
-
-
 KindT = TypeVar("KindT")
 _PROTOBUF: Final = ProtobufCodec()
-_REQUESTS: Final[dict[int, type[Request]]] = {_method_named(kind.__name__): kind for kind in get_args(Request)}
+_REQUESTS: Final[dict[int, type[Request]]] = {Method[constant_name(kind.__name__)]: kind for kind in get_args(Request)}
 _RESPONSES: Final[dict[int, type[Response]]] = {
-    _method_named(kind.__name__.removesuffix("Response")): kind
+    Method[constant_name(kind.__name__.removesuffix("Response"))]: kind
     for kind in get_args(Response)
     if kind is not RpcException
 }
