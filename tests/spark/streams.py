@@ -43,6 +43,14 @@ Step = Callable[[Iterator["Row"]], Iterator["Row"]]
 """What a task does with its rows before it writes them. A closure, so that it goes to the executors by value."""
 
 
+def finish(query: StreamingQuery) -> None:
+    """Waits for the end of a query that ends by itself; it is stopped whatever happens."""
+    try:
+        assert query.awaitTermination(QUERY_TIMEOUT_S), "the query did not end"
+    finally:
+        query.stop()
+
+
 class Message(NamedTuple):
     """One message and where it is."""
 
@@ -118,10 +126,7 @@ class Sink:
     ) -> list[Mapping[str, Any]]:
         """Runs a query on everything there is, in as many batches as Spark and the limits make of it; its progress."""
         query = self.start(spark, options, write, availableNow=True)
-        try:
-            assert query.awaitTermination(QUERY_TIMEOUT_S), "the query did not end"
-        finally:
-            query.stop()
+        finish(query)
         return [json.loads(progress.json) for progress in query.recentProgress]
 
     def write(self, df: DataFrame, number: int, step: Step | None = None) -> None:

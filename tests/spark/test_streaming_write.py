@@ -15,7 +15,7 @@ from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
 from tests.fix_brokers import PulsarUnderTest
 from tests.formats import numbers
 from tests.formats.pulsar import PulsarFeed
-from tests.spark.streams import NAME, QUERY_TIMEOUT_S, stored
+from tests.spark.streams import NAME, finish, stored
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,13 +33,6 @@ def copy(df: DataFrame, target: PulsarFeed, checkpoint: Path, mode: str = "appen
         .trigger(availableNow=True)
         .start()
     )
-
-
-def finish(query: StreamingQuery) -> None:
-    try:
-        assert query.awaitTermination(QUERY_TIMEOUT_S), "the query did not end"
-    finally:
-        query.stop()
 
 
 def read(spark: SparkSession, feed: PulsarFeed, **options: Any) -> DataFrame:

@@ -16,12 +16,11 @@ from tests.fix_tubemq import TubeUnderTest
 from tests.formats import numbers
 from tests.formats.tubemq import TubeMQFeed
 from tests.spark.frames import load
-from tests.spark.streams import Sink
+from tests.spark.streams import Sink, finish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-QUERY_TIMEOUT_S = 200.0
 ALL_READ_TIMEOUT_S = 120.0
 
 
@@ -38,10 +37,7 @@ def run(spark: SparkSession, folder: Path, options: dict[str, str]) -> list[dict
         .trigger(availableNow=True)
         .start()
     )
-    try:
-        assert query.awaitTermination(QUERY_TIMEOUT_S), "the query did not end"
-    finally:
-        query.stop()
+    finish(query)
     return [json.loads(progress.json) for progress in query.recentProgress]
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tests.formats import Feed, Format, numbers
-from tests.spark.streams import QUERY_TIMEOUT_S
+from tests.spark.streams import finish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +39,7 @@ def test_a_streaming_query_writes_each_row_once_through_restarts(
     for start in (0, 500, 1000):
         new = spark.range(start, start + 500).selectExpr("cast(id as string) as value")
         new.where("id < 1000").write.mode("append").text(rows)
-        query = (
+        finish(
             spark.readStream.text(rows)
             .writeStream.format(mq.name)
             .options(**topic.target)
@@ -47,10 +47,6 @@ def test_a_streaming_query_writes_each_row_once_through_restarts(
             .trigger(availableNow=True)
             .start()
         )
-        try:
-            assert query.awaitTermination(QUERY_TIMEOUT_S), "the query did not end"
-        finally:
-            query.stop()
     assert sorted(mq.consume(topic.topic, 1000)) == sorted(numbers(1000))
 
 
