@@ -7,6 +7,14 @@ from setuptools import Extension, setup
 
 HOT_MODULES = (
     "spark_mq_source.core._columns_native",
+    "spark_mq_source.core.values._tree_native",
+    "spark_mq_source.core.values._loops_native",
+    "spark_mq_source.core.values._avro_native",
+    "spark_mq_source.core.values._avro_encode_native",
+    "spark_mq_source.core.values._protobuf_native",
+    "spark_mq_source.core.values._protobuf_encode_native",
+    "spark_mq_source.core.values._json_native",
+    "spark_mq_source.core.values._pairs_native",
     "spark_mq_source.pulsar.payload._messages_native",
     "spark_mq_source.pulsar.payload._encode_native",
     "spark_mq_source.tubemq.payload._messages_native",
@@ -14,6 +22,9 @@ HOT_MODULES = (
     "spark_mq_source.nsq.payload._messages_native",
     "spark_mq_source.nsq.payload._encode_native",
 )
+
+# Where the linker happens to put a loop would else make it up to a tenth slower or faster (measured on x86-64).
+ALIGNMENT = ["-falign-functions=64", "-falign-loops=32"]
 
 # For `make fuzz`, by SPARK_MQ_SOURCE_SANITIZE=1: what they find ends the process.
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -29,7 +40,7 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     # An optimisation in CFLAGS wins over this one, which would come after it.
-    compile_args = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
+    compile_args = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3", *ALIGNMENT]
     sanitizes = os.environ.get("SPARK_MQ_SOURCE_SANITIZE") == "1"
     if sanitizes:
         compile_args = [*SANITIZERS, "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize-coverage=trace-pc"]

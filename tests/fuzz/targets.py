@@ -35,6 +35,18 @@ from spark_mq_source.tubemq.payload.messages import MessageDecoder
 from spark_mq_source.tubemq.protocol import wire as tubemq_wire
 from spark_mq_source.tubemq.protocol.codec import decode_response
 from spark_mq_source.tubemq.protocol.hot import take_stored
+from tests.fuzz.values import (
+    AvroEncoding,
+    ProtobufEncoding,
+    avro_decoding,
+    avro_values,
+    json_decoding,
+    json_values,
+    pair_decoding,
+    pairs,
+    protobuf_decoding,
+    protobuf_values,
+)
 from tests.protobuf import pulsar as pulsar_pb
 from tests.protobuf import tubemq as tubemq_pb
 from tests.unit.nsq.vectors import FROM_NSQD
@@ -64,6 +76,7 @@ PULSAR_COLUMNS = {
     "replicated_from": pa.string(),
     "broker_publish_time": TIME,
     "broker_index": pa.int64(),
+    "redelivery_count": pa.int32(),
     "encryption_context": arrow_schema_of({"encryption_context": COLUMNS.readable["encryption_context"][0]}).types[0],
 }
 TUBEMQ_COLUMNS = {
@@ -177,7 +190,7 @@ class PulsarDecoding(DecoderSession):
         first = bits & 7 if how & 4 else 0
         last = first + (bits >> 3) if how & 8 else WHOLE_ENTRY
         self.entry += not how & 16
-        appended = decoder.decode(7, self.entry, data[2:], ack_set, first, last, how & 48 != 48)
+        appended = decoder.decode(7, self.entry, data[2:], ack_set, first, last, how & 48 != 48, how << 24)
         while decoder.unfinished:
             self.take()
             appended += decoder.decode_rest()
@@ -557,6 +570,12 @@ TARGETS = {
         Target("pulsar_entries", PulsarDecoding, pulsar_entries),
         Target("tubemq_answers", TubeMQDecoding, tubemq_answers),
         Target("nsq_messages", NsqDecoding, nsq_frames),
+        Target("avro_values", avro_decoding, avro_values),
+        Target("avro_rows", AvroEncoding, avro_values),
+        Target("json_values", json_decoding, json_values),
+        Target("pairs", pair_decoding, pairs),
+        Target("protobuf_values", protobuf_decoding, protobuf_values),
+        Target("protobuf_rows", ProtobufEncoding, protobuf_values),
         Target("pulsar_rows", PulsarEncoding, texts),
         Target("nsq_rows", NsqEncoding, texts),
         without_twin("pulsar_frames", run_pulsar_frames, lambda: (frame.data for frame in pulsar_frames())),

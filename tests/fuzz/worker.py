@@ -123,7 +123,7 @@ def check_group(target: Target, seed: int, inputs: list[bytes]) -> None:
 
 def use_modules(folder: Path) -> None:
     """Puts the instrumented modules before the installed ones."""
-    for room in ("core", "pulsar.payload", "tubemq.payload", "nsq.payload"):
+    for room in ("core", "core.values", "pulsar.payload", "tubemq.payload", "nsq.payload"):
         package = import_module(f"spark_mq_source.{room}")
         package.__path__.insert(0, str(folder.joinpath("spark_mq_source", *room.split("."))))
     for protocol in ("pulsar", "tubemq", "nsq"):
@@ -131,6 +131,14 @@ def use_modules(folder: Path) -> None:
             f"{protocol}.payload._messages_native",
             f"{protocol}.payload._encode_native",
             "core._columns_native",
+            "core.values._tree_native",
+            "core.values._loops_native",
+            "core.values._avro_native",
+            "core.values._avro_encode_native",
+            "core.values._json_native",
+            "core.values._pairs_native",
+            "core.values._protobuf_native",
+            "core.values._protobuf_encode_native",
         ):
             module = import_module(f"spark_mq_source.{name}")
             assert str(module.__file__).startswith(str(folder)), f"{module.__file__} has no sanitizers"

@@ -35,6 +35,21 @@ message_ids = st.builds(
     st.none() | st.integers(0, 2**31 - 1),
 )
 codes = st.none() | st.integers(-1, 30)
+schemas = st.builds(
+    c.Schema,
+    text,
+    st.binary(max_size=9),
+    st.integers(0, 21),
+    st.lists(st.builds(c.KeyValue, key=text, value=text), max_size=2).map(tuple),
+)
+key_values = st.lists(st.builds(c.KeyValue, key=text, value=text), max_size=2).map(tuple)
+int32 = st.integers(-(2**31), 2**31 - 1)
+key_shared_metas = st.builds(
+    c.KeySharedMeta,
+    st.sampled_from(c.KeySharedMode),
+    st.lists(st.builds(c.IntRange, int32, int32), max_size=3).map(tuple),
+    st.booleans(),
+)
 commands = st.one_of(
     st.builds(c.Connected, text, st.integers(0, 30), st.none() | st.integers(1, 2**31 - 1)),
     st.builds(c.AuthChallenge, maybe_text, st.none() | st.builds(c.AuthData, text, st.binary(max_size=9)), st.just(19)),
@@ -64,6 +79,8 @@ commands = st.one_of(
     ),
     st.builds(c.GetTopicsOfNamespace, ids, text, st.none() | st.sampled_from(c.Mode)),
     st.builds(c.GetTopicsOfNamespaceResponse, ids, st.lists(text, max_size=3).map(tuple), st.booleans(), maybe_text),
+    st.builds(c.GetSchema, ids, text, st.none() | st.binary(max_size=9)),
+    st.builds(c.GetSchemaResponse, ids, codes, text, st.none() | schemas, st.binary(max_size=9)),
     st.builds(
         c.Subscribe,
         text,
@@ -77,6 +94,11 @@ commands = st.one_of(
         st.none() | st.booleans(),
         st.sampled_from(c.InitialPosition),
         st.booleans(),
+        st.none() | st.integers(0, 2**63 - 1),
+        st.none() | int32,
+        key_values,
+        st.none() | key_shared_metas,
+        key_values,
     ),
     st.builds(c.Flow, ids, st.integers(0, 2**32 - 1)),
     st.builds(c.CloseConsumer, ids, ids, maybe_text, maybe_text),
@@ -92,6 +114,14 @@ commands = st.one_of(
     st.builds(c.TopicMigrated, ids, st.sampled_from(c.ResourceType), maybe_text, maybe_text),
     st.builds(c.ActiveConsumerChange, ids, st.booleans()),
     st.builds(c.Ack, ids, st.sampled_from(c.AckType), st.lists(message_ids, max_size=3).map(tuple), st.none() | ids),
+    st.builds(
+        c.Ack,
+        ids,
+        st.just(c.AckType.Individual),
+        st.lists(message_ids, min_size=1, max_size=1).map(tuple),
+        validation_error=st.sampled_from(c.ValidationError),
+    ),
+    st.builds(c.RedeliverUnacknowledgedMessages, ids, st.lists(message_ids, max_size=3).map(tuple)),
     st.builds(c.AckResponse, ids, codes, text, st.none() | ids),
     st.builds(
         c.Producer,
@@ -100,14 +130,7 @@ commands = st.one_of(
         ids,
         maybe_text,
         st.none() | st.booleans(),
-        st.none()
-        | st.builds(
-            c.Schema,
-            text,
-            st.binary(max_size=9),
-            st.integers(0, 21),
-            st.lists(st.builds(c.KeyValue, key=text, value=text), max_size=2).map(tuple),
-        ),
+        st.none() | schemas,
         st.none() | ids,
         st.none() | st.booleans(),
         st.none() | st.sampled_from(c.ProducerAccessMode),
@@ -190,6 +213,15 @@ def test_a_command_survives_the_wire(command: c.Command) -> None:
     frame = take_frame(memoryview(encode_command(command)), 0, MAX_FRAME_BYTES)
     assert frame is not None
     assert decode_command(frame) == command
+
+
+@given(ids, st.lists(st.tuples(ids, ids), max_size=20), ids)
+def test_the_fast_way_to_acknowledge_agrees_with_protobuf(
+    consumer_id: int, entries: list[tuple[int, int]], request_id: int
+) -> None:
+    acknowledged = tuple(c.MessageId(*entry) for entry in entries)
+    slow = c.Ack(consumer_id, c.AckType.Individual, acknowledged, request_id)
+    assert encode_command(c.AckEntries(consumer_id, entries, request_id)) == encode_command(slow)
 
 
 @given(st.lists(st.sampled_from(FROM_BROKER) | commands.map(encode_command), max_size=8), st.lists(st.integers(0)))

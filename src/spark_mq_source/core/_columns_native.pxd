@@ -1,6 +1,6 @@
 """Columns under construction, as the compiled decoders share them, with what is inline because each cell needs it."""
 
-from libc.stdlib cimport realloc
+from libc.stdlib cimport calloc, realloc
 from libc.string cimport memcpy, memset
 
 
@@ -84,6 +84,14 @@ cdef inline void put_null(Column *column, Py_ssize_t row) noexcept nogil:
 
 cdef inline void *resize(void *pointer, Py_ssize_t size) except NULL:
     pointer = realloc(pointer, size)
+    if pointer == NULL:
+        raise MemoryError
+    return pointer
+
+
+cdef inline void *allocate(Py_ssize_t count, Py_ssize_t size) except NULL:
+    """`count` things of `size` bytes, all of which are 0; room for one if there is none."""
+    cdef void *pointer = calloc(count if count else 1, size)
     if pointer == NULL:
         raise MemoryError
     return pointer

@@ -11,7 +11,7 @@ if not cython.compiled:
     raise ImportError("spark_mq_source.core._columns_native is not compiled")
 
 import pyarrow as pa
-from cython.cimports.libc.stdlib import calloc, free
+from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
 
 from spark_mq_source.core._columns_python import column_overflow, layout_of, parts_of
@@ -55,9 +55,7 @@ class Columns:
         self.remedy = remedy
         self.constant, self.row_bytes, parts = layout_of(schema, constants)
         self.names = [name for name, _, _ in parts]
-        self.columns = cython.cast(cython.pointer(Column), calloc(max(len(parts), 1), cython.sizeof(Column)))
-        if self.columns == cython.NULL:
-            raise MemoryError
+        self.columns = cython.cast(cython.pointer(Column), allocate(len(parts), cython.sizeof(Column)))
         for _, type_, parent in parts:
             column = self.columns + self.num_columns
             is_map = pa.types.is_map(type_)

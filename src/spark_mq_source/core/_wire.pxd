@@ -1,5 +1,6 @@
 """Bytes as the compiled loops read and write them: big-endian numbers, protobuf's fields, UTF-8. All of it is inline."""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.string cimport memcpy
 
 
@@ -13,6 +14,14 @@ cdef struct Field:
     unsigned long long value  # of a varint
     Py_ssize_t start  # of bytes
     Py_ssize_t size
+
+
+cdef inline Slice slice_of(bytes data) noexcept:
+    """Bytes, which the caller keeps."""
+    cdef Slice found
+    found.data = <unsigned char *>PyBytes_AS_STRING(data)
+    found.size = PyBytes_GET_SIZE(data)
+    return found
 
 
 cdef inline Py_ssize_t read_u32(const unsigned char *data) noexcept nogil:

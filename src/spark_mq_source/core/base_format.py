@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from spark_mq_source.core.columns import ColumnTable
-from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.columns import CORRUPT, ERROR, ColumnTable
+from spark_mq_source.core.errors import CorruptMessageError, OptionError, UnwritableRowError
 from spark_mq_source.core.options import READ, STREAM, WRITE, Options, Scope
+from spark_mq_source.core.shared_options import OnCorrupt, typed_read_of, typed_write_of
+from spark_mq_source.core.values.encodings import TypedRead, TypedWrite
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from spark_mq_source.core.counters import Counters
+    from spark_mq_source.core.dead_letters import DeadLetters, RowWriter
+    from spark_mq_source.core.ports import TaskAttempt
+    from spark_mq_source.core.values.rows import SchemaLookup
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -23,11 +34,13 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
 
     Attributes:
         options_type: the dataclass of its options.
+        raw_errors: which of the columns `_corrupt` and `_error` `read_raw` fills itself.
     """
 
     name: str
     columns: ColumnTable
     options_type: ClassVar[type[Options]]
+    raw_errors: ClassVar[Collection[str]] = ()
 
     def parse_options(self, options: Mapping[str, str]) -> OptionsT:
         """The options of a batch read."""
@@ -37,9 +50,125 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         """The options of a stream."""
         return self._parsed(options, STREAM)
 
+    def columns_by_default(self, options: Mapping[str, str]) -> tuple[pa.Schema, TypedRead | None]:
+        """The columns of a batch or stream with these options, and what it decodes.
+
+        Options are looked at only if something is to be decoded; otherwise they are checked when the read begins.
+        """
+        from spark_mq_source.core.values.rows import columns_of  # noqa: PLC0415 - for reads that decode
+
+        typed = None
+        if not self._is_raw(options):
+            typed = self._typed_read(self._parsed(options, READ | STREAM))
+        with self._option_errors():
+            return columns_of(self.columns, typed), typed
+
+    def fit_read(self, options: OptionsT, schema: pa.Schema, typed: TypedRead | None = None) -> OptionsT:
+        """The options of a read of these columns, with what it decodes."""
+        typed = typed or self._typed_read(options)
+        if typed is None:
+            return options
+        from spark_mq_source.core.values.rows import TypedRows  # noqa: PLC0415 - the same
+
+        with self._option_errors():
+            TypedRows(schema, typed, self.columns)
+        return replace(options, typed=typed)
+
+    def decoded(self, options: OptionsT, names: Sequence[str]) -> Collection[str]:
+        """Which of these columns have the type of what is decoded."""
+        if options.typed is None:
+            return ()
+        from spark_mq_source.core.values.rows import decoded_names  # noqa: PLC0415 - the same
+
+        return decoded_names(self.columns, options.typed, names)
+
+    def read(
+        self, options: OptionsT, task: RangeT, schema: pa.Schema, counters: Counters | None = None, *, tries: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of one range, decoded.
+
+        Raises:
+            CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.
+            MQSourceError: the dead letter topic did not take a message.
+        """
+        dead_letters = self._dead_letters(options, task, counters, tries)
+        # What is corrupt as a whole comes with its bytes, for a dead letter.
+        raw_options = options if dead_letters is None else _with(options, on_corrupt=OnCorrupt.NULL)
+        raw = partial(self.read_raw, raw_options, task, counters=counters, tries=tries)
+        asked = {CORRUPT, ERROR} & set(schema.names)
+        if options.typed is None and asked <= set(self.raw_errors) and dead_letters is None:
+            return raw(schema)
+        return self._decoded_rows(options, task, schema, raw, dead_letters)
+
+    def _decoded_rows(
+        self,
+        options: OptionsT,
+        task: RangeT,
+        schema: pa.Schema,
+        raw: Any,  # noqa: ANN401 - `read_raw` in part
+        dead_letters: DeadLetters | None,
+    ) -> Iterator[pa.RecordBatch]:
+        from spark_mq_source.core.values.rows import TypedRows, typed_batches  # noqa: PLC0415 - the same
+
+        stage = TypedRows(
+            schema,
+            options.typed or TypedRead(),
+            self.columns,
+            on_corrupt=getattr(options, "on_corrupt", "fail"),
+            lookup=self._schema_lookup(options, task),
+            raw_errors=self.raw_errors,
+            dead_letters=dead_letters,
+        )
+        try:
+            yield from typed_batches(stage, raw, task)
+        except CorruptMessageError as error:
+            where = f"{self.name}: reading {task}"
+            raise (error if str(error).startswith(where) else error.within(where)) from error
+
+    def _dead_letters(
+        self, options: OptionsT, task: RangeT, counters: Counters | None, tries: int
+    ) -> DeadLetters | None:
+        """Takes the task's messages that cannot be decoded; None unless `onCorrupt` is `deadLetter`."""
+        if getattr(options, "on_corrupt", None) is not OnCorrupt.DEAD_LETTER:
+            return None
+        from spark_mq_source.core.dead_letters import DeadLetters  # noqa: PLC0415 - for reads that need it
+
+        topic: str = options.dead_letter_topic  # type: ignore[attr-defined] # every format declares it
+        return DeadLetters(
+            f"{self.name}: reading {task}",
+            topic,
+            partial(self._dead_letter_writer, _with(options, topic=topic)),
+            self.columns,
+            attempt=tries,
+            counters=counters,
+            **self._dead_letter_form,
+        )
+
+    _dead_letter_form: ClassVar[Mapping[str, Any]] = {}
+    """What the format says of dead letters, see `DeadLetters`."""
+
+    @abstractmethod
+    def _dead_letter_writer(self, options: OptionsT, counters: Counters) -> RowWriter:
+        """A writer to the topic of these options."""
+
+    @abstractmethod
+    def read_raw(
+        self, options: OptionsT, task: RangeT, schema: pa.Schema, counters: Counters | None = None, *, tries: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages of one range, in order, not decoded."""
+
     def parse_look_options(self, options: Mapping[str, str]) -> OptionsT:
-        """The options of a batch read that leaves the messages on the broker."""
+        """The options of a batch read that leaves the messages on the broker, and sends none."""
+        parsed = self._parsed_to_look(options)
+        is_sending = getattr(parsed, "on_corrupt", None) is OnCorrupt.DEAD_LETTER
+        return _with(parsed, on_corrupt=OnCorrupt.NULL) if is_sending else parsed
+
+    def _parsed_to_look(self, options: Mapping[str, str]) -> OptionsT:
         return self.parse_options(options)
+
+    def option_names(self) -> Sequence[str]:
+        """The names of the options of a batch read, without aliases."""
+        return [one.name for one in self.options_type.described() if READ in one.scope]
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> OptionsT:
         """The options of a write; an option or a column must give the topic."""
@@ -48,10 +177,54 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
             raise OptionError(f"format {self.name!r}: set the option topic, or write a column topic")
         return parsed
 
+    def encoded(self, options: OptionsT) -> Collection[str]:
+        """Which columns of rows are encoded, so that the encoding says which types they may have."""
+        write = self._typed_write(options)
+        return () if write is None else [name for name, one in write.encodings.items() if one is not None]
+
     def fit(self, options: OptionsT, schema: pa.Schema) -> OptionsT:
-        """The options unchanged: nothing depends on the types of the rows."""
-        del schema
-        return options
+        """The options, with how the columns of these types are encoded."""
+        write = self._typed_write(options)
+        if write is None:
+            return options
+        from spark_mq_source.core.values.encoders import with_definitions  # noqa: PLC0415 - for writes that encode
+
+        with self._option_errors(OptionError):
+            return replace(options, encoded=with_definitions(write, schema))
+
+    def write(
+        self,
+        options: OptionsT,
+        batches: Iterator[pa.RecordBatch],
+        attempt: TaskAttempt,
+        counters: Counters | None = None,
+    ) -> ReportT:
+        """Encodes and writes the rows of one task.
+
+        Raises:
+            UnwritableRowError: a value does not fit its schema, or cannot become a message.
+        """
+        if options.encoded is None:
+            return self.write_raw(options, batches, attempt, counters)
+        return self.write_raw(options, self._encoded_rows(options.encoded, batches), attempt, counters)
+
+    def _encoded_rows(self, write: TypedWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from spark_mq_source.core.values.encoders import encoded_rows  # noqa: PLC0415 - as above
+
+        try:
+            yield from encoded_rows(write, batches)
+        except UnwritableRowError as error:
+            raise error.within(self.name) from error
+
+    @abstractmethod
+    def write_raw(
+        self,
+        options: OptionsT,
+        batches: Iterator[pa.RecordBatch],
+        attempt: TaskAttempt,
+        counters: Counters | None = None,
+    ) -> ReportT:
+        """Writes the rows of one task, whose keys and values are bytes."""
 
     def wants_pushdown(self, options: OptionsT) -> bool:
         """False: the format cannot use predicates."""
@@ -64,5 +237,38 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
     def abort(self, options: OptionsT, reports: Sequence[ReportT]) -> None:
         """Does nothing: written rows stay, and a repeated write adds them again."""
 
+    def _is_raw(self, options: Mapping[str, str]) -> bool:
+        """Whether nothing is decoded, as the options are written."""
+        given = {name.lower() for name in options}
+        return not given & {"valueformat", "keyformat", "flatten"}
+
+    def _typed_read(self, options: OptionsT) -> TypedRead | None:
+        """What a read decodes; asks a registry where the options say so."""
+        with self._option_errors(prefix="valueSchema: "):
+            return typed_read_of(options)  # type: ignore[arg-type] # every format declares these options
+
+    def _typed_write(self, options: OptionsT) -> TypedWrite | None:
+        """What a write encodes."""
+        with self._option_errors(prefix="valueSchema: "):
+            return typed_write_of(options)  # type: ignore[arg-type] # every format declares these options
+
+    def _schema_lookup(self, options: OptionsT, task: RangeT) -> SchemaLookup | None:
+        """Asks the registry for the schema versions of a task's messages; None without a registry."""
+        del options, task
+        return None
+
+    @contextmanager
+    def _option_errors(self, caught: type[ValueError] = ValueError, *, prefix: str = "") -> Iterator[None]:
+        """Raises what is caught as an OptionError that names the format."""
+        try:
+            yield
+        except caught as error:
+            raise OptionError(f"format {self.name!r}: {prefix}{error}") from error
+
     def _parsed(self, options: Mapping[str, str], scope: Scope) -> OptionsT:
         return self.options_type.from_spark(options, scope)  # type: ignore[return-value] # the subclass's type
+
+
+def _with(options: OptionsT, **changes: object) -> OptionsT:
+    """The options with some that every format declares changed."""
+    return replace(options, **changes)  # type: ignore[arg-type] # fields of the subclass

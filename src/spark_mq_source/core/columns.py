@@ -24,8 +24,22 @@ from spark_mq_source.core.sql_types import matches
 AskedColumn = tuple[str, str, Callable[[str], bool]]
 """A column of a schema, for `ColumnTable.problems`."""
 
+KEY = "key"
+VALUE = "value"
+SCHEMA_VERSION = "schema_version"
+CORRUPT = "_corrupt"
+ERROR = "_error"
+
 MAX_COLUMN_BYTES = 2**31 - 1
 """What one binary, string or map column of one batch may hold: Arrow's offsets in them are signed 32-bit numbers."""
+
+
+def too_large() -> UnwritableRowError:
+    """The error for values that one array cannot hold."""
+    return UnwritableRowError(
+        f"the rows of a batch hold more than the {MAX_COLUMN_BYTES} bytes that can be written together: lower "
+        f"spark.sql.execution.arrow.maxRecordsPerBatch"
+    )
 
 
 def is_text(type_: pa.DataType) -> bool:
@@ -61,14 +75,25 @@ class Column:
     write_note: str = ""
 
 
+CORRUPT_COLUMNS = (
+    Column(CORRUPT, ("binary",), by_default=False, note="with `onCorrupt=null`: the bytes that cannot be decoded"),
+    Column(
+        ERROR, ("string",), by_default=False, note="with `onCorrupt=null`: the reason; NULL if the message was decoded"
+    ),
+)
+"""The columns of every format about what cannot be decoded."""
+
+
 class ColumnTable:
     """The columns of a format: what Spark is told, what a user may ask for, and which Arrow types do.
 
     Args:
         columns: all there are; those that are read in the order in which they are read.
+        position: the columns that tell where a message is, for errors.
 
     Attributes:
         columns: the same.
+        position: the same.
         readable: column name to the SQL types it can be read as, the one it has by default first.
         default: the names read where the user names none, in order.
         writable: column name to the SQL types it can be written from.
@@ -85,8 +110,9 @@ class ColumnTable:
         spark_mq_source.core.errors.OptionError: column n is int64, expected int
     """
 
-    def __init__(self, *columns: Column) -> None:
+    def __init__(self, *columns: Column, position: Sequence[str] = ()) -> None:
         self.columns = columns
+        self.position = position
         self.readable: Mapping[str, Sequence[str]] = {one.name: one.read_as for one in columns if one.read_as}
         self.default = tuple(one.name for one in columns if one.read_as and one.by_default)
         self.writable: Mapping[str, Sequence[str]] = {one.name: one.written_from for one in columns if one.written_from}
@@ -123,7 +149,8 @@ class ColumnTable:
             if types is None:
                 problems.append(f"column {name} is unknown (known: {', '.join(known)})")
             elif not any(map(fits, types)):
-                problems.append(f"column {name} is {type_}, expected {' or '.join(types)}")
+                hint = f"; set {name}Format to write a struct" if written and type_.startswith("struct") else ""
+                problems.append(f"column {name} is {type_}, expected {' or '.join(types)}{hint}")
         names = [name for name, _, _ in asked]
         problems += [f"column {name} is named twice" for name in sorted({n for n in names if names.count(n) > 1})]
         return problems + [f"there is no column {name} to write" for name in required if name not in names]
@@ -232,6 +259,57 @@ def map_array(type_: pa.DataType, rows: int, offsets: pa.Buffer, keys: pa.Array,
     """A map array without NULLs: row i has the pairs from ``offsets[i]`` (int32) up to ``offsets[i + 1]``."""
     entries = struct_array(type_.field(0).type, [keys, items])
     return pa.Array.from_buffers(type_, rows, [None, offsets], null_count=0, children=[entries])
+
+
+class SparseColumns:
+    """Columns in which few rows have something, so that the loops over rows leave them out.
+
+    Args:
+        schema: all columns of the batches.
+        names: those that are sparse, where the schema has them.
+
+    Attributes:
+        dense: the other columns, for the loops.
+        nbytes: what the cells take.
+
+    Example:
+        >>> sparse = SparseColumns(pa.schema([("a", pa.int64()), ("why", pa.string())]), ["why"])
+        >>> sparse.put("why", 1, "late", 4)
+        >>> [column.to_pylist() for column in sparse.among([pa.array([7, 8])], 2)]
+        [[7, 8], [None, 'late']]
+    """
+
+    def __init__(self, schema: pa.Schema, names: Sequence[str]) -> None:
+        self._fields = {field.name: field for field in schema if field.name in names}
+        self._places = {name: schema.get_field_index(name) for name in self._fields}
+        self._cells: dict[str, dict[int, Any]] = {name: {} for name in self._fields}
+        self.dense = pa.schema([field for field in schema if field.name not in names])
+        self.nbytes = 0
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
+    def __bool__(self) -> bool:
+        return bool(self._fields)
+
+    def put(self, name: str, row: int, cell: Any, nbytes: int) -> None:  # noqa: ANN401 - what the type takes
+        """Gives a row a cell, if the column is wanted."""
+        if name in self._fields:
+            self._cells[name][row] = cell
+            self.nbytes += nbytes
+
+    def among(self, arrays: list[pa.Array], rows: int) -> list[pa.Array]:
+        """All columns, of these dense ones and the cells; starts over."""
+        for name, field in self._fields.items():
+            cells = self._cells[name]
+            # In the order of the schema, so that every place is right.
+            arrays.insert(
+                self._places[name],
+                array_of(map(cells.get, range(rows)), field.type) if cells else pa.nulls(rows, field.type),
+            )
+            self._cells[name] = {}
+        self.nbytes = 0
+        return arrays
 
 
 def array_of(values: Iterable[Any], type_: pa.DataType) -> pa.Array:

@@ -22,6 +22,7 @@ class Counters:
         reconnects: number of times that a broken, moved or refused connection, producer or consumer was reopened.
         wait_seconds: time spent waiting for the broker.
         work_seconds: the remaining time, mostly for decoding or encoding. Neither includes Spark's own processing.
+        dead_letters: messages stored in the dead letter topic.
 
     Example:
         >>> str(Counters(rows=2000, entries=4, entry_bytes=51200, wait_seconds=0.25) + Counters(rows=1))
@@ -34,6 +35,7 @@ class Counters:
     reconnects: int = 0
     wait_seconds: float = 0.0
     work_seconds: float = 0.0
+    dead_letters: int = 0
 
     def __add__(self, other: Counters) -> Counters:
         return Counters(*(getattr(self, name) + getattr(other, name) for name in _NAMES))
@@ -46,6 +48,7 @@ class Counters:
         return (
             f"{self.rows:,} rows in {self.entries:,} entries of {_size(self.entry_bytes)}, "
             f"{self.reconnects:,} reconnects, waited {self.wait_seconds:.3f} s, worked {self.work_seconds:.3f} s"
+            f"{f', {self.dead_letters:,} dead letters' if self.dead_letters else ''}"
         )
 
 

@@ -22,6 +22,7 @@
     ├── DataLossError                      messages of the range are lost
     ├── StorageError                       a local or object-store file cannot be read or written
     ├── TaskEndedError                     Spark has ended a task that was writing
+    ├── EndOfStreamError                   a query has read all that its topics will ever have
     ├── TooManyAttemptsError               a message was delivered more often than the options allow
     └── UnsupportedFeatureError            the peer, Spark or an extra is missing
 
@@ -44,6 +45,7 @@ __all__ = [
     "CorruptMessageError",
     "DataLossError",
     "EncryptedMessageError",
+    "EndOfStreamError",
     "LocalProtocolError",
     "MQSourceError",
     "OptionError",
@@ -204,6 +206,10 @@ class StorageError(MQSourceError):
 
 class TaskEndedError(MQSourceError):
     """Spark has ended this writing task."""
+
+
+class EndOfStreamError(MQSourceError):
+    """Every topic of a query is terminated and read: the end that `endAtTermination` asks for, not a failure."""
 
 
 class UnsupportedFeatureError(MQSourceError):

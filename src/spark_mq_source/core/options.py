@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, overload
 
 from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.values.encodings import TypedRead, TypedWrite
 
 T = TypeVar("T")
 
@@ -260,22 +261,29 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
 
     format_name: ClassVar[str] = ""
 
+    typed: TypedRead | None = None
+    """What a read decodes: no option, but what the driver makes of them and of the registry for the tasks."""
+
+    encoded: TypedWrite | None = None
+    """What a write encodes, likewise."""
+
     @classmethod
     def from_spark(cls, options: Mapping[str, str], scope: Scope) -> Self:
         """Parses the options that Spark passes to a data source.
 
         Args:
             options: texts by case-insensitive name.
-            scope: READ, STREAM or WRITE.
+            scope: READ, STREAM or WRITE; READ | STREAM where it is not known which of them, and only what holds for
+                both is checked.
 
         Raises:
             OptionError: missing, misspelt, malformed or contradictory options, all in one sentence.
         """
         given = {key.lower(): text for key, text in options.items() if text is not None}
         problems = list(cls.translate(given, scope))
-        known = [one for one in _known_options(cls) if scope in one.declared.scope]
+        known = [one for one in _known_options(cls) if scope & one.declared.scope]
         elsewhere = {
-            name.lower(): one for one in _known_options(cls) if scope not in one.declared.scope for name in one.names
+            name.lower(): one for one in _known_options(cls) if not scope & one.declared.scope for name in one.names
         }
         values: dict[str, Any] = {}
         mentioned: set[str] = set()
@@ -357,7 +365,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-_DOING: Final = {READ: "reading a batch", STREAM: "reading a stream", WRITE: "writing"}
+_DOING: Final = {READ: "reading a batch", STREAM: "reading a stream", WRITE: "writing", READ | STREAM: "reading"}
 
 
 _KNOWN: Final[dict[type[Options], tuple[_Known, ...]]] = {}
@@ -369,6 +377,8 @@ def _known_options(cls: type[Options]) -> tuple[_Known, ...]:
         hints = typing.get_type_hints(cls)
         known = []
         for field in dataclasses.fields(cls):
+            if _Declared not in field.metadata:
+                continue
             declared: _Declared = field.metadata[_Declared]
             first, *rest = field.name.removesuffix(declared.unit).split("_")
             name = declared.name or first + "".join(part.capitalize() for part in rest)

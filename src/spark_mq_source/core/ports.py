@@ -5,7 +5,7 @@ Formats do not inherit from these protocols: they are structural, and mypy check
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from spark_mq_source.core.columns import ColumnTable
     from spark_mq_source.core.counters import Counters
+    from spark_mq_source.core.values.encodings import TypedRead
 
 
 OptionsT = TypeVar("OptionsT")
@@ -51,6 +52,21 @@ class BatchFormat(Protocol[OptionsT, RangeT]):
 
     def parse_options(self, options: Mapping[str, str]) -> OptionsT:
         """The format's options dataclass. Raises OptionError with all problems at once."""
+
+    def columns_by_default(self, options: Mapping[str, str]) -> tuple[pa.Schema, TypedRead | None]:
+        """The columns that are read where the user names none, and what is decoded for them (driver).
+
+        `options` are those of a batch or a stream. Raises OptionError with all problems at once.
+        """
+
+    def fit_read(self, options: OptionsT, schema: pa.Schema, typed: TypedRead | None = None) -> OptionsT:
+        """The options of a read of these columns, with what it decodes: `typed`, or else what the options say.
+
+        Raises OptionError if the columns do not fit what is decoded (driver).
+        """
+
+    def decoded(self, options: OptionsT, names: Sequence[str]) -> Collection[str]:
+        """Which of these columns have the type of what is decoded, with the options of `fit_read`."""
 
     def wants_pushdown(self, options: OptionsT) -> bool:
         """Whether `plan` uses predicates; Spark refuses readers that accept them unless it is configured to."""
@@ -149,6 +165,9 @@ class WriteFormat(Protocol[OptionsT, ReportT]):
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> OptionsT:
         """The format's options dataclass, for rows of these columns. Raises OptionError with all problems at once."""
 
+    def encoded(self, options: OptionsT) -> Collection[str]:
+        """Which columns of rows are encoded: their types are for `fit` to check."""
+
     def fit(self, options: OptionsT, schema: pa.Schema) -> OptionsT:
         """The options for rows of these types. Raises OptionError if such rows cannot be written with them."""
 
@@ -213,6 +232,9 @@ class InspectFormat(BatchFormat[OptionsT, RangeT], Protocol[OptionsT, RangeT]):
 
     def parse_look_options(self, options: Mapping[str, str]) -> OptionsT:
         """The options of a batch read that leaves messages on the broker. Raises OptionError with all problems."""
+
+    def option_names(self) -> Sequence[str]:
+        """The names of the options of a batch read, without aliases."""
 
     def open_inspector(self, options: OptionsT) -> Inspector:
         """An inspector with the options of a read."""

@@ -1,33 +1,129 @@
-"""Converts Spark's SQL types to Arrow's without Spark, for the types of the formats' columns."""
+"""Spark's SQL types and Arrow's, without Spark: from DDL and back."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
 
 import pyarrow as pa
 
-_SIMPLE: Mapping[str, pa.DataType] = {
-    "binary": pa.binary(),
-    "string": pa.string(),
+_SIMPLE: Final[Mapping[str, pa.DataType]] = {
+    "void": pa.null(),
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
     "int": pa.int32(),
     "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
 }
+_SYNONYMS: Final[Mapping[str, str]] = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "dec": "decimal",
+    "numeric": "decimal",
+    "timestamp_ltz": "timestamp",
+}
+_INTERVAL: Final = ("interval", "day", "to", "second")
+_NAMES: Final[Mapping[pa.DataType, str]] = {
+    **{type_: name for name, type_ in _SIMPLE.items()},
+    pa.duration("us"): " ".join(_INTERVAL),
+}
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_TOKENS: Final = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|('(?:[^'\\]|\\.|'')*')|([A-Za-z0-9_]+)|([<>(),:]))", re.ASCII)
+_MOST_NESTING: Final = 100
 
 
 def arrow_schema_of(columns: Mapping[str, str]) -> pa.Schema:
     """The Arrow schema of columns given as name and SQL type.
 
     Raises:
-        KeyError: unsupported type.
+        ValueError: not a type.
 
     Example:
         >>> arrow_schema_of({"id": "struct<ledger:bigint,entry:bigint>"}).field("id").type
         StructType(struct<ledger: int64, entry: int64>)
-        >>> str(arrow_schema_of({"a": "array<struct<m:map<string,string>,n:int>>"}).field("a").type)
-        'list<item: struct<m: map<string, string>, n: int32>>'
     """
-    return pa.schema([(name, _arrow_type(text)) for name, text in columns.items()])
+    return pa.schema([(name, arrow_type_of_ddl(text)) for name, text in columns.items()])
+
+
+@lru_cache(maxsize=256)
+def arrow_type_of_ddl(text: str) -> pa.DataType:
+    """The Arrow type of a SQL type; of a list of columns, the struct of them, as in Spark's `from_json`.
+
+    Raises:
+        ValueError: neither; the message says where.
+
+    Example:
+        >>> arrow_type_of_ddl("a int, b array<struct<`x y`: decimal(10, 2)>>")
+        StructType(struct<a: int32, b: list<item: struct<x y: decimal128(10, 2)>>>)
+        >>> str(arrow_type_of_ddl("map<string,timestamp>"))
+        'map<string, timestamp[us, tz=UTC]>'
+        >>> arrow_type_of_ddl("interval day to second"), arrow_type_of_ddl("took interval day to second")
+        (DurationType(duration[us]), StructType(struct<took: duration[us]>))
+    """
+    tokens = _tokens(text)
+    if len(tokens) > 1 and tokens[1] not in ("<", "(") and tuple(map(str.lower, tokens)) != _INTERVAL:
+        return _Parser(tokens).whole(columns=True)
+    return _Parser(tokens).whole(columns=False)
+
+
+def ddl_of(type_: pa.DataType) -> str:
+    """The SQL type of an Arrow type, as `arrow_type_of_ddl` and Spark read it.
+
+    Raises:
+        ValueError: Spark has no such type.
+
+    Example:
+        >>> ddl_of(pa.struct([("a", pa.int32()), ("b c", pa.list_(pa.decimal128(10, 2)))]))
+        'struct<a:int,`b c`:array<decimal(10,2)>>'
+    """
+    if pa.types.is_struct(type_):
+        return f"struct<{','.join(f'{quoted(field.name)}:{ddl_of(field.type)}' for field in type_)}>"
+    if pa.types.is_list(type_):
+        return f"array<{ddl_of(type_.value_type)}>"
+    if pa.types.is_map(type_):
+        return f"map<{ddl_of(type_.key_type)},{ddl_of(type_.item_type)}>"
+    if pa.types.is_decimal128(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    if pa.types.is_timestamp(type_) and type_.unit == "us":
+        return "timestamp_ntz" if type_.tz is None else "timestamp"
+    if type_ not in _NAMES:
+        raise ValueError(f"Spark has no type for {type_}")
+    return _NAMES[type_]
+
+
+def ddl_of_schema(schema: pa.Schema) -> str:
+    """The columns of a schema, as `.schema()` takes them.
+
+    Raises:
+        ValueError: Spark has no such type.
+
+    Example:
+        >>> ddl_of_schema(pa.schema([("topic", pa.string()), ("value", pa.int64())]))
+        'topic string, value bigint'
+    """
+    return ", ".join(f"{quoted(field.name)} {ddl_of(field.type)}" for field in schema)
+
+
+def quoted(name: str) -> str:
+    """The name of a column or field in DDL.
+
+    Example:
+        >>> quoted("a"), quoted("a b"), quoted("`")
+        ('a', '`a b`', '````')
+    """
+    return name if _PLAIN_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"
 
 
 def matches(type_: pa.DataType, text: str) -> bool:
@@ -40,7 +136,7 @@ def matches(type_: pa.DataType, text: str) -> bool:
         text: a SQL type; ``struct`` alone matches any struct.
 
     Raises:
-        KeyError: unsupported type.
+        ValueError: not a type.
 
     Example:
         >>> matches(pa.int32(), "int"), matches(pa.large_string(), "string"), matches(pa.timestamp("us"), "timestamp")
@@ -48,47 +144,145 @@ def matches(type_: pa.DataType, text: str) -> bool:
         >>> matches(pa.struct([("a", pa.int64())]), "struct<a:bigint>"), matches(pa.struct([]), "struct")
         (True, True)
     """
-    kind, _, inner = text.partition("<")
-    inner = inner.removesuffix(">")
-    if kind == "struct":
-        if not pa.types.is_struct(type_) or not inner:
-            return bool(pa.types.is_struct(type_))
-        fields = [field.split(":", 1) for field in _fields(inner)]
-        return [field.name for field in type_] == [name for name, _ in fields] and all(
-            matches(field.type, part) for field, (_, part) in zip(type_, fields, strict=True)
-        )
-    if kind == "map":
-        key, value = _fields(inner)
-        return bool(pa.types.is_map(type_)) and matches(type_.key_type, key) and matches(type_.item_type, value)
-    if kind == "array":
-        return bool(pa.types.is_list(type_)) and matches(type_.value_type, inner)
-    if kind in {"timestamp", "timestamp_ntz"}:
+    if text == "struct":
+        return bool(pa.types.is_struct(type_))
+    return _are_alike(type_, arrow_type_of_ddl(text))
+
+
+def _are_alike(type_: pa.DataType, other: pa.DataType) -> bool:
+    if pa.types.is_timestamp(other):
         return bool(pa.types.is_timestamp(type_)) and type_.unit == "us"
-    return bool(type_.equals(_SIMPLE[text]))
+    if not pa.types.is_nested(other):
+        return bool(type_.equals(other))
+    if type_.id != other.id or type_.num_fields != other.num_fields:
+        return False
+    if pa.types.is_map(other):
+        return _are_alike(type_.key_type, other.key_type) and _are_alike(type_.item_type, other.item_type)
+    if pa.types.is_list(other):
+        return _are_alike(type_.value_type, other.value_type)
+    return all(a.name == b.name and _are_alike(a.type, b.type) for a, b in zip(type_, other, strict=True))
 
 
-def _arrow_type(text: str) -> pa.DataType:
-    kind, _, inner = text.partition("<")
-    inner = inner.removesuffix(">")
-    if kind == "struct":
-        fields = (field.split(":", 1) for field in _fields(inner))
-        return pa.struct([(name, _arrow_type(type_)) for name, type_ in fields])
-    if kind == "map":
-        key, value = _fields(inner)
-        return pa.map_(_arrow_type(key), _arrow_type(value))
-    if kind == "array":
-        return pa.list_(_arrow_type(inner))
-    return _SIMPLE[text]
+def _tokens(text: str) -> list[str]:
+    tokens, at = [], 0
+    text = text.rstrip()
+    while at < len(text):
+        match = _TOKENS.match(text, at)
+        if match is None:
+            raise ValueError(
+                f"{text[at:].strip()[:20]!r} has no place in a Spark schema such as a int, b array<string>"
+            )
+        tokens.append(match[0].strip())
+        at = match.end()
+    return tokens
 
 
-def _fields(inner: str) -> list[str]:
-    """Splits at the commas outside ``<>``."""
-    fields = [""]
-    depth = 0
-    for character in inner:
-        depth += (character == "<") - (character == ">")
-        if character == "," and not depth:
-            fields.append("")
+class _Parser:
+    """Reads Spark's DDL (SqlBaseParser.g4, rules `dataType` and `colTypeList`), as far as Arrow has its types."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self._tokens = tokens
+        self._at = 0
+        self._depth = 0
+
+    def whole(self, *, columns: bool) -> pa.DataType:
+        type_ = self._fields("") if columns else self._type()
+        if self._at < len(self._tokens):
+            raise self._surprise("the end")
+        return type_
+
+    def _type(self) -> pa.DataType:
+        self._depth += 1
+        if self._depth > _MOST_NESTING:
+            raise ValueError(f"more than {_MOST_NESTING} types within each other")
+        try:
+            return self._type_named(self._next("a type"))
+        finally:
+            self._depth -= 1
+
+    def _type_named(self, token: str) -> pa.DataType:
+        name = _SYNONYMS.get(token.lower(), token.lower())
+        if name in _SIMPLE:
+            return _SIMPLE[name]
+        if name == "decimal":
+            return self._decimal()
+        if name == _INTERVAL[0]:
+            for word in _INTERVAL[1:]:
+                self._expect(word)
+            return pa.duration("us")
+        if name not in ("array", "map", "struct"):
+            raise ValueError(
+                f"{token!r} is no type that a value can have (known: {', '.join(_SIMPLE)}, decimal(p, s), "
+                f"{' '.join(_INTERVAL)}, array<>, map<,>, struct<:>)"
+            )
+        self._expect("<")
+        if name == "array":
+            type_ = pa.list_(self._type())
+        elif name == "map":
+            key = self._type()
+            self._expect(",")
+            type_ = pa.map_(key, self._type())
         else:
-            fields[-1] += character
-    return fields
+            type_ = self._fields(">")
+        self._expect(">")
+        return type_
+
+    def _decimal(self) -> pa.DataType:
+        precision, scale = 10, 0
+        if self._peek() == "(":
+            self._expect("(")
+            precision = self._number()
+            if self._peek() == ",":
+                self._expect(",")
+                scale = self._number()
+            self._expect(")")
+        if not 1 <= precision <= 38 or scale > precision:
+            raise ValueError(f"decimal({precision}, {scale}) is none: precision is 1 to 38, and scale at most that")
+        return pa.decimal128(precision, scale)
+
+    def _fields(self, end: str) -> pa.StructType:
+        fields: list[pa.Field] = []
+        while self._peek() != end:
+            if fields:
+                self._expect(",")
+            name = self._next("a name")
+            if name.startswith("`"):
+                name = name[1:-1].replace("``", "`")
+            elif not _PLAIN_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name: write `{name}`")
+            if self._peek() == ":":
+                self._expect(":")
+            type_ = self._type()
+            if self._peek().lower() == "not":
+                self._at += 1
+                self._expect("null")
+            if self._peek().lower() == "comment":
+                self._at += 1
+                self._next("a comment")
+            fields.append(pa.field(name, type_))
+        return pa.struct(fields)
+
+    def _peek(self) -> str:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ""
+
+    def _next(self, what: str) -> str:
+        if self._at == len(self._tokens):
+            raise ValueError(f"a Spark schema ends where {what} is missing")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _expect(self, token: str) -> None:
+        if self._peek().lower() != token:
+            raise self._surprise(repr(token))
+        self._at += 1
+
+    def _number(self) -> int:
+        token = self._next("a number")
+        if not token.isdecimal():
+            raise ValueError(f"expected a number in a decimal type, not {token!r}")
+        return int(token)
+
+    def _surprise(self, expected: str) -> ValueError:
+        found = self._peek()
+        where = f"not {found!r}" if found else "but it ends"
+        return ValueError(f"a Spark schema has {expected} after {' '.join(self._tokens[: self._at])[-40:]!r}, {where}")

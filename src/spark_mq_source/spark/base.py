@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
@@ -21,6 +21,8 @@ from spark_mq_source.core.columns import without_large_types
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError, TaskEndedError, UnsupportedFeatureError
 from spark_mq_source.core.ports import BatchFormat, Format, Predicate, Stream, StreamFormat, TaskAttempt, WriteFormat
+from spark_mq_source.core.sql_types import ddl_of_schema
+from spark_mq_source.core.values.encodings import TypedRead
 from spark_mq_source.net.stopwatch import given, working
 from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema
 from spark_mq_source.spark.task_log import log_write, log_written, logged_read
@@ -34,7 +36,7 @@ from spark_mq_source.spark.worker import (
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter, Filter
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 
 OptionsT = TypeVar("OptionsT")
@@ -77,6 +79,8 @@ class MQDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options
+        # What the default columns were made of. Spark pickles this object between `schema` and `reader`.
+        self._typed: TypedRead | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -84,8 +88,14 @@ class MQDataSource(DataSource):
         return cls.format.name
 
     def schema(self) -> str:
-        """The columns read by default, as SQL."""
-        return ", ".join(f"{name} {self.format.columns.readable[name][0]}" for name in self.format.columns.default)
+        """The columns read by default, as SQL.
+
+        Raises:
+            OptionError: options that say what is decoded cannot be used; all problems in one sentence.
+            MQSourceError: the registry of schemas cannot be asked.
+        """
+        columns, self._typed = self.format.columns_by_default(self.options)
+        return ddl_of_schema(columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The batch reader of the requested columns.
@@ -94,8 +104,7 @@ class MQDataSource(DataSource):
             OptionError: options or columns that cannot be used; all problems in one sentence.
             UnsupportedFeatureError: `pushdown` with a Spark version that lacks it.
         """
-        options = self.format.parse_options(self.options)
-        check_columns(self.format, schema)
+        options = self._fitted(self.format.parse_options(self.options), schema)
         if self.format.wants_pushdown(options) and not FILTER_OPERATORS:
             raise UnsupportedFeatureError(
                 f"format {self.format.name!r}: pushdown=true needs Spark 4.1 or newer; remove this option"
@@ -109,9 +118,15 @@ class MQDataSource(DataSource):
         Raises:
             OptionError: options or columns that cannot be used; all problems in one sentence.
         """
-        options = self.format.parse_stream_options(self.options)
-        check_columns(self.format, schema)
+        options = self._fitted(self.format.parse_stream_options(self.options), schema)
         return MQStreamReader(self.format, options, arrow_schema(schema))
+
+    def _fitted(self, options: Any, schema: StructType) -> Any:  # noqa: ANN401 - the format's own
+        """The options of a read of these columns."""
+        columns = arrow_schema(schema)
+        options = self.format.fit_read(options, columns, self._typed)
+        check_columns(self.format, schema, except_for=self.format.decoded(options, columns.names))
+        return options
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The batch writer of these columns.
@@ -136,7 +151,7 @@ class MQDataSource(DataSource):
 
     def _write_options(self, schema: StructType) -> Any:  # noqa: ANN401 - the format's own
         options = self.format.parse_write_options(self.options, schema.names)
-        check_columns(self.format, schema, written=True)
+        check_columns(self.format, schema, written=True, except_for=self.format.encoded(options))
         return self.format.fit(options, arrow_schema(schema))
 
 
@@ -373,19 +388,34 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[Any]:
     return [message.report for message in messages if isinstance(message, MQCommit)]
 
 
-def check_columns(format_: Format[Any, Any, Any], schema: StructType, *, written: bool = False) -> None:
+def check_columns(
+    format_: Format[Any, Any, Any], schema: StructType, *, written: bool = False, except_for: Collection[str] = ()
+) -> None:
     """Refuses columns that the format does not have, or not with that type.
+
+    Args:
+        format_: the format.
+        schema: the columns.
+        written: whether rows are written; they are read otherwise.
+        except_for: columns whose types are not the format's: they are decoded or encoded, which `fit_read` and `fit`
+            check.
 
     Raises:
         OptionError: all problems in one sentence, with what there is.
     """
-    types = ((field.name, field.dataType) for field in schema.fields)
     asked = [
-        (name, type_.simpleString(), {type_.simpleString(), type_.typeName()}.__contains__) for name, type_ in types
+        (field.name, field.dataType.simpleString(), _types_check(field.dataType, is_any=field.name in except_for))
+        for field in schema.fields
+        if written or field.name not in except_for
     ]
     problems = format_.columns.problems(asked, written=written)
     if problems:
         raise OptionError(f"format '{format_.name}': {'; '.join(problems)}")
+
+
+def _types_check(type_: DataType, *, is_any: bool) -> Callable[[str], bool]:
+    names = {type_.simpleString(), type_.typeName()}
+    return lambda expected: is_any or expected in names
 
 
 def _plain(value: object) -> object:

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from spark_mq_source.core.errors import EndOfStreamError
 from spark_mq_source.nsq.format import NsqFormat
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
@@ -33,10 +35,13 @@ if TYPE_CHECKING:
 
     from spark_mq_source.core.counters import Lag
 
-__all__ = ["ProgressListener", "TriggerProgress", "observe_delay", "triggers_of"]
+__all__ = ["ProgressListener", "TriggerProgress", "await_end", "observe_delay", "triggers_of"]
 
 DELAY: Final = "spark_mq_source_delay"
 """The name of `observe_delay`'s observation."""
+
+_END_OF_STREAM: Final = f"{EndOfStreamError.__module__}.{EndOfStreamError.__name__}: "
+"""How the error begins in the traceback of a worker, which is all that Spark passes on."""
 
 _FORMATS: Final = (NsqFormat, TubeMQFormat, PulsarFormat)
 
@@ -146,6 +151,35 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Does nothing: the query raises its own error."""
+
+
+def await_end(query: StreamingQuery, timeout_seconds: int | None = None) -> bool:
+    """Waits until a query has ended; that its topics have come to their end is no error, unlike `awaitTermination`.
+
+    With `endAtTermination` a query ends so when all its topics are terminated and read.
+
+    Args:
+        query: classic or Spark Connect.
+        timeout_seconds: how long to wait; None for ever.
+
+    Returns:
+        Whether it has ended: False if the time is over.
+
+    Raises:
+        StreamingQueryException: it has failed.
+
+    Example:
+        ::
+
+            query = spark.readStream.format("pulsar-native").options(**where, endAtTermination=True).load() ...
+            await_end(query)
+    """
+    try:
+        return query.awaitTermination(timeout_seconds) is not False
+    except StreamingQueryException as error:
+        if _END_OF_STREAM not in str(error):
+            raise
+        return True
 
 
 def triggers_of(query: StreamingQuery) -> list[TriggerProgress]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_mq_source.core.columns import Column, ColumnTable
+from spark_mq_source.core.columns import CORRUPT_COLUMNS, Column, ColumnTable
 
 COLUMNS: Final = ColumnTable(
     Column("value", ("binary", "string"), ("binary", "string"), required=True,
            write_note="required; NSQ has neither NULL nor empty messages, so such a row is an error"),
-    Column("topic", ("string",), ("string",), write_note="wins over the option `topic`"),
+    Column("topic", ("string",), ("string",), write_note="has precedence over the option `topic`"),
     Column("channel", ("string",)),
     Column("message_id", ("string", "binary")),
     Column("timestamp", ("timestamp",), note="when nsqd took the message"),
@@ -17,4 +17,6 @@ COLUMNS: Final = ColumnTable(
     Column("nsqd", ("string",), note="the address of the nsqd that delivered it"),
     Column("defer", written_from=("bigint", "int"),
            write_note="milliseconds until the message is delivered; NULL or 0 for at once"),
+    *CORRUPT_COLUMNS,
+    position=("nsqd", "message_id"),
 )  # fmt: skip

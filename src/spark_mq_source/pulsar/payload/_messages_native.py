@@ -210,6 +210,7 @@ class EntryColumns(Columns):
     num_messages = cython.declare(cython.int, visibility="readonly")
     compression = cython.declare(cython.int, visibility="readonly")
     uncompressed_size = cython.declare(cython.uint, visibility="readonly")
+    redelivery_count = cython.declare(cython.int, visibility="public")
     chunk_id = cython.declare(cython.int, visibility="readonly")
     num_chunks = cython.declare(cython.int, visibility="readonly")
     total_chunk_bytes = cython.declare(cython.int, visibility="readonly")
@@ -230,6 +231,7 @@ class EntryColumns(Columns):
     replicated_from: cython.pointer(Column)
     broker_time: cython.pointer(Column)
     broker_index: cython.pointer(Column)
+    redeliveries: cython.pointer(Column)
 
     # The entry opened last; its bytes stay where they are as long as `view` is held.
     body: object
@@ -275,6 +277,7 @@ class EntryColumns(Columns):
         self.replicated_from = self.find("replicated_from")
         self.broker_time = self.find("broker_publish_time")
         self.broker_index = self.find("broker_index")
+        self.redeliveries = self.find("redelivery_count")
 
     def __dealloc__(self):
         if self.is_open:
@@ -948,6 +951,9 @@ class EntryColumns(Columns):
         if self.message_id != cython.NULL:
             fill_long(self.message_id, self.rows, rows, ledger_id)
             fill_long(self.message_id + 1, self.rows, rows, entry_id)
+        if self.redeliveries != cython.NULL:
+            for row in range(self.rows, self.rows + rows):
+                put_int(self.redeliveries, row, self.redelivery_count)
         if self.broker_index != cython.NULL and not self.head.has_broker_index:
             for row in range(self.rows, self.rows + rows):
                 put_null(self.broker_index, row)

@@ -111,6 +111,7 @@ class EntryColumns(Columns):
         chunk_id: 〃
         num_chunks: 〃
         total_chunk_bytes: 〃
+        redelivery_count: of the rows that are added from now on; set by who opens entries.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class EntryColumns(Columns):
         super().__init__(schema, {"topic": topic, "partition": partition}, REMEDY)
         self._max_rows = max_rows
         self._max_repeated_bytes = max_repeated_bytes
+        self.redelivery_count = 0
         self._forget_entry()
 
     def _forget_entry(self) -> None:
@@ -475,6 +477,8 @@ class EntryColumns(Columns):
                             _signed(self._broker_index - (last - index if index >= 0 else 0) & 0xFFFFFFFFFFFFFFFF)
                             for index in indices
                         ]
+                case "redelivery_count":
+                    added[name] = [self.redelivery_count] * rows
                 case "message_id.ledger_id":
                     added[name] = [ledger_id] * rows
                 case "message_id.entry_id":

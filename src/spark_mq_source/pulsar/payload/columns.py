@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from spark_mq_source.core.columns import Column, ColumnTable
+from spark_mq_source.core.columns import CORRUPT_COLUMNS, Column, ColumnTable
 
 ENCRYPTION_CONTEXT: Final = "encryption_context"
 """The column with what decrypting a message needs; the loops leave it to `encryption`."""
@@ -15,32 +16,59 @@ _ENCRYPTION_CONTEXT: Final = (
 )
 
 COLUMNS: Final = ColumnTable(
-    Column("key", ("binary", "string"), ("binary", "string"), note="NULL where the message has none",
-           write_note="as the Java client's `keyBytes` or `key`; it chooses the partition"),
-    Column("value", ("binary", "string"), ("binary", "string", "struct"), required=True,
-           note="NULL for a tombstone; an empty payload is empty",
-           write_note="required; NULL is a tombstone; a struct with `valueFormat=json`"),
+    Column("key", ("binary", "string"), ("binary", "string"), note="NULL if the message has none",
+           write_note="as the Java client's `keyBytes` or `key`; it chooses the partition; with `keyFormat` as that "
+           "says"),
+    Column("value", ("binary", "string"), ("binary", "string"), required=True,
+           note="NULL for a tombstone; an empty payload is empty; with `valueFormat` as that says",
+           write_note="required; NULL is a tombstone; with `valueFormat` a struct, or as that says"),
     Column("topic", ("string",), ("string",), note="full name, without the partition",
-           write_note="wins over the option `topic`"),
-    Column("partition", ("int",), ("int",), note="-1 where the topic is not partitioned",
-           write_note="wins over the key"),
+           write_note="has precedence over the option `topic`"),
+    Column("partition", ("int",), ("int",), note="-1 if the topic is not partitioned",
+           write_note="has precedence over the key"),
     Column("message_id", ("struct<ledger_id:bigint,entry_id:bigint,batch_index:int>",),
            note="`batch_index` is -1 outside of a batch"),
     Column("publish_time", ("timestamp",)),
-    Column("event_time", ("timestamp",), ("timestamp", "timestamp_ntz"), note="NULL where the producer set none",
+    Column("event_time", ("timestamp",), ("timestamp", "timestamp_ntz"), note="NULL if the producer set none",
            write_note="to the millisecond; NULL for none"),
     Column("properties", ("map<string,string>",), ("map<string,string>",)),
     Column("producer_name", ("string",), by_default=False),
     Column("sequence_id", ("bigint",), by_default=False),
-    Column("ordering_key", ("binary",), ("binary",), by_default=False, note="NULL where the message has none"),
-    Column("schema_version", ("binary",), by_default=False, note="NULL where the message has none"),
-    Column("replicated_from", ("string",), by_default=False, note="the cluster, NULL where not replicated"),
+    Column("ordering_key", ("binary",), ("binary",), by_default=False, note="NULL if the message has none"),
+    Column("schema_version", ("binary",), by_default=False, note="NULL if the message has none"),
+    Column("replicated_from", ("string",), by_default=False, note="the source cluster; NULL if not replicated"),
     Column("broker_publish_time", ("timestamp",), by_default=False,
-           note="NULL where the broker does not expose its entry metadata"),
-    Column("broker_index", ("bigint",), by_default=False, note="the same"),
+           note="NULL if the broker does not expose its entry metadata"),
+    Column("broker_index", ("bigint",), by_default=False,
+           note="NULL if the broker does not expose its entry metadata"),
+    Column("redelivery_count", ("int",), by_default=False,
+           note="how often the broker had delivered it before, as far as it remembers; mostly 0 except from queues"),
     Column(ENCRYPTION_CONTEXT, (_ENCRYPTION_CONTEXT,), by_default=False,
            note="with `onEncrypted=raw`: encrypted data keys, IV and how to decompress, unbatch and join chunks; NULL "
-           "where not encrypted"),
+           "if not encrypted"),
+    *CORRUPT_COLUMNS,
     Column("deliver_at", written_from=("timestamp", "timestamp_ntz"),
            write_note="delayed delivery, for consumers of Shared and Key_Shared subscriptions"),
+    position=("message_id",),
 )  # fmt: skip
+
+
+def java_message_id(cells: Mapping[str, Any]) -> str:
+    """The position of a row, as Java's client writes a message id.
+
+    Example:
+        >>> java_message_id({"message_id": {"ledger_id": 7, "entry_id": 3, "batch_index": 0}, "partition": -1})
+        '7:3:-1:0'
+    """
+    ledger, entry, batch = cells["message_id"].values()
+    return f"{ledger}:{entry}:{cells['partition']}" + (f":{batch}" if batch >= 0 else "")
+
+
+def java_topic(cells: Mapping[str, Any]) -> str:
+    """The topic of a row, as Java's client names it: a partition by its own name.
+
+    Example:
+        >>> java_topic({"topic": "persistent://public/default/t", "partition": 1})
+        'persistent://public/default/t-partition-1'
+    """
+    return str(cells["topic"]) + (f"-partition-{cells['partition']}" if cells["partition"] >= 0 else "")

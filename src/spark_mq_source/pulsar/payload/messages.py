@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import array_of, record_batch
+from spark_mq_source.core.columns import CORRUPT, ERROR, SparseColumns, record_batch
 from spark_mq_source.core.compression import compress, decompress
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import (
@@ -46,7 +46,9 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-WHOLE_ENTRY: Final = 2**31 - 1
+_INT32_MAX: Final = 2**31 - 1
+
+WHOLE_ENTRY: Final = _INT32_MAX
 """The `last_index` that leaves no message of a batch out."""
 
 _COMPRESSION_TYPES: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
@@ -61,7 +63,8 @@ _REMEMBERED_MESSAGES: Final = 4096
 _LONGEST_REMEMBERED_UUID_BYTES: Final = 1024
 """So that remembering takes a few MiB at most. A uuid is the producer's name and a number."""
 
-"""Each column that can be read, with the test that its Arrow type must pass."""
+_SPARSE: Final = (ENCRYPTION_CONTEXT, ERROR, CORRUPT)
+"""The columns that the loops leave out: few rows have something there."""
 
 _decoding: Final = Implementation(_messages_python)
 _encoding: Final = Implementation(_encode_python)
@@ -297,6 +300,70 @@ def _remember(messages: dict[bytes, _T], uuid: bytes, message: _T) -> None:
             del messages[next(iter(messages))]
 
 
+class EntryHead(NamedTuple):
+    """What stands before the payload of an entry.
+
+    Attributes:
+        messages: how many it says it holds; at least 1.
+        uuid: of a chunk: what the chunks of its message have in common.
+        chunk_id: its number in the message.
+        num_chunks: how many the message has.
+    """
+
+    messages: int = 1
+    uuid: bytes = b""
+    chunk_id: int = 0
+    num_chunks: int = 0
+
+    @property
+    def is_chunk(self) -> bool:
+        """Whether it is a chunk of a message."""
+        return self.num_chunks > 1
+
+
+class HeadReader:
+    """Reads what stands before the payload of entries, with the same loop as `EntryDecoder`.
+
+    Example:
+        >>> metadata = bytes.fromhex("0a0170 1000 1801 5803")  # producer "p", sequence 0, time 1, a batch of 3
+        >>> HeadReader().read(memoryview(len(metadata).to_bytes(4, "big") + metadata)).messages
+        3
+    """
+
+    def __init__(self, implementation: str | None = None) -> None:
+        module = (_decoding if implementation is None else Implementation(_messages_python, implementation)).module
+        self._columns: _messages_python.EntryColumns = module.EntryColumns(
+            pa.schema([]), topic="", partition=-1, max_repeated_bytes=0, max_rows=1
+        )
+
+    def count(self, body: bytes | memoryview) -> int:
+        """How many messages an entry says it holds, at least 1; a chunk counts as 0, and what is corrupt as -1."""
+        columns = self._columns
+        try:
+            flags = columns.open_entry(body, True)
+        except CorruptMessageError:
+            return -1
+        if flags & CHUNKED:
+            return 0
+        messages = columns.num_messages
+        return messages if 0 < messages <= MOST_IN_ENTRY else min(max(messages, 1), MOST_IN_ENTRY)
+
+    def read(self, body: bytes | memoryview) -> EntryHead:
+        """What an entry is; one that is corrupt counts as a message."""
+        columns = self._columns
+        try:
+            flags = columns.open_entry(body, False)
+        except CorruptMessageError:
+            return EntryHead()
+        if flags & CHUNKED:
+            return EntryHead(1, columns.uuid, columns.chunk_id, columns.num_chunks)
+        return EntryHead(min(max(columns.num_messages, 1), MOST_IN_ENTRY))
+
+
+MOST_IN_ENTRY: Final = 1 << 24
+"""More messages than any entry holds: a batch of empty ones within a frame has fewer."""
+
+
 class EntryDecoder:
     """Turns the entries of one topic-partition into RecordBatches.
 
@@ -311,7 +378,8 @@ class EntryDecoder:
             is on the wire (compressed before it was encrypted), be it a single message, a whole batch or one chunk.
             The column ``encryption_context`` has what decrypting it needs.
         on_corrupt: ``fail``; ``skip``: a corrupt entry gives no row; ``null``: it gives one row with NULL in every
-            column but topic, partition and message_id (properties are empty). May be changed between entries.
+            column but topic, partition and message_id (properties are empty), ``_error`` (why) and ``_corrupt`` (the
+            entry as the broker sent it). May be changed between entries.
         verify_checksum: whether CRC32C is checked where an entry has one.
         max_message_bytes: how large an uncompressed payload may be. A chunked message may also be as large as
             `max_pending_chunk_bytes`.
@@ -360,19 +428,16 @@ class EntryDecoder:
         chosen.warn_of_fallback()
         module = chosen.module
         COLUMNS.check_read(schema)
+        self._sparse = SparseColumns(schema, _SPARSE)
         # A column may repeat a producer's name in every row; this is what bounds a batch made to explode by that.
         self._columns: _messages_python.EntryColumns = module.EntryColumns(
-            pa.schema([field for field in schema if field.name != ENCRYPTION_CONTEXT]),
+            self._sparse.dense,
             topic=topic,
             partition=partition,
             max_repeated_bytes=16 * max_message_bytes,
             max_rows=max_batch_rows,
         )
         self._schema = schema
-        self._wants_encryption_context = ENCRYPTION_CONTEXT in schema.names
-        # By row; of those not yet taken.
-        self._encryption_contexts: dict[int, dict[str, object]] = {}
-        self._encryption_bytes = 0
         self._is_raw = on_encrypted == "raw"
         self.on_corrupt = on_corrupt
         self._verify_checksum = verify_checksum
@@ -391,7 +456,7 @@ class EntryDecoder:
     @property
     def nbytes(self) -> int:
         """What these rows take in Arrow's buffers, in bytes; columns that never change are not counted."""
-        return self._columns.nbytes + self._encryption_bytes
+        return self._columns.nbytes + self._sparse.nbytes
 
     @property
     def unfinished(self) -> bool:
@@ -411,6 +476,7 @@ class EntryDecoder:
         first_index: int = 0,
         last_index: int = WHOLE_ENTRY,
         emit: bool = True,
+        redelivery_count: int = 0,
     ) -> int:
         """Append an entry's rows.
 
@@ -425,6 +491,7 @@ class EntryDecoder:
             last_index: messages of a batch after this one are left out.
             emit: False for entries before the range, which are read only to find the beginning of chunked messages:
                 they give no row, and no error where they are corrupt, encrypted or too large.
+            redelivery_count: of the MESSAGE command; a chunked message has that of its last chunk.
 
         Returns:
             How many rows were appended: all of the entry's, or the first ones of an entry that is `unfinished`, or
@@ -438,6 +505,7 @@ class EntryDecoder:
         """
         columns = self._columns
         self.entry_messages = 1
+        columns.redelivery_count = redelivery_count if redelivery_count < _INT32_MAX else _INT32_MAX
         try:
             flags = columns.open_entry(body, self._verify_checksum)
             self.entry_messages = columns.num_messages
@@ -456,7 +524,11 @@ class EntryDecoder:
             self.corrupt_entries += 1
             if self.on_corrupt == "skip":
                 return 0
-            return columns.append_null(ledger_id, entry_id)
+            appended = columns.append_null(ledger_id, entry_id)
+            if self._sparse:
+                self._sparse.put(ERROR, columns.rows - 1, str(error), len(str(error)))
+                self._sparse.put(CORRUPT, columns.rows - 1, bytes(body), len(body))
+            return appended
         except UnsupportedFeatureError as error:
             raise error.within(f"message {ledger_id}:{entry_id}") from error.__cause__
 
@@ -518,12 +590,11 @@ class EntryDecoder:
         return columns.append_single(payload, ledger_id, entry_id)
 
     def _append_encrypted(self, body: bytes | memoryview, ledger_id: int, entry_id: int) -> int:
-        if not self._wants_encryption_context:
+        if ENCRYPTION_CONTEXT not in self._sparse:
             return self._columns.append_single(None, ledger_id, entry_id)
         context, size = encryption_context_of(body)
         appended = self._columns.append_single(None, ledger_id, entry_id)
-        self._encryption_contexts[self._columns.rows - 1] = context
-        self._encryption_bytes += size
+        self._sparse.put(ENCRYPTION_CONTEXT, self._columns.rows - 1, context, size)
         return appended
 
     def _add_chunk(self, ledger_id: int, entry_id: int, emit: bool) -> bytearray | None:
@@ -559,17 +630,10 @@ class EntryDecoder:
     def take_batch(self) -> pa.RecordBatch:
         """Every row decoded so far; starts over. Nothing is copied where the decoder is the compiled one."""
         rows = self._columns.rows
-        arrays = self._columns.take_arrays()
-        if self._wants_encryption_context:
-            contexts = self._encryption_contexts
-            at = self._schema.get_field_index(ENCRYPTION_CONTEXT)
-            arrays.insert(at, array_of(map(contexts.get, range(rows)), self._schema.field(at).type))
-            self._encryption_contexts, self._encryption_bytes = {}, 0
-        return record_batch(self._schema, arrays, rows)
+        return record_batch(self._schema, self._sparse.among(self._columns.take_arrays(), rows), rows)
 
 
 _CODEC_NUMBERS: Final = {name: number for number, name in enumerate(_COMPRESSION_TYPES)}
-_INT32_MAX: Final = 2**31 - 1
 _SIZE_BYTES: Final = 4
 
 

@@ -1,120 +1,75 @@
-"""Converts the column `value` for sending (unchanged, or a struct to JSON), and derives its schema."""
+"""Which encodings the columns of a write have, and the schema of them for the broker."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from spark_mq_source.core.columns import is_text, is_text_or_binary
+from spark_mq_source.core.columns import is_text
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.pulsar.options import PulsarOptions, ValueFormat
-from spark_mq_source.pulsar.payload.json_column import json_texts
-from spark_mq_source.pulsar.payload.schema import (
-    AVRO,
-    BYTES,
-    JSON,
-    STRING,
-    ValueSchema,
-    check_nulls,
-    check_struct,
-    derive_schema,
-)
+from spark_mq_source.core.shared_options import RAW, typed_write_of
+from spark_mq_source.core.values.encodings import TypedWrite
+from spark_mq_source.pulsar.options import KeyValueEncodingType
+from spark_mq_source.pulsar.payload.registry import schema_of_write
+from spark_mq_source.pulsar.payload.schema import AVRO, BYTES, STRING
 from spark_mq_source.pulsar.protocol import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import pyarrow as pa
+
+    from spark_mq_source.pulsar.options import PulsarOptions
 
 
-def check_values(options: PulsarOptions, type_: pa.DataType) -> None:
-    """Refuses a column `value` that cannot be written with these options, or not be read with its schema.
+def write_of(options: PulsarOptions) -> TypedWrite | None:
+    """What the options say is encoded; None if key and value are sent as they are.
+
+    Raises:
+        ValueError: a definition is no text.
+    """
+    write = typed_write_of(options, registers=True)
+    if write is None:
+        return None
+    is_inline = write.is_pair and options.key_value_encoding is KeyValueEncodingType.INLINE
+    value = write.value
+    if value is not None and options.schema is not None:
+        has_schema = options.schema.type != BYTES
+        value = replace(value, definition=options.schema.definition, has_schema=has_schema, text_times=not has_schema)
+    return replace(write, value=value, is_inline=is_inline)
+
+
+def check_raw_values(options: PulsarOptions, type_: pa.DataType) -> None:
+    """Refuses a column `value` that is sent as it is, but not what the option `schema` says.
 
     Raises:
         OptionError: the message says why.
     """
-    problem = next(_problems(options, type_), None)
-    if problem is not None:
-        raise OptionError(f"format {options.format_name!r}: {problem}")
-
-
-def _problems(options: PulsarOptions, type_: pa.DataType) -> Iterator[str]:
     schema_type = BYTES if options.schema is None else options.schema.type
-    if options.value_format is ValueFormat.RAW:
-        if not is_text_or_binary(type_):
-            yield f"column value is {type_}: set valueFormat=json to write a struct as JSON"
-        elif schema_type == STRING and not is_text(type_):
-            yield "column value is binary, but the option schema is STRING: cast it to string"
-        elif schema_type == AVRO and is_text(type_):
-            yield "column value is a string, but the option schema is AVRO: encode it to Avro's binary form"
+    if options.value_format != RAW:
         return
-    if not pa.types.is_struct(type_):
-        yield f"column value is {type_}, expected a struct with valueFormat=json, such as struct(*)"
-        return
-    try:
-        json_texts(pa.array([], type_))
-        schema_to_send(options, type_)
-    except TypeError as error:
-        yield f"column value cannot be written as JSON: {error}"
-    except OptionError as error:
-        yield str(error)
+    if schema_type == STRING and not is_text(type_):
+        raise OptionError("column value is binary, but the option schema is STRING: cast it to string")
+    if schema_type == AVRO and is_text(type_):
+        raise OptionError(
+            "column value is a string, but the option schema is AVRO: encode it to Avro's binary form, or write a "
+            "struct with valueFormat=avro"
+        )
 
 
-def with_schema(options: PulsarOptions, type_: pa.DataType) -> PulsarOptions:
-    """The options with the schema of values of this type, so that tasks without rows can send it too.
-
-    Raises:
-        OptionError: as for `schema_to_send`.
-    """
-    schema = _schema_of(options, type_)
-    return options if schema is None else replace(options, schema=schema)
-
-
-def schema_to_send(options: PulsarOptions, type_: pa.DataType | None = None) -> commands.Schema | None:
-    """The schema to send in PRODUCER for values of this type; None for a topic without a schema.
+def schema_to_send(options: PulsarOptions) -> commands.Schema | None:
+    """The schema to send in PRODUCER; None for a topic without a schema.
 
     Args:
-        options: options of the write.
-        type_: type of the values; None without values, to use only the options.
-
-    Raises:
-        OptionError: a struct that does not fit the option `schema`, or has no schema.
+        options: of the write, with what is encoded (see `format.PulsarFormat.fit`).
     """
-    schema = _schema_of(options, type_)
-    if schema is None:
+    schema = options.schema
+    properties = () if schema is None else schema.properties
+    if options.encoded is not None:
+        return schema_of_write(options.encoded, properties)
+    if schema is None or schema.type == BYTES:
         return None
     return commands.Schema(
         name=schema.type,
         schema_data=schema.definition.encode(),
         type=commands.SchemaType[schema.type],
-        properties=tuple(commands.KeyValue(key=key, value=value) for key, value in schema.properties),
+        properties=tuple(commands.KeyValue(key=key, value=value) for key, value in properties),
     )
-
-
-def _schema_of(options: PulsarOptions, type_: pa.DataType | None) -> ValueSchema | None:
-    schema = options.schema
-    if options.value_format is ValueFormat.JSON:
-        if schema is None:
-            return None if type_ is None else derive_schema(type_)
-        if schema.type != BYTES:
-            schema = ValueSchema(JSON, schema.definition, schema.properties)
-            if type_ is not None:
-                check_struct(type_, schema)
-    return None if schema is None or schema.type == BYTES else schema
-
-
-def json_values(options: PulsarOptions, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with the struct `value` converted to JSON; NULL, a tombstone, stays NULL.
-
-    Raises:
-        UnwritableRowError: a text is not UTF-8, or a field is NULL but not nullable in the schema.
-    """
-    values = batch.column("value")
-    schema = _schema_of(options, values.type)
-    if schema is not None:
-        check_nulls(values, schema)
-    columns = [
-        json_texts(column) if name == "value" else column
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -47,8 +47,8 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client.client import PulsarClient
-from spark_mq_source.pulsar.offsets import Position, TopicPartition, parse_topic
-from spark_mq_source.pulsar.options import DeliveryGuarantee, ValueFormat
+from spark_mq_source.pulsar.offsets import Position, TopicPartition, is_persistent, parse_topic
+from spark_mq_source.pulsar.options import DeliveryGuarantee
 from spark_mq_source.pulsar.payload._encode_python import NO_PARTITION
 from spark_mq_source.pulsar.payload.messages import EntryEncoder, group_rows, hash_keys, open_rows
 from spark_mq_source.pulsar.protocol import commands
@@ -56,7 +56,7 @@ from spark_mq_source.pulsar.protocol.error_codes import error_for_code
 from spark_mq_source.pulsar.write.arrivals import arrivals
 from spark_mq_source.pulsar.write.deduplication import EntryNumbers, producer_name
 from spark_mq_source.pulsar.write.transactions import TaskTransaction, Transaction
-from spark_mq_source.pulsar.write.values import check_values, json_values, schema_to_send
+from spark_mq_source.pulsar.write.values import schema_to_send
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,6 +73,9 @@ logger = logging.getLogger(__name__)
 
 CHECKSUM_ERROR: Final = 9
 """`ServerError.ChecksumError`: the bytes were damaged in transit; the entry is sent again."""
+
+MOST_UNSTORED_ENTRIES: Final = 500
+"""Entries under way to topics that store nothing: a broker drops what is beyond 1,000 on a connection by default."""
 
 _producer_ids = itertools.count(1)
 """Unique in this process: an entry's bytes contain the producer id, so they can be resent unchanged over another
@@ -163,6 +166,8 @@ class _Producer:
         is_deduplicated: whether the broker deduplicated at the last open.
         may_lack_refused: whether, at the last open, the broker had stored an entry after one that it may have refused.
         sends_once: whether an entry that may be stored must not be sent again without deduplication.
+        is_stored: whether the topic stores what the broker acknowledges.
+        dropped: how many entries the broker said it has dropped.
     """
 
     def __init__(
@@ -183,6 +188,8 @@ class _Producer:
         self.is_deduplicated = False
         self.may_lack_refused = False
         self.sends_once = sends_once
+        self.is_stored = is_persistent(topic_partition.topic)
+        self.dropped = 0
         self.epoch = 0
         self.topic_epoch: int | None = None
         self.session: Session | None = None
@@ -229,6 +236,11 @@ class _Producer:
             # The entry was sent twice because the first receipt was late.
             logger.debug("%s: a second receipt of %d", self.topic_partition, receipt.sequence_id)
             return
+        if not self.is_stored:
+            # Its messages have no place; (-1, -1) is for what the broker dropped, and comes at once (seen on 4.0.8).
+            self.dropped += receipt.is_duplicate
+            self._done(entry)
+            return
         # A receipt for a duplicate arrives at once. Only the last chunk of a message can be a duplicate: the other
         # chunks are stored again, and their receipts arrive later (seen on broker 4.0.8).
         if entry is not self.pending[0] and not entry.may_be_stored and self.error is None:
@@ -254,10 +266,13 @@ class _Producer:
             )
             self._fail(LocalProtocolError(self._about(msg)))
             return
-        self.pending.remove(entry)
-        self.confirmed = max(self.confirmed, _last_id(entry.send))
         if receipt.message_id is not None and not receipt.is_duplicate:
             self.last_position = Position(receipt.message_id.ledger_id, receipt.message_id.entry_id)
+        self._done(entry)
+
+    def _done(self, entry: _Pending) -> None:
+        self.pending.remove(entry)
+        self.confirmed = max(self.confirmed, _last_id(entry.send))
         self.pending_bytes -= len(entry.send.body)
         self.last_progress = time.monotonic()
         self.distrusts_connection = False
@@ -367,7 +382,7 @@ class PulsarWriter:
         if not batch.num_rows:
             return
         began = time.monotonic()
-        source = open_rows(self._with_values(batch))
+        source = open_rows(batch)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         hashes = hash_keys(columns["key"], self._options.hashing) if "key" in columns else None
         for name, order in self._topics_of(columns.get("topic"), batch.num_rows):
@@ -429,26 +444,6 @@ class PulsarWriter:
                 self._send(producer)
         self._publish_at = None
 
-    def _with_values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with values in the form to send. The first batch sets the schema; Spark's batches all have the same.
-
-        Raises:
-            OptionError: the type of ``value`` does not fit the options.
-            UnwritableRowError: a struct cannot be written as JSON.
-        """
-        if "value" not in batch.schema.names:
-            return batch  # refused by `open_rows`
-        type_ = batch.schema.field("value").type
-        if not self._topics:
-            check_values(self._options, type_)
-            self._schema = schema_to_send(self._options, type_)
-        if self._options.value_format is ValueFormat.RAW:
-            return batch
-        try:
-            return json_values(self._options, batch)
-        except UnwritableRowError as error:
-            raise error.within("pulsar-native: writing column value as JSON") from error
-
     def finish(self) -> Transaction | None:
         """Sends the buffered rows, waits until the broker has stored everything, and closes the producers.
 
@@ -464,6 +459,13 @@ class PulsarWriter:
             self._finish_replay()
         for producer in self._open:
             self._close_finished(producer)
+            if producer.dropped:
+                logger.warning(
+                    "pulsar-native: %s: the broker dropped %d of the entries that were sent: too many were under way "
+                    "on one connection (maxConcurrentNonPersistentMessagePerConnection)",
+                    producer.topic_partition,
+                    producer.dropped,
+                )
         if self._transaction is None or self._transaction.id is None:
             return None
         wrote = next((producer for producer in self._open if producer.last_position is not None), None)
@@ -563,9 +565,17 @@ class PulsarWriter:
         topic = self._topics.get(name)
         if topic is None:
             try:
-                full = parse_topic(name)
+                full = parse_topic(name, stored=False)
             except ValueError as error:
                 raise UnwritableRowError(f"pulsar-native: a row is for topic {name!r}: {error}") from error
+            for problem in self._options.unstorable(full):
+                raise UnwritableRowError(f"pulsar-native: a row is for topic {name!r}: {problem}")
+            if not is_persistent(full):
+                logger.warning(
+                    "pulsar-native: %s stores nothing: rows are lost for every subscription without a connected "
+                    "consumer that has room for them, and the broker acknowledges them all the same",
+                    full,
+                )
             try:
                 found = self._client.fetch_partitions([full], create=self._options.create_topic)
             except TopicNotFoundError as error:
@@ -690,8 +700,13 @@ class PulsarWriter:
             # Otherwise this entry could be stored without the previous one, which no id would show (`deduplication`).
             return False
         # A single entry may exceed the limit, or it could never be sent.
+        if not producer.is_stored and self._count_unstored() >= MOST_UNSTORED_ENTRIES:
+            return False
         pending = sum(producer.pending_bytes for producer in self._open)
         return pending == 0 or pending + size <= self._options.max_pending_bytes
+
+    def _count_unstored(self) -> int:
+        return sum(len(producer.pending) for producer in self._open if not producer.is_stored)
 
     def _send_entry(self, producer: _Producer, entry: _Pending) -> None:
         if producer.session is None or producer.error is not None:

@@ -104,6 +104,8 @@ class MessageColumns(Columns):
         self._shift = shift
         self._wants = {name: name in self._cells for name in COLUMNS.readable}
         self.corrupt_messages = 0
+        self.corrupt_rows: list[tuple[int, str, bytes]] = []
+        """Of the last answer, as NULL gives them: the row among its own, what is wrong, and the message."""
 
     def append(
         self,
@@ -134,6 +136,7 @@ class MessageColumns(Columns):
             raise column_overflow()
         messages: list[_Message] = []
         corrupt = 0
+        self.corrupt_rows = []
         for number, (start, stop) in enumerate(self._messages(data)):
             message_id: int | None = None
             try:
@@ -146,6 +149,7 @@ class MessageColumns(Columns):
                     raise corrupt_message(str(error), message_id, number, fetch_offset) from None
                 corrupt += 1
                 message = _Message(message_id) if on_corrupt == NULL else None
+                self.corrupt_rows.append((len(messages), str(error), data[start:stop]))
             if message is not None:
                 messages.append(message)
         self._add(messages, fetch_offset)

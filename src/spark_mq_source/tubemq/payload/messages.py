@@ -10,11 +10,12 @@ interpreter (``_messages_python``, which also states the rules of what is corrup
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import record_batch
+from spark_mq_source.core.columns import CORRUPT, ERROR, SparseColumns, record_batch
 from spark_mq_source.core.implementation import Implementation, name_of_all
 from spark_mq_source.tubemq.payload import _encode_python, _messages_python
 from spark_mq_source.tubemq.payload._messages_python import FAIL, NULL, SKIP, ZoneShift
@@ -63,8 +64,9 @@ class MessageDecoder:
         partition: the column ``partition``.
         filters: the message types wanted; empty for all messages. A broker compares hashes of them only.
         time_zone: the zone of message times.
-        on_corrupt: ``fail``; ``skip``: a corrupt message gives no row; ``null``: it gives one row with NULL in every
-            column but topic, broker_id, partition, fetch_offset and, where it can be told, message_id (attributes are
+        on_corrupt: ``fail``; ``skip``: a corrupt message gives no row; ``null``: it gives one row, with what
+            is wrong in ``_error``, the message as the broker sent it in ``_corrupt``, and NULL in every other column
+            but topic, broker_id, partition, fetch_offset and, where it can be told, message_id (attributes are
             empty). May be changed between answers.
         implementation: ``native`` or ``python``; None for the one the environment asks for, or the best there is.
 
@@ -101,14 +103,17 @@ class MessageDecoder:
         chosen.warn_of_fallback()
         module = chosen.module
         COLUMNS.check_read(schema)
-        self._columns: _messages_python.MessageColumns = module.MessageColumns(
-            schema,
+        make = partial(
+            module.MessageColumns,
             topic=topic,
             broker_id=broker_id,
             partition=partition,
             filters=frozenset(one.encode() for one in filters),
             shift=ZoneShift(time_zone),
         )
+        self._sparse = SparseColumns(schema, (CORRUPT, ERROR))
+        self._columns: _messages_python.MessageColumns = make(self._sparse.dense)
+        self._twin = partial(_messages_python.MessageColumns, self._sparse.dense, **make.keywords)
         self._schema = schema
         self.on_corrupt = on_corrupt
 
@@ -120,7 +125,7 @@ class MessageDecoder:
     @property
     def nbytes(self) -> int:
         """What these rows take in Arrow's buffers, in bytes; columns that never change are not counted."""
-        return self._columns.nbytes
+        return self._columns.nbytes + self._sparse.nbytes
 
     @property
     def corrupt_messages(self) -> int:
@@ -144,9 +149,18 @@ class MessageDecoder:
             RemoteProtocolError: the answer itself cannot be read.
             UnsupportedFeatureError: a column would pass 2 GiB.
         """
-        return self._columns.append(body, fetch_offset, _ON_CORRUPT[self.on_corrupt], stop_at)
+        columns, before, corrupt = self._columns, self._columns.rows, self._columns.corrupt_messages
+        rows = columns.append(body, fetch_offset, _ON_CORRUPT[self.on_corrupt], stop_at)
+        if self._sparse and self.on_corrupt == "null" and columns.corrupt_messages > corrupt:
+            # The compiled loop only counts them; its twin tells which and why.
+            twin = self._twin()
+            twin.append(body, fetch_offset, _messages_python.NULL, stop_at)
+            for row, reason, message in twin.corrupt_rows:
+                self._sparse.put(CORRUPT, before + row, message, len(message))
+                self._sparse.put(ERROR, before + row, reason, len(reason))
+        return rows
 
     def take_batch(self) -> pa.RecordBatch:
         """Every row decoded so far; starts over. Nothing is copied where the decoder is the compiled one."""
         rows = self._columns.rows
-        return record_batch(self._schema, self._columns.take_arrays(), rows)
+        return record_batch(self._schema, self._sparse.among(self._columns.take_arrays(), rows), rows)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_mq_source.core.columns import CORRUPT_COLUMNS
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, UnsupportedFeatureError
 from spark_mq_source.nsq.payload import _messages_python
 from spark_mq_source.nsq.payload.columns import COLUMNS
@@ -104,8 +105,10 @@ def test_every_column_can_be_read_as_every_type_it_says(impl: str) -> None:
         "timestamp": TIME,
         "int": pa.int32(),
     }
-    assert set(COLUMNS.default) == set(COLUMNS.readable)
-    for name, types in COLUMNS.readable.items():
+    # No message of NSQ is corrupt; whether its value can be decoded is found out later.
+    assert set(COLUMNS.default) == set(COLUMNS.readable) - {column.name for column in CORRUPT_COLUMNS}
+    for name in COLUMNS.default:
+        types = COLUMNS.readable[name]
         for type_ in types:
             ((row),) = rows(impl, frame(b"x"), schema=pa.schema([(name, arrow[type_])]))
             assert list(row) == [name]

@@ -55,6 +55,7 @@ ALL = pa.schema(
         ("replicated_from", pa.string()),
         ("broker_publish_time", TIME),
         ("broker_index", pa.int64()),
+        ("redelivery_count", pa.int32()),
     ]
 )
 VALUE = pa.schema([("value", pa.binary())])
@@ -296,8 +297,19 @@ def test_every_field_of_a_single_message(impl: str) -> None:
             "replicated_from": "cluster-b",
             "broker_publish_time": ms(1500),
             "broker_index": 99,
+            "redelivery_count": 0,
         }
     ]
+
+
+@pytest.mark.parametrize(("count", "shown"), [(3, 3), (2**31 - 1, 2**31 - 1), (2**32 - 1, 2**31 - 1)])
+def test_the_rows_of_an_entry_have_its_redelivery_count(impl: str, count: int, shown: int) -> None:
+    decoder_ = decoder(impl, on_corrupt="null")
+    decoder_.decode(7, 1, batch(single(b"a"), single(b"b")), redelivery_count=count)
+    decoder_.decode(7, 2, entry(b"c"))
+    decoder_.decode(7, 3, entry(b"d"), redelivery_count=1)
+    decoder_.decode(7, 4, b"corrupt", redelivery_count=1)
+    assert [row["redelivery_count"] for row in taken(decoder_)] == [shown, shown, 0, 1, None]
 
 
 def test_what_a_message_of_a_batch_takes_from_its_entry(impl: str) -> None:
@@ -1093,6 +1105,20 @@ def test_batches_outlive_the_decoder_and_what_they_came_from(impl: str) -> None:
         result.validate(full=True)
         assert result.column("value").to_pylist() == expected == [b"%d" % i for i in range(1000)]
         assert set(result.column("message_id").field("entry_id").to_pylist()) == {n}
+
+
+def test_a_corrupt_entry_tells_why_and_its_bytes(impl: str) -> None:
+    schema = pa.schema([("_error", pa.string()), ("value", pa.binary()), ("_corrupt", pa.binary())])
+    d = decoder(impl, schema, on_corrupt="null")
+    bad = entry(b"x")[:9]
+    for number, body in enumerate((entry(b"x"), bad, numbered(2))):
+        d.decode(1, number, memoryview(body))
+    assert d.nbytes > len(bad)
+    rows = d.take_batch().to_pylist()
+    assert [(row["value"], row["_corrupt"]) for row in rows] == [(b"x", None), (None, bad), (b"0", None), (b"1", None)]
+    assert [bool(row["_error"]) for row in rows] == [False, True, False, False]
+    d.decode(1, 3, memoryview(entry(b"y")))
+    assert d.take_batch().to_pylist() == [{"_error": None, "value": b"y", "_corrupt": None}]
 
 
 def test_the_body_is_let_go_after_each_entry(impl: str) -> None:

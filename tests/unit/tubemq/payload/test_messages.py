@@ -321,6 +321,24 @@ def test_a_message_without_a_required_field_has_no_id_to_name(impl: str) -> None
     assert [row["message_id"] for row in taken(d)] == [None, 7]
 
 
+def test_a_corrupt_message_tells_why_and_its_bytes(impl: str) -> None:
+    schema = pa.schema([("_corrupt", pa.binary()), ("value", pa.binary()), ("_error", pa.string())])
+    bad = b"\x22\x02\x08\x07"
+    d = decoder(impl, schema, on_corrupt="null")
+    d.decode(answer(message(b"x")), 0)
+    d.decode(answer(message(b"y")) + bad + answer(message(b"z")), 28)
+    rows = taken(d)
+    assert [(row["value"], row["_corrupt"]) for row in rows] == [
+        (b"x", None),
+        (b"y", None),
+        (None, bad[2:]),
+        (b"z", None),
+    ]
+    assert [(row["_error"] or "").startswith("the message lacks") for row in rows] == [False, False, True, False]
+    d.decode(answer(message(b"x")), 0)
+    assert taken(d) == [{"value": b"x", "_corrupt": None, "_error": None}]
+
+
 def test_text_that_is_none_is_corrupt(impl: str) -> None:
     d = decoder(impl, pa.schema([("value", pa.string())]))
     with pytest.raises(CorruptMessageError, match=r"message 7, .*: the value is not UTF-8"):

@@ -1,13 +1,14 @@
 """Arrow columns as JSON texts, column by column: no Python object is made of a row.
 
-What becomes of a value, so that a reader who has the Avro definition of the column (`pulsar.schema`) understands it:
+What becomes of a value, so that a reader who has the Avro definition of the column (`struct_schema`) understands it:
 
 - A field of a struct that is NULL is left out, as Spark's ``to_json`` and Pulsar's Java client do. A NULL element of an
   array, or value of a map, is ``null``.
 - Numbers are numbers, in the shortest text that reads back as the same value. JSON has no NaN and no infinity: they are
   the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, which Java's Jackson writes and reads.
 - A decimal is a text, so that no digit is lost. Binary values are base64.
-- A date is its days since 1970, a timestamp its microseconds.
+- A date is its days since 1970, a timestamp its microseconds. Readers without the definition could only guess that: for
+  them both are texts of ISO 8601 (`text_times`), as Spark's ``from_json`` reads them.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ _NAMED_FLOATS: Final = (("nan", '"NaN"'), ("-nan", '"NaN"'), ("inf", '"Infinity"
 _CONTROL: Final = r"[\x00-\x1f]"
 
 
-def json_texts(values: pa.Array) -> pa.Array:
+def json_texts(values: pa.Array, *, text_times: bool = False) -> pa.Array:
     """The JSON text of each value, as an Arrow string column; NULL where the value is NULL.
 
     Args:
         values: booleans, numbers, strings, binaries, dates, timestamps, and structs, lists and maps of these; a map's
             keys are strings.
+        text_times: whether dates and timestamps are texts.
 
     Raises:
         UnwritableRowError: a string is not UTF-8.
@@ -48,6 +50,11 @@ def json_texts(values: pa.Array) -> pa.Array:
     kind = values.type
     if pa.types.is_map(kind) and not is_text(kind.key_type):
         raise TypeError(f"there is no JSON for {kind}: its keys are no texts")
+    for is_it, joined_of in _NESTED:
+        if is_it(kind):
+            return joined_of(values, text_times)
+    if text_times and pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
+        return _quoted(_in_iso_8601(values))
     for is_it, texts_of in _WAYS:
         if is_it(kind):
             return texts_of(values)
@@ -64,6 +71,12 @@ def _dates(values: pa.Array) -> pa.Array:
 
 def _timestamps(values: pa.Array) -> pa.Array:
     return _plain(pc.cast(values, pa.timestamp("us", values.type.tz)).view(pa.int64()))
+
+
+def _in_iso_8601(values: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(values.type) and values.type.tz:
+        values = pc.cast(values, pa.timestamp(values.type.unit, "UTC"))
+    return pc.replace_substring(_plain(values), " ", "T")
 
 
 def _texts(values: pa.Array) -> pa.Array:
@@ -98,11 +111,11 @@ def _null_where(values: pa.Array, texts: pa.Array) -> pa.Array:
     return texts if not values.null_count else pc.if_else(pc.is_valid(values), texts, pa.nulls(1, pa.string())[0])
 
 
-def _objects(values: pa.Array) -> pa.Array:
+def _objects(values: pa.Array, text_times: bool) -> pa.Array:
     # Each field with a comma before it, or nothing; the first comma goes afterwards. (To have NULLs skipped is no way:
     # a row of nothing else is left out then, seen on pyarrow 26.)
     fields = [
-        pc.fill_null(_joined(f",{_name(field.name)}:", json_texts(column)), _scalar(""))
+        pc.fill_null(_joined(f",{_name(field.name)}:", json_texts(column, text_times=text_times)), _scalar(""))
         for field, column in zip(values.type, values.flatten(), strict=True)
     ]
     if not fields:
@@ -115,16 +128,16 @@ def _name(text: str) -> str:
     return str(_texts(ConstantColumn(text, pa.string()).take(1))[0].as_py())
 
 
-def _lists(values: pa.Array) -> pa.Array:
+def _lists(values: pa.Array, text_times: bool) -> pa.Array:
     offsets, first, count = _offsets(values)
-    texts = pc.fill_null(json_texts(values.values.slice(first, count)), _scalar("null"))
+    texts = pc.fill_null(json_texts(values.values.slice(first, count), text_times=text_times), _scalar("null"))
     return _null_where(values, _in_brackets("[", offsets, texts, "]"))
 
 
-def _maps(values: pa.Array) -> pa.Array:
+def _maps(values: pa.Array, text_times: bool) -> pa.Array:
     offsets, first, count = _offsets(values)
     names = _texts(values.keys.slice(first, count))
-    texts = pc.fill_null(json_texts(values.items.slice(first, count)), _scalar("null"))
+    texts = pc.fill_null(json_texts(values.items.slice(first, count), text_times=text_times), _scalar("null"))
     return _null_where(values, _in_brackets("{", offsets, _joined(names, ":", texts), "}"))
 
 
@@ -164,10 +177,8 @@ def _escaped(texts: pa.Array) -> pa.Array:
     return texts
 
 
+_NESTED: Final = ((pa.types.is_struct, _objects), (pa.types.is_map, _maps), (pa.types.is_list, _lists))
 _WAYS: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]]]] = (
-    (pa.types.is_struct, _objects),
-    (pa.types.is_map, _maps),
-    (pa.types.is_list, _lists),
     (is_text, _texts),
     (pa.types.is_binary, _binaries),
     (pa.types.is_decimal, _decimals),

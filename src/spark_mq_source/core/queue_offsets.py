@@ -1,4 +1,4 @@
-"""Offsets of NSQ: the number of a batch in the write-ahead log, because NSQ has no positions."""
+"""Offsets of a queue, which has no positions: the number of a batch in the write-ahead log."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class BatchOffset:
 
 
 def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
-    """The number of messages waiting after a batch; empty if an nsqd did not report it.
+    """The number of messages waiting after a batch; empty if the broker did not report it.
 
     Args:
         read: the batch.

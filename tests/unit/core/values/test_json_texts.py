@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import UnwritableRowError
-from spark_mq_source.pulsar.payload.json_column import json_texts
+from spark_mq_source.core.values.json_texts import json_texts
 
 TEXTS = st.none() | st.text(st.characters(codec="utf-8"), max_size=12)
 FLOATS = st.none() | st.floats(width=64)
@@ -103,6 +103,17 @@ def test_other_types(values, type_, text):
     found = json_texts(column).to_pylist()
     assert found[0] is None
     assert json.loads(found[1]) == json.loads(text)
+
+
+def test_times_can_be_texts():
+    moment = datetime.datetime(1969, 12, 31, 23, 59, 59, 5, datetime.UTC)
+    inner = pa.struct([("local", pa.timestamp("us")), ("day", pa.date32())])
+    type_ = pa.struct([("at", pa.timestamp("us", "Europe/Paris")), ("in", pa.map_(pa.string(), pa.list_(inner)))])
+    rows = [{"at": moment, "in": [("k", [{"local": moment.replace(tzinfo=None), "day": moment.date()}])]}, None]
+    assert json_texts(pa.array(rows, type_), text_times=True).to_pylist() == [
+        '{"at":"1969-12-31T23:59:59.000005Z","in":{"k":[{"local":"1969-12-31T23:59:59.000005","day":"1969-12-31"}]}}',
+        None,
+    ]
 
 
 def test_what_is_no_utf8_is_refused():

@@ -1,0 +1,224 @@
+"""Messages that cannot be decoded, on their way to the dead letter topic: stored there before their batch is passed on.
+
+What a broker is told of a message (that it is finished, or read) follows the batch that the message was in. So a dead
+letter is stored before its message is given up. A task that runs again sends its dead letters again.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import CORRUPT, KEY, SCHEMA_VERSION, VALUE
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.errors import MQSourceError
+from spark_mq_source.core.values.encodings import version_name
+
+if TYPE_CHECKING:
+    from spark_mq_source.core.columns import ColumnTable
+
+logger = logging.getLogger(__name__)
+
+REAL_TOPIC: Final = "REAL_TOPIC"
+"""The property with the topic that the message was read from, as Pulsar's Java client names it."""
+
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+"""The property with the message's position in that topic, as Pulsar's Java client names it."""
+
+ORIGIN_SCHEMA_VERSION: Final = "ORIGIN_SCHEMA_VERSION"
+"""The property with the version of the message's schema."""
+
+REASON: Final = "REASON"
+"""The property that says why the message cannot be decoded."""
+
+ATTEMPT: Final = "ATTEMPT"
+"""The property with the number of earlier attempts at the task that read the message."""
+
+_LONGEST_REASON: Final = 1000
+_TOPIC: Final = "topic"
+
+
+class RowWriter(Protocol):
+    """The writer of a format."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Sends the rows of a batch."""
+
+    def flush(self) -> None:
+        """Waits until the brokers have acknowledged all rows."""
+
+    def close(self) -> None:
+        """Closes the connections."""
+
+
+def origin_of(cells: Mapping[str, Any], position: Sequence[str]) -> str:
+    """Where a message is: the numbers of its position.
+
+    Example:
+        >>> origin_of({"broker_id": 1, "partition": 0, "message_id": 280}, ("broker_id", "partition", "message_id"))
+        '1:0:280'
+    """
+    return ":".join(str(cells[name]) for name in position)
+
+
+class DeadLetters:
+    """The dead letters of one task, each with the message's own payload, key and properties.
+
+    Args:
+        where: the format and the task, for errors and the log.
+        topic: the dead letter topic.
+        open_writer: opens a writer of the format for that topic, with its counters; called for the first dead letter.
+        columns: the columns of the format.
+        attempt: the number of earlier attempts at the task.
+        counters: updated with dead letters and wait time.
+        properties: the column with a message's properties; empty if messages of the format have none.
+        fitting: the properties that a writer of the format accepts, of those that there are.
+        origin: the columns that tell the position of a message.
+        origin_text: the position of a message, from these columns.
+        topic_text: the topic of a message, from these columns and its topic.
+        copied: further columns that a dead letter has from its message.
+        about: properties that a message gets if it does not have them.
+
+    Attributes:
+        columns: what the messages are to be read with, beside what is wanted of them.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        topic: str,
+        open_writer: Callable[[Counters], RowWriter],
+        columns: ColumnTable,
+        *,
+        attempt: int = 0,
+        counters: Counters | None = None,
+        properties: str = "",
+        fitting: Callable[[Mapping[str, str]], Mapping[str, str]] = dict,
+        origin: Sequence[str] = (),
+        origin_text: Callable[[Mapping[str, Any]], str] | None = None,
+        topic_text: Callable[[Mapping[str, Any]], str] = operator.itemgetter(_TOPIC),
+        copied: Sequence[str] = (),
+        about: Mapping[str, str] | None = None,
+    ) -> None:
+        self._where = where
+        self._topic = topic
+        self._open_writer = open_writer
+        self._attempt = str(attempt)
+        self._counters = counters or Counters()
+        self._properties = properties
+        self._fitting = fitting
+        self._origin = origin or columns.position
+        self._origin_text = origin_text or (lambda cells: origin_of(cells, self._origin))
+        self._topic_text = topic_text
+        self._copied = copied
+        self._about = about or {}
+        self._writer: RowWriter | None = None
+        self._sent = Counters()
+        wanted = (KEY, VALUE, _TOPIC, SCHEMA_VERSION, properties, *copied, *self._origin)
+        self.columns = tuple(name for name in dict.fromkeys(wanted) if name in columns.readable)
+
+    def send(self, messages: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
+        """Stores the dead letters of some messages.
+
+        Args:
+            messages: with `columns`, and with `_corrupt` where a message can be corrupt as a whole.
+            reasons: why they cannot be decoded, by row.
+
+        Raises:
+            MQSourceError: the dead letter topic did not take them.
+        """
+        batches = self._batches(messages, reasons)
+        waited = self._sent.wait_seconds
+        try:
+            if self._writer is None:
+                self._writer = self._open_writer(self._sent)
+            for letters in batches:
+                self._writer.write(letters)
+            self._writer.flush()
+        except MQSourceError as error:
+            raise error.within(f"{self._where}: dead letters to topic {self._topic}") from error
+        finally:
+            self._counters.wait_seconds += self._sent.wait_seconds - waited
+        self._count(self._counters, len(reasons))
+
+    def _count(self, counters: Counters, letters: int) -> None:
+        """So many were stored."""
+        counters.dead_letters += letters
+
+    def close(self) -> None:
+        """Closes the writer, if there is one."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _batches(self, messages: pa.RecordBatch, reasons: Mapping[int, str]) -> list[pa.RecordBatch]:
+        """The dead letters in their order, another batch for each run of those whose keys are texts or none."""
+        rows = sorted(reasons)
+        names = [
+            name for name in messages.schema.names if name in (*self.columns, CORRUPT) and name not in self._copied
+        ]
+        cells = messages.select(names).take(pa.array(rows, pa.int32())).to_pylist()
+        described = [self._described(one, reasons[row]) for one, row in zip(cells, rows, strict=True)]
+        if not self._properties:
+            for one in described:
+                about = ", ".join(f"{name} {text}" for name, text in one.items())
+                logger.warning("%s: a dead letter to topic %s: %s", self._where, self._topic, about)
+        letters = zip(cells, described, rows, strict=True)
+        return [
+            self._batch(messages, list(run), is_text)
+            for is_text, run in groupby(letters, lambda one: _has_text_key(one[0]))
+        ]
+
+    def _batch(
+        self,
+        messages: pa.RecordBatch,
+        letters: Sequence[tuple[Mapping[str, Any], Mapping[str, str], int]],
+        has_text_keys: bool,
+    ) -> pa.RecordBatch:
+        payloads = [cells[VALUE] if cells.get(CORRUPT) is None else cells[CORRUPT] for cells, _, _ in letters]
+        columns = {VALUE: pa.array(payloads, pa.binary())}
+        if KEY in self.columns:
+            type_ = pa.string() if has_text_keys else pa.binary()
+            columns[KEY] = pa.array([cells[KEY] for cells, _, _ in letters], type_)
+        if self._properties:
+            pairs = [list(described.items()) for _, described, _ in letters]
+            columns[self._properties] = pa.array(pairs, pa.map_(pa.string(), pa.string()))
+        chosen = pa.array([row for _, _, row in letters], pa.int32())
+        for name in self._copied:
+            columns[name] = messages.column(name).take(chosen)
+        columns |= self._more_columns([described for _, described, _ in letters])
+        return pa.record_batch(list(columns.values()), names=list(columns))  # pyarrow 14 takes no dict
+
+    def _more_columns(self, described: Sequence[Mapping[str, str]]) -> Mapping[str, pa.Array]:
+        """What else letters with these properties have."""
+        del described
+        return {}
+
+    def _described(self, cells: Mapping[str, Any], reason: str) -> Mapping[str, str]:
+        """The properties of a dead letter."""
+        described = self._with_origin(cells)
+        described |= {REASON: reason[:_LONGEST_REASON], ATTEMPT: self._attempt}
+        if cells.get(SCHEMA_VERSION) is not None:
+            described[ORIGIN_SCHEMA_VERSION] = version_name(cells[SCHEMA_VERSION])
+        return self._fitting(described)
+
+    def _with_origin(self, cells: Mapping[str, Any]) -> dict[str, str]:
+        """The properties of a message, and where it is from: of a letter that is itself read, the first topic."""
+        described = dict(cells.get(self._properties) or ())
+        described.setdefault(REAL_TOPIC, self._topic_text(cells))
+        described.setdefault(ORIGIN_MESSAGE_ID, self._origin_text(cells))
+        for name, text in self._about.items():
+            described.setdefault(name, text)
+        return described
+
+
+def _has_text_key(cells: Mapping[str, Any]) -> bool:
+    try:
+        (cells.get(KEY) or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Values of messages as Spark columns: decoders and encoders that the formats share."""

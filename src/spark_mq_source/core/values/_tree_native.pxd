@@ -1,0 +1,132 @@
+"""Nested Arrow arrays under construction: what the compiled value decoders write into.
+
+A node is appended to, and so is everything beneath it: after a value of a struct, each of its children has one value
+more; after one of a list or map, `end_list` closes what was appended to its child.
+"""
+
+from libc.string cimport memcpy
+
+
+cdef enum Kind:
+    FIXED  # `width` bytes a value
+    BIT  # a bit a value: booleans
+    BYTES  # text and binary
+    LIST  # lists and maps: one child, which is a struct of key and item in a map
+    STRUCT
+    NOTHING  # Arrow's null type: a length
+
+
+# One array. `children` are `count` nodes in a row.
+cdef struct Node:
+    Kind kind
+    Py_ssize_t width
+    Node *children
+    Py_ssize_t count
+    Py_ssize_t length  # values so far
+    Py_ssize_t capacity  # values for which there is room, but for the bytes of BYTES
+    unsigned char *valid  # a bit a value, NULL until there is a null
+    Py_ssize_t nulls
+    int *offsets
+    unsigned char *data
+    Py_ssize_t used  # bytes in `data` of BYTES
+    Py_ssize_t room
+
+
+cdef int grow(Node *node) except -1
+cdef int grow_bytes(Node *node, Py_ssize_t more) except -1
+cdef int put_null(Node *node) except -1
+cdef void truncate(Node *node, Py_ssize_t length) noexcept
+
+
+cdef inline int reserve_value(Node *node) except -1:
+    if node.length == node.capacity:
+        grow(node)
+    return 0
+
+
+cdef inline int reserve_bytes(Node *node, Py_ssize_t more) except -1:
+    if node.used + more > node.room:
+        grow_bytes(node, more)
+    return 0
+
+
+cdef inline int put_int(Node *node, int value) except -1:
+    reserve_value(node)
+    (<int *>node.data)[node.length] = value
+    node.length += 1
+    return 0
+
+
+cdef inline int put_long(Node *node, long long value) except -1:
+    reserve_value(node)
+    (<long long *>node.data)[node.length] = value
+    node.length += 1
+    return 0
+
+
+cdef inline int put_float(Node *node, float value) except -1:
+    reserve_value(node)
+    (<float *>node.data)[node.length] = value
+    node.length += 1
+    return 0
+
+
+cdef inline int put_double(Node *node, double value) except -1:
+    reserve_value(node)
+    (<double *>node.data)[node.length] = value
+    node.length += 1
+    return 0
+
+
+cdef inline int put_fixed(Node *node, const unsigned char *value) except -1:
+    """A value of the node's width, as Arrow stores it: little-endian."""
+    reserve_value(node)
+    memcpy(node.data + node.length * node.width, value, node.width)
+    node.length += 1
+    return 0
+
+
+cdef inline int put_bool(Node *node, bint value) except -1:
+    cdef unsigned char bit = 1 << (node.length & 7)
+    reserve_value(node)
+    if value:
+        node.data[node.length >> 3] |= bit
+    else:
+        node.data[node.length >> 3] &= ~bit
+    node.length += 1
+    return 0
+
+
+cdef inline int put_bytes(Node *node, const unsigned char *value, Py_ssize_t size) except -1:
+    """A text, which must be UTF-8 already, or a binary value."""
+    reserve_value(node)
+    if size:
+        reserve_bytes(node, size)
+        memcpy(node.data + node.used, value, size)
+        node.used += size
+    node.length += 1
+    node.offsets[node.length] = <int>node.used
+    return 0
+
+
+cdef inline int end_list(Node *node) except -1:
+    """A list or map of what its child has had since the last one."""
+    reserve_value(node)
+    node.length += 1
+    node.offsets[node.length] = <int>node.children.length
+    return 0
+
+
+cdef inline int end_struct(Node *node) except -1:
+    """A struct; each of its children has its value already."""
+    reserve_value(node)
+    node.length += 1
+    return 0
+
+
+cdef class Tree:
+    cdef readonly object type
+    cdef Node *nodes
+    cdef Py_ssize_t num_nodes
+
+    cdef object take_node(self, Node *node, type_)

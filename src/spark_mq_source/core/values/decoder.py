@@ -1,0 +1,50 @@
+"""The interface of the decoders that make a Spark column of messages' values, whatever encodes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The values of one batch.
+
+    Attributes:
+        values: one for each payload, of the decoder's type; NULL where the payload is NULL or cannot be decoded.
+        reasons: why a payload cannot be decoded, with the path of the field, by its row in the batch.
+    """
+
+    values: pa.Array
+    reasons: Mapping[int, str]
+
+
+class ValueDecoder(Protocol):
+    """Decodes payloads that were all written with one schema."""
+
+    type: pa.DataType
+    """The Arrow type of the values, as Spark has it."""
+
+    def decode(self, payloads: pa.Array) -> Decoded:
+        """The values of a binary array.
+
+        A payload that cannot be decoded is a reason, never an exception, and leaves no trace in other rows. What is
+        allocated is bounded by a multiple of the payloads' bytes that the schema determines.
+        """
+
+
+def reason_of(path: Sequence[str], why: str) -> str:
+    """A reason with the path of its field, which is given from the inside to the outside.
+
+    Example:
+        >>> reason_of(["[3]", ".b", ".a"], "the text is not UTF-8")
+        'field a.b[3]: the text is not UTF-8'
+        >>> reason_of([], "it is no JSON")
+        'it is no JSON'
+    """
+    where = "".join(reversed(path)).removeprefix(".")
+    return f"field {where}: {why}" if where else why

@@ -1,0 +1,187 @@
+"""What the registry of schemas says of a topic's messages, as encodings, and the other way round."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from spark_mq_source.core.values.encodings import PRIMITIVES, Encoding, KeyValueEncoding, TypedWrite
+from spark_mq_source.core.values.protobuf_schema import FlatField, descriptor_of, flat_descriptors
+from spark_mq_source.pulsar.protocol.commands import KeyValue, Schema, SchemaType
+
+_KEY_VALUE_TYPE: Final = "kv.encoding.type"
+"""The property that says where the key is: INLINE or SEPARATED (`KeyValueSchemaInfo` of the Java client)."""
+
+_PARSING_INFO: Final = "__PARSING_INFO__"
+"""The property of a PROTOBUF schema that has the fields of its message (`ProtobufSchema` of the Java client)."""
+
+_GIVE_SCHEMA: Final = "set valueFormat=protobuf, valueSchema and valueMessage"
+
+
+def encoding_of_schema(schema: Schema) -> Encoding | KeyValueEncoding | None:
+    """How messages with this schema are encoded; None for bytes.
+
+    Raises:
+        ValueError: values of this type cannot be decoded; the message says why.
+
+    Example:
+        >>> encoding_of_schema(Schema("t", b"", SchemaType.INT32))
+        Encoding(name='int32', definition='', message='')
+    """
+    try:
+        kind = SchemaType(schema.type).name
+    except ValueError:
+        raise ValueError(f"the schema has the type {schema.type}, which is not known here") from None
+    properties = {one["key"]: one["value"] for one in schema.properties}
+    if kind != "KEY_VALUE":
+        return _encoding(kind, schema.schema_data, properties)
+    key, rest = _part(schema.schema_data)
+    value, _ = _part(rest)
+    return KeyValueEncoding(
+        _encoding_of_part("key", key, properties),
+        _encoding_of_part("value", value, properties),
+        is_inline=properties.get(_KEY_VALUE_TYPE, "INLINE") == "INLINE",
+    )
+
+
+def _encoding_of_part(side: str, definition: bytes, properties: Mapping[str, str]) -> Encoding | None:
+    own = json.loads(properties.get(f"{side}.schema.properties") or "{}")
+    return _encoding(properties.get(f"{side}.schema.type", "BYTES"), definition, own)
+
+
+def _encoding(kind: str, definition: bytes, properties: Mapping[str, str]) -> Encoding | None:
+    name = kind.lower()
+    if name in ("none", "bytes"):
+        return None
+    if name in PRIMITIVES or name == "boolean":
+        return Encoding("bool" if name == "boolean" else name)
+    if name in ("avro", "json"):
+        return Encoding(name, definition.decode())
+    if name == "protobuf_native":
+        return _native_protobuf(definition)
+    if name == "protobuf":
+        return _class_protobuf(definition, properties)
+    raise ValueError(f"a schema of type {kind} cannot be decoded")
+
+
+def _native_protobuf(definition: bytes) -> Encoding:
+    """The descriptors of a PROTOBUF_NATIVE schema (`ProtobufNativeSchemaData` of the Java client)."""
+    try:
+        document = json.loads(definition)
+        return Encoding("protobuf", document["fileDescriptorSet"], document["rootMessageTypeName"])
+    except (KeyError, TypeError, ValueError):
+        raise ValueError("a schema of type PROTOBUF_NATIVE without descriptors") from None
+
+
+def _class_protobuf(definition: bytes, properties: Mapping[str, str]) -> Encoding:
+    """The descriptors of a PROTOBUF schema (`ProtobufSchema` of the Java client).
+
+    Its definition is an Avro schema made of the class, and a property has the number and type of each field of the
+    message, but nothing of the messages and enums in it.
+    """
+    try:
+        record = json.loads(definition)
+        fields = json.loads(properties[_PARSING_INFO])
+        defaults = {field["name"]: field.get("default") for field in record["fields"]}
+        message = record["name"]
+        declared = [
+            FlatField(
+                number=field["number"],
+                name=field["name"],
+                kind=field["type"].lower(),
+                label=field["label"].removeprefix("LABEL_").lower(),
+                # Zero is the default of every field that declares none.
+                default=defaults.get(field["name"]) or None,
+            )
+            for field in fields
+        ]
+        unknown = [field.name for field in declared if field.kind in ("message", "group", "enum")]
+        descriptors = b"" if unknown else flat_descriptors(message, declared)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ValueError(f"a schema of type PROTOBUF without the fields of its message; {_GIVE_SCHEMA}") from None
+    if unknown:
+        raise ValueError(
+            f"a schema of type PROTOBUF does not define the messages and enums in its message ({', '.join(unknown)}), "
+            f"which one of type PROTOBUF_NATIVE does; {_GIVE_SCHEMA}"
+        )
+    return Encoding("protobuf", base64.b64encode(descriptors).decode(), message)
+
+
+def _part(data: bytes) -> tuple[bytes, bytes]:
+    """The first of two definitions, each an int32 of bytes and the bytes, and the rest."""
+    size = max(0, int.from_bytes(data[:4], "big", signed=True))
+    return data[4 : 4 + size], data[4 + size :]
+
+
+def schema_of_write(write: TypedWrite, properties: Sequence[tuple[str, str]] = ()) -> Schema | None:
+    r"""The schema of messages that are written so, as the Java client registers it; None for JSON without a schema.
+
+    Args:
+        write: how key and value are encoded, with definitions.
+        properties: of the value's schema, for people.
+
+    Example:
+        >>> schema_of_write(TypedWrite(Encoding("int32"))).type.name
+        'INT32'
+        >>> schema_of_write(TypedWrite(None, Encoding("string"))).schema_data
+        b'\x00\x00\x00\x00\x00\x00\x00\x00'
+    """
+    value = _schema(write.value, properties)
+    if not write.is_pair:
+        return value if write.value is not None and write.value.has_schema else None
+    key = _schema(write.key)
+    parts = [(side, part) for side, part in (("key", key), ("value", value))]
+    described = [
+        one
+        for side, part in parts
+        for one in (
+            KeyValue(key=f"{side}.schema.name", value=part.name),
+            KeyValue(key=f"{side}.schema.type", value=_java_name(part)),
+            KeyValue(
+                key=f"{side}.schema.properties", value=json.dumps({p["key"]: p["value"] for p in part.properties})
+            ),
+        )
+    ]
+    return Schema(
+        name="KEY_VALUE",
+        schema_data=b"".join(len(part.schema_data).to_bytes(4, "big") + part.schema_data for _, part in parts),
+        type=SchemaType.KEY_VALUE,
+        properties=(*described, KeyValue(key=_KEY_VALUE_TYPE, value="INLINE" if write.is_inline else "SEPARATED")),
+    )
+
+
+def _schema(encoding: Encoding | None, properties: Sequence[tuple[str, str]] = ()) -> Schema:
+    if encoding is None:
+        return Schema("BYTES", b"", SchemaType.NONE)
+    if encoding.name == "protobuf":
+        return _schema_of_native_protobuf(encoding, properties)
+    name = encoding.name.upper()
+    return Schema(
+        name=name,
+        schema_data=encoding.definition.encode(),
+        type=SchemaType[name],
+        properties=tuple(KeyValue(key=key, value=value) for key, value in properties),
+    )
+
+
+def _schema_of_native_protobuf(encoding: Encoding, properties: Sequence[tuple[str, str]]) -> Schema:
+    """As `ProtobufNativeSchemaUtils.serialize` of the Java client has it."""
+    message = descriptor_of(base64.b64decode(encoding.definition), encoding.message)
+    document = {
+        "fileDescriptorSet": encoding.definition,
+        "rootMessageTypeName": message.full_name,
+        "rootFileDescriptorName": message.file.name,
+    }
+    return Schema(
+        name="PROTOBUF_NATIVE",
+        schema_data=json.dumps(document, separators=(",", ":")).encode(),
+        type=SchemaType.PROTOBUF_NATIVE,
+        properties=tuple(KeyValue(key=key, value=value) for key, value in properties),
+    )
+
+
+def _java_name(schema: Schema) -> str:
+    """The name of `org.apache.pulsar.common.schema.SchemaType`."""
+    return "BOOLEAN" if schema.type == SchemaType.BOOL else schema.name

@@ -1,0 +1,80 @@
+"""What a read with `valueFormat=auto` decodes: by the schema of its topics, and by those that its messages name."""
+
+from __future__ import annotations
+
+from spark_mq_source.core.errors import MQSourceError, OptionError
+from spark_mq_source.core.shared_options import RAW, key_encoding_of
+from spark_mq_source.core.values.encodings import Encoding, KeyValueEncoding, TypedRead, type_of
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.payload.registry import encoding_of_schema
+from spark_mq_source.pulsar.read.planner import topics_of
+
+
+def registered_read(options: PulsarOptions) -> TypedRead:
+    """What is decoded by the latest schema of the topics, which must be alike.
+
+    Raises:
+        OptionError: the schema cannot be decoded, or the topics differ in it.
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    found: dict[str, Encoding | KeyValueEncoding | None] = {}
+    with PulsarClient(options) as client:
+        try:
+            for topic in topics_of(client, options):
+                schema = client.schema_of(topic)
+                try:
+                    found[topic] = None if schema is None else encoding_of_schema(schema)
+                except ValueError as error:
+                    raise OptionError(f"{topic}: {error}") from error
+            client.hand_over()
+        except MQSourceError as error:
+            raise error.within("pulsar-native: planning valueFormat=auto") from error
+    reads = {topic: _read_of(options, encoding) for topic, encoding in found.items()}
+    first = next(iter(reads), None)
+    if first is None:
+        return TypedRead(flatten=options.flatten)
+    for topic, read in reads.items():
+        if _shape(read) != _shape(reads[first]):
+            raise OptionError(
+                f"pulsar-native: the schemas of {first} and {topic} differ: read these topics apart, or set "
+                f"valueFormat and valueSchema for both"
+            )
+    return reads[first]
+
+
+def _read_of(options: PulsarOptions, encoding: Encoding | KeyValueEncoding | None) -> TypedRead:
+    if not isinstance(encoding, KeyValueEncoding):
+        key = key_encoding_of(options)
+        return TypedRead(encoding, key, by_version=encoding is not None, flatten=options.flatten)
+    if options.key_format != RAW:
+        raise OptionError("pulsar-native: keyFormat: the topic's KEY_VALUE schema says how keys are encoded: remove it")
+    return TypedRead(
+        encoding.value, encoding.key, is_inline=encoding.is_inline, by_version=True, flatten=options.flatten
+    )
+
+
+def _shape(read: TypedRead) -> tuple[object, ...]:
+    """What the columns and the place of the key depend on."""
+    try:
+        return read.is_inline, *((name, one and one.name, type_of(one)) for name, one in read.encodings.items())
+    except ValueError as error:
+        raise OptionError(f"pulsar-native: valueFormat=auto: {error}") from error
+
+
+def fetch_version(options: PulsarOptions, topic: str, version: bytes) -> Encoding | KeyValueEncoding | None:
+    """How the messages of a topic with this schema version are encoded; None if there is no such version.
+
+    Raises:
+        ValueError: they cannot be decoded.
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    with PulsarClient(options) as client:
+        schema = client.schema_of(topic, version)
+        client.hand_over()
+    if schema is None:
+        return None
+    encoding = encoding_of_schema(schema)
+    if encoding is None:
+        raise ValueError("its values are bytes")
+    return encoding
