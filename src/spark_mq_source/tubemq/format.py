@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_mq_source.core.base_format import BaseFormat
+from spark_mq_source.core.columns import CORRUPT, ERROR
 from spark_mq_source.tubemq.inspector import TubeMQInspector
 from spark_mq_source.tubemq.offsets import count_lag
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.payload.columns import COLUMNS
-from spark_mq_source.tubemq.read.planner import plan_batch
+from spark_mq_source.tubemq.read.planner import check_dead_letter_topic, plan_batch
 from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
 from spark_mq_source.tubemq.read.stream import TubeMQStream
-from spark_mq_source.tubemq.write.writer import write_rows
+from spark_mq_source.tubemq.write.writer import TubeMQWriter, writable_attributes, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,14 +30,16 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, int]):
     name = "tubemq"
     columns = COLUMNS
     options_type = TubeMQOptions
+    raw_errors = (CORRUPT, ERROR)
     count_lag = staticmethod(count_lag)
 
     def plan(self, options: TubeMQOptions, predicates: Sequence[Predicate]) -> Sequence[TubeMQRange]:
-        """See `plan_batch`."""
+        """See `plan_batch`; a missing dead letter topic is an error."""
         del predicates
+        check_dead_letter_topic(options)
         return plan_batch(options)
 
-    def read(
+    def read_raw(
         self,
         options: TubeMQOptions,
         task: TubeMQRange,
@@ -49,7 +52,7 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, int]):
         del tries
         return read_range(options, task, schema, counters)
 
-    def write(
+    def write_raw(
         self,
         options: TubeMQOptions,
         batches: Iterator[pa.RecordBatch],
@@ -59,8 +62,14 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, int]):
         """See `write_rows`."""
         return write_rows(options, batches, attempt, counters)
 
+    _dead_letter_form = {"properties": "attributes", "fitting": writable_attributes}  # noqa: RUF012 - never changed
+
+    def _dead_letter_writer(self, options: TubeMQOptions, counters: Counters) -> TubeMQWriter:
+        return TubeMQWriter(options, counters=counters)
+
     def open_stream(self, options: TubeMQOptions) -> TubeMQStream:
-        """See `TubeMQStream`."""
+        """See `TubeMQStream`; a missing dead letter topic is an error."""
+        check_dead_letter_topic(options)
         return TubeMQStream(options)
 
     def open_inspector(self, options: TubeMQOptions) -> TubeMQInspector:

@@ -30,10 +30,20 @@ from spark_mq_source.core.shared_options import (
     OnCorrupt,
     client_cert_option,
     client_key_option,
+    dead_letter_problems,
+    dead_letter_topic_option,
+    flatten_option,
     max_batch_bytes_option,
     max_batch_rows_option,
+    max_trigger_delay_option,
+    min_rows_per_trigger_option,
     on_corrupt_option,
+    pace_problems,
     trust_certs_option,
+    typed_problems,
+    value_format_option,
+    value_message_option,
+    value_schema_option,
     verify_hostname_option,
 )
 from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, WantedOffsets, parse_offsets, parse_topic
@@ -207,7 +217,7 @@ class TubeMQOptions(Options):
     )
     low_latency: bool = option(
         "Whether to read messages that are only in the broker's memory. By default only messages flushed to the "
-        "broker's disk are read, which takes up to the topic's `memCacheFlushIntvl` plus 10 s. **A killed broker loses "
+        "broker's disk are read, which takes up to the topic's `memCacheFlushIntvl` plus 30 s. **A killed broker loses "
         "its memory and reuses the offsets for other messages; with `true` this can go unnoticed.**",
         default=False,
     )
@@ -220,6 +230,8 @@ class TubeMQOptions(Options):
         scope=STREAM,
         check=at_least(1),
     )
+    min_rows_per_trigger: int | None = min_rows_per_trigger_option("Counted in the index, before filters.")
+    max_trigger_delay_ms: int = max_trigger_delay_option()
     min_partitions: int | None = option(
         "Minimum number of tasks, each with its own connection: partitions are split to reach it.",
         default=None,
@@ -231,6 +243,14 @@ class TubeMQOptions(Options):
         default=True,
     )
     on_corrupt: OnCorrupt = on_corrupt_option()
+    dead_letter_topic: str | None = dead_letter_topic_option(
+        lambda text: parse_topic(parse_text(text)),
+        doc="Its attributes say where it comes from, and why; `waitForDisk` holds for it as well.",
+    )
+    value_format: str = value_format_option()
+    value_schema: bytes | None = value_schema_option()
+    value_message: str | None = value_message_option()
+    flatten: bool = flatten_option()
     message_time_zone: str = option(
         "Time zone of message times, which TubeMQ stores as minutes without a zone.",
         default="UTC",
@@ -283,12 +303,12 @@ class TubeMQOptions(Options):
         "Whether a task succeeds only after the brokers have flushed its rows to disk. **By default a broker "
         "acknowledges rows that are only in its memory: if it is killed, acknowledged rows are lost although the write "
         "succeeded.** With `true`, a task waits for the flush after it has sent its rows. The flush takes up to the "
-        "topic's `memCacheFlushIntvl` plus 10 s, so set `sendTimeout` above that. If a connection breaks before the "
+        "topic's `memCacheFlushIntvl` plus 30 s, so set `sendTimeout` above that. If a connection breaks before the "
         "flush, the task fails and Spark's retry writes its rows again. The topics must accept readers "
         "(acceptSubscribe). Alternatively configure the broker: `enableMemStore=false`, with the topic's "
-        "`unflushThreshold=1`, flushes each row before it is acknowledged.",
+        "`unflushThreshold=1`, flushes each row before it is acknowledged. Reading: the same of dead letters.",
         default=False,
-        scope=WRITE,
+        scope=EVERYWHERE,
     )
 
     @property
@@ -321,8 +341,15 @@ class TubeMQOptions(Options):
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """Contradictions between options, one sentence each."""
+        yield from typed_problems(self, scope, given)
+        yield from pace_problems(self, given)
         if scope != WRITE and len(given & {"topic", "topics"}) != 1:
             yield "set exactly one of topic, topics" + (", not both" if "topic" in given else "")
+        if scope & _READING:
+            is_read = self.dead_letter_topic is not None and self.dead_letter_topic in self.topic_names
+            yield from dead_letter_problems(self.on_corrupt, given, is_read=is_read)
+            if "wait_for_disk" in given and "dead_letter_topic" not in given:
+                yield "waitForDisk: has no meaning when reading without deadLetterTopic"
         if scope == READ:
             yield from self._range_problems()
         if scope == STREAM and self.assignment is Assignment.SERVER:

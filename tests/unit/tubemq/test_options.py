@@ -159,3 +159,9 @@ def test_problems_are_told_at_once():
     assert "failOnDataLoss='ture': expected true or false" in text
     assert "fetchesInFlight='65': must be from 1 to 64" in text
     assert "starting: unknown option" in text
+
+
+def test_wait_for_disk_is_for_dead_letters_when_reading() -> None:
+    assert "waitForDisk: has no meaning when reading without deadLetterTopic" in refusal(waitForDisk="true")
+    options = made(waitForDisk="true", onCorrupt="deadletter", deadLetterTopic="dead")
+    assert (options.on_corrupt, options.wait_for_disk) == (OnCorrupt.DEAD_LETTER, True)

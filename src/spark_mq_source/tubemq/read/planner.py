@@ -7,7 +7,8 @@ import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
-from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError
+from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, TopicNotFoundError
+from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.tubemq.client.bounds import Bounds, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, TopicPartition, WantedOffsets
@@ -31,6 +32,26 @@ def plan_batch(options: TubeMQOptions) -> list[TubeMQRange]:
             return _plan(client, options)
         except MQSourceError as error:
             raise error.within("tubemq: planning") from error
+
+
+def check_dead_letter_topic(options: TubeMQOptions) -> None:
+    """Finds out before the first dead letter whether brokers take messages for its topic.
+
+    Raises:
+        TopicNotFoundError: it is on no broker, or takes no messages on any.
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    if options.on_corrupt is not OnCorrupt.DEAD_LETTER:
+        return
+    topic = options.dead_letter_topic or ""
+    with TubeMQClient(options) as client:
+        try:
+            client.publish([topic]).close()
+        except TopicNotFoundError as error:
+            place = f"tubemq: deadLetterTopic {topic} (an administrator adds topics to brokers)"
+            raise error.within(place) from error
+        except MQSourceError as error:
+            raise error.within(f"tubemq: deadLetterTopic {topic}") from error
 
 
 def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:

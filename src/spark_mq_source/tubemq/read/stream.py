@@ -26,6 +26,7 @@ from spark_mq_source.core.errors import (
     ServiceNotReadyError,
 )
 from spark_mq_source.core.shares import in_turn, served_last, share_out
+from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import ClientBalancedMember, GroupMember, TubeMQClient, unique_client_id
@@ -116,6 +117,7 @@ class TubeMQStream:
         )
         self._target: Positions | None = None
         self._served: TopicPartition | None = None
+        self._pace = TriggerPace(options.min_rows_per_trigger, options.max_trigger_delay_ms)
 
     def close(self) -> None:
         """Leaves the group, and closes the connections."""
@@ -154,6 +156,8 @@ class TubeMQStream:
         if self._target is not None:
             # What came after the query began is for the next one, and so is what came to it.
             ends = {tp: max(begins[tp], min(end, self._target.get(tp, 0))) for tp, end in ends.items()}
+        elif limited and start is not None and self._is_delayed(begins, ends):
+            ends = dict(begins)
         if limited and start is not None and self._options.max_rows_per_trigger is not None:
             ends = self._limited(begins, ends, self._options.max_rows_per_trigger)
         planned = self._assigned.plan({tp: end for tp, end in ends.items() if end > begins[tp]})
@@ -237,6 +241,16 @@ class TubeMQStream:
                 )
                 checked[tp] = last
         return checked
+
+    def _is_delayed(self, begins: Positions, ends: Positions) -> bool:
+        """Whether fewer messages wait than a trigger is to have; those of a store are counted once."""
+        if not self._pace.counts:
+            return False
+        waiting: dict[tuple[int, str, int], int] = {}
+        for tp, end in ends.items():
+            store = tp.broker_id, tp.topic, tp.store
+            waiting[store] = max(waiting.get(store, 0), (end - begins[tp]) // INDEX_BYTES)
+        return self._pace.delays(sum(waiting.values()))
 
     def _limited(self, begins: Positions, ends: Positions, rows: int) -> dict[TopicPartition, int]:
         backlogs = {tp: (end - begins[tp]) // INDEX_BYTES for tp, end in ends.items() if end > begins[tp]}

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from ipaddress import IPv4Address
@@ -64,6 +64,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 1.0
 """Pause after a failure: the first and the longest; doubled until a message is acknowledged."""
 
 _RESERVED: Final = ("$msgType$", "$msgTime$")
+_SEPARATORS: Final = str.maketrans(",=", ";:")
 _EPOCH: Final = datetime(1970, 1, 1)
 _MINUTE_US: Final = 60_000_000
 _MINUTES_KEPT: Final = 10_000
@@ -149,9 +150,9 @@ class RowEncoder:
         for topic, value, message_type, message_time, pairs in zip(
             topics, values, types, times, attributes, strict=True
         ):
-            if not value:
-                raise _empty()
             text = _encode_attributes(message_type, message_time, pairs)
+            if value is None or not (value or text):
+                raise _empty()
             if text:
                 yield topic, len(text).to_bytes(4, "big") + text + value, 1, message_type, message_time
             else:
@@ -209,6 +210,17 @@ def _encode_attributes(
     return ",".join(parts).encode()
 
 
+def writable_attributes(pairs: Mapping[str, str]) -> dict[str, str]:
+    """Attributes with what TubeMQ's text of attributes cannot hold replaced or left out.
+
+    Example:
+        >>> writable_attributes({"REASON": "field a: 1, not 2", "n": "a=b", "$msgType$": "t", "empty": ""})
+        {'REASON': 'field a: 1; not 2', 'n': 'a:b'}
+    """
+    texts = {key.translate(_SEPARATORS): text.translate(_SEPARATORS) for key, text in pairs.items() if text is not None}
+    return {key: text for key, text in texts.items() if key.strip() and text.strip() and key not in _RESERVED}
+
+
 def _check_attribute(what: str, text: str | None) -> None:
     if text is None or not text.strip() or "," in text or "=" in text:
         raise UnwritableRowError(f"tubemq: a row has {text!r} as {what}: it must not be blank, or contain , or =")
@@ -216,7 +228,9 @@ def _check_attribute(what: str, text: str | None) -> None:
 
 def _empty() -> UnwritableRowError:
     # A broker 2.4.0 refuses it with 400.
-    return UnwritableRowError("tubemq: a row has a NULL or empty value, and TubeMQ has no empty messages")
+    return UnwritableRowError(
+        "tubemq: a row has a NULL value, or an empty one without attributes, and TubeMQ has no empty messages"
+    )
 
 
 class _Lane:
@@ -639,10 +653,10 @@ class TubeMQWriter:
         stores = partitions_of(used)
         deadline = Deadline.after_ms(self.options.send_timeout_ms)
         self._check_links(links)
-        wanted = {tp: found.last for tp, found in self._bounds(stores, WITH_MEMORY).items()}
+        wanted = {tp: found.last for tp, found in self._bounds(stores, WITH_MEMORY, links).items()}
         pause = FIRST_PAUSE_SECONDS
         while stores:
-            flushed = self._bounds(stores, FLUSHED_ONLY)
+            flushed = self._bounds(stores, FLUSHED_ONLY, links)
             stores = {tp: one for tp, one in stores.items() if flushed[tp].last < wanted[tp]}
             self._check_links(links)
             if not stores:
@@ -652,7 +666,7 @@ class TubeMQWriter:
                 raise RequestTimeoutError(
                     "tubemq: writing: rows are not on the brokers' disks within sendTimeout "
                     f"({self.options.send_timeout_ms} ms): {behind}; set sendTimeout above the topic's "
-                    "memCacheFlushIntvl plus 10 s"
+                    "memCacheFlushIntvl plus 30 s"
                 )
             with waiting(self._counters):
                 threading.Event().wait(pause)  # brokers do not notify of a flush
@@ -660,10 +674,11 @@ class TubeMQWriter:
         for link in links:
             link.stored_rows = 0
 
-    def _bounds(self, stores: Partitions, priority: int) -> dict[TopicPartition, Bounds]:
+    def _bounds(self, stores: Partitions, priority: int, links: Sequence[_Link]) -> dict[TopicPartition, Bounds]:
         try:
             return fetch_bounds(self._client, self.options, stores, priority=priority)
         except MQSourceError as error:
+            self._check_links(links)  # a broker that was killed cannot be queried either, but its lost rows matter more
             raise error.within("tubemq: writing: querying the brokers' flushed offsets") from error
 
     def _check_links(self, links: Sequence[_Link]) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import (
     BrokerError,
@@ -25,7 +27,7 @@ from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import Broker
-from spark_mq_source.tubemq.write.writer import RowEncoder, TubeMQWriter, write_rows
+from spark_mq_source.tubemq.write.writer import RowEncoder, TubeMQWriter, writable_attributes, write_rows
 from tests.fix_brokers import wait_until
 from tests.fix_net import free_port
 from tests.unit.tubemq.conftest import options_for
@@ -85,6 +87,18 @@ def test_rows_without_any_of_them_have_no_attributes() -> None:
     assert encoded(batch) == [("t", b"x", 0, None, None), ("t", b"\0\0\0\x0b$msgType$=ay", 1, "a", None)]
 
 
+def test_an_empty_value_with_attributes_is_a_message() -> None:
+    assert encoded(rows(b"", message_type=["a"])) == [("t", b"\0\0\0\x0b$msgType$=a", 1, "a", None)]
+
+
+@given(st.dictionaries(st.text(max_size=4), st.text(max_size=6)))
+def test_what_is_left_of_any_attributes_can_be_written(pairs: dict[str, str]) -> None:
+    fitting = writable_attributes(pairs | {"REASON": "a=1, b=2"})
+    assert fitting["REASON"] == "a:1; b:2"
+    text = encoded(rows(b"", attributes=attributes(list(fitting.items()))))[0][1][4:].decode()
+    assert dict(pair.split("=") for pair in text.split(",")) == fitting
+
+
 @pytest.mark.parametrize(
     ("zone", "type_", "minute"),
     [
@@ -114,9 +128,13 @@ def test_rows_may_name_their_topics() -> None:
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
-        (rows(b""), "NULL or empty"),
-        (pa.record_batch({"value": pa.array([None], pa.binary())}), "NULL or empty"),
-        (rows(b"", message_type=["a"]), "NULL or empty"),
+        (rows(b""), "NULL value, or an empty one"),
+        (pa.record_batch({"value": pa.array([None], pa.binary())}), "NULL value, or an empty one"),
+        (rows(b"", message_type=pa.array([None], pa.string())), "NULL value, or an empty one"),
+        (
+            pa.record_batch({"value": pa.array([None], pa.binary()), "message_type": ["a"]}),
+            "NULL value, or an empty one",
+        ),
         (rows(b"x", message_type=["a,b"]), "'a,b' as message_type"),
         (rows(b"x", message_type=["a=b"]), "'a=b' as message_type"),
         (rows(b"x", message_type=[" "]), "' ' as message_type"),
@@ -419,6 +437,21 @@ def test_a_connection_that_ends_before_its_rows_are_on_the_disk_fails_the_task(s
     with pytest.raises(ConnectionLostError, match="ended before 2 acknowledged rows were on the broker's"):
         made.flush()
     assert cuts
+
+
+def test_a_broker_that_is_gone_while_it_is_asked_for_its_disk_fails_the_task_for_its_rows(
+    server: Servers, writer: Any
+) -> None:
+    def answer(link: Link, request: Any) -> object:
+        for each in one.links:
+            each.close()
+        return None
+
+    one = server({c.RegisterPartition: answer})
+    made = writer(one, waitForDisk="true", operationTimeout="2s")
+    made.write(rows(b"1", b"2"))
+    with pytest.raises(ConnectionLostError, match="ended before 2 acknowledged rows were on the broker's"):
+        made.flush()
 
 
 def test_a_broker_that_comes_back_while_rows_are_written_fails_the_task_at_once(server: Servers, writer: Any) -> None:
