@@ -113,6 +113,13 @@ class Inbox(Generic[ItemT]):
             self._bytes = 0
         return left
 
+    def clear(self) -> None:
+        """Drops the items that wait."""
+        with self.lock:
+            self._items.clear()
+            self._bytes = 0
+            self._resume()
+
     def lift(self) -> None:
         """Removes the bound until `restore` is called as often, to receive an answer that comes after the items."""
         with self.lock:

@@ -58,7 +58,7 @@ class Store(Protocol):
     """
 
     def where(self, path: str) -> str:
-        """The whole path or URL of a file, for messages."""
+        """What the folder is, and the whole path or URL of a file: for messages."""
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
         """Makes a file that nobody else makes, and does not return before it is stored for good."""
@@ -103,11 +103,11 @@ class LocalStore:
 
     def where(self, path: str) -> str:
         """See `Store`."""
-        return str(self._root / path)
+        return f"{self._name}{self._root / path}"
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
         """See `Store`."""
-        with _failing(self._name + self.where(path), "written"):
+        with _failing(self.where(path), "written"):
             target = self._folder_of(path)
             _write_new(target, data)
             _sync_folder(target.parent)
@@ -117,7 +117,7 @@ class LocalStore:
 
         A file system without links makes the file in place: whoever reads it at once may find a part of it.
         """
-        with _failing(self._name + self.where(path), "written"):
+        with _failing(self.where(path), "written"):
             target = self._folder_of(path)
             draft = target.with_name(f".{uuid.uuid4().hex}")
             try:
@@ -137,18 +137,18 @@ class LocalStore:
 
     def read(self, path: str) -> bytes:
         """See `Store`."""
-        with _failing(self._name + self.where(path), "read"):
+        with _failing(self.where(path), "read"):
             return (self._root / path).read_bytes()
 
     def exists(self, path: str) -> bool:
         """See `Store`."""
-        with _failing(self._name + self.where(path), "read"):
+        with _failing(self.where(path), "read"):
             return (self._root / path).exists()
 
     def names(self, folder: str) -> list[str]:
         """See `Store`."""
         try:
-            with _failing(self._name + self.where(folder), "read"):
+            with _failing(self.where(folder), "read"):
                 return [path.name for path in (self._root / folder).iterdir() if not path.name.startswith(".")]
         except FileNotFoundError:
             return []
@@ -156,7 +156,7 @@ class LocalStore:
     def remove(self, path: str) -> None:
         """See `Store`."""
         target = self._root / path
-        with _failing(self._name + self.where(path), "removed"), contextlib.suppress(FileNotFoundError):
+        with _failing(self.where(path), "removed"), contextlib.suppress(FileNotFoundError):
             if target.is_dir():
                 shutil.rmtree(target)
             else:
@@ -228,16 +228,16 @@ class ObjectStore:
 
     def where(self, path: str) -> str:
         """See `Store`."""
-        return f"{self._url}/{path}"
+        return f"{self._name}{self._url}/{path}"
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
         """See `Store`."""
-        with _failing(self._name + self.where(path), "written", self._errors):
+        with _failing(self.where(path), "written", self._errors):
             self._obstore.put(self._store, path, memoryview(data).cast("B"))
 
     def create(self, path: str, data: bytes) -> bool:
         """See `Store`. An answer that was lost is asked for again, so an object with our data is ours."""
-        with _failing(self._name + self.where(path), "written", self._errors):
+        with _failing(self.where(path), "written", self._errors):
             for conflict in range(_CONFLICTS):
                 try:
                     self._obstore.put(self._store, path, data, mode="create")
@@ -248,19 +248,17 @@ class ObjectStore:
                     return True
                 # S3 answers 409 while another one is made or deleted, and then there may be none.
                 time.sleep(0.1 * 2**conflict)
-        raise StorageError(
-            f"{self._name}{self.where(path)} cannot be written: the store reports a conflict again and again"
-        )
+        raise StorageError(f"{self.where(path)} cannot be written: the store reports a conflict again and again")
 
     def read(self, path: str) -> bytes:
         """See `Store`."""
-        with _failing(self._name + self.where(path), "read", self._errors):
+        with _failing(self.where(path), "read", self._errors):
             return bytes(self._obstore.get(self._store, path).bytes())
 
     def exists(self, path: str) -> bool:
         """See `Store`."""
         try:
-            with _failing(self._name + self.where(path), "read", self._errors):
+            with _failing(self.where(path), "read", self._errors):
                 self._obstore.head(self._store, path)
         except FileNotFoundError:
             return False
@@ -268,14 +266,14 @@ class ObjectStore:
 
     def names(self, folder: str) -> list[str]:
         """See `Store`."""
-        with _failing(self._name + self.where(folder), "read", self._errors):
+        with _failing(self.where(folder), "read", self._errors):
             found = self._obstore.list_with_delimiter(self._store, folder)
         paths = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
         return [path.rstrip("/").rpartition("/")[2] for path in paths]
 
     def remove(self, path: str) -> None:
         """See `Store`."""
-        with _failing(self._name + self.where(path), "removed", self._errors):
+        with _failing(self.where(path), "removed", self._errors):
             inside = [one["path"] for some in self._obstore.list(self._store, path) for one in some]
             for one in [*inside, path]:
                 with contextlib.suppress(FileNotFoundError):

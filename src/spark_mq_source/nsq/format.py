@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from spark_mq_source.core.base_format import BaseFormat
 from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.core.options import READ
+from spark_mq_source.core.queue_offsets import count_lag
 from spark_mq_source.nsq.inspector import NsqInspector
-from spark_mq_source.nsq.offsets import count_lag
 from spark_mq_source.nsq.options import AckMode, NsqOptions
 from spark_mq_source.nsq.payload.columns import COLUMNS
 from spark_mq_source.nsq.read.planner import plan_batch
 from spark_mq_source.nsq.read.reader import NsqRange, read_range
 from spark_mq_source.nsq.read.stream import NsqStream
-from spark_mq_source.nsq.write.writer import write_rows
+from spark_mq_source.nsq.write.writer import NsqWriter, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
     options_type = NsqOptions
     count_lag = staticmethod(count_lag)
 
-    def parse_look_options(self, options: Mapping[str, str]) -> NsqOptions:
+    def _parsed_to_look(self, options: Mapping[str, str]) -> NsqOptions:
         """The options of a read that requeues its messages, and by default ends after 2 s without a message."""
         ends = {"maxrows", "maxseconds", "idletimeout"}
         given = dict(options) | {"ackmode": "requeue"} | ({} if ends & options.keys() else {"idletimeout": "2s"})
@@ -44,7 +44,7 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
         del predicates
         return plan_batch(options)
 
-    def read(
+    def read_raw(
         self,
         options: NsqOptions,
         task: NsqRange,
@@ -61,7 +61,7 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
         _check_attempt(options, task, tries)
         return read_range(options, task, schema, counters)
 
-    def write(
+    def write_raw(
         self,
         options: NsqOptions,
         batches: Iterator[pa.RecordBatch],
@@ -70,6 +70,9 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
     ) -> int:
         """See `write_rows`."""
         return write_rows(options, batches, attempt, counters)
+
+    def _dead_letter_writer(self, options: NsqOptions, counters: Counters) -> NsqWriter:
+        return NsqWriter(options, counters=counters)
 
     def open_stream(self, options: NsqOptions) -> NsqStream:
         """See `NsqStream`."""

@@ -28,12 +28,30 @@ from spark_mq_source.core.options import (
 )
 from spark_mq_source.core.shared_options import (
     EVERYWHERE,
+    OnCorrupt,
     client_cert_option,
     client_key_option,
+    dead_letter_problems,
+    dead_letter_topic_option,
+    drain_problems,
+    flatten_option,
+    idle_timeout_option,
     max_batch_bytes_option,
     max_batch_rows_option,
+    max_rows_option,
+    max_seconds_option,
+    max_trigger_delay_option,
+    min_rows_per_trigger_option,
+    on_corrupt_option,
+    pace_problems,
+    run_id_option,
     trust_certs_option,
+    typed_problems,
+    value_format_option,
+    value_message_option,
+    value_schema_option,
     verify_hostname_option,
+    wal_dir_option,
 )
 from spark_mq_source.nsq.protocol.commands import parse_name
 
@@ -224,38 +242,24 @@ class NsqOptions(Options):
         "channels only messages published from then on.",
         default=False,
     )
-    wal_dir: str | None = option(
-        "Folder for the write-ahead log, accessible to the driver and every executor: an absolute path (on one "
-        "machine, or mounted on all), or `s3://`, `gs://`, `abfss://` (`pip install 'spark-mq-source[s3]'`; "
-        "credentials come from the environment). NSQ deletes finished messages, so batches are replayed from here. "
-        "Required for a stream.",
-        default=None,
+    wal_dir: str | None = wal_dir_option(
+        "NSQ deletes finished messages, so batches are replayed from here. Required for a stream."
     )
-    run_id: str | None = option(
-        "With `walDir`: identifies this read. Reading again with the same id returns the same rows, regardless of "
-        "newer messages.",
-        default=None,
-        scope=READ,
-        parse=_parse_topic,
-    )
+    run_id: str | None = run_id_option(_parse_topic)
     ack_mode: AckMode = option(
         "`fin` removes the messages from the channel. `requeue` puts them back, which counts as an attempt, and limits "
         "the read to the in-flight messages of each connection (nsqd's `-max-rdy-count`, 2,500).",
         default=AckMode.FIN,
         scope=READ,
     )
-    max_rows: int | None = option(
-        "The read ends after this many messages.", default=None, scope=READ, check=at_least(1)
-    )
-    max_seconds: int | None = option(
-        "The read ends after this many seconds.", default=None, scope=READ, check=at_least(1)
-    )
-    idle_timeout_ms: int | None = duration_option(
-        "The read, or a trigger, ends after this time without a message: `2s`, `500ms`, or milliseconds. A read needs "
-        "at least one of `maxRows`, `maxSeconds`, `idleTimeout`.",
-        None,
-        default_text="`500ms` in a stream",
-    )
+    max_rows: int | None = max_rows_option()
+    max_seconds: int | None = max_seconds_option()
+    idle_timeout_ms: int | None = idle_timeout_option()
+    on_corrupt: OnCorrupt = on_corrupt_option()
+    value_format: str = value_format_option()
+    value_schema: bytes | None = value_schema_option()
+    value_message: str | None = value_message_option()
+    flatten: bool = flatten_option()
     max_rows_per_trigger: int | None = option(
         "Maximum number of messages per trigger, distributed over the tasks.",
         default=None,
@@ -263,6 +267,10 @@ class NsqOptions(Options):
         scope=STREAM,
         check=at_least(1),
     )
+    min_rows_per_trigger: int | None = min_rows_per_trigger_option(
+        "Counted by the HTTP interfaces of the nsqd; where one does not tell, a trigger does not wait."
+    )
+    max_trigger_delay_ms: int = max_trigger_delay_option()
     max_attempts: int = option(
         "Maximum delivery attempts of a message, after which `onMaxAttempts` applies; 0 for no limit. Messages are "
         "never discarded.",
@@ -273,10 +281,10 @@ class NsqOptions(Options):
         "`fail` stops the query; `deadLetterTopic` publishes the message to the topic `deadLetterTopic` and continues.",
         default=OnMaxAttempts.FAIL,
     )
-    dead_letter_topic: str | None = option(
-        "Topic for messages with too many attempts, on the nsqd they came from.",
-        default=None,
-        parse=_parse_topic,
+    dead_letter_topic: str | None = dead_letter_topic_option(
+        _parse_topic,
+        doc="NSQ's messages have no properties: the log says where a dead letter comes from, and why. With "
+        "`onMaxAttempts=deadLetterTopic`: the topic for messages with too many attempts, on the nsqd they came from.",
     )
 
     # -- reading
@@ -395,36 +403,30 @@ class NsqOptions(Options):
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """Contradictions between options, one sentence each."""
+        yield from typed_problems(self, scope, given)
+        yield from pace_problems(self, given)
         if not given & {"nsqlookupd_http_addresses", "nsqd_tcp_addresses"}:
             yield "set nsqlookupdHttpAddresses or nsqdTcpAddresses"
         if self.nsqd_http_addresses and len(self.nsqd_http_addresses) != len(self.nsqd_tcp_addresses):
             yield "nsqdHttpAddresses: give one for each of nsqdTcpAddresses, in their order"
         if scope & _READING:
             yield from (f"{name}: required but not set" for name in ("topic", "channel") if name not in given)
-            yield from self._attempts_problems(given)
+            yield from self._dead_letter_problems(given)
         if scope == STREAM and "wal_dir" not in given:
             yield "walDir: required but not set: a failed batch is replayed from it"
         if scope == READ:
-            yield from self._drain_problems(given)
+            yield from drain_problems(given, "a topic")
         yield from self._security_problems(given)
 
-    def _attempts_problems(self, given: frozenset[str]) -> Iterator[str]:
-        dead_letter = self.on_max_attempts is OnMaxAttempts.DEAD_LETTER_TOPIC
-        if dead_letter != ("dead_letter_topic" in given):
-            yield "onMaxAttempts=deadLetterTopic and deadLetterTopic go together: set both"
+    def _dead_letter_problems(self, given: frozenset[str]) -> Iterator[str]:
+        yield from dead_letter_problems(
+            self.on_corrupt,
+            given,
+            is_read=self.dead_letter_topic is not None and self.dead_letter_topic == self.topic,
+            others={"onMaxAttempts=deadLetterTopic": self.on_max_attempts is OnMaxAttempts.DEAD_LETTER_TOPIC},
+        )
         if "on_max_attempts" in given and not self.max_attempts:
             yield "onMaxAttempts has no meaning without maxAttempts"
-        if self.dead_letter_topic is not None and self.dead_letter_topic == self.topic:
-            yield "deadLetterTopic: must differ from topic, which would get its own messages back"
-
-    @staticmethod
-    def _drain_problems(given: frozenset[str]) -> Iterator[str]:
-        if not given & {"max_rows", "max_seconds", "idle_timeout_ms"}:
-            yield "a topic has no end: set maxRows, maxSeconds or idleTimeout"
-        if "run_id" in given and "wal_dir" not in given:
-            yield "runId needs walDir"
-        if "wal_dir" in given and "run_id" not in given:
-            yield "walDir needs runId, which identifies the rows stored there"
 
     def _security_problems(self, given: frozenset[str]) -> Iterator[str]:
         if self.lookupd_authorization and self.auth_secret is None:

@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_mq_source.core.base_format import BaseFormat
+from spark_mq_source.core.columns import CORRUPT, ERROR
+from spark_mq_source.core.errors import DataLossError, OptionError
+from spark_mq_source.core.options import READ
+from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.core.shared_options import AUTO
+from spark_mq_source.core.values.encodings import TypedRead, TypedWrite
 from spark_mq_source.pulsar.inspector import PulsarInspector
 from spark_mq_source.pulsar.offsets import count_lag
-from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.payload.columns import COLUMNS
-from spark_mq_source.pulsar.read.planner import plan_batch
+from spark_mq_source.pulsar.options import AckMode, PulsarOptions
+from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id, java_topic
+from spark_mq_source.pulsar.read.letters import COPIED
+from spark_mq_source.pulsar.read.planner import check_dead_letter_topic, plan_batch
+from spark_mq_source.pulsar.read.queue_reader import PulsarQueueRange, read_queue
+from spark_mq_source.pulsar.read.queue_stream import PulsarQueueStream, plan_queue
 from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
+from spark_mq_source.pulsar.read.schemas import fetch_version, registered_read
 from spark_mq_source.pulsar.read.stream import PulsarStream
 from spark_mq_source.pulsar.write.transactions import abort_transactions, commit_transactions
-from spark_mq_source.pulsar.write.values import check_values, with_schema
-from spark_mq_source.pulsar.write.writer import WriteReport, write_rows
+from spark_mq_source.pulsar.write.values import check_raw_values, write_of
+from spark_mq_source.pulsar.write.writer import PulsarWriter, WriteReport, write_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from spark_mq_source.core.counters import Counters
-    from spark_mq_source.core.ports import Predicate, TaskAttempt
+    from spark_mq_source.core.ports import Predicate, Stream
+    from spark_mq_source.core.values.rows import SchemaLookup
 
 
-class PulsarFormat(BaseFormat[PulsarOptions, PulsarRange, WriteReport]):
+AnyRange = PulsarRange | PulsarQueueRange
+"""What one task reads: a range of positions, or messages of a queue."""
+
+
+class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
     """Apache Pulsar: a `core.ports.Format`, the only interface for `spark` and `cli`."""
 
     name = "pulsar-native"
     columns = COLUMNS
     options_type = PulsarOptions
+    raw_errors = (CORRUPT, ERROR)
     count_lag = staticmethod(count_lag)
 
     def wants_pushdown(self, options: PulsarOptions) -> bool:
@@ -38,33 +56,81 @@ class PulsarFormat(BaseFormat[PulsarOptions, PulsarRange, WriteReport]):
         return options.pushdown
 
     def fit(self, options: PulsarOptions, schema: pa.Schema) -> PulsarOptions:
-        """The options, with the schema of the column `value`.
+        """The options, with how the columns of these types are encoded.
 
         Raises:
-            OptionError: `value` cannot be written with these options.
+            OptionError: a column cannot be written with these options.
         """
-        type_ = schema.field("value").type
-        check_values(options, type_)
-        return with_schema(options, type_)
+        with self._option_errors(OptionError):
+            check_raw_values(options, schema.field("value").type)
+        return super().fit(options, schema)
 
-    def plan(self, options: PulsarOptions, predicates: Sequence[Predicate]) -> Sequence[PulsarRange]:
-        """See `plan_batch`."""
+    def _typed_write(self, options: PulsarOptions) -> TypedWrite | None:
+        """What a write encodes, with the option `schema`."""
+        with self._option_errors(prefix="valueSchema: "):
+            return write_of(options)
+
+    def _typed_read(self, options: PulsarOptions) -> TypedRead | None:
+        """What a read decodes; with `valueFormat=auto` as the schema of its topics says."""
+        if options.value_format != AUTO:
+            return super()._typed_read(options)
+        return registered_read(options)
+
+    def _schema_lookup(self, options: PulsarOptions, task: AnyRange) -> SchemaLookup:
+        """Asks for a version of the topic's schema."""
+        return partial(fetch_version, options, task.topic_partition.topic)
+
+    _dead_letter_form = {  # noqa: RUF012 - never changed
+        "properties": "properties",
+        "origin": ("message_id", "partition"),
+        "origin_text": java_message_id,
+        "topic_text": java_topic,
+        "copied": COPIED,
+    }
+
+    def _dead_letter_writer(self, options: PulsarOptions, counters: Counters) -> PulsarWriter:
+        # What was within a broker's limit may be past it with the properties of a dead letter.
+        return PulsarWriter(replace(options, chunking=True), TaskAttempt("dead letters"), counters)
+
+    def _letter_writer(self, options: PulsarOptions, topic: str, counters: Counters) -> PulsarWriter:
+        return self._dead_letter_writer(replace(options, topic=topic), counters)
+
+    def _parsed_to_look(self, options: Mapping[str, str]) -> PulsarOptions:
+        """The options of a read; of a queue, one that puts its messages back and ends after 2 s without a message."""
+        given = {name: text for name, text in options.items() if name not in {"waldir", "runid"}}
+        if "subscriptiontype" in given:
+            ends = {"maxrows", "maxseconds", "idletimeout"} & given.keys()
+            given |= {"ackmode": "nack"} | ({} if ends else {"idletimeout": "2s"})
+        return PulsarOptions.from_spark(given, READ)
+
+    def plan(self, options: PulsarOptions, predicates: Sequence[Predicate]) -> Sequence[AnyRange]:
+        """See `plan_batch`; a missing dead letter topic is an error, or is created."""
+        check_dead_letter_topic(options)
+        if options.subscription_type is not None:
+            return plan_queue(options)
         return plan_batch(options, predicates)
 
-    def read(
+    def read_raw(
         self,
         options: PulsarOptions,
-        task: PulsarRange,
+        task: AnyRange,
         schema: pa.Schema,
         counters: Counters | None = None,
         *,
         tries: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """See `read_range`; every attempt reads the same rows."""
-        del tries
-        return read_range(options, task, schema, counters)
+        """See `read_range`; every attempt reads the same rows. And `read_queue`.
 
-    def write(
+        Raises:
+            DataLossError: an earlier attempt may have acknowledged messages whose rows are lost.
+        """
+        if isinstance(task, PulsarRange):
+            return read_range(options, task, schema, counters)
+        _check_attempt(options, task, tries)
+        open_writer = partial(self._letter_writer, options)
+        return read_queue(options, task, schema, counters, open_writer=open_writer, tries=tries)
+
+    def write_raw(
         self,
         options: PulsarOptions,
         batches: Iterator[pa.RecordBatch],
@@ -86,10 +152,21 @@ class PulsarFormat(BaseFormat[PulsarOptions, PulsarRange, WriteReport]):
         if transactions:
             abort_transactions(options, transactions)
 
-    def open_stream(self, options: PulsarOptions) -> PulsarStream:
-        """See `PulsarStream`."""
-        return PulsarStream(options)
+    def open_stream(self, options: PulsarOptions) -> Stream[AnyRange]:
+        """See `PulsarStream` and `PulsarQueueStream`; a missing dead letter topic is an error, or is created."""
+        check_dead_letter_topic(options)
+        return PulsarStream(options) if options.wal_dir is None else PulsarQueueStream(options)
 
     def open_inspector(self, options: PulsarOptions) -> PulsarInspector:
         """See `PulsarInspector`."""
         return PulsarInspector(options)
+
+
+def _check_attempt(options: PulsarOptions, task: PulsarQueueRange, tries: int) -> None:
+    """Refuses to repeat a drain: messages are acknowledged when Spark has their rows, which a failed task loses."""
+    if task.folder or options.ack_mode is AckMode.NACK or not tries:
+        return
+    raise DataLossError(
+        f"pulsar-native: reading {task}: attempt {tries + 1} at a read without walDir: an earlier attempt may have "
+        "acknowledged messages whose rows are lost; see why it failed; with walDir and runId tasks are repeatable"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from spark_mq_source.core.errors import OptionError, ResourceBusyError, TopicNotFoundError
+from spark_mq_source.core.errors import MQSourceError, OptionError, ResourceBusyError, TopicNotFoundError
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
 from spark_mq_source.pulsar.client.client import PulsarClient
@@ -32,7 +32,7 @@ class PulsarInspector:
 
     def __init__(self, options: PulsarOptions) -> None:
         self._options = options
-        self._client = PulsarClient(options)
+        self._client = PulsarClient(options, role="spark-mq")
 
     def close(self) -> None:
         """Closes the connections."""
@@ -75,28 +75,28 @@ class PulsarInspector:
         """The backlog of a query or a subscription in each topic-partition, in entries (single messages or batches).
 
         Args:
-            checkpoint: the offsets of a streaming query; None for the backlog of the option `subscription`, from
-                `adminUrl`.
+            checkpoint: the offsets of a streaming query; None for the backlog of the option `subscription`: from
+                `adminUrl`, or without it from the broker, see `PulsarClient.fetch_waiting`.
 
         Raises:
-            OptionError: neither a checkpoint nor both options, or the checkpoint is not of this format.
+            OptionError: neither a checkpoint nor a subscription, or the checkpoint is not of this format.
+            ResourceBusyError: without `adminUrl`, and the type of the subscription's consumers allows no other.
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
         options = self._options
         partitions = self._topic_partitions()
         if checkpoint is None:
-            if options.subscription is None or options.admin_url is None:
-                raise OptionError(
-                    "pulsar-native: cannot compute lag: pass --checkpoint, or set subscription and adminUrl"
-                )
-            for tp in partitions:
-                waiting = self._client.fetch_subscription_backlog(tp, options.subscription)
+            if options.subscription is None:
+                raise OptionError("pulsar-native: cannot compute lag: pass --checkpoint or --subscription")
+            for tp, waiting in self._waiting(partitions, options.subscription).items():
                 yield {"topic": tp.topic, "partition": tp.partition, "entries_behind": waiting}
             return
         try:
             read = {TopicPartition.parse(name): position for name, position in decode_offsets(checkpoint).items()}
         except ValueError as error:
-            raise OptionError(f"pulsar-native: not offsets of this format: {error}") from error
+            raise OptionError(
+                f"pulsar-native: not offsets of this format: {error}; a query with walDir has none: pass --subscription"
+            ) from error
         bounds = self._client.fetch_bounds(partitions)
         starts = {tp: read.get(tp, EARLIEST) for tp in partitions}
         behind = {tp: bounds[tp].last for tp in partitions if starts[tp] < bounds[tp].last}
@@ -136,6 +136,14 @@ class PulsarInspector:
         yield "sign in and find the topics", self._find_topics
         yield "find the brokers of all partitions", self._find_brokers
         yield "find the first and last messages", self._find_bounds
+
+    def _waiting(self, partitions: list[TopicPartition], subscription: str) -> Mapping[TopicPartition, int]:
+        if self._options.admin_url is not None:
+            return {tp: self._client.fetch_subscription_backlog(tp, subscription) for tp in partitions}
+        try:
+            return self._client.fetch_waiting(partitions, subscription)
+        except MQSourceError as error:
+            raise error.within("pulsar-native: lag") from error
 
     def _topic_partitions(self) -> list[TopicPartition]:
         return self._client.fetch_partitions(topics_of(self._client, self._options))

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, TypeVar
 
+from spark_mq_source.core import queue_offsets
 from spark_mq_source.core.counters import Lag
 from spark_mq_source.core.json_text import load_json_object
 
@@ -151,11 +152,29 @@ class PerTopic(Generic[T]):
         return self.everywhere if value is None else value
 
 
-def parse_topic(text: str) -> str:
+NON_PERSISTENT: Final = "non-persistent"
+"""The scheme of topics that store nothing."""
+
+
+def is_persistent(topic: str) -> bool:
+    """Whether the topic of this full name stores its messages.
+
+    Example:
+        >>> is_persistent("persistent://public/default/t"), is_persistent("non-persistent://public/default/t")
+        (True, False)
+    """
+    return not topic.startswith(f"{NON_PERSISTENT}://")
+
+
+def parse_topic(text: str, *, stored: bool = True) -> str:
     """The full name of a topic, or of one of its partitions, from user input.
 
+    Args:
+        text: the name.
+        stored: whether the topic has to store its messages.
+
     Raises:
-        ValueError: not the name of a persistent topic; the message says why.
+        ValueError: not the name of such a topic; the message says why.
 
     Example:
         >>> parse_topic("flights")
@@ -165,8 +184,10 @@ def parse_topic(text: str) -> str:
     """
     scheme, has_scheme, rest = text.partition("://")
     if not has_scheme:
-        rest = text
-    elif scheme == "non-persistent":
+        scheme, rest = "persistent", text
+    elif scheme == NON_PERSISTENT and not stored:
+        pass
+    elif scheme == NON_PERSISTENT:
         raise ValueError(
             "non-persistent:// topics do not store messages: nothing can be read back, and an acknowledgement does not "
             "mean that a row is stored"
@@ -194,7 +215,7 @@ def parse_topic(text: str) -> str:
             raise ValueError(f"the {kind} must be letters, digits and -=:._ only, and not empty")
     if not name or name != name.strip() or _CONTROL.search(name):
         raise ValueError("the topic's name is empty, contains control characters, or has spaces around it")
-    return f"persistent://{tenant}/{namespace}/{name}"
+    return f"{scheme}://{tenant}/{namespace}/{name}"
 
 
 def partition_name(topic: str, partition: int) -> str:
@@ -371,10 +392,12 @@ def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
     Entries are countable only within a ledger. If `newest` is in a later ledger than `read`, only the entries of the
     later one are counted, and the result is a lower bound.
 
+    Of a queue it is what waited in the subscription when the batch was planned, less the batch's rows.
+
     Args:
         read: the offsets of a query.
         newest: the latest available offsets.
-        rows: unused here.
+        rows: the rows of the batch.
 
     Raises:
         ValueError: not documents of this form.
@@ -385,7 +408,10 @@ def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
         >>> print(*count_lag(read, newest, 0))
         persistent://public/default/t 7 entries
     """
-    del rows
+    if isinstance(read, Mapping) and "wal" in read:
+        return [
+            Lag(lag.topic, lag.behind, "entries", is_exact=False) for lag in queue_offsets.count_lag(read, newest, rows)
+        ]
     at = decode_offsets(read)
     behind: dict[str, int] = {}
     inexact = set()

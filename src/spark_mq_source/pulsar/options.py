@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 import ipaddress
+import itertools
 import re
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import ClassVar, Final
 from urllib.parse import SplitResult, urlsplit
 
 from spark_mq_source.core.compression import CODECS
+from spark_mq_source.core.json_text import load_json_object
 from spark_mq_source.core.options import (
     INT32_MAX,
     READ,
@@ -30,30 +32,53 @@ from spark_mq_source.core.options import (
     size_option,
 )
 from spark_mq_source.core.shared_options import (
+    AUTO,
     EVERYWHERE,
+    RAW,
     OnCorrupt,
     client_cert_option,
     client_key_option,
+    dead_letter_problems,
+    dead_letter_topic_option,
+    drain_problems,
+    flatten_option,
+    idle_timeout_option,
+    key_format_option,
     max_batch_bytes_option,
     max_batch_rows_option,
+    max_rows_option,
+    max_seconds_option,
+    max_trigger_delay_option,
+    min_rows_per_trigger_option,
     on_corrupt_option,
+    pace_problems,
+    run_id_option,
     trust_certs_option,
+    typed_problems,
+    value_format_option,
+    value_message_option,
+    value_schema_option,
     verify_hostname_option,
+    wal_dir_option,
 )
+from spark_mq_source.core.values.encodings import PRIMITIVES
 from spark_mq_source.pulsar.offsets import (
     EARLIEST,
     LATEST,
     PerTopic,
     Position,
+    is_persistent,
     parse_offsets,
     parse_timestamps,
     parse_topic,
     split_partition,
 )
-from spark_mq_source.pulsar.payload.schema import BYTES, JSON, ValueSchema, parse_schema
+from spark_mq_source.pulsar.payload.schema import AVRO, BYTES, JSON, STRING, ValueSchema, parse_schema
 from spark_mq_source.pulsar.pulsar_spark import translate
 
 _READING: Final = READ | STREAM
+_KEY_HASHES: Final = 65536
+"""Keys are divided by a hash below this (PersistentStickyKeyDispatcherMultipleConsumers; Key_Shared, Pulsar's docs)."""
 _DEFAULT_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 # Longer than any topic name, and short enough to compile quickly.
 _LONGEST_PATTERN: Final = 1000
@@ -70,19 +95,60 @@ class OnEncrypted(enum.StrEnum):
     RAW = "raw"
 
 
+class SubscriptionType(enum.StrEnum):
+    """How the consumers of a subscription that are connected at the same time share its messages."""
+
+    EXCLUSIVE = "exclusive"
+    FAILOVER = "failover"
+    SHARED = "shared"
+    KEY_SHARED = "key_shared"
+
+
+SHARED_TYPES: Final = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+"""Those whose messages go to several consumers, which therefore have no positions."""
+
+
+class InitialPosition(enum.StrEnum):
+    """Where a subscription begins that is created."""
+
+    LATEST = "latest"
+    EARLIEST = "earliest"
+
+
+class AckMode(enum.StrEnum):
+    """What a batch read of a subscription does with the messages it has read."""
+
+    ACK = "ack"
+    NACK = "nack"
+
+
+class OnMaxRedeliver(enum.StrEnum):
+    """What to do with a message that was redelivered more than `maxRedeliverCount` times."""
+
+    FAIL = "fail"
+    DEAD_LETTER = "deadLetter"
+
+
+class KeySharedMode(enum.StrEnum):
+    """Who divides the keys of a Key_Shared subscription among its consumers."""
+
+    AUTO_SPLIT = "auto_split"
+    STICKY = "sticky"
+
+
+class KeyValueEncodingType(enum.StrEnum):
+    """Where the key of a KEY_VALUE schema is."""
+
+    SEPARATED = "SEPARATED"
+    INLINE = "INLINE"
+
+
 class DeliveryGuarantee(enum.StrEnum):
     """How often a row is stored after failures and retries."""
 
     AT_LEAST_ONCE = "at-least-once"
     EXACTLY_ONCE = "exactly-once"
     TRANSACTION = "transaction"
-
-
-class ValueFormat(enum.StrEnum):
-    """How the column `value` is encoded when written."""
-
-    RAW = "raw"
-    JSON = "json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +260,7 @@ def parse_topics_pattern(text: str) -> TopicsPattern:
 
 
 def _parse_topics(text: str) -> tuple[str, ...]:
-    topics = tuple(parse_topic(name) for name in parse_list(text))
+    topics = tuple(parse_topic(name, stored=False) for name in parse_list(text))
     for topic in topics:
         base, partition = split_partition(topic)
         if topics.count(topic) > 1:
@@ -223,6 +289,52 @@ def _checked_url(text: str, parts: SplitResult) -> str:
 def _parse_subscription(text: str) -> str:
     if re.search(r"[\x00-\x1f\x7f]", parse_text(text)):
         raise ValueError("contains control characters")
+    return text
+
+
+def parse_properties(text: str) -> tuple[tuple[str, str], ...]:
+    """Names and values, from a JSON object of texts.
+
+    Raises:
+        ValueError: not such an object.
+
+    Example:
+        >>> parse_properties('{"team": "delays"}')
+        (('team', 'delays'),)
+    """
+    found = load_json_object(text)
+    properties = tuple((name, value) for name, value in found.items() if isinstance(value, str))
+    if len(properties) < len(found):
+        raise ValueError('expected a JSON object of texts, such as {"team": "delays"}')
+    return properties
+
+
+def _parse_key_ranges(text: str) -> tuple[tuple[int, int], ...]:
+    """Ranges of key hashes, as ``0-32767,32768-65535``.
+
+    Raises:
+        ValueError: not such ranges.
+    """
+    ranges: list[tuple[int, int]] = []
+    for part in parse_list(text):
+        match = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", part, re.ASCII)
+        if match is None or not int(match[1]) <= int(match[2]) < _KEY_HASHES:
+            raise ValueError(f"{part!r} is not a range of hashes from 0 to {_KEY_HASHES - 1}, such as 0-32767")
+        ranges.append((int(match[1]), int(match[2])))
+    for before, after in itertools.pairwise(sorted(ranges)):
+        if after[0] <= before[1]:
+            raise ValueError(f"{before[0]}-{before[1]} and {after[0]}-{after[1]} overlap")
+    return tuple(ranges)
+
+
+def _parse_run_id(text: str) -> str:
+    """A name that can be a folder's.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not re.fullmatch(r"[-.\w]{1,200}", text, re.ASCII) or set(text) == {"."}:
+        raise ValueError("expected letters, digits, '.', '_' or '-', at most 200")
     return text
 
 
@@ -295,6 +407,39 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+_QUEUE_OPTIONS: Final = {
+    "wal_dir": "walDir",
+    "run_id": "runId",
+    "max_rows": "maxRows",
+    "max_seconds": "maxSeconds",
+    "idle_timeout_ms": "idleTimeout",
+    "ack_mode": "ackMode",
+    "initial_position": "initialPosition",
+    "consumers_per_partition": "consumersPerPartition",
+    "max_in_flight": "maxInFlight",
+    "key_shared_mode": "keySharedMode",
+    "key_ranges": "keyRanges",
+    "max_redeliver_count": "maxRedeliverCount",
+    "on_max_redeliver": "onMaxRedeliver",
+    "retry_topic": "retryTopic",
+    "nack_delay_ms": "nackDelay",
+    "nack_max_delay_ms": "nackMaxDelay",
+}
+"""What only a queue has."""
+
+_POSITION_OPTIONS: Final = {
+    "starting_offsets": "startingOffsets",
+    "ending_offsets": "endingOffsets",
+    "starting_timestamp": "startingTimestamp",
+    "ending_timestamp": "endingTimestamp",
+    "max_entries_per_trigger": "maxEntriesPerTrigger",
+    "max_bytes_per_trigger": "maxBytesPerTrigger",
+    "fail_on_data_loss": "failOnDataLoss",
+    "pushdown": "pushdown",
+}
+"""What a queue has not."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -404,10 +549,10 @@ class PulsarOptions(Options):
     topic: str | None = option(
         "The topic: `name`, `tenant/namespace/name` or `persistent://tenant/namespace/name`. `name-partition-0` "
         "selects a single partition. A read needs exactly one of `topic`, `topics`, `topicsPattern`. Required for "
-        "writing unless every row has a `topic`.",
+        "writing unless every row has a `topic`. A `non-persistent://` topic, which stores nothing, can be written to.",
         default=None,
         scope=EVERYWHERE,
-        parse=lambda text: parse_topic(parse_text(text)),
+        parse=lambda text: parse_topic(parse_text(text), stored=False),
     )
     topics: tuple[str, ...] = option("Comma-separated list of topics.", default=(), parse=_parse_topics)
     topics_pattern: TopicsPattern | None = option(
@@ -471,6 +616,11 @@ class PulsarOptions(Options):
         scope=STREAM,
         check=at_least(1),
     )
+    min_rows_per_trigger: int | None = min_rows_per_trigger_option(
+        "Estimated from the entries that wait and the messages per entry in the first one and in those of "
+        "earlier triggers."
+    )
+    max_trigger_delay_ms: int = max_trigger_delay_option()
     max_bytes_per_trigger: int | None = option(
         "Maximum number of bytes per trigger (`64m`), as the broker stores them: compressed, with metadata. With "
         "`adminUrl`, estimated from the average entry size of each ledger, at one request per partition with a "
@@ -480,6 +630,13 @@ class PulsarOptions(Options):
         scope=STREAM,
         parse=parse_size_bytes,
         check=at_least(1),
+    )
+    end_at_termination: bool = option(
+        "Whether the query ends when all its topics are terminated (`pulsar-admin topics terminate`) and read. Spark "
+        "lets a source end a query only by an error, which is `EndOfStreamError`: "
+        "`spark_mq_source.spark.progress.await_end` waits for it, and takes it for the end.",
+        default=False,
+        scope=STREAM,
     )
     min_partitions: int | None = option(
         "Minimum number of tasks: topic-partitions are split to reach it, if possible.",
@@ -498,6 +655,34 @@ class PulsarOptions(Options):
         default=OnEncrypted.FAIL,
     )
     on_corrupt: OnCorrupt = on_corrupt_option()
+    dead_letter_topic: str | None = dead_letter_topic_option(
+        lambda text: parse_topic(parse_text(text)),
+        doc="Its properties say where it comes from, and why, with the names of the Java client. `createTopic` says "
+        "whether the topic is created.",
+    )
+
+    # -- typed columns
+    value_format: str = value_format_option(
+        AUTO,
+        *PRIMITIVES,
+        doc=" `auto`: as the topic's registered schema says, each message by its own version. Or one of the single "
+        f"values of Pulsar's schemas: {', '.join(f'`{name}`' for name in PRIMITIVES)}. With any but `raw`, a write "
+        "registers the schema.",
+    )
+    value_schema: bytes | None = value_schema_option()
+    value_message: str | None = value_message_option()
+    key_format: str = key_format_option()
+    key_schema: bytes | None = value_schema_option("key")
+    key_message: str | None = value_message_option("key")
+    key_value_encoding: KeyValueEncodingType = option(
+        "With `keyFormat`, where the key is: `SEPARATED`, it is the message's key, by which the topic is partitioned "
+        "and compacted; `INLINE`, it is in the payload before the value, and the message has no key.",
+        default=KeyValueEncodingType.SEPARATED,
+        scope=WRITE,
+    )
+    flatten: bool = flatten_option()
+
+    # -- more about reading
     pushdown: bool = option(
         "Accept filters on topic, partition and publish_time from Spark. Needs Spark 4.1 or newer and "
         "`spark.sql.python.filterPushdown.enabled=true`. **Use one filter per `load()`**: Spark plans a loaded "
@@ -523,6 +708,111 @@ class PulsarOptions(Options):
         aliases=("predefinedSubscription",),
         parse=_parse_subscription,
     )
+    subscription_type: SubscriptionType | None = option(
+        "Type of `subscription`: `exclusive`, `failover`, `shared` or `key_shared`. In a stream without `walDir`, "
+        "`exclusive` and `failover` keep the messages of a query that reads them by position. With `exclusive` "
+        "another consumer is refused. With `failover` others may stand by, and this query waits up to 90 s (or "
+        "`operationTimeout`, if it is longer) until the broker has made it the active one. With `walDir`, and in a "
+        "batch, the subscription is a queue: its messages are acknowledged one by one, and with `shared` and "
+        "`key_shared` shared with other consumers.",
+        default=None,
+        default_text="`exclusive`; a batch without it reads by position",
+    )
+    subscription_properties: tuple[tuple[str, str], ...] = option(
+        'Properties of `subscription` where the query creates it, as JSON: `{"team": "delays"}`. The broker\'s '
+        "statistics show them; those of an existing subscription stay as they are.",
+        default=(),
+        scope=STREAM,
+        parse=parse_properties,
+    )
+    consumer_name: str | None = option(
+        "Start of the names of this query's consumers in the broker's statistics: `NAME-driver` for what the driver "
+        "asks and for `subscription`, `NAME-0000` and so on for the tasks of a batch or micro-batch, in the order of "
+        "their topic-partitions.",
+        default=None,
+        default_text="no name; for a queue, `subscriptionPrefix`",
+        parse=_parse_subscription,
+    )
+    priority_level: int = option(
+        "With `subscriptionType=failover`: the broker chooses the active consumer among those with the lowest level. "
+        "Give a query that stands by a higher one: otherwise each is active in a part of the partitions. With a "
+        "`shared` queue: consumers of a higher level get messages only while those of lower ones have as many as "
+        "they can take.",
+        default=0,
+        scope=STREAM,
+        check=between(0, 1_000_000),
+    )
+    initial_position: InitialPosition = option(
+        "Where a queue begins whose subscription does not exist yet: `latest` or `earliest`.",
+        default=InitialPosition.LATEST,
+    )
+
+    # -- queues
+    wal_dir: str | None = wal_dir_option(
+        "A broker deletes acknowledged messages, so batches of a queue are replayed from here. In a stream it makes a "
+        "queue of `subscription`; `shared` and `key_shared` need it."
+    )
+    run_id: str | None = run_id_option(_parse_run_id)
+    max_rows: int | None = max_rows_option(
+        " Rounded down to whole entries, but at least one for each task; what was received and does not fit is "
+        "delivered again."
+    )
+    max_seconds: int | None = max_seconds_option()
+    idle_timeout_ms: int | None = idle_timeout_option()
+    ack_mode: AckMode = option(
+        "`ack` removes the messages from the subscription. `nack` leaves them there, and limits the read to "
+        "`maxInFlight` messages of each task; with `retryTopic` it puts them off.",
+        default=AckMode.ACK,
+        scope=READ,
+    )
+    consumers_per_partition: int = option(
+        "Number of tasks per topic-partition of a `shared` or `key_shared` queue, with one consumer each. **Above 1, a "
+        "redelivered message may be in two tasks of one batch:** a task recognises duplicates of earlier batches and "
+        "its own messages, not those of other tasks.",
+        default=1,
+        check=between(1, 1000),
+    )
+    max_in_flight: int = option(
+        "Maximum number of unacknowledged messages of each consumer of a queue. Above the broker's "
+        "`maxUnackedMessagesPerConsumer` (50,000) it stops sending.",
+        default=40_000,
+        check=at_least(1),
+    )
+    key_shared_mode: KeySharedMode = option(
+        "With `key_shared`: `auto_split`, the broker divides the keys among the consumers; `sticky`, `keyRanges` says "
+        "which are read.",
+        default=KeySharedMode.AUTO_SPLIT,
+    )
+    key_ranges: tuple[tuple[int, int], ...] = option(
+        "With `keySharedMode=sticky`: ranges of key hashes from 0 to 65535, `0-32767,32768-65535`. A task reads each.",
+        default=(),
+        parse=_parse_key_ranges,
+    )
+    max_redeliver_count: int = option(
+        "Maximum number of redeliveries of a message of a `shared` or `key_shared` queue, after which `onMaxRedeliver` "
+        "applies; 0 for no limit. A broker counts what consumers give back (negative acknowledgements), and forgets it "
+        "when the last consumer leaves the subscription.",
+        default=0,
+        check=between(0, INT32_MAX),
+    )
+    on_max_redeliver: OnMaxRedeliver = option(
+        "`fail` stops the query; `deadLetter` publishes the message to `deadLetterTopic`, by default `TOPIC-SUB-DLQ`, "
+        "acknowledges it and continues.",
+        default=OnMaxRedeliver.FAIL,
+    )
+    retry_topic: bool = option(
+        "Whether the topic `TOPIC-SUB-RETRY` is read too, where consumers put messages off (`enableRetry` of the Java "
+        "client). With `ackMode=nack`, messages that were read are put off: they are published there, to be delivered "
+        "after `nackDelay`, and acknowledged; after `maxRedeliverCount` times, `onMaxRedeliver=deadLetter` applies.",
+        default=False,
+    )
+    nack_delay_ms: int = duration_option(
+        "With `retryTopic` and `ackMode=nack`: time until a message is delivered again, doubled each time it is put "
+        "off.",
+        "1s",
+        scope=READ,
+    )
+    nack_max_delay_ms: int = duration_option("Maximum of that time.", "10m", scope=READ)
     subscription_prefix: str = option(
         "Start of generated subscription names, if `subscription` is not set.",
         default="spark-mq-source",
@@ -574,18 +864,12 @@ class PulsarOptions(Options):
     )
 
     # -- writing
-    value_format: ValueFormat = option(
-        "Format of the column `value`: `raw` (binary or string, sent unchanged) or `json` (a struct, sent as JSON with "
-        "a schema derived from its fields).",
-        default=ValueFormat.RAW,
-        scope=WRITE,
-    )
     schema: ValueSchema | None = option(
         'Schema of the values, which the topic must have or accept: `BYTES` (none), `STRING`, or `{"type": "JSON", '
         '"schema": {"type": "record", ...}}`, with `AVRO` for values that are Avro-encoded already. With '
-        "`valueFormat=json`, the Avro schema alone is enough.",
+        "`valueFormat=json` or `avro`, the Avro schema alone is enough; `BYTES` with `json` registers none.",
         default=None,
-        default_text="`BYTES`; derived from the struct with `valueFormat=json`",
+        default_text="`BYTES`; derived from the struct with `valueFormat=json` or `avro`",
         scope=WRITE,
         parse=parse_schema,
     )
@@ -693,9 +977,10 @@ class PulsarOptions(Options):
         least="1s",
     )
     create_topic: bool = option(
-        "Whether a missing topic is created, with the broker's defaults; otherwise it is an error.",
+        "Whether a missing topic is created, with the broker's defaults; otherwise it is an error. Reading: whether "
+        "`deadLetterTopic` is created.",
         default=False,
-        scope=WRITE,
+        scope=EVERYWHERE,
     )
 
     @property
@@ -712,6 +997,11 @@ class PulsarOptions(Options):
     def topic_names(self) -> tuple[str, ...]:
         """The full names of `topic` or `topics`; empty if `topics_pattern` is set."""
         return (self.topic,) if self.topic else self.topics
+
+    @property
+    def subscription_kind(self) -> SubscriptionType:
+        """`subscription_type`, or its default."""
+        return self.subscription_type or SubscriptionType.EXCLUSIVE
 
     @property
     def subscription_base(self) -> str:
@@ -758,11 +1048,26 @@ class PulsarOptions(Options):
             yield "startingOffsets and startingTimestamp contradict each other: set only one"
         if {"ending_offsets", "ending_timestamp"} <= given:
             yield "endingOffsets and endingTimestamp contradict each other: set only one"
-        if scope == READ:
+        if scope & _READING:
+            gives_up = self.on_max_redeliver is OnMaxRedeliver.DEAD_LETTER
+            others = {"onMaxRedeliver=deadLetter": gives_up} if "dead_letter_topic" in given else {}
+            yield from dead_letter_problems(self.on_corrupt, given, is_read=self._reads_dead_letters(), others=others)
+            if "create_topic" in given and "dead_letter_topic" not in given and not (gives_up or self.retry_topic):
+                yield "createTopic: has no meaning when reading without deadLetterTopic"
+            yield from self._subscription_problems(scope, given)
+        elif self.topic is not None:
+            yield from self.unstorable(self.topic)
+        if scope == READ and "subscription_type" in given:
+            yield from drain_problems(given, "a queue")
+        elif scope == READ:
             yield from self._range_problems()
         yield from self._security_problems(given)
+        yield from typed_problems(self, scope, given)
+        yield from pace_problems(self, given)
         if self.schema is not None:
-            yield from self._schema_problems(self.schema.type)
+            yield from self._schema_problems(self.schema.type, given)
+        if "key_value_encoding" in given and self.key_format == RAW:
+            yield "keyValueEncoding needs keyFormat"
         if self.delivery_guarantee is DeliveryGuarantee.EXACTLY_ONCE and "batching_max_publish_delay_ms" in given:
             yield (
                 "batchingMaxPublishDelay and deliveryGuarantee=exactly-once contradict each other: which rows share "
@@ -771,14 +1076,108 @@ class PulsarOptions(Options):
         if self.delivery_guarantee is not DeliveryGuarantee.TRANSACTION and "transaction_timeout_ms" in given:
             yield "transactionTimeout needs deliveryGuarantee=transaction"
 
-    def _schema_problems(self, schema_type: str) -> Iterator[str]:
-        if self.value_format is ValueFormat.JSON and schema_type not in (JSON, BYTES, ""):
-            yield f"schema: {schema_type} and valueFormat=json contradict each other"
-        if self.value_format is ValueFormat.RAW and not schema_type:
+    def _schema_problems(self, schema_type: str, given: frozenset[str]) -> Iterator[str]:
+        fitting = {"json": (JSON, BYTES, ""), "avro": (AVRO, "")}.get(self.value_format, (BYTES, STRING, JSON, AVRO))
+        if self.value_format in (*PRIMITIVES, "protobuf"):
+            yield f"schema has no meaning with valueFormat={self.value_format}: remove it"
+        elif schema_type not in fitting and schema_type:
+            yield f"schema: {schema_type} and valueFormat={self.value_format} contradict each other"
+        elif schema_type not in fitting:
             yield (
                 'schema: name the encoding of the values, as {"type": "JSON", "schema": ...} or with "AVRO", or set '
-                "valueFormat=json and write a struct"
+                "valueFormat=json or avro and write a struct"
             )
+        if "value_schema" in given:
+            yield "schema and valueSchema contradict each other: set only one"
+        if self.key_format != RAW and self.value_format == RAW:
+            yield "schema: with keyFormat, valueFormat says how values are encoded: set that"
+
+    def _reads_dead_letters(self) -> bool:
+        if self.dead_letter_topic is None:
+            return False
+        base, _ = split_partition(self.dead_letter_topic)
+        is_matched = self.topics_pattern is not None and self.topics_pattern.matches(base)
+        return is_matched or base in {split_partition(topic)[0] for topic in self.topic_names}
+
+    def _subscription_problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
+        kind = self.subscription_kind
+        is_queue = "wal_dir" in given if scope == STREAM else "subscription_type" in given
+        if self.subscription is None:
+            names = {
+                "subscription_type": "subscriptionType",
+                "subscription_properties": "subscriptionProperties",
+                "wal_dir": "walDir",
+            }
+            yield from (f"{name} needs subscription" for field, name in names.items() if field in given)
+        if "priority_level" in given and (kind is SubscriptionType.EXCLUSIVE or kind is SubscriptionType.KEY_SHARED):
+            yield f"priorityLevel needs subscriptionType=failover or a shared queue, not {kind.value}"
+        if scope == READ | STREAM:
+            return
+        yield from self._non_persistent_problems()
+        if is_queue:
+            yield from self._queue_problems(given)
+            return
+        if kind in SHARED_TYPES:
+            yield (
+                f"subscriptionType={kind.value} has no positions, by which a query could go on: set walDir, where "
+                f"batches are kept until they are processed, or exclusive or failover"
+            )
+        yield from (
+            f"{name} has no meaning unless subscription is a queue: set "
+            + ("walDir" if scope == STREAM else "subscriptionType")
+            for field, name in _QUEUE_OPTIONS.items()
+            if field in given and field != "subscription_type"
+        )
+
+    def _non_persistent_problems(self) -> Iterator[str]:
+        live = [topic for topic in self.topic_names if not is_persistent(topic)]
+        if live:
+            # A broker says that all their messages are at 0:0, by which a queue would take them for one message.
+            yield (
+                f"{', '.join(live)}: a non-persistent topic stores nothing, so there are no positions to read from: "
+                f"only queue mode (walDir) could read it, which this release does not do; it can be written to"
+            )
+
+    def unstorable(self, topic: str) -> Iterator[str]:
+        """What these options ask of a write that a topic (full name) cannot do, one sentence each."""
+        if is_persistent(topic):
+            return
+        if self.delivery_guarantee is not DeliveryGuarantee.AT_LEAST_ONCE:
+            yield f"deliveryGuarantee={self.delivery_guarantee.value} needs a topic that stores messages, not {topic}"
+        if self.chunking:
+            yield f"chunking needs a topic that stores messages, not {topic}"
+
+    def _queue_problems(self, given: frozenset[str]) -> Iterator[str]:
+        kind = self.subscription_kind
+        yield from (
+            f"{name} has no meaning for a queue, which has no positions: a subscription begins where it was left"
+            for field, name in _POSITION_OPTIONS.items()
+            if field in given
+        )
+        if kind not in SHARED_TYPES:
+            names = {
+                "consumers_per_partition": "consumersPerPartition",
+                "max_redeliver_count": "maxRedeliverCount",
+                "retry_topic": "retryTopic",
+            }
+            for field, name in names.items():
+                if field in given:
+                    yield f"{name} needs subscriptionType=shared or key_shared, not {kind.value}"
+        elif self.read_compacted:
+            yield f"readCompacted needs subscriptionType=exclusive or failover, not {kind.value}"
+        is_sticky = self.key_shared_mode is KeySharedMode.STICKY
+        if kind is not SubscriptionType.KEY_SHARED and given & {"key_shared_mode", "key_ranges"}:
+            yield "keySharedMode and keyRanges need subscriptionType=key_shared"
+        elif is_sticky != ("key_ranges" in given):
+            yield "keySharedMode=sticky and keyRanges go together: set both"
+        elif is_sticky and "consumers_per_partition" in given:
+            yield "consumersPerPartition and keyRanges contradict each other: each range has a task"
+        if "on_max_redeliver" in given and not self.max_redeliver_count:
+            yield "onMaxRedeliver has no meaning without maxRedeliverCount"
+        if self.ack_mode is AckMode.NACK and "wal_dir" in given:
+            yield "ackMode=nack and walDir contradict each other: what is written down there is acknowledged"
+        if given & {"nack_delay_ms", "nack_max_delay_ms"} and not (self.retry_topic and self.ack_mode is AckMode.NACK):
+            yield "nackDelay and nackMaxDelay need ackMode=nack and retryTopic=true"
 
     def _range_problems(self) -> Iterator[str]:
         if self.starting_offsets is not None and LATEST in _values(self.starting_offsets):

@@ -119,6 +119,12 @@ def test_a_secret_is_not_shown() -> None:
         ),
         (READ, {"maxRowsPerTrigger": "1"}, "has no meaning when reading a batch"),
         (STREAM, {"maxRows": "1"}, "has no meaning when reading a stream"),
+        (STREAM, {"walDir": "/w", "maxTriggerDelay": "1m"}, "maxTriggerDelay needs minRowsPerTrigger"),
+        (
+            STREAM,
+            {"walDir": "/w", "minRowsPerTrigger": "9", "maxRowsPerTrigger": "8"},
+            r"minRowsPerTrigger \(9\) is more than maxRowsPerTrigger \(8\)",
+        ),
         (WRITE, {"channel": "c"}, "has no meaning when writing"),
         (READ, {"hostMapp": "c"}, "did you mean hostMap"),
     ],

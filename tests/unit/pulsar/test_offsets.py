@@ -82,6 +82,15 @@ def test_positions_are_hashed_pickled_and_shown():
 def test_topic_names(text, name):
     assert parse_topic(text) == name
     assert parse_topic(name) == name
+    assert parse_topic(name, stored=False) == name
+
+
+def test_the_name_of_a_topic_that_stores_nothing():
+    name = "non-persistent://public/default/t-partition-3"
+    assert parse_topic(name, stored=False) == name
+    assert split_partition(name) == ("non-persistent://public/default/t", 3)
+    with pytest.raises(ValueError, match="expected name, tenant/namespace/name"):
+        parse_topic("non-persistent://t", stored=False)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE, _known_options
-from spark_mq_source.core.shared_options import OnCorrupt
+from spark_mq_source.core.shared_options import OnCorrupt, typed_read_of
+from spark_mq_source.core.values.encodings import Encoding, TypedRead
 from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.pulsar.client.session import authentication_of
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position
@@ -45,6 +46,100 @@ def refusal(options, scope=READ):
     assert SECRET not in sentence
     assert caught.value.__context__ is None
     return sentence.removeprefix("format 'pulsar-native': ")
+
+
+DDL = "a int, b array<string>"
+AVRO = '{"type": "record", "name": "F", "fields": [{"name": "a", "type": "int"}]}'
+
+
+def test_what_values_are():
+    assert (read().value_format, read().typed) == ("raw", None)
+    options = read(valueFormat="JSON", valueSchema=DDL, keyFormat="int64", flatten="true")
+    assert typed_read_of(options) == TypedRead(Encoding("json", DDL), Encoding("int64"), flatten=True)
+    options = read(valueFormat="protobuf", valueSchema="CggKAWEiAwoBRg==", valueMessage="F")
+    assert typed_read_of(options) == TypedRead(Encoding("protobuf", "CggKAWEiAwoBRg==", "F"))
+    options = read(keyFormat="protobuf", keySchema="CggKAWEiAwoBRg==", keyMessage="F")
+    assert typed_read_of(options) == TypedRead(None, Encoding("protobuf", "CggKAWEiAwoBRg==", "F"))
+    assert typed_read_of(read()) is None
+
+
+def test_a_schema_from_a_file(tmp_path):
+    (tmp_path / "flight.avsc").write_text(AVRO + "\n")
+    (tmp_path / "flight.desc").write_bytes(b'\n\x08\n\x01a"\x03\n\x01F')
+    options = read(valueFormat="avro", valueSchema=f"file:{tmp_path}/flight.avsc")
+    assert typed_read_of(options) == TypedRead(Encoding("avro", AVRO))
+    options = read(valueFormat="protobuf", valueMessage="F", valueSchema=f"file://{tmp_path}/flight.desc")
+    assert typed_read_of(options) == TypedRead(Encoding("protobuf", "CggKAWEiAwoBRg==", "F"))
+    sentence = refusal(URL | {"topic": "t", "valueFormat": "avro", "valueSchema": f"file:{tmp_path}/none"})
+    assert "cannot be read: No such file or directory" in sentence
+
+
+@pytest.mark.parametrize("scope", [READ, STREAM, READ | STREAM])
+@pytest.mark.parametrize(
+    ("given", "sentences"),
+    [
+        ({"valueFormat": "xml"}, ["valueFormat='xml': expected raw, json, avro, protobuf, string, auto, bool"]),
+        ({"valueFormat": "avro"}, ["valueFormat=avro needs valueSchema"]),
+        ({"keyFormat": "avro"}, ["keyFormat=avro needs keySchema"]),
+        ({"keyFormat": "auto"}, ["keyFormat='auto': expected raw, json, avro, protobuf, bool"]),
+        ({"keyFormat": "protobuf"}, ["keyFormat=protobuf needs keySchema", "keyMessage go together: set both"]),
+        ({"keyMessage": "F", "keyFormat": "avro"}, ["keyFormat=protobuf and keyMessage go together: set both"]),
+        ({"valueSchema": DDL}, ["valueSchema has no meaning with valueFormat=raw: set valueFormat to avro"]),
+        ({"valueSchema": DDL, "valueFormat": "auto"}, ["valueFormat=auto: the registry has the schema"]),
+        (
+            {"flatten": "true"},
+            ["flatten needs values with fields: set valueFormat to json or avro or protobuf, not raw"],
+        ),
+        ({"valueMessage": "F"}, ["valueFormat=protobuf and valueMessage go together"]),
+        (
+            {"valueFormat": "protobuf", "keySchema": DDL},
+            ["valueFormat=protobuf needs valueSchema", "keySchema has no meaning", "valueMessage go together"],
+        ),
+    ],
+)
+def test_what_contradicts_itself_about_values(given, sentences, scope):
+    sentence = refusal(URL | {"topic": "t"} | given, scope)
+    assert [words for words in sentences if words not in sentence] == []
+
+
+def test_options_of_reads_in_general_are_those_of_batches_and_of_streams():
+    both = {"endingOffsets": "latest", "maxEntriesPerTrigger": "7"}
+    assert made(URL | {"topic": "t"} | both, READ | STREAM).max_entries_per_trigger == 7
+    assert "createTopic: has no meaning when reading" in refusal(
+        URL | {"topic": "t", "createTopic": "true"}, READ | STREAM
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"subscriptionType": "Key_Shared", "subscription": "s"}, "subscriptionType=key_shared has no positions"),
+        ({"subscriptionType": "shared"}, "subscriptionType=shared has no positions"),
+        ({"subscriptionType": "failover"}, "subscriptionType needs subscription"),
+        ({"subscriptionProperties": '{"a": "b"}'}, "subscriptionProperties needs subscription"),
+        ({"subscription": "s", "subscriptionProperties": '{"a": 1}'}, "expected a JSON object of texts"),
+        ({"subscription": "s", "subscriptionProperties": "[]"}, "expected a JSON object"),
+        ({"subscription": "s", "priorityLevel": "1"}, "priorityLevel needs subscriptionType=failover"),
+        ({"subscription": "s", "subscriptionType": "failover", "priorityLevel": "-1"}, "priorityLevel='-1'"),
+        ({"consumerName": "a\nb"}, "contains control characters"),
+    ],
+)
+def test_what_contradicts_itself_about_subscriptions(given, sentence):
+    assert sentence in refusal(URL | {"topic": "t"} | given, STREAM)
+
+
+def test_what_a_subscription_is():
+    options = read(
+        STREAM,
+        subscription="s",
+        subscriptionType="Failover",
+        priorityLevel="2",
+        subscriptionProperties='{"a": "b", "c": ""}',
+        consumerName="n",
+    )
+    assert (options.subscription_type.value, options.priority_level, options.consumer_name) == ("failover", 2, "n")
+    assert options.subscription_properties == (("a", "b"), ("c", ""))
+    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - our own bytes
 
 
 def test_defaults():
@@ -239,7 +334,7 @@ def test_exactly_one_way_to_name_topics():
         ("t,public/default/t", f"duplicate topic {T}"),
         ("t,t-partition-0", f"{T}-partition-0 is a partition of {T}"),
         ("t,,u", "without empty names"),
-        ("non-persistent://a/b/c", "nothing can be read back"),
+        ("non-persistent://a/b/c", "stores nothing, so there are no positions to read from"),
     ],
 )
 def test_topics_refused(text, reason):
@@ -545,4 +640,26 @@ def test_all_problems_are_in_one_sentence():
         "(port 6650) or pulsar+ssl:// (port 6651); topic='topic://a/b/c': topic:// is a scalable topic of Pulsar 5, "
         "which is not supported; name a persistent:// topic; minPartitions='many': expected a whole number; "
         "failondataloos: unknown option (did you mean failOnDataLoss?)"
+    )
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        {"topic": "t"},
+        {"topic": "t-partition-1"},
+        {"topics": "a,persistent://public/default/t"},
+        {"topicsPattern": "public/default/.*"},
+    ],
+)
+def test_the_dead_letter_topic_is_none_that_is_read(read):
+    dead = {"onCorrupt": "deadLetter", "deadLetterTopic": "t"}
+    assert "deadLetterTopic: must differ from a topic that is read" in refusal(URL | read | dead)
+    other = made(URL | read | dead | {"deadLetterTopic": "acme/prod/t", "createTopic": "true"})
+    assert other.dead_letter_topic == "persistent://acme/prod/t"
+
+
+def test_create_topic_is_for_the_dead_letter_topic_when_reading():
+    assert "createTopic: has no meaning when reading without deadLetterTopic" in refusal(
+        URL | {"topic": "t", "createTopic": "true"}
     )

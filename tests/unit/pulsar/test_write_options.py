@@ -6,7 +6,7 @@ import pytest
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, WRITE
-from spark_mq_source.pulsar.options import PulsarOptions, ValueFormat
+from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload._encode_python import JAVA_STRING_HASH, MURMUR3_32_HASH
 from spark_mq_source.pulsar.payload.schema import ValueSchema
 from spark_mq_source.pulsar.protocol import commands
@@ -31,7 +31,7 @@ def test_what_is_not_said_has_its_default() -> None:
         False,
     )
     assert (options.value_format, options.schema, options.access_mode, options.batching_max_publish_delay_ms) == (
-        ValueFormat.RAW,
+        "raw",
         None,
         commands.ProducerAccessMode.Shared,
         None,
@@ -107,7 +107,15 @@ def test_schemas(schema: str, value_format: str, type_: str, definition: str) ->
         ({"schema": f'{{"type": "JSON", "schema": {RECORD}, "properties": [1]}}'}, "expected texts as the properties"),
         ({"schema": RECORD}, "schema: name the encoding of the values"),
         ({"schema": "STRING", "valueFormat": "json"}, "schema: STRING and valueFormat=json contradict each other"),
-        ({"valueFormat": "avro"}, "expected raw or json"),
+        ({"valueFormat": "auto"}, "valueFormat=auto is for reading: name another encoding to write"),
+        ({"valueFormat": "protobuf"}, "valueFormat=protobuf needs valueSchema"),
+        ({"valueFormat": "protobuf", "valueSchema": "CggKAWEiAwoBRg=="}, "valueMessage go together"),
+        ({"keyFormat": "int32", "keySchema": "{}"}, "keySchema has no meaning with keyFormat=int32"),
+        ({"valueFormat": "avro", "schema": f'{{"type": "JSON", "schema": {RECORD}}}'}, "valueFormat=avro contradict"),
+        ({"valueFormat": "int32", "schema": "BYTES"}, "schema has no meaning with valueFormat=int32"),
+        ({"valueFormat": "avro", "schema": RECORD, "valueSchema": RECORD}, "set only one"),
+        ({"keyFormat": "int32", "schema": "STRING"}, "valueFormat says how values are encoded"),
+        ({"keyValueEncoding": "INLINE"}, "keyValueEncoding needs keyFormat"),
         ({"accessMode": "Fenced"}, "expected Shared or Exclusive or WaitForExclusive or ExclusiveWithFencing"),
         ({"batchingMaxPublishDelay": "0"}, "must be from 1ms"),
         (

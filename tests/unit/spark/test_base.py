@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import pickle
 import subprocess
@@ -35,6 +36,7 @@ from spark_mq_source.core.columns import Column, ColumnTable
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.core.ports import Predicate, TaskAttempt
+from spark_mq_source.core.values.encodings import Encoding, TypedRead
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.payload.columns import COLUMNS
@@ -69,6 +71,7 @@ def schema_of(**columns: DataType) -> StructType:
 @dataclass(frozen=True)
 class ListOptions:
     rows: int
+    typed: TypedRead | None = None
 
 
 class ListFormat:
@@ -79,6 +82,16 @@ class ListFormat:
 
     def parse_options(self, options: Mapping[str, str]) -> ListOptions:
         return ListOptions(int(options.get("rows", "2")))
+
+    def columns_by_default(self, options: Mapping[str, str]) -> tuple[pa.Schema, TypedRead | None]:
+        typed = TypedRead(Encoding("string")) if "typed" in options else None
+        return pa.schema([("n", pa.int64() if typed is None else pa.list_(pa.string()))]), typed
+
+    def fit_read(self, options: ListOptions, schema: pa.Schema, typed: TypedRead | None = None) -> ListOptions:
+        return dataclasses.replace(options, typed=typed)
+
+    def decoded(self, options: ListOptions, names: Sequence[str]) -> Sequence[str]:
+        return () if options.typed is None else ["n"]
 
     def wants_pushdown(self, options: ListOptions) -> bool:
         return options.rows > 100
@@ -96,6 +109,9 @@ class ListFormat:
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> ListOptions:
         return ListOptions(len(columns))
+
+    def encoded(self, options: ListOptions) -> Sequence[str]:
+        return ()
 
     def fit(self, options: ListOptions, schema: pa.Schema) -> ListOptions:
         return options
@@ -209,6 +225,18 @@ def test_arrow_schema_is_what_the_worker_compares_with(monkeypatch: pytest.Monke
     assert made == [ours]
     assert ours.field("at").type == pa.timestamp("us", tz="UTC")
     assert str(made[0]) == str(ours)
+
+
+def test_what_is_decoded_is_decided_once_for_the_schema_and_the_reader():
+    source = ListDataSource({"typed": "yes"})
+    assert source.schema() == "n array<string>"
+    # As Spark takes it from one process to the next.
+    source = pickle.loads(cloudpickle.dumps(source))  # noqa: S301 - our own
+    reader = source.reader(schema_of(n=ArrayType(StringType())))
+    assert reader._options.typed == TypedRead(Encoding("string"))
+    assert ListDataSource({}).schema() == "n bigint"
+    with pytest.raises(OptionError, match="column n is array<string>, expected bigint"):
+        ListDataSource({}).reader(schema_of(n=ArrayType(StringType())))
 
 
 # -- partitions and readers

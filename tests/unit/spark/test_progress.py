@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_mq_source.core.counters import Lag
-from spark_mq_source.nsq.offsets import BatchOffset
+from spark_mq_source.core.queue_offsets import BatchOffset
 from spark_mq_source.pulsar import offsets as pulsar
 from spark_mq_source.pulsar.offsets import EARLIEST, Position
 from spark_mq_source.spark.progress import DELAY, TriggerProgress

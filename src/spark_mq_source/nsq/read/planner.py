@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final
 
 from spark_mq_source.core.errors import BrokerError, MQSourceError, TopicNotFoundError
-from spark_mq_source.core.shares import share_out
+from spark_mq_source.net.queue_plan import run_tasks, share_waiting, split_parts
+from spark_mq_source.net.write_ahead import open_folder
 from spark_mq_source.nsq.client.client import ChannelStats, NsqClient, Nsqd
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.read.reader import NsqRange
-from spark_mq_source.nsq.read.wal import open_folder, read_plan, write_plan
 
 logger = logging.getLogger(__name__)
 
@@ -37,17 +37,14 @@ def plan_batch(options: NsqOptions) -> list[NsqRange]:
     """
     try:
         if options.wal_dir is None or options.run_id is None:
-            return [NsqRange(nsqd, rows) for nsqd, rows in _drain(options)]
-        store = open_folder(options.wal_dir, probe=True)
-        folder = f"run-{options.run_id}"
-        if not store.names(folder):
-            write_plan(store, folder, plan_document(_drain(options)))
-        return tasks_of(folder, read_plan(store, folder))
+            return _drain(options)
+        store = open_folder("nsq", options.wal_dir, probe=True)
+        return run_tasks(store, options.run_id, NsqRange, lambda: _drain(options))
     except MQSourceError as error:
         raise error.within("nsq: planning") from error
 
 
-def _drain(options: NsqOptions) -> list[tuple[Nsqd, int | None]]:
+def _drain(options: NsqOptions) -> list[NsqRange]:
     client = NsqClient(options)
     nsqds = find_nsqds(client, options)
     if not nsqds:
@@ -144,92 +141,26 @@ def fetch_waiting(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd])
     }
 
 
-def tasks_of(folder: str, plan: Mapping[str, Any]) -> list[NsqRange]:
-    """The tasks of a batch that is planned: the same whenever it is asked."""
-    nsqds = [Nsqd(**nsqd) for nsqd in plan["nsqds"]]
-    duplicates, recent = plan["duplicates"], plan["recent"]
-    return [
-        NsqRange(
-            nsqds[task["nsqd"]],
-            task["max_rows"],
-            folder,
-            number,
-            frozenset(duplicates.get(nsqds[task["nsqd"]].name, ())),
-            recent.get(nsqds[task["nsqd"]].name, ""),
-        )
-        for number, task in enumerate(plan["tasks"])
-    ]
-
-
-def plan_document(
-    tasks: Sequence[tuple[Nsqd, int | None]],
-    duplicates: Mapping[str, Mapping[str, float]] | None = None,
-    recent: Mapping[str, str] | None = None,
-    *,
-    now: float = 0.0,
-) -> dict[str, object]:
-    """The JSON document of a batch that is planned.
-
-    Args:
-        tasks: whom each asks, and for how many messages at most.
-        duplicates: ids of messages that may come again, by the nsqd's name, each with for how many seconds that is
-            known.
-        recent: ids of the messages that were finished last, one after the other, by the nsqd's name.
-        now: when it is planned, in seconds since 1970.
-    """
-    nsqds = list(dict.fromkeys(nsqd for nsqd, _ in tasks))
-    return {
-        "nsqds": [
-            {"name": nsqd.name, "host": nsqd.host, "port": nsqd.port, "http_url": nsqd.http_url} for nsqd in nsqds
-        ],
-        "tasks": [{"nsqd": nsqds.index(nsqd), "max_rows": rows} for nsqd, rows in tasks],
-        "duplicates": duplicates or {},
-        "recent": recent or {},
-        "planned": now,
-    }
-
-
-def trigger_tasks(
-    options: NsqOptions, waiting: Waiting, budget: int | None, *, turn: int
-) -> list[tuple[Nsqd, int | None]]:
+def trigger_tasks(options: NsqOptions, waiting: Waiting, budget: int | None, *, turn: int) -> list[NsqRange]:
     """Whom each task of a trigger asks, and for how many messages: for what waits, within the budget of all.
 
     An nsqd that does not say what waits is asked for as much as the budget allows, or for whatever there is (None).
     """
-    parts = waiting if budget is None else _parts(waiting, budget, turn)
-    return _by_connection(options, parts.items())
+    return _tasks(options, waiting if budget is None else share_waiting(waiting, budget, turn))
 
 
-def _drain_tasks(options: NsqOptions, waiting: Waiting) -> list[tuple[Nsqd, int | None]]:
+def _drain_tasks(options: NsqOptions, waiting: Waiting) -> list[NsqRange]:
     """The same for a batch read, which waits for more than there is now, where its other limits allow."""
     budget = options.max_rows
     if budget is None:
-        return _by_connection(options, ((nsqd, None) for nsqd in waiting))
-    parts = _parts(waiting, budget)
+        return _tasks(options, dict.fromkeys(waiting))
+    parts = share_waiting(waiting, budget)
     each, odd = divmod(budget - sum(parts.values()), len(parts))
-    more = ((nsqd, part + each + (index < odd)) for index, (nsqd, part) in enumerate(parts.items()))
-    return _by_connection(options, more)
+    return _tasks(options, {n: part + each + (index < odd) for index, (n, part) in enumerate(parts.items())})
 
 
-def _parts(waiting: Waiting, budget: int, turn: int = 0) -> dict[Nsqd, int]:
-    """How many messages of each to take; where not all get one, those from number `turn` on come first."""
-    nsqds = list(waiting)
-    first = turn % max(len(nsqds), 1)
-    depths = {nsqd: waiting[nsqd] for nsqd in nsqds[first:] + nsqds[:first]}
-    shares = share_out({nsqd: budget if depth is None else depth for nsqd, depth in depths.items()}, budget)
-    return {nsqd: shares[nsqd] for nsqd in nsqds}
-
-
-def _by_connection(options: NsqOptions, parts: Iterable[tuple[Nsqd, int | None]]) -> list[tuple[Nsqd, int | None]]:
-    connections = options.connections_per_nsqd
-    tasks: list[tuple[Nsqd, int | None]] = []
-    for nsqd, rows in parts:
-        for connection in range(connections):
-            if rows is None:
-                tasks.append((nsqd, None))
-            elif part := rows // connections + (connection < rows % connections):
-                tasks.append((nsqd, part))
-    return tasks
+def _tasks(options: NsqOptions, parts: Waiting) -> list[NsqRange]:
+    return [NsqRange(nsqd, rows) for nsqd, rows in split_parts(parts.items(), options.connections_per_nsqd)]
 
 
 def _ask(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd]) -> dict[Nsqd, ChannelStats | None]:

@@ -1,7 +1,4 @@
-"""One task's messages -> Arrow batches: straight from an nsqd, or by way of the write-ahead folder.
-
-Without `walDir` a read is a drain: messages are finished once Spark has taken their rows, and whoever reads again gets
-others. With it the messages of a task are written down first and finished then; see `wal` for how attempts agree.
+"""One task's messages -> Arrow batches: straight from an nsqd, or by way of the write-ahead folder (`net.queue_task`).
 
 A message is in flight from its delivery until its FIN, and nsqd delivers no more than it was let (RDY) ahead. So RDY is
 never more than what the task still wants: nothing has to be put back, and nothing is delivered once too often.
@@ -36,7 +33,10 @@ from spark_mq_source.core.errors import (
     TooManyAttemptsError,
     TransportError,
 )
+from spark_mq_source.net.queue_plan import QueueTask
+from spark_mq_source.net.queue_task import Collector, Limits, drained, only_rows
 from spark_mq_source.net.stopwatch import waiting
+from spark_mq_source.net.write_ahead import TaskLog, open_folder
 from spark_mq_source.nsq.client.client import NsqClient, Nsqd
 from spark_mq_source.nsq.options import AckMode, NsqOptions, OnMaxAttempts
 from spark_mq_source.nsq.payload.columns import COLUMNS
@@ -44,22 +44,12 @@ from spark_mq_source.nsq.payload.messages import MessageDecoder, message_ids
 from spark_mq_source.nsq.protocol.commands import Pub
 from spark_mq_source.nsq.protocol.wire import MESSAGE_ID_BYTES
 from spark_mq_source.nsq.read.recent import RecentIds, split_ids
-from spark_mq_source.nsq.read.wal import Slot, TaskLog, open_folder
 
 if TYPE_CHECKING:
     from spark_mq_source.nsq.client.session import Consumer
 
 
 logger = logging.getLogger(__name__)
-
-IDLE_MS: Final = 500
-"""How long a trigger waits for a next message, unless `idleTimeout` says: what is late is in the next trigger."""
-
-DRAIN_IDLE_MS: Final = 2000
-"""How long a batch read that has no other end in time does: there is no next one for what is late."""
-
-LONGEST_WAIT_SECONDS: Final = 1.0
-"""A wait for messages is never longer, so that what else has to be done is done in time."""
 
 _LOGGED: Final = pa.schema(
     [
@@ -73,27 +63,18 @@ _LOGGED: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class NsqRange:
-    """The work of one task.
+class NsqRange(QueueTask[Nsqd]):
+    """The work of one task."""
 
-    Attributes:
-        nsqd: who is asked.
-        max_rows: how many messages at most; None for no bound.
-        folder: of the batch, in `walDir`; empty without.
-        task: the task's number in it.
-        duplicates: ids of messages that earlier batches have, and that may come again.
-        recent: ids of the messages that earlier batches have finished last, one after the other.
-    """
-
-    nsqd: Nsqd
-    max_rows: int | None = None
-    folder: str = ""
-    task: int = 0
-    duplicates: frozenset[str] = frozenset()
-    recent: str = ""
+    source_type = Nsqd
 
     def __str__(self) -> str:
-        return f"nsqd {self.nsqd.name}" + (f", task {self.task} of {self.folder}" if self.folder else "")
+        return f"nsqd {self.source.name}" + (f", task {self.task} of {self.folder}" if self.folder else "")
+
+    @property
+    def nsqd(self) -> Nsqd:
+        """Who is asked."""
+        return self.source
 
 
 def read_range(
@@ -122,7 +103,7 @@ def _read_range(
     if not task.folder:
         yield from _Drain(options, task, schema, counters).rows()
         return
-    log = TaskLog(open_folder(options.wal_dir or ""), task.folder, task.task)
+    log = TaskLog(open_folder("nsq", options.wal_dir or ""), task.folder, task.task)
     log.catch_up()
     if not log.is_ended:
         _Collector(options, task, log, counters).collect()
@@ -132,48 +113,46 @@ def _read_range(
             yield from map(project, log.read(slot))
 
 
-class _Limits:
-    """When a read ends: so many messages, so long, or nothing for a while; None is no such limit."""
+class _Inflow:
+    """Messages of one consumer, decoded into `schema`; see `net.queue_task.Inflow`."""
 
-    def __init__(self, max_rows: int | None, max_seconds: float | None, idle_seconds: float | None) -> None:
-        self._max_rows = max_rows
-        self._deadline = float("inf") if max_seconds is None else time.monotonic() + max_seconds
-        self._idle_seconds = float("inf") if idle_seconds is None else idle_seconds
-        self._heard = time.monotonic()
-
-    def heard(self) -> None:
-        """Messages came, or nobody has listened until now: the wait for the next one begins."""
-        self._heard = time.monotonic()
-
-    def wanted(self, rows: int, most: int) -> int:
-        """How many more than `rows` may be on their way at once; `most` at most."""
-        return most if self._max_rows is None else max(0, min(most, self._max_rows - rows))
-
-    def seconds_left(self) -> float:
-        """How long the next message may take to come."""
-        return max(0.0, min(self._deadline, self._heard + self._idle_seconds) - time.monotonic())
-
-
-class _Received:
-    """Messages that were received and not handed on yet, decoded into `schema`."""
-
-    def __init__(self, options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        options: NsqOptions,
+        task: NsqRange,
+        schema: pa.Schema,
+        counters: Counters,
+        on_finished: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
+        self.consumer = consumer
+        identified = consumer.session.identified
+        most = identified.max_rdy_count
+        self.most = most if options.max_in_flight is None else min(most, options.max_in_flight)
+        self.patience_seconds = identified.msg_timeout_ms / 2000
+        """How long a message may wait here before something is done about its timeout: half of it."""
+        self.held = b""
+        """The ids of those that were handed on and not answered yet, 16 bytes each."""
+        self.taken = b""
+        """The ids of those that were handed on last."""
         self._counters = counters
         self._decoder = MessageDecoder(
-            schema, topic=options.topic or "", channel=options.channel or "", nsqd=task.nsqd.name
+            schema, topic=options.topic or "", channel=options.channel or "", nsqd=task.source.name
         )
         self._ids: list[bytes] = []
         self._since = 0.0
         self._most_rows = options.max_batch_rows
         self._most_bytes = options.max_batch_bytes
+        self._on_finished = on_finished
 
-    def receive(self, consumer: Consumer, timeout_seconds: float) -> bool:
-        """Takes what is there, or what comes in time; whether that was anything."""
+    def want(self, messages: int) -> None:
+        self.consumer.ready(messages)
+
+    def receive(self, timeout_seconds: float) -> bool:
         if not self.rows:
             self._since = time.monotonic()
-        timeout_seconds = min(timeout_seconds, LONGEST_WAIT_SECONDS)
         with waiting(self._counters):
-            runs = consumer.receive(max_bytes=self._most_bytes, timeout_seconds=timeout_seconds)
+            runs = self.consumer.receive(max_bytes=self._most_bytes, timeout_seconds=timeout_seconds)
         self._counters.entries += len(runs)
         self._counters.entry_bytes += sum(len(run.data) for run in runs)
         for at, run in enumerate(runs):
@@ -187,32 +166,41 @@ class _Received:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
         return self._decoder.rows
 
     @property
     def ids(self) -> bytes:
-        """The ids of all of them, 16 bytes each."""
+        """The ids of those that were received and not taken, 16 bytes each."""
         # A copy, because another thread asks too.
         return b"".join(tuple(self._ids))
 
-    def is_due(self, wanted: int, most: int, patience_seconds: float) -> bool:
-        """Whether they are to be handed on before more is waited for.
-
-        At half of what may be in flight: nsqd sends the other half meanwhile. And well before their timeout.
-        """
+    def is_due(self, wanted: int) -> bool:
+        # At half of what may be in flight: nsqd sends the other half meanwhile. And well before their timeout.
         return self.rows > 0 and (
             self.rows >= wanted
-            or self.rows * 2 >= most
+            or self.rows * 2 >= self.most
             or self.rows >= self._most_rows
             or self._decoder.nbytes >= self._most_bytes
-            or time.monotonic() - self._since >= patience_seconds
+            or time.monotonic() - self._since >= self.patience_seconds
         )
 
-    def take(self) -> tuple[bytes, pa.RecordBatch]:
-        """Their ids and rows; starts over."""
-        ids, self._ids = self.ids, []
-        return ids, self._decoder.take_batch()
+    def take(self) -> pa.RecordBatch:
+        self.taken, self._ids = self.ids, []
+        self.held += self.taken
+        return self._decoder.take_batch()
+
+    def acknowledge(self) -> None:
+        ids, self.held = self.held, b""
+        self.consumer.fin(ids)
+        self._on_finished(ids)
+
+    def put_back(self) -> None:
+        ids = self.held + self.ids
+        self.held, self._ids = b"", []
+        if ids and not self.consumer.session.closed:
+            # Or they would be delivered here once more.
+            self.consumer.ready(0)
+            self.consumer.requeue(ids)
 
 
 class _Task:
@@ -222,52 +210,19 @@ class _Task:
         self._counters = counters
         self._options = options
         self._task = task
-        self._where = f"nsq topic {options.topic}, channel {options.channel}, nsqd {task.nsqd.name}"
+        self._where = f"nsq topic {options.topic}, channel {options.channel}, nsqd {task.source.name}"
 
     @contextmanager
     def _subscribed(self) -> Iterator[Consumer]:
         with waiting(self._counters):
-            opened = NsqClient(self._options).open_session(self._task.nsqd)
+            opened = NsqClient(self._options).open_session(self._task.source)
         with opened as session:
             with waiting(self._counters):
                 consumer = session.subscribe(self._options.topic or "", self._options.channel or "")
             yield consumer
 
-    def _most_in_flight(self, consumer: Consumer) -> int:
-        most = consumer.session.identified.max_rdy_count
-        return most if self._options.max_in_flight is None else min(most, self._options.max_in_flight)
-
-    def _wait(self, consumer: Consumer, received: _Received, limits: _Limits, wanted: int) -> bool:
-        """Receives until that is to be handed on; whether there is anything."""
-        most, patience = self._most_in_flight(consumer), _patience_seconds(consumer)
-        # While Spark took the last rows, or walDir did, nobody listened: that was no silence.
-        limits.heard()
-        looked = time.monotonic()
-        while not received.is_due(wanted, most, patience):
-            left = limits.seconds_left()
-            if not (wanted and left):
-                break
-            if received.receive(consumer, left):
-                limits.heard()
-            if time.monotonic() - looked >= LONGEST_WAIT_SECONDS:
-                if self._is_over():
-                    return False
-                looked = time.monotonic()
-        return received.rows > 0
-
-    def _is_over(self) -> bool:
-        """Whether nobody wants more of this attempt."""
-        return False
-
-    @staticmethod
-    def _put_back(consumer: Consumer, ids: bytes) -> None:
-        if ids and not consumer.session.closed:
-            # Or they would be delivered here once more.
-            consumer.ready(0)
-            consumer.requeue(ids)
-
-    def _close(self, consumer: Consumer) -> bytes:
-        """The barrier; returns the ids of what was finished too late."""
+    def _barrier(self, consumer: Consumer) -> bytes:
+        """Returns the ids of what was finished too late."""
         with waiting(self._counters):
             refused = consumer.close(timeout_seconds=self._options.operation_timeout_ms / 1000)
         if refused:
@@ -275,7 +230,7 @@ class _Task:
             logger.warning("%s: %d messages were finished after their timeout, and come again", self._where, count)
         return refused
 
-    def _sorted_out(
+    def _without_repeats(
         self, consumer: Consumer, batch: pa.RecordBatch, known: Callable[[], set[str]], repeated: Set[int] = frozenset()
     ) -> pa.RecordBatch:
         """The batch without duplicates, and without messages that are given up.
@@ -307,7 +262,7 @@ class _Task:
         if len(kept) == batch.num_rows:
             return batch
         logger.info("%s: %d messages left out: come again, or given up", self._where, batch.num_rows - len(kept))
-        return _only(batch, kept)
+        return only_rows(batch, kept)
 
     def _give_up(self, consumer: Consumer, id_: str, attempts: int, value: pa.Buffer) -> None:
         options = self._options
@@ -337,146 +292,80 @@ class _Drain(_Task):
         options = self._options
         # Whether a message came too often cannot be told by any columns.
         project = _Projection(options, self._task, self._schema) if options.max_attempts else None
-        received = _Received(options, self._task, self._schema if project is None else _LOGGED, self._counters)
+        schema = self._schema if project is None else _LOGGED
+        is_peek = options.ack_mode is AckMode.REQUEUE
+        seen = RecentIds(b"", ())
         with self._subscribed() as consumer:
-            keeper = _Keeper(consumer, received)
+            inflow = _Inflow(consumer, options, self._task, schema, self._counters)
             try:
-                with keeper:
-                    for ids, batch in self._received(consumer, received):
-                        keeper.held += ids
-                        rows = batch if project is None else project(self._sorted_out(consumer, batch, set))
+                with _Keeper(inflow):
+                    for batch in drained(inflow, self._limits(inflow, is_peek=is_peek), is_peek=is_peek):
+                        repeated = seen.repeated(inflow.taken) if is_peek else set()
+                        rows = _without(batch, repeated)
+                        if project is not None:
+                            rows = project(self._without_repeats(consumer, rows, set))
                         if rows.num_rows:
                             yield rows
-                        if options.ack_mode is AckMode.FIN:
-                            consumer.fin(keeper.held)
-                            keeper.held = b""
+                        if repeated:
+                            # They are no longer kept for us: from here on the same ones would come in turns.
+                            return
+                        if is_peek:
+                            seen.remember(inflow.taken)
+                        else:
+                            inflow.acknowledge()
             finally:
-                self._put_back(consumer, keeper.held + received.ids)
+                inflow.put_back()
                 if not consumer.session.closed:
-                    self._close(consumer)
+                    self._barrier(consumer)
 
-    def _received(self, consumer: Consumer, received: _Received) -> Iterator[tuple[bytes, pa.RecordBatch]]:
-        options, most = self._options, self._most_in_flight(consumer)
-        is_peek = options.ack_mode is AckMode.REQUEUE
+    def _limits(self, inflow: _Inflow, *, is_peek: bool) -> Limits:
         max_rows = self._task.max_rows
         if is_peek:
             # All of it stays in flight until the end.
-            max_rows = most if max_rows is None else min(most, max_rows)
-        limits = _drain_limits(options, max_rows)
-        wanted, rows = limits.wanted(0, most), 0
-        seen = RecentIds(b"", ())
-        consumer.ready(wanted)
-        while self._wait(consumer, received, limits, wanted):
-            rows += received.rows
-            wanted = limits.wanted(rows, most)
-            if not is_peek:
-                # Before anything is finished: nsqd would send as many again.
-                consumer.ready(wanted)
-            ids, batch = received.take()
-            if is_peek and (repeated := seen.repeated(ids)):
-                # They are no longer kept for us: from here on the same ones would come in turns.
-                yield ids, _only(batch, array("i", (row for row in range(batch.num_rows) if row not in repeated)))
-                return
-            if is_peek:
-                seen.remember(ids)
-            yield ids, batch
+            max_rows = inflow.most if max_rows is None else min(inflow.most, max_rows)
+        return Limits.of_drain(max_rows, self._options.max_seconds, self._options.idle_timeout_ms)
 
 
-class _Collector(_Task):
-    """Fills the log of a task: receives, writes down, finishes; until the limits, or until the log has ended."""
+class _Collector(_Task, Collector[_Inflow]):
+    """Fills the log of a task, see `net.queue_task.Collector`."""
 
     def __init__(self, options: NsqOptions, task: NsqRange, log: TaskLog, counters: Counters) -> None:
-        super().__init__(options, task, counters)
-        self._log = log
+        _Task.__init__(self, options, task, counters)
+        Collector.__init__(self, self._where, log)
         self._known = set(task.duplicates)
         self._slots_known = 0
         # With what other attempts at this task have written down before.
         self._recent = RecentIds(task.recent.encode(), (id_.encode() for id_ in self._ids_known()))
 
-    def collect(self) -> None:
-        """Ends the log, with whatever there was.
+    @contextmanager
+    def _open(self) -> Iterator[_Inflow]:
+        with self._subscribed() as consumer:
+            yield _Inflow(consumer, self._options, self._task, _LOGGED, self._counters, self._recent.remember)
 
-        In a stream an nsqd that is not there, or goes away, has no more messages for this batch; those that it has are
-        in a later one. A run has no later batch, so its log is not ended then: the next attempt goes on with it.
-
-        Raises:
-            MQSourceError: see `read_range`.
-        """
-        try:
-            with self._subscribed() as consumer:
-                self._fill(consumer)
-                refused = self._close(consumer)
-        except TransportError as error:
-            if self._options.run_id is not None or not error.retryable:
-                raise
-            # What was not finished is delivered again, in a later batch: as a duplicate where it is in the log.
-            logger.warning("%s: no more of it in this batch: %s", self._where, error)
-        else:
-            if any(slot.attempt == self._log.attempt for slot in self._log.slots):
-                self._log.finished(list(map(bytes.decode, split_ids(refused))), self._recent.last.decode())
-        self._log.end()
-
-    def _fill(self, consumer: Consumer) -> None:
-        options, most = self._options, self._most_in_flight(consumer)
+    def _limits(self, inflow: _Inflow) -> Limits:
+        options, max_rows = self._options, self._task.max_rows
         if options.run_id is None:
-            idle_ms = IDLE_MS if options.idle_timeout_ms is None else options.idle_timeout_ms
-            limits = _Limits(self._task.max_rows, _patience_seconds(consumer), idle_ms / 1000)
-        else:
-            limits = _drain_limits(options, self._task.max_rows)
-        received = _Received(options, self._task, _LOGGED, self._counters)
-        wanted = limits.wanted(self._log.rows, most)
-        consumer.ready(wanted)
-        try:
-            with _Keeper(consumer, received) as keeper:
-                while not self._log.is_ended and self._wait(consumer, received, limits, wanted):
-                    ids, is_stored = self._write_down(consumer, received, keeper)
-                    wanted = limits.wanted(self._log.rows, most)
-                    if is_stored:
-                        # Before anything is finished: nsqd would send as many again.
-                        consumer.ready(wanted)
-                        consumer.fin(ids)
-                        self._recent.remember(ids)
-        finally:
-            # An error, or another attempt has ended the log: nsqd need not wait for the timeout.
-            self._put_back(consumer, received.ids)
+            return Limits.of_trigger(max_rows, inflow.patience_seconds, options.idle_timeout_ms)
+        return Limits.of_drain(max_rows, options.max_seconds, options.idle_timeout_ms)
 
-    def _is_over(self) -> bool:
-        # With speculation, Spark may let the attempt that was second go on for as long as it likes. What such attempts
-        # hold would go round among them, counted as one more attempt each time, and past those that want it.
-        return self._log.look_for_end()
+    def _keeping(self, inflow: _Inflow) -> _Keeper:
+        return _Keeper(inflow)
 
-    def _write_down(self, consumer: Consumer, received: _Received, keeper: _Keeper) -> tuple[bytes, bool]:
-        """Puts what was received into the log, or back where the log has ended; its ids, and whether it is there."""
-        keeper.held, batch = received.take()
-        ids = keeper.held
-        is_stored = False
-        try:
-            batch = self._sorted_out(consumer, batch, self._ids_known, self._recent.repeated(ids))
-            while not is_stored and not self._log.is_ended:
-                slots_seen = len(self._log.slots)
-                is_stored = not batch.num_rows or self._log.append(batch)
-                if not is_stored:
-                    batch = self._without(batch, self._log.slots[slots_seen:])
-        finally:
-            keeper.held = b""
-            if not is_stored:
-                self._put_back(consumer, ids)
-        return ids, is_stored
+    def _sorted_out(self, inflow: _Inflow, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return self._without_repeats(inflow.consumer, batch, self._ids_known, self._recent.repeated(inflow.taken))
 
-    def _without(self, batch: pa.RecordBatch, slots: Sequence[Slot]) -> pa.RecordBatch:
-        """What these slots do not have: a message may time out here and be delivered to the attempt that made them."""
-        known: set[str] = set()
-        for slot in slots:
-            if not slot.is_end:
-                known |= self._log.ids(slot)
-        self._recent.know(map(str.encode, known))
-        ids = batch.column("message_id").to_pylist()
-        return _only(batch, array("i", (row for row, id_ in enumerate(ids) if id_ not in known)))
+    def _close(self, inflow: _Inflow) -> tuple[Sequence[str], str]:
+        refused = self._barrier(inflow.consumer)
+        return list(map(bytes.decode, split_ids(refused))), self._recent.last.decode()
+
+    def _may_end_early(self, error: MQSourceError) -> bool:
+        return self._options.run_id is None and isinstance(error, TransportError) and error.retryable
+
+    def _know(self, ids: set[str]) -> None:
+        self._recent.know(map(str.encode, ids))
 
     def _ids_known(self) -> set[str]:
-        for slot in self._log.slots[self._slots_known :]:
-            if not slot.is_end:
-                self._known |= self._log.ids(slot)
+        self._known |= self._ids_of(self._log.slots[self._slots_known :])
         self._slots_known = len(self._log.slots)
         return self._known
 
@@ -486,8 +375,8 @@ class _Projection:
 
     def __init__(self, options: NsqOptions, task: NsqRange, schema: pa.Schema) -> None:
         self._schema = schema
-        self._where = f"nsq topic {options.topic}, channel {options.channel}, nsqd {task.nsqd.name}"
-        constants = {"topic": options.topic or "", "channel": options.channel or "", "nsqd": task.nsqd.name}
+        self._where = f"nsq topic {options.topic}, channel {options.channel}, nsqd {task.source.name}"
+        constants = {"topic": options.topic or "", "channel": options.channel or "", "nsqd": task.source.name}
         self._constants = {
             field.name: ConstantColumn(constants[field.name], field.type) for field in schema if field.name in constants
         }
@@ -540,19 +429,13 @@ class _Keeper:
     nsqd 1.3.0 does so up to its `-max-msg-timeout` after the delivery, 15 min by default.
 
     Args:
-        consumer: whose messages; those that it has queued are among them.
-        received: those that were taken from it.
-
-    Attributes:
-        held: the ids of those that were handed on and not answered yet, 16 bytes each.
+        inflow: the messages; those that its consumer has queued are among them.
     """
 
-    def __init__(self, consumer: Consumer, received: _Received) -> None:
-        self.held = b""
-        self._consumer = consumer
-        self._received = received
+    def __init__(self, inflow: _Inflow) -> None:
+        self._inflow = inflow
         # A message on its way from one place to the next may be missed once.
-        self._every_seconds = consumer.session.identified.msg_timeout_ms / 3000
+        self._every_seconds = inflow.consumer.session.identified.msg_timeout_ms / 3000
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nsq touch", daemon=True)
 
@@ -565,28 +448,16 @@ class _Keeper:
         self._thread.join()
 
     def _run(self) -> None:
+        consumer = self._inflow.consumer
         while not self._done.wait(self._every_seconds):
             try:
                 # In the order of their way, so that those that move on meanwhile are seen.
-                ids = self._consumer.queued_ids() + self._received.ids
-                self._consumer.touch(ids + self.held)
+                ids = consumer.queued_ids() + self._inflow.ids
+                consumer.touch(ids + self._inflow.held)
             except MQSourceError as error:
                 logger.debug("no TOUCH: %s", error)
                 return
 
 
-def _only(batch: pa.RecordBatch, rows: array[int]) -> pa.RecordBatch:
-    # From a buffer, because pa.array imports pandas where there is one.
-    return batch.take(fixed_width_array(pa.int32(), len(rows), pa.py_buffer(rows)))
-
-
-def _patience_seconds(consumer: Consumer) -> float:
-    """How long a message may wait here before something is done about its timeout: half of it."""
-    return consumer.session.identified.msg_timeout_ms / 2000
-
-
-def _drain_limits(options: NsqOptions, max_rows: int | None) -> _Limits:
-    idle_ms = options.idle_timeout_ms
-    if idle_ms is None and options.max_seconds is None:
-        idle_ms = DRAIN_IDLE_MS
-    return _Limits(max_rows, options.max_seconds, None if idle_ms is None else idle_ms / 1000)
+def _without(batch: pa.RecordBatch, rows: Set[int]) -> pa.RecordBatch:
+    return only_rows(batch, array("i", (row for row in range(batch.num_rows) if row not in rows))) if rows else batch

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -29,8 +30,10 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
+from spark_mq_source.core.values.encodings import version_name
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.transport import TlsSettings
+from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer, QueueSubscription, open_queue_consumer
 from spark_mq_source.pulsar.client.session import (
     Answer,
     Bounds,
@@ -41,7 +44,7 @@ from spark_mq_source.pulsar.client.session import (
     expect,
 )
 from spark_mq_source.pulsar.client.warm import SessionKey, warm_sessions
-from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition, is_persistent
 from spark_mq_source.pulsar.options import DeliveryGuarantee, PulsarOptions, TopicsPattern
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.error_codes import error_for_code
@@ -65,13 +68,34 @@ MAX_REQUESTS_IN_FLIGHT = 500
 _LONG_SECONDS = 10.0
 """Who has waited longer for its turn than this has had a place in the queue."""
 
+_TOPIC_NOT_FOUND = 11
+"""`ServerError.TopicNotFound`, by which a broker also says that a topic has no schema."""
+
 _PRODUCER_FENCED = 25
 """`ServerError.ProducerFenced`: another producer has the topic for itself."""
+
+_NOT_ALLOWED = 22
+"""`ServerError.NotAllowedError`."""
+
+_SAME_NAME = "Durable subscription with the same name already exists"
+"""What a broker says to a subscription that is not durable (4.0.8)."""
+
+_LAST_OF_ALL = 2**31 - 1
+"""The priority level of a consumer that is not to be chosen."""
 
 COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
 """Its partition N is served by the broker that has transaction coordinator N (seen on broker 4.0.8)."""
 
 _PAST_EVERY_LEDGER = 2**62
+
+_MOST_SCHEMAS = 1000
+"""Versions of schemas that a process remembers."""
+
+_SCHEMA_SECONDS = 300.0
+"""How long it does."""
+
+_schemas: dict[tuple[str, str, bytes | None], tuple[commands.Schema, float]] = {}
+"""By service, topic and version; with the time until when they are remembered."""
 
 MAX_ENTRIES_AT_ONCE = 16
 """Entries looked at together: each is as large as a broker accepts, 5 MiB unless configured."""
@@ -86,11 +110,31 @@ class Ledger:
     stored_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """A durable subscription, and a consumer of it.
+
+    Attributes:
+        name: of the subscription.
+        kind: its type, which consumers that are connected at the same time have in common.
+        at_end: whether it begins at the end of the topic if it is made now, not at the first message.
+        priority_level: with Failover: the broker chooses among the consumers of the lowest level; None for 0.
+        properties: of the subscription, if it is made now.
+    """
+
+    name: str
+    kind: commands.SubType = commands.SubType.Exclusive
+    at_end: bool = False
+    priority_level: int | None = None
+    properties: tuple[commands.KeyValue, ...] = ()
+
+
 class PulsarClient:
     """The connections to one cluster and what is asked over them. Used by one thread; close it when done.
 
     Args:
         options: addresses, credentials, timeouts.
+        role: what the names of its consumers end with, where the option `consumerName` says how they begin.
 
     Example:
         ::
@@ -100,8 +144,9 @@ class PulsarClient:
                     ...
     """
 
-    def __init__(self, options: PulsarOptions) -> None:
+    def __init__(self, options: PulsarOptions, role: str = "driver") -> None:
         self._options = options
+        self._consumer_name = None if options.consumer_name is None else f"{options.consumer_name}-{role}"
         self._addresses = list(options.addresses)
         self._sessions: dict[tuple[str, int, str | None], Session] = {}
 
@@ -186,7 +231,9 @@ class PulsarClient:
             MQSourceError: no answer in time, or a refusal.
         """
         # That of the coordinators is never used as a topic, and Pulsar's own clients ask for it without a look.
-        parsed = {name: TopicPartition.parse(name) for name in topics if name != COORDINATORS}
+        # A topic that stores nothing is there while somebody uses it, and is not listed.
+        asked_for = (name for name in topics if name != COORDINATORS and is_persistent(name))
+        parsed = {name: TopicPartition.parse(name) for name in asked_for}
         asked = {
             namespace: session.request(partial(commands.GetTopicsOfNamespace, namespace=namespace), _topics_of)
             for namespace in {_namespace_of(name) for name in parsed}
@@ -240,6 +287,38 @@ class PulsarClient:
             return {tp: session.address for tp, session in self._lookup(topic_partitions).items()}
 
         return retrying(ask, deadline=self._deadline())
+
+    def schema_of(self, topic: str, version: bytes | None = None) -> commands.Schema | None:
+        """The schema of a topic, or one of its versions; None where the registry has no such schema.
+
+        A version never changes, so a process asks for it once in a few minutes: not for longer, because a topic that is
+        deleted and made anew counts its versions from the beginning.
+
+        Args:
+            topic: full name; that of a partition is as good.
+            version: as a message carries it; None for the latest, which is asked for each time.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        key = (self._options.service_url, topic, version)
+        known = _schemas.get(key)
+        if version is not None and known is not None and known[1] > time.monotonic():
+            return known[0]
+
+        def ask() -> commands.Schema | None:
+            answer = self._service().request(
+                lambda request_id: commands.GetSchema(request_id, topic, version), _schema_of
+            )
+            which = "the schema" if version is None else f"schema version {version_name(version)}"
+            return self._wait(answer, f"{which} of {topic}")
+
+        schema = retrying(ask, deadline=self._deadline())
+        if version is not None and schema is not None:
+            if len(_schemas) >= _MOST_SCHEMAS:
+                _schemas.clear()
+            _schemas[key] = schema, time.monotonic() + _SCHEMA_SECONDS
+        return schema
 
     # -- positions
 
@@ -401,49 +480,79 @@ class PulsarClient:
         self,
         starts: Mapping[TopicPartition, Position],
         *,
-        durable_name: str | None = None,
-        new_at_end: bool = False,
+        durable: Durable | None = None,
         waits_for_turn: bool = True,
     ) -> dict[TopicPartition, Consumer]:
-        """Exclusive consumers whose first entry is the one of their start itself: skip what is not after it.
+        """Consumers whose first entry is the one of their start itself: skip what is not after it.
 
-        Without `durable_name` they are gone when they are closed, and each has a name that is used once only: a name
-        in use joins the older cursor and ignores the start. With it the subscription stays; one that is made now
-        begins at the topic's first message, or with `new_at_end` at its end, because a durable one ignores the start
+        Unless they are `durable` they are exclusive and gone when they are closed, and each has a name that is used
+        once only: a name in use joins the older cursor and ignores the start. A durable subscription ignores the start
         (both seen on 4.0.8). One that somebody else holds is waited for, unless told otherwise.
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
         """
-        # With Earliest a start past the end would begin the topic again; a durable one has no start (seen on 4.0.8).
-        is_durable = durable_name is not None
-        at_first = is_durable and not new_at_end
-        initial = commands.InitialPosition.Earliest if at_first else commands.InitialPosition.Latest
-        opening: list[Future[Consumer]] = []
-        consumers: dict[TopicPartition, Consumer] = {}
 
-        def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[Consumer]]:
+        def subscribe(session: Session, tp: TopicPartition) -> Future[Consumer]:
+            return self._subscribe(session, tp, starts[tp] if durable is None else durable)
+
+        return self._open_all(list(starts), subscribe, self.close_consumer, waits_for_turn=waits_for_turn)
+
+    def open_queue_consumer(self, topic_partition: TopicPartition, subscription: QueueSubscription) -> QueueConsumer:
+        """`open_queue_consumers` for one.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        return self.open_queue_consumers([topic_partition], subscription)[topic_partition]
+
+    def open_queue_consumers(
+        self,
+        topic_partitions: Sequence[TopicPartition],
+        subscription: QueueSubscription,
+        *,
+        waits_for_turn: bool = True,
+    ) -> dict[TopicPartition, QueueConsumer]:
+        """Consumers of a subscription whose messages are acknowledged one by one.
+
+        An Exclusive subscription that somebody else holds is waited for, unless told otherwise.
+
+        Raises:
+            ResourceBusyError: others hold the subscription, or keys of it, or use it with another type.
+            MQSourceError: no answer in time, or a refusal.
+        """
+        queue_bytes = self._options.receive_queue_bytes
+        return self._open_all(
+            topic_partitions,
+            lambda session, tp: open_queue_consumer(session, tp, subscription, queue_bytes),
+            lambda consumer: None if consumer.session.closed else consumer.request_close(),
+            waits_for_turn=waits_for_turn,
+        )
+
+    def _open_all(
+        self,
+        topic_partitions: Sequence[TopicPartition],
+        subscribe: Callable[[Session, TopicPartition], Future[T]],
+        close: Callable[[T], object],
+        *,
+        waits_for_turn: bool,
+    ) -> dict[TopicPartition, T]:
+        opening: list[Future[T]] = []
+        consumers: dict[TopicPartition, T] = {}
+
+        def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[T]]:
             sessions = self._lookup(names)
-            asked = {
-                tp: self._subscribe(
-                    sessions[tp],
-                    tp,
-                    None if is_durable else starts[tp],
-                    durable_name or self._unique_name(),
-                    initial,
-                )
-                for tp in names
-            }
+            asked = {tp: subscribe(sessions[tp], tp) for tp in names}
             opening.extend(asked.values())
             return asked
 
-        def close_unless_kept(opened: Future[Consumer]) -> None:
+        def close_unless_kept(opened: Future[T]) -> None:
             if opened.exception() is None and opened.result() not in kept:
-                self.close_consumer(opened.result())
+                close(opened.result())
 
         try:
             final = () if waits_for_turn else (ResourceBusyError,)
-            consumers = self._gather(list(starts), ask, "SUBSCRIBE", final)
+            consumers = self._gather(topic_partitions, ask, "SUBSCRIBE", final)
         finally:
             # Whoever comes too late, or for nothing because another one has failed for good, is not left behind.
             kept = set(consumers.values())
@@ -462,12 +571,92 @@ class PulsarClient:
             MQSourceError: no answer in time, or a refusal.
         """
         consumers = self.open_consumers(
-            dict.fromkeys(topic_partitions, EARLIEST), durable_name=name, new_at_end=True, waits_for_turn=False
+            dict.fromkeys(topic_partitions, EARLIEST), durable=Durable(name, at_end=True), waits_for_turn=False
         )
         asked = {tp: consumer.request_backlog() for tp, consumer in consumers.items()}
         backlogs = self.wait_for(asked, "backlog")
         self.wait_for({tp: one.session.unsubscribe(one) for tp, one in consumers.items()}, "UNSUBSCRIBE")
         return backlogs
+
+    def fetch_waiting(self, topic_partitions: Sequence[TopicPartition], name: str) -> dict[TopicPartition, int]:
+        """How many entries wait for a durable subscription, as its consumers see it; nothing is taken from them.
+
+        CONSUMER_STATS is answered to a consumer only. So another one joins for a moment, without permits: the broker
+        sends nothing to such a consumer of a Shared subscription. In a Failover subscription it is the last of all,
+        which the broker does not choose while there are others. With Exclusive there can be no other consumer, and with
+        Key_Shared another one would be given a part of the keys (all seen on 4.0.8).
+
+        Raises:
+            BrokerError: there is no such durable subscription.
+            ResourceBusyError: its type does not allow another consumer.
+            MQSourceError: no answer in time, or a refusal.
+        """
+        self._check_durable(topic_partitions, name)
+        waiting: dict[TopicPartition, int] = {}
+        for kind in (commands.SubType.Shared, commands.SubType.Failover):
+            missing = [tp for tp in topic_partitions if tp not in waiting]
+            waiting |= self._ask_beside(missing, Durable(name, kind, at_end=True, priority_level=_LAST_OF_ALL))
+        unknown = [str(tp) for tp in topic_partitions if tp not in waiting]
+        if unknown:
+            raise ResourceBusyError(
+                f"{', '.join(unknown)}: the consumers of subscription {name} are of type Exclusive or Key_Shared, "
+                f"which another one cannot join without disturbing them: set adminUrl"
+            )
+        return waiting
+
+    def _ask_beside(self, topic_partitions: Sequence[TopicPartition], durable: Durable) -> dict[TopicPartition, int]:
+        """The backlog of a subscription in those topic-partitions where a consumer of this type may join."""
+
+        def ask() -> dict[TopicPartition, int]:
+            sessions = self._lookup(topic_partitions)
+            opening = {tp: self._subscribe(sessions[tp], tp, durable) for tp in topic_partitions}
+            joined: dict[TopicPartition, Consumer] = {}
+            for tp, opened in opening.items():
+                with suppress(ResourceBusyError):
+                    joined[tp] = self._wait(opened, f"SUBSCRIBE of {tp}")
+            found = self.wait_for({tp: one.request_backlog() for tp, one in joined.items()}, "backlog")
+            self.wait_for({tp: one.session.close_consumer(one) for tp, one in joined.items()}, "CLOSE_CONSUMER")
+            return found
+
+        return retrying(ask, deadline=self._deadline())
+
+    def _check_durable(self, topic_partitions: Sequence[TopicPartition], name: str) -> None:
+        """Finds out whether there is a durable subscription, without making one.
+
+        The broker refuses another one of the same name that is not durable. Where there is none, that one is gone
+        again at once (both seen on 4.0.8).
+        """
+
+        def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[bool]]:
+            sessions = self._lookup(names)
+            return {tp: self._request_is_durable(sessions[tp], tp, name) for tp in names}
+
+        found = self._gather(topic_partitions, ask, "SUBSCRIBE")
+        missing = [str(tp) for tp, is_durable in found.items() if not is_durable]
+        if missing:
+            raise BrokerError(f"{', '.join(missing)}: there is no durable subscription {name}")
+
+    def _request_is_durable(self, session: Session, topic_partition: TopicPartition, name: str) -> Future[bool]:
+        result: Answer[bool] = Answer(session)
+
+        def settle(opened: Future[Consumer]) -> None:
+            error = opened.exception()
+            if error is None:
+                self.close_consumer(opened.result())
+                result.set_result(False)
+            elif (
+                isinstance(error, BrokerError)
+                and error.code == _NOT_ALLOWED
+                and error.broker_message.startswith(_SAME_NAME)
+            ):
+                result.set_result(True)
+            elif isinstance(error, ResourceBusyError):
+                result.set_result(False)  # somebody's reader that is not durable, either
+            else:
+                result.set_exception(error)
+
+        self._subscribe(session, topic_partition, LATEST, name).add_done_callback(settle)
+        return result
 
     def fetch_first_entries(self, starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, commands.Message]:
         """The first entry at or after each position, of those where one comes within `operationTimeout`.
@@ -565,7 +754,7 @@ class PulsarClient:
             topic_epoch=topic_epoch,
         )
         waits = mode is commands.ProducerAccessMode.WaitForExclusive
-        if epoch and not self._options.create_topic:
+        if epoch and not self._options.create_topic and is_persistent(topic_partition.topic):
             self.fetch_partitions([str(topic_partition)])
         while True:
             asked = time.monotonic()
@@ -798,27 +987,37 @@ class PulsarClient:
         self,
         session: Session,
         topic_partition: TopicPartition,
-        start: Position | None,
-        name: str,
-        initial: commands.InitialPosition = commands.InitialPosition.Latest,
+        start: Position | Durable,
+        name: str | None = None,
     ) -> Future[Consumer]:
-        """SUBSCRIBE; without a `start` the subscription is durable."""
-        return session.open_consumer(
-            topic_partition,
-            lambda consumer_id, request_id: commands.Subscribe(
-                topic=str(topic_partition),
-                subscription=name,
-                sub_type=commands.SubType.Exclusive,
-                consumer_id=consumer_id,
-                request_id=request_id,
-                durable=start is None,
-                start_message_id=None if start is None else commands.MessageId(start.ledger, start.entry),
-                read_compacted=self._options.read_compacted,
-                initial_position=initial,
-                force_topic_creation=False,
-            ),
-            self._options.receive_queue_bytes,
+        """SUBSCRIBE, of a durable subscription or from a start, under a name that nobody has unless one is given."""
+        subscribe = partial(
+            commands.Subscribe,
+            str(topic_partition),
+            consumer_name=self._consumer_name,
+            read_compacted=self._options.read_compacted,
+            force_topic_creation=False,
         )
+        if isinstance(start, Durable):
+            subscribe = partial(
+                subscribe,
+                start.name,
+                start.kind,
+                priority_level=start.priority_level,
+                subscription_properties=start.properties,
+                initial_position=commands.InitialPosition.Latest if start.at_end else commands.InitialPosition.Earliest,
+            )
+        else:
+            subscribe = partial(
+                subscribe,
+                name or self._unique_name(),
+                commands.SubType.Exclusive,
+                durable=False,
+                start_message_id=commands.MessageId(start.ledger, start.entry),
+                # With Earliest a start past the end would begin the topic again (seen on 4.0.8).
+                initial_position=commands.InitialPosition.Latest,
+            )
+        return session.open_consumer(topic_partition, subscribe, self._options.receive_queue_bytes)
 
     def _probe(
         self, topic_partitions: Sequence[TopicPartition], timestamps_ms: Mapping[TopicPartition, int]
@@ -971,6 +1170,15 @@ def _lookup_of(response: object) -> commands.LookupResponse:
     if answer.response is commands.LookupType.Failed:
         raise error_for_code(answer.error or 0, answer.message, "")
     return answer
+
+
+def _schema_of(response: object) -> commands.Schema | None:
+    answer = expect(response, commands.GetSchemaResponse)
+    if answer.error_code == _TOPIC_NOT_FOUND:
+        return None
+    if answer.error_code is not None:
+        raise error_for_code(answer.error_code, answer.error_message, "")
+    return answer.schema
 
 
 def _namespace_of(topic: str) -> str:

@@ -7,12 +7,13 @@ import logging
 import operator
 import re
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol, TypeVar
 
@@ -67,8 +68,8 @@ class Bounds:
     last: Position
 
 
-class Consumer:
-    """One subscription of this process on one topic-partition, and the queue of what it was sent.
+class BaseConsumer(ABC):
+    """A consumer of this process on one topic-partition, and the queue of what it was sent.
 
     The driver's thread fills the queue; one other thread takes from it. When more than `queue_bytes` wait, the
     connection is no longer read from until half is taken: memory is bounded whatever the broker sends.
@@ -76,17 +77,17 @@ class Consumer:
     Attributes:
         topic_partition: what it reads.
         session: the connection it is on.
-        opened: where the broker had placed its cursor when it was opened, and the last message then.
+        has_ended: whether the broker has said that the topic is terminated and nothing of it is left to acknowledge.
         taken_entries: how many were taken from the queue.
         taken_bytes: of them.
     """
 
     def __init__(self, session: Session, consumer_id: int, topic_partition: TopicPartition, queue_bytes: int) -> None:
         self.topic_partition = topic_partition
-        self.opened = Bounds(EARLIEST, EARLIEST)
+        self.session = session
+        self.has_ended = False
         self.taken_entries = 0
         self.taken_bytes = 0
-        self.session = session
         self._consumer_id = consumer_id
         self._inbox: Inbox[commands.Message] = Inbox(
             queue_bytes,
@@ -94,10 +95,6 @@ class Consumer:
             hold=session.pause_reading,
             let_go=session.resume_reading,
         )
-        # Ledger and entry of the last message that arrived; None before the first.
-        self._arrived_at: tuple[int, int] | None = None
-        # Behind each run of messages with a gap: its last message, and the bounds that the broker was asked for then.
-        self._after_gaps: deque[tuple[tuple[int, int], Future[Bounds]]] = deque()
 
     @property
     def address(self) -> str:
@@ -123,6 +120,54 @@ class Consumer:
         self.taken_bytes += sum(map(len, map(_body_of, taken)))
         return taken
 
+    def _unbounded_until(self, asked: Future[T]) -> Future[T]:
+        """An answer that comes behind the messages under way: the queue may pass its bound until it is here."""
+        self._inbox.lift()
+        asked.add_done_callback(lambda _: self._inbox.restore())
+        return asked
+
+    # What the session tells, in the driver's thread; nothing of it may block.
+
+    def deliver(self, messages: Sequence[commands.Message]) -> None:
+        """Queues what arrived."""
+        self._inbox.put(messages, sum(map(len, map(_body_of, messages))))
+
+    @abstractmethod
+    def note_active(self, *, is_active: bool) -> None:
+        """The broker has chosen this consumer of a Failover subscription, or another one."""
+
+    def note_end(self) -> None:
+        """The topic is terminated, and this consumer's subscription has all of it behind it."""
+        self.has_ended = True
+
+    def fail(self, error: MQSourceError) -> None:
+        """Ends the queue with an error; what is queued can still be taken."""
+        self._inbox.fail(error)
+
+
+ConsumerT = TypeVar("ConsumerT", bound=BaseConsumer)
+
+
+class Consumer(BaseConsumer):
+    """One subscription of this process, which reads from a position on and acknowledges cumulatively, if at all.
+
+    Attributes:
+        opened: where the broker had placed its cursor when it was opened, and the last message then.
+        is_closed: whether it, or its connection, has ended.
+        is_active: of a Failover subscription: whether the broker has chosen this consumer; None before it has said so.
+    """
+
+    def __init__(self, session: Session, consumer_id: int, topic_partition: TopicPartition, queue_bytes: int) -> None:
+        super().__init__(session, consumer_id, topic_partition, queue_bytes)
+        self.opened = Bounds(EARLIEST, EARLIEST)
+        self.is_closed = False
+        self.is_active: bool | None = None
+        self._chosen: Future[None] = Future()
+        # Ledger and entry of the last message that arrived; None before the first.
+        self._arrived_at: tuple[int, int] | None = None
+        # Behind each run of messages with a gap: its last message, and the bounds that the broker was asked for then.
+        self._after_gaps: deque[tuple[tuple[int, int], Future[Bounds]]] = deque()
+
     def request_bounds(self) -> Future[Bounds]:
         """Asks where the broker has this consumer's cursor (`first`) and what the last message is (`last`).
 
@@ -144,11 +189,6 @@ class Consumer:
         asked = self._after_gaps[0][1]
         # The answer comes behind what is under way, see `request_bounds`.
         return asked if asked.done() else self._unbounded_until(asked)
-
-    def _unbounded_until(self, asked: Future[Bounds]) -> Future[Bounds]:
-        self._inbox.lift()
-        asked.add_done_callback(lambda _: self._inbox.restore())
-        return asked
 
     def _ask_bounds(self) -> Future[Bounds]:
         return self.session.request(
@@ -176,7 +216,7 @@ class Consumer:
                 (commands.MessageId(position.ledger, position.entry),),
                 request_id,
             ),
-            _acknowledged,
+            acknowledged,
         )
 
     def request_seek(self, target: int | Position) -> Future[object]:
@@ -193,6 +233,16 @@ class Consumer:
 
         return self.session.request(command, _success_of)
 
+    def chosen(self) -> Future[None]:
+        """Done once the broker has chosen this consumer of a Failover subscription, or the consumer has ended."""
+        return self._chosen
+
+    def note_active(self, *, is_active: bool) -> None:
+        """The broker has chosen this consumer of a Failover subscription, or another one (the driver's thread)."""
+        self.is_active = is_active
+        if is_active and not self._chosen.done():
+            self._chosen.set_result(None)
+
     def release(self) -> None:
         """Lets the connection be read again whatever is queued here: nobody will take it any more."""
         self._inbox.lift()
@@ -205,11 +255,14 @@ class Consumer:
         # Entries of a ledger are numbered without gaps, so the ends of a run tell whether it has one.
         if (last.ledger_id, last.entry_id - len(messages)) != before:
             self._after_gaps.append((self._arrived_at, self._ask_bounds()))
-        self._inbox.put(messages, sum(map(len, map(_body_of, messages))))
+        super().deliver(messages)
 
     def fail(self, error: MQSourceError) -> None:
         """Ends the queue with an error (the driver's thread); what is queued can still be taken."""
-        self._inbox.fail(error)
+        self.is_closed = True
+        if not self._chosen.done():
+            self._chosen.set_exception(error)
+        super().fail(error)
 
 
 class ProducerEvents(Protocol):
@@ -246,7 +299,7 @@ class Session:
         self._request_ids = itertools.count(1)
         self._consumer_ids = itertools.count(1)
         self._waiting: dict[int, Future[object]] = {}
-        self._consumers: dict[int, Consumer] = {}
+        self._consumers: dict[int, BaseConsumer] = {}
         self._producers: dict[int, ProducerEvents] = {}
         self._connected: Future[None] = Future()
         self.migrated_to: str | None = None
@@ -362,37 +415,61 @@ class Session:
         self, topic_partition: TopicPartition, subscribe: Callable[[int, int], commands.Subscribe], queue_bytes: int
     ) -> Answer[Consumer]:
         """SUBSCRIBE and GET_LAST_MESSAGE_ID in one go; the consumer knows its bounds when the future is done."""
-        consumer_id = next(self._consumer_ids)
-        consumer = Consumer(self, consumer_id, topic_partition, queue_bytes)
-        self._consumers[consumer_id] = consumer
         opened: Answer[Consumer] = Answer(self)
-        subscribed = self.request(lambda request_id: subscribe(consumer_id, request_id), _success_of)
 
-        def place(done: Future[Bounds]) -> None:
+        def place(consumer: Consumer, done: Future[Bounds]) -> None:
             error = done.exception()
             if error is not None:
-                self._consumers.pop(consumer_id, None)
+                self._consumers.pop(consumer._consumer_id, None)
                 opened.set_exception(error)
             else:
                 consumer.opened = done.result()
                 opened.set_result(consumer)
 
-        def ask(done: Future[object]) -> None:
+        def ask(done: Future[Consumer]) -> None:
             error = done.exception()
             if error is not None:
-                self._consumers.pop(consumer_id, None)
                 opened.set_exception(error)
             else:
-                consumer.request_bounds().add_done_callback(place)
+                done.result().request_bounds().add_done_callback(partial(place, done.result()))
 
-        subscribed.add_done_callback(ask)
+        made = self.subscribe(lambda consumer_id: Consumer(self, consumer_id, topic_partition, queue_bytes), subscribe)
+        made.add_done_callback(ask)
+        return opened
+
+    def subscribe(
+        self, make: Callable[[int], ConsumerT], subscribe: Callable[[int, int], commands.Subscribe]
+    ) -> Answer[ConsumerT]:
+        """SUBSCRIBE; the consumer is told what happens to it from now on, before the answer too.
+
+        Args:
+            make: a consumer of this consumer id.
+            subscribe: the command of a consumer id and a request id.
+        """
+        consumer_id = next(self._consumer_ids)
+        consumer = self._consumers[consumer_id] = make(consumer_id)
+
+        def open_(response: object) -> ConsumerT:
+            _success_of(response)
+            return consumer
+
+        def forget(done: Future[ConsumerT]) -> None:
+            if done.exception() is not None:
+                self._consumers.pop(consumer_id, None)
+
+        opened = self.request(lambda request_id: subscribe(consumer_id, request_id), open_)
+        opened.add_done_callback(forget)
         return opened
 
     def close_consumer(self, consumer: Consumer) -> Future[object]:
         """CLOSE_CONSUMER; a non-durable subscription is gone with it."""
-        self._consumers.pop(consumer._consumer_id, None)
         consumer.release()
-        return self.request(lambda request_id: commands.CloseConsumer(consumer._consumer_id, request_id), _success_of)
+        return self.close_consumer_of(consumer._consumer_id)
+
+    def close_consumer_of(self, consumer_id: int) -> Future[object]:
+        """CLOSE_CONSUMER; nobody is told any more what happens to it."""
+        self._consumers.pop(consumer_id, None)
+        return self.request(lambda request_id: commands.CloseConsumer(consumer_id, request_id), _success_of)
 
     def unsubscribe(self, consumer: Consumer) -> Future[object]:
         """UNSUBSCRIBE; the subscription is gone, and the consumer with it."""
@@ -470,10 +547,20 @@ class Session:
                 end = self._end_consumer if is_consumer else self._end_producer
                 end(event.resource_id, f"the topic has migrated to {self.migrated_to}")
             case commands.ReachedEndOfTopic() | commands.ActiveConsumerChange():
-                # A reader's range has its own end, and its subscription is exclusive: neither changes anything.
-                logger.debug("%s: %s", self.address, event)
+                self._tell_consumer(event)
             case _:
                 self._answer(event)
+
+    def _tell_consumer(self, event: commands.ReachedEndOfTopic | commands.ActiveConsumerChange) -> None:
+        # Also before the broker has answered SUBSCRIBE: it chooses the active consumer first (seen on 4.0.8).
+        consumer = self._consumers.get(event.consumer_id)
+        logger.debug("%s: %s", self.address, event)
+        if consumer is None:
+            return
+        if isinstance(event, commands.ReachedEndOfTopic):
+            consumer.note_end()
+        else:
+            consumer.note_active(is_active=event.is_active)
 
     def _answer(self, event: object) -> None:
         waiting = self._waiting.pop(getattr(event, "request_id", -1), None)
@@ -569,7 +656,12 @@ def _backlog_of(response: object) -> int:
     return answer.msg_backlog
 
 
-def _acknowledged(response: object) -> object:
+def acknowledged(response: object) -> object:
+    """The answer to an ACK, if it is no refusal.
+
+    Raises:
+        BrokerError: it is one.
+    """
     answer = expect(response, commands.AckResponse)
     if answer.error is not None:
         raise error_for_code(answer.error, answer.message, "")

@@ -19,6 +19,7 @@ from spark_mq_source.core.protobuf import (
     signed64,
 )
 from spark_mq_source.pulsar.protocol.commands import (
+    AckEntries,
     Command,
     CommandType,
     FeatureFlags,
@@ -27,7 +28,7 @@ from spark_mq_source.pulsar.protocol.commands import (
     Send,
     UnknownCommand,
 )
-from spark_mq_source.pulsar.protocol.hot import MESSAGE_PREFIX, decode_usual_message
+from spark_mq_source.pulsar.protocol.hot import MESSAGE_PREFIX, decode_usual_message, encode_ack_entries
 from spark_mq_source.pulsar.protocol.wire import Frame, encode_frame, encode_frame_head
 
 
@@ -42,7 +43,9 @@ class _MessageOnTheWire:
 
 
 _TYPES: Final[dict[type, CommandType]] = {
-    kind: CommandType[constant_name(kind.__name__)] for kind in get_args(Command) if kind is not UnknownCommand
+    kind: CommandType[constant_name(kind.__name__)]
+    for kind in get_args(Command)
+    if kind not in {UnknownCommand, AckEntries}
 }
 _KINDS: Final[dict[int, type[Command]]] = {command_type: kind for kind, command_type in _TYPES.items()}
 _UINT64: Final = 1 << 64
@@ -77,6 +80,8 @@ def encode_command(command: Command) -> bytes:
     """
     if isinstance(command, Send):
         return encode_send(command) + command.body
+    if isinstance(command, AckEntries):
+        return encode_frame(encode_ack_entries(command), None)
     body = None
     try:
         if isinstance(command, UnknownCommand):

@@ -7,11 +7,12 @@ not transmitted. None is not sent; a field that a peer did not send has the defa
 
 Enums are int32 on the wire; a protobuf enum would hide the values that a newer broker adds.
 
-MESSAGE and SEND are plain tuples: one is created for every entry.
+MESSAGE and SEND are plain tuples: one is created for every entry. So are the ids of `AckEntries`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated, Final, NamedTuple, TypeAlias, TypedDict
@@ -43,6 +44,7 @@ class CommandType(IntEnum):
     PRODUCER_SUCCESS = 17
     PING = 18
     PONG = 19
+    REDELIVER_UNACKNOWLEDGED_MESSAGES = 20
     PARTITIONED_METADATA = 21
     PARTITIONED_METADATA_RESPONSE = 22
     LOOKUP = 23
@@ -56,6 +58,8 @@ class CommandType(IntEnum):
     ACTIVE_CONSUMER_CHANGE = 31
     GET_TOPICS_OF_NAMESPACE = 32
     GET_TOPICS_OF_NAMESPACE_RESPONSE = 33
+    GET_SCHEMA = 34
+    GET_SCHEMA_RESPONSE = 35
     AUTH_CHALLENGE = 36
     AUTH_RESPONSE = 37
     ACK_RESPONSE = 38
@@ -108,6 +112,23 @@ class AckType(IntEnum):
     Cumulative = 1
 
 
+class ValidationError(IntEnum):
+    """Why a message that is acknowledged could not be read; the broker's log and statistics say it."""
+
+    UncompressedSizeCorruption = 0
+    DecompressionError = 1
+    ChecksumMismatch = 2
+    BatchDeSerializeError = 3
+    DecryptionError = 4
+
+
+class KeySharedMode(IntEnum):
+    """Who says which keys a consumer of a Key_Shared subscription gets: the broker, or the consumer by ranges."""
+
+    AUTO_SPLIT = 0
+    STICKY = 1
+
+
 class ProducerAccessMode(IntEnum):
     """Whether a topic takes messages of other producers at the same time."""
 
@@ -118,12 +139,29 @@ class ProducerAccessMode(IntEnum):
 
 
 class SchemaType(IntEnum):
-    """What the values of a topic are, as far as this package writes it."""
+    """What the values of a topic are."""
 
     NONE = 0
     STRING = 1
     JSON = 2
+    PROTOBUF = 3
     AVRO = 4
+    BOOL = 5
+    INT8 = 6
+    INT16 = 7
+    INT32 = 8
+    INT64 = 9
+    FLOAT = 10
+    DOUBLE = 11
+    DATE = 12
+    TIME = 13
+    TIMESTAMP = 14
+    KEY_VALUE = 15
+    INSTANT = 16
+    LOCAL_DATE = 17
+    LOCAL_TIME = 18
+    LOCAL_DATE_TIME = 19
+    PROTOBUF_NATIVE = 20
 
 
 class TxnAction(IntEnum):
@@ -308,6 +346,35 @@ class GetTopicsOfNamespaceResponse:
     changed: Annotated[bool, 5] = True
 
 
+class KeyValue(TypedDict):
+    """One of the properties of a schema, a subscription or a consumer."""
+
+    key: Annotated[str, 1]
+    value: Annotated[str, 2]
+
+
+@dataclass(frozen=True, slots=True)
+class IntRange:
+    """Hashes of keys, both ends included; 0 to 65535."""
+
+    start: Annotated[Int32, 1]
+    end: Annotated[Int32, 2]
+
+
+@dataclass(frozen=True, slots=True)
+class KeySharedMeta:
+    """Which keys a consumer of a Key_Shared subscription gets.
+
+    Attributes:
+        hash_ranges: of a STICKY consumer: those of its keys; others' must not overlap them.
+        allow_out_of_order_delivery: whether a key may move to another consumer while its messages are unacknowledged.
+    """
+
+    key_shared_mode: Annotated[KeySharedMode, 1]
+    hash_ranges: Annotated[tuple[IntRange, ...], 3] = ()
+    allow_out_of_order_delivery: Annotated[bool, 4] = False
+
+
 @dataclass(frozen=True, slots=True)
 class Subscribe:
     """Opens a consumer.
@@ -317,6 +384,12 @@ class Subscribe:
     - `start_message_id` is inclusive and names a whole entry; durable subscriptions ignore it.
     - With `initial_position` Earliest a start past the end begins the topic again; Latest waits.
     - `force_topic_creation` is true unless it is sent as false.
+
+    Attributes:
+        priority_level: 0 is first: lower levels get messages only while the consumers of higher ones have no permits
+            (Shared), or are active only while there are none (Failover).
+        metadata: of the consumer, which the broker's statistics show.
+        subscription_properties: kept with a durable subscription when this creates it, ignored otherwise.
     """
 
     topic: Annotated[str, 1]
@@ -331,6 +404,10 @@ class Subscribe:
     initial_position: Annotated[InitialPosition, 13] = InitialPosition.Latest
     force_topic_creation: Annotated[bool, 15] = True
     start_message_rollback_duration_sec: Annotated[Uint64 | None, 16] = None
+    priority_level: Annotated[Int32 | None, 7] = None
+    metadata: Annotated[tuple[KeyValue, ...], 10] = ()
+    key_shared_meta: Annotated[KeySharedMeta | None, 17] = None
+    subscription_properties: Annotated[tuple[KeyValue, ...], 18] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,6 +497,7 @@ class ConsumerStatsResponse:
 
     Attributes:
         msg_backlog: entries from the cursor to the end; does not fall with reading, only with ACK (broker 4.0.8).
+        blocked_consumer_on_unacked_msgs: the broker sends nothing until some of the unacknowledged are acknowledged.
         error_code: the broker's code where the request failed.
     """
 
@@ -431,6 +509,7 @@ class ConsumerStatsResponse:
     consumer_name: Annotated[str, 7] = ""
     available_permits: Annotated[Uint64, 8] = 0
     unacked_messages: Annotated[Uint64, 9] = 0
+    blocked_consumer_on_unacked_msgs: Annotated[bool, 10] = False
     address: Annotated[str, 11] = ""
     connected_since: Annotated[str, 12] = ""
     type: Annotated[str, 13] = ""
@@ -486,6 +565,23 @@ class Ack:
     ack_type: Annotated[AckType, 2]
     message_ids: Annotated[tuple[MessageId, ...], 3] = ()
     request_id: Annotated[Uint64 | None, 8] = None
+    validation_error: Annotated[ValidationError | None, 4] = None
+
+
+class AckEntries(NamedTuple):
+    """An ACK of whole entries, each for itself; what arrives is an `Ack`.
+
+    Attributes:
+        entries: ledger and entry of each.
+    """
+
+    consumer_id: int
+    entries: Sequence[tuple[int, int]]
+    request_id: int
+
+    def __str__(self) -> str:
+        """For an error: without the entries, of which there may be thousands."""
+        return f"AckEntries({len(self.entries)} entries, request_id={self.request_id})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,11 +594,16 @@ class AckResponse:
     request_id: Annotated[Uint64 | None, 6] = None
 
 
-class KeyValue(TypedDict):
-    """One of a schema's properties."""
+@dataclass(frozen=True, slots=True)
+class RedeliverUnacknowledgedMessages:
+    """Has messages delivered again, to any consumer of the subscription; not answered.
 
-    key: Annotated[str, 1]
-    value: Annotated[str, 2]
+    Attributes:
+        message_ids: which; none for all that the consumer has not acknowledged, as ever with Exclusive and Failover.
+    """
+
+    consumer_id: Annotated[Uint64, 1]
+    message_ids: Annotated[tuple[MessageId, ...], 2] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,6 +620,34 @@ class Schema:
     schema_data: Annotated[bytes, 3]
     type: Annotated[Int32, 4]
     properties: Annotated[tuple[KeyValue, ...], 5] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GetSchema:
+    """What schema a topic has; a partition's name does for the topic's (seen on broker 4.0.8).
+
+    Attributes:
+        schema_version: as a message carries it; None for the latest.
+    """
+
+    request_id: Annotated[Uint64, 1]
+    topic: Annotated[str, 2]
+    schema_version: Annotated[bytes | None, 3] = None
+
+
+@dataclass(frozen=True, slots=True)
+class GetSchemaResponse:
+    """The answer to GET_SCHEMA; TopicNotFound where the topic has no schema, or none of that version.
+
+    Attributes:
+        schema_version: which one it is.
+    """
+
+    request_id: Annotated[Uint64, 1]
+    error_code: Annotated[Int32 | None, 2] = None
+    error_message: Annotated[str, 3] = ""
+    schema: Annotated[Schema | None, 4] = None
+    schema_version: Annotated[bytes, 5] = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -733,6 +862,8 @@ Command: TypeAlias = (
     | LookupResponse
     | GetTopicsOfNamespace
     | GetTopicsOfNamespaceResponse
+    | GetSchema
+    | GetSchemaResponse
     | Subscribe
     | Flow
     | Message
@@ -749,7 +880,9 @@ Command: TypeAlias = (
     | TopicMigrated
     | ActiveConsumerChange
     | Ack
+    | AckEntries
     | AckResponse
+    | RedeliverUnacknowledgedMessages
     | Producer
     | ProducerSuccess
     | Send

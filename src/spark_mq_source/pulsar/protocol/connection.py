@@ -28,6 +28,7 @@ from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
 from spark_mq_source.pulsar.protocol.commands import (
     NO_ID,
     Ack,
+    AckEntries,
     AckResponse,
     ActiveConsumerChange,
     AddPartitionToTxn,
@@ -49,6 +50,8 @@ from spark_mq_source.pulsar.protocol.commands import (
     Flow,
     GetLastMessageId,
     GetLastMessageIdResponse,
+    GetSchema,
+    GetSchemaResponse,
     GetTopicsOfNamespace,
     GetTopicsOfNamespaceResponse,
     Lookup,
@@ -63,6 +66,7 @@ from spark_mq_source.pulsar.protocol.commands import (
     Producer,
     ProducerSuccess,
     ReachedEndOfTopic,
+    RedeliverUnacknowledgedMessages,
     Seek,
     Send,
     SendError,
@@ -103,6 +107,7 @@ Request: TypeAlias = (
     PartitionedMetadata
     | Lookup
     | GetTopicsOfNamespace
+    | GetSchema
     | Subscribe
     | Flow
     | CloseConsumer
@@ -111,6 +116,8 @@ Request: TypeAlias = (
     | Seek
     | ConsumerStats
     | Ack
+    | AckEntries
+    | RedeliverUnacknowledgedMessages
     | Producer
     | Send
     | CloseProducer
@@ -125,6 +132,7 @@ Response: TypeAlias = (
     PartitionedMetadataResponse
     | LookupResponse
     | GetTopicsOfNamespaceResponse
+    | GetSchemaResponse
     | GetLastMessageIdResponse
     | ConsumerStatsResponse
     | Success
@@ -148,6 +156,7 @@ _REQUESTS: Final = (
     PartitionedMetadata,
     Lookup,
     GetTopicsOfNamespace,
+    GetSchema,
     Subscribe,
     Flow,
     CloseConsumer,
@@ -156,6 +165,8 @@ _REQUESTS: Final = (
     Seek,
     ConsumerStats,
     Ack,
+    AckEntries,
+    RedeliverUnacknowledgedMessages,
     Producer,
     Send,
     CloseProducer,
@@ -164,10 +175,12 @@ _REQUESTS: Final = (
     AddPartitionToTxn,
     EndTxn,
 )
+_UNANSWERED: Final = (Flow, RedeliverUnacknowledgedMessages)
 _RESPONSES: Final = (
     PartitionedMetadataResponse,
     LookupResponse,
     GetTopicsOfNamespaceResponse,
+    GetSchemaResponse,
     GetLastMessageIdResponse,
     ConsumerStatsResponse,
     Success,
@@ -341,13 +354,14 @@ class PulsarConnection(SansIOConnection[Command, Event]):
     def send(self, command: Command) -> None:
         """Queues a command.
 
-        A FLOW for a consumer that the broker has closed meanwhile is dropped: it crossed CLOSE_CONSUMER on the way.
+        A FLOW or REDELIVER_UNACKNOWLEDGED_MESSAGES for a consumer that the broker has closed meanwhile is dropped: it
+        crossed CLOSE_CONSUMER on the way.
 
         Raises:
             LocalProtocolError: not connected, not a command of clients, or one for which the broker would drop the
                 connection or never answer: a request id in use, FLOW of 0 or beyond 2^31-1 permits, an id of a consumer
-                that is in use (SUBSCRIBE) or unknown (FLOW, ACK, CONSUMER_STATS), or of a producer that is in use
-                (PRODUCER) or not open (SEND), a SEND larger than the broker takes.
+                that is in use (SUBSCRIBE) or unknown (FLOW, ACK, REDELIVER_UNACKNOWLEDGED_MESSAGES, CONSUMER_STATS), or
+                of a producer that is in use (PRODUCER) or not open (SEND), a SEND larger than the broker takes.
             ServiceNotReadyError: ACK or CONSUMER_STATS for a consumer, or SEND on a producer, that the broker has
                 closed: open it again.
         """
@@ -359,17 +373,18 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             return
         if not isinstance(command, _REQUESTS):
             raise LocalProtocolError(f"{type(command).__name__} is not for users of a connection to send")
-        request_id = None if isinstance(command, Flow | Send) else command.request_id
+        request_id = None if isinstance(command, (*_UNANSWERED, Send)) else command.request_id
         if request_id in self._requests:
             raise LocalProtocolError(
                 f"{command} has the request id of {self._requests[request_id]}, which is not answered yet"
             )
         consumer = self._consumer_for(command)
-        if isinstance(command, Flow):
+        if isinstance(command, _UNANSWERED):
             if consumer is None:
                 logger.debug("%s not sent: the broker has closed the consumer", command)
                 return
-            self._check_flow(command, consumer)
+            if isinstance(command, Flow):
+                self._check_flow(command, consumer)
         data = encode_command(command)
         self._unsent += data
         if request_id is not None:
@@ -572,7 +587,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
                 return None
             case Producer() if command.producer_id in self._producers:
                 raise LocalProtocolError(f"{command} has the id of a producer that is open")
-            case Flow() | Ack() | ConsumerStats():
+            case Flow() | Ack() | AckEntries() | RedeliverUnacknowledgedMessages() | ConsumerStats():
                 consumer = self._consumers.get(command.consumer_id)
             case _:
                 return None
@@ -581,7 +596,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             return consumer
         if command.consumer_id not in self._closed_by_broker:
             raise LocalProtocolError(f"{command} is for a consumer that is not open on this connection")
-        if not isinstance(command, Flow):
+        if not isinstance(command, _UNANSWERED):
             raise ServiceNotReadyError(f"{command}: the broker has closed this consumer meanwhile; subscribe again")
         return None
 

@@ -67,7 +67,9 @@ _CODES = {
         BrokerError,
         "write what fits the topic's schema (`pulsar-admin schemas get`), or have it or the namespace's rules changed",
     ),
-    19: _Code("ConsumerAssignError", BrokerError, "the subscription is used with another type or other key ranges"),
+    19: _Code(
+        "ConsumerAssignError", ResourceBusyError, "the subscription is used with another type, or others have its keys"
+    ),
     20: _Code("TransactionCoordinatorNotFound", ServiceNotReadyError, f"are they enabled? If so, {_AGAIN}"),
     21: _Code("InvalidTxnStatus", BrokerError, "the transaction is already committed or aborted"),
     22: _Code("NotAllowedError", BrokerError, "the broker's configuration or policies forbid this"),

@@ -115,6 +115,8 @@ class Limiter:
         # Messages and bytes of an entry, on average.
         self._seen: dict[TopicPartition, tuple[float, float]] = {}
         self._served: TopicPartition | None = None
+        # The entries that were looked at to count the rows after a start.
+        self._counted: dict[tuple[TopicPartition, Position], list[_Sample]] = {}
         self._asks_admin = options.admin_url is not None
 
     def close(self) -> None:
@@ -152,6 +154,24 @@ class Limiter:
         turns = self._settle(waiting) if by_size else self._take(waiting, self._allowed(waiting))
         self._served = served_last({tp: waiting[tp].share for tp in turns}, self._served)
         return {**ends, **{tp: w.cut for tp, w in waiting.items()}}
+
+    def count_rows(self, starts: Mapping[TopicPartition, Position], ends: Mapping[TopicPartition, Position]) -> int:
+        """About how many messages wait: the entries, times the messages of the first one or of earlier ones if more.
+
+        An entry is looked at once for each start, so that a trigger that waits costs no more than one that is idle.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        behind = [tp for tp in sorted(ends) if starts[tp] < ends[tp]]
+        backlogs = self._statistics.fetch_backlogs({tp: starts[tp] for tp in behind}, ends) if behind else {}
+        waiting = {
+            tp: _Waiting(starts[tp], end, backlogs[tp], cut=end, samples=self._counted.get((tp, starts[tp]), []))
+            for tp, end in ((tp, ends[tp]) for tp in behind)
+        }
+        self._look(waiting, {tp: w.first for tp, w in waiting.items()})
+        self._counted = {(tp, w.start): w.samples for tp, w in waiting.items()}
+        return int(sum(w.entries * self._rows_per_entry(tp, w) for tp, w in waiting.items()))
 
     def _settle(self, waiting: Mapping[TopicPartition, _Waiting]) -> Sequence[TopicPartition]:
         """Tries shares, each time with what the entries at their ends told, until they are within the limits.

@@ -7,10 +7,12 @@ import itertools
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError
+from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, TopicNotFoundError
 from spark_mq_source.core.ports import Predicate
+from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.session import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
@@ -49,6 +51,26 @@ def plan_batch(options: PulsarOptions, predicates: Sequence[Predicate] = ()) -> 
             raise error.within("pulsar-native: planning") from error
 
 
+def check_dead_letter_topic(options: PulsarOptions) -> None:
+    """Finds out before the first dead letter whether there is a topic for it; creates the topic with `createTopic`.
+
+    Raises:
+        TopicNotFoundError: it does not exist.
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    if options.on_corrupt is not OnCorrupt.DEAD_LETTER:
+        return
+    topic = options.dead_letter_topic or ""
+    with PulsarClient(options) as client:
+        try:
+            client.fetch_partitions([topic], create=options.create_topic)
+            client.hand_over()
+        except TopicNotFoundError as error:
+            raise error.within(f"pulsar-native: deadLetterTopic {topic} (createTopic=true would create it)") from error
+        except MQSourceError as error:
+            raise error.within(f"pulsar-native: deadLetterTopic {topic}") from error
+
+
 class _Planner:
     def __init__(self, client: PulsarClient, options: PulsarOptions, predicates: Sequence[Predicate]) -> None:
         self._client = client
@@ -74,7 +96,7 @@ class _Planner:
             for tp in partitions
         ]
         ranges = [r for r in ranges if r.start < r.end]
-        return split_ranges(self._client, options, ranges)
+        return numbered(split_ranges(self._client, options, ranges))
 
     def _may_match(self, tp: TopicPartition) -> bool:
         values = {"topic": tp.topic, "partition": tp.partition}
@@ -219,6 +241,11 @@ def split_ranges(client: PulsarClient, options: PulsarOptions, ranges: list[Puls
         bounds = [r.start, *(c for c in cuts if r.start < c < r.end), r.end]
         pieces += [PulsarRange(r.topic_partition, start, end) for start, end in itertools.pairwise(bounds)]
     return pieces
+
+
+def numbered(ranges: Sequence[PulsarRange]) -> list[PulsarRange]:
+    """The ranges with their numbers, which the names of their consumers end with."""
+    return [replace(r, number=number) for number, r in enumerate(ranges)]
 
 
 def _stretches(client: PulsarClient, options: PulsarOptions, r: PulsarRange) -> list[tuple[int, int, int]]:

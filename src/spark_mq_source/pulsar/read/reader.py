@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_mq_source.core.counters import Counters
@@ -63,6 +63,9 @@ IDLE_SECONDS = 1.0
 class PulsarRange:
     """The work of one task: the messages of one topic-partition after `start`, up to and with `end`.
 
+    Attributes:
+        number: of the task among those of its batch, by which its consumer is named.
+
     Example:
         >>> from spark_mq_source.pulsar.offsets import Position
         >>> str(PulsarRange(TopicPartition("persistent://public/default/t", 0), Position(7, 3), Position(7, 9)))
@@ -72,6 +75,7 @@ class PulsarRange:
     topic_partition: TopicPartition
     start: Position
     end: Position
+    number: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         return f"{self.topic_partition} ({self.start}, {self.end}]"
@@ -112,7 +116,7 @@ def read_range(
         CorruptMessageError: a message cannot be decoded, also when read once more.
         MQSourceError: the broker cannot be reached, or sends nothing, for `operationTimeout`; or it refuses.
     """
-    with PulsarClient(options) as client:
+    with PulsarClient(options, role=f"{task.number:04d}") as client:
         try:
             yield from _RangeReader(client, options, task, schema, counters or Counters()).batches()
             client.hand_over()
@@ -186,6 +190,8 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         self._client.close_consumer(consumer)
 
     def _rest(self) -> Iterator[pa.RecordBatch]:
+        if self._decoder.corrupt_entries:
+            logger.warning("%s: %d corrupt entries", self._task, self._decoder.corrupt_entries)
         if self._decoder.rows:
             yield self._decoder.take_batch()
 
@@ -247,7 +253,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         decoder.on_corrupt = options.on_corrupt if self._is_distrusted() else "fail"
         messages = 0
         try:
-            for _, ledger_id, entry_id, _, ack_set, body in burst:
+            for _, ledger_id, entry_id, redelivery_count, ack_set, body in burst:
                 key = ledger_id, entry_id
                 if entry_id != entry + 1 or ledger_id != ledger:
                     self._note_done(done_key, whole)
@@ -268,6 +274,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
                     first_index if emit else 0,
                     end.batch if key == end_key and end.batch >= 0 else WHOLE_ENTRY,
                     emit,
+                    redelivery_count,
                 )
                 while decoder.unfinished:
                     yield decoder.take_batch()

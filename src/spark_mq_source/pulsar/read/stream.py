@@ -9,18 +9,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
 from typing import TypeVar
 
-from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, TopicNotFoundError
+from spark_mq_source.core.errors import (
+    DataLossError,
+    EndOfStreamError,
+    MQSourceError,
+    OptionError,
+    ResourceBusyError,
+    TopicNotFoundError,
+)
+from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.retry import Deadline, retrying
-from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.client import Durable, PulsarClient
 from spark_mq_source.pulsar.client.session import Bounds, Consumer
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition, decode_offsets, encode_offsets
-from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.options import PulsarOptions, SubscriptionType
+from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.read.limits import Limiter, ProgressGuard
 from spark_mq_source.pulsar.read.planner import (
     check_named,
     check_not_past_the_end,
+    numbered,
     resolve_positions,
     split_ranges,
     topics_of,
@@ -31,6 +43,15 @@ Offsets = Mapping[TopicPartition, Position]
 """The last message read of each topic-partition."""
 
 ResultT = TypeVar("ResultT")
+
+_KINDS = {
+    SubscriptionType.EXCLUSIVE: commands.SubType.Exclusive,
+    SubscriptionType.FAILOVER: commands.SubType.Failover,
+}
+"""The types of a subscription that keeps data for a query, which reads it otherwise."""
+
+TURN_MS = 90_000
+"""How long a query stands by at least: a broker keeps the consumer of a connection that hangs for 60 s (4.0.8)."""
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +81,21 @@ class PulsarStream:
         self._pinning = PulsarClient(options)
         self._watchers: dict[TopicPartition, Consumer] = {}
         self._pins: dict[TopicPartition, Consumer] = {}
+        self._durable = Durable(
+            options.subscription or "",
+            _KINDS[options.subscription_kind],
+            priority_level=options.priority_level or None,
+            properties=tuple({"key": key, "value": value} for key, value in options.subscription_properties),
+        )
+        # At the end of what was offered: each is told when its topic is terminated. With the position it is behind.
+        self._ends: dict[TopicPartition, tuple[Position, Consumer]] = {}
+        # What `latest` said last, and how often since then: said once more, everything up to there is read.
+        self._offered: dict[str, object] | None = None
+        self._repeats = 0
         # Where those end of which a watcher cannot tell the last message.
         self._terminated: dict[TopicPartition, Position] = {}
         self._target: Offsets | None = None
+        self._pace = TriggerPace(options.min_rows_per_trigger, options.max_trigger_delay_ms)
         # Where a range begins whose start is in a ledger that is gone now: it was read, or its loss was told.
         self._successors: dict[tuple[TopicPartition, Position], Position] = {}
         # Where the current trigger begins in topic-partitions of which nothing was read yet.
@@ -120,6 +153,7 @@ class PulsarStream:
             DataLossError: a topic-partition has vanished, lost unread messages, or ends before the position that was
                 read last, and `failOnDataLoss` is true.
             RequestTimeoutError: the limits let nothing through, and no message comes though the broker has more.
+            EndOfStreamError: with `endAtTermination`: every topic-partition is terminated and read.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         given = {} if start is None else offsets_from_json(start)
@@ -130,7 +164,7 @@ class PulsarStream:
         if self._options.subscription is not None:
             if start == self._unplanned:
                 self._place_pins(begin)
-            self._open_pins(bounds)
+            self._with_pins(lambda: self._open_pins(bounds))
         self._unplanned = None
         # TTL may have moved a watcher to the end, so `first` does not tell whether there is something to read.
         ends = {
@@ -148,8 +182,45 @@ class PulsarStream:
         self._firsts = self._before_first([tp for tp, end in ends.items() if begin.get(tp, EARLIEST) == EARLIEST < end])
         if limited and start is not None:
             starts = {tp: self._firsts.get(tp, begin.get(tp, EARLIEST)) for tp in ends}
+            if begin == given and self._is_delayed(starts, ends):
+                return dict(start)
             ends = self._guard.check(starts, ends, self._limiter.limit(starts, ends))
-        return offsets_to_json(ends)
+        offered = offsets_to_json(ends)
+        if self._options.end_at_termination and self._target is None:
+            self._repeats = self._repeats + 1 if offered == self._offered == self.newest else 0
+            self._offered = offered
+            if self._repeats:
+                self._check_ended({tp: ends.get(tp, EARLIEST) for tp in bounds}, offered)
+        return offered
+
+    def _check_ended(self, ends: Offsets, read: Mapping[str, object]) -> None:
+        """Raises if every topic-partition is terminated with nothing behind `ends`, up to which all is read.
+
+        The broker says so of its own accord, to a consumer with permits whose subscription is at the end: at the FLOW,
+        or when the topic is terminated (REACHED_END_OF_TOPIC, seen on 4.0.8). So one waits at the end of each.
+        """
+        for tp, (position, consumer) in list(self._ends.items()):
+            if ends.get(tp) != position or (consumer.is_closed and not consumer.has_ended):
+                self._client.close_consumer(self._ends.pop(tp)[1])
+        missing = {tp: at if at == EARLIEST else _next_entry(at) for tp, at in ends.items() if tp not in self._ends}
+        for tp, consumer in self._client.open_consumers(missing).items():
+            self._ends[tp] = ends[tp], consumer
+            consumer.grant(1)
+        # Not at once: a trigger without data may follow, by which Spark completes what waits for a watermark.
+        if not ends or self._repeats < 2 or not all(consumer.has_ended for _, consumer in self._ends.values()):
+            return
+        # Spark commits a trigger when the next one begins, and there is none.
+        self.commit(read)
+        raise EndOfStreamError(
+            f"pulsar-native: all topics of this query are terminated and read to their end ({len(ends)} "
+            f"topic-partitions): the query ends, as endAtTermination asks"
+        )
+
+    def _is_delayed(self, starts: Offsets, ends: Offsets) -> bool:
+        """Whether fewer messages wait than a trigger is to have."""
+        if not self._pace.counts or self._target is not None:
+            return False
+        return self._pace.delays(self._limiter.count_rows(starts, ends))
 
     def aim_at_now(self) -> None:
         """From now on `latest` never passes what there is now (`Trigger.AvailableNow`).
@@ -182,7 +253,7 @@ class PulsarStream:
         # The reader takes a start that is gone for loss; here it is known to be none, or was told already.
         starts = {tp: min(self._successors.get((tp, at), at), finish[tp]) for tp, at in starts.items()}
         ranges = [PulsarRange(tp, starts[tp], finish[tp]) for tp in sorted(finish)]
-        return split_ranges(self._client, self._options, [r for r in ranges if r.start < r.end])
+        return numbered(split_ranges(self._client, self._options, [r for r in ranges if r.start < r.end]))
 
     def commit(self, end: Mapping[str, object]) -> None:
         """Spark has `end` for good: the durable subscription, if there is one, lets go of what is before it.
@@ -233,16 +304,45 @@ class PulsarStream:
 
     def _open_pins(self, partitions: Iterable[TopicPartition], *, new_at_end: bool = False) -> None:
         """Opens the durable subscription where it is not open; one that is new begins at the first message."""
+        if any(pin.is_active is False for pin in self._pins.values()):
+            # Another consumer of a Failover subscription has taken over; this one waits behind it again.
+            self._drop_pins()
         missing = [tp for tp in partitions if tp not in self._pins]
         if missing:
             starts = dict.fromkeys(missing, EARLIEST)
+            durable = replace(self._durable, at_end=new_at_end)
             try:
-                self._pins |= self._pinning.open_consumers(
-                    starts, durable_name=self._options.subscription, new_at_end=new_at_end
-                )
+                opened = self._pinning.open_consumers(starts, durable=durable)
+                self._pins |= opened
+                self._wait_for_turn(opened)
             except MQSourceError:
                 self._drop_pins()
                 raise
+
+    def _wait_for_turn(self, opened: Mapping[TopicPartition, Consumer]) -> None:
+        """Waits until the broker has chosen these consumers, where it chooses one of several.
+
+        Raises:
+            ResourceBusyError: another consumer stays active.
+            MQSourceError: a consumer has ended meanwhile.
+        """
+        options = self._options
+        if options.subscription_kind is not SubscriptionType.FAILOVER:
+            return
+        timeout_ms = max(TURN_MS, options.operation_timeout_ms)
+        deadline = Deadline.after_ms(timeout_ms)
+        try:
+            for one in opened.values():
+                one.chosen().result(deadline.remaining_seconds())
+        except FutureTimeoutError:
+            waiting = ", ".join(str(tp) for tp, one in opened.items() if not one.is_active)
+            busy = ResourceBusyError(
+                f"pulsar-native: {waiting}: another consumer of subscription {options.subscription} is active since "
+                f"more than {timeout_ms // 1000} s: start this query again when the other one has ended; where each "
+                f"of two is active in a part of the partitions, give the one that is to stand by a higher priorityLevel"
+            )
+            busy.retryable = False  # it was waited for
+            raise busy from None
 
     def _place_pins(self, starts: Offsets) -> None:
         """Brings the durable subscription of a new query to the entries of its start.

@@ -500,6 +500,32 @@ def test_answers_that_nobody_waits_for_are_ignored(broker, client):
     assert len(client(one.url).fetch_partitions([TOPIC])) == 2
 
 
+def test_what_a_consumer_is_told(broker, client):
+    # The active consumer is chosen before SUBSCRIBE is answered, as a broker does it.
+    def subscribe(_, request):
+        return [c.ActiveConsumerChange(request.consumer_id, True), c.Success(request.request_id)]
+
+    def told(_, request):
+        return [c.ActiveConsumerChange(request.consumer_id, False), c.ReachedEndOfTopic(request.consumer_id)]
+
+    one = broker({c.Subscribe: subscribe, c.Flow: told})
+    asking = client(one.url)
+    consumer = asking.open_consumer(TP, EARLIEST)
+    assert (consumer.is_active, consumer.has_ended, consumer.chosen().done()) == (True, False, True)
+    consumer.grant(1)
+    asking.wait_for_bounds(consumer)
+    assert (consumer.is_active, consumer.has_ended, consumer.chosen().done()) == (False, True, True)
+
+
+def test_a_consumer_that_is_closed_before_it_is_chosen(broker, client):
+    one = broker({c.Flow: lambda _, request: c.CloseConsumer(request.consumer_id, NONE_ID)})
+    consumer = client(one.url).open_consumer(TP, EARLIEST)
+    assert (consumer.is_active, consumer.has_ended) == (None, False)
+    consumer.grant(1)
+    with pytest.raises(ServiceNotReadyError, match="the broker closed the consumer"):
+        consumer.chosen().result(PATIENCE)
+
+
 def test_an_answer_of_the_wrong_kind(broker, client):
     one = broker({c.PartitionedMetadata: lambda _, x: c.Success(x.request_id)})
     with pytest.raises(RemoteProtocolError, match="answered Success where PartitionedMetadataResponse belongs"):

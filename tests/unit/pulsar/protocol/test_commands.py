@@ -411,6 +411,18 @@ def test_an_acknowledged_message_of_a_batch_is_left_out_of_the_ack_set() -> None
     assert encode_command(decode(ack)) == ack
 
 
+def test_a_redelivery_as_an_official_client_asks_for_it() -> None:
+    asked = commands.RedeliverUnacknowledgedMessages(0, (MessageId(6, 0),))
+    assert encode_command(asked) == find("batch index", "REDELIVER_UNACKNOWLEDGED_MESSAGES")
+
+
+def test_the_priority_of_a_consumer_as_an_official_client_sends_it() -> None:
+    first, second = decode_all("failover", "SUBSCRIBE")
+    assert isinstance(first, Subscribe)
+    assert isinstance(second, Subscribe)
+    assert [(one.consumer_name, one.priority_level) for one in (first, second)] == [("a", 0), ("b", 0)]
+
+
 @pytest.mark.parametrize("mode", list(Mode))
 def test_the_mode_of_a_list_of_topics_as_an_official_client_sends_it(mode: Mode) -> None:
     asked = GetTopicsOfNamespace(1, "public/default", mode)

@@ -499,7 +499,13 @@ def test_requests_may_follow_subscribe_without_waiting() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [c.Flow(9, 1), c.ConsumerStats(7, 9), c.Ack(9, c.AckType.Cumulative, (c.MessageId(1, 2),), 7)]
+    "command",
+    [
+        c.Flow(9, 1),
+        c.ConsumerStats(7, 9),
+        c.Ack(9, c.AckType.Cumulative, (c.MessageId(1, 2),), 7),
+        c.RedeliverUnacknowledgedMessages(9, (c.MessageId(1, 2),)),
+    ],
 )
 def test_commands_for_a_consumer_that_was_never_open(command: Command) -> None:
     made = subscribed()
@@ -508,10 +514,18 @@ def test_commands_for_a_consumer_that_was_never_open(command: Command) -> None:
     assert made.data_to_send() == b""
 
 
+def test_messages_are_asked_for_again_without_an_answer() -> None:
+    made = subscribed()
+    for _ in range(2):
+        made.send(c.RedeliverUnacknowledgedMessages(1, (c.MessageId(1, 2),)))
+    assert sent(made) == [c.RedeliverUnacknowledgedMessages(1, (c.MessageId(1, 2),))] * 2
+
+
 def test_commands_that_cross_the_broker_s_close() -> None:
     made = subscribed()
     made.receive_data(encode_command(c.CloseConsumer(1, -1)))
     made.send(c.Flow(1, 10))
+    made.send(c.RedeliverUnacknowledgedMessages(1))
     with pytest.raises(ServiceNotReadyError, match="closed this consumer meanwhile"):
         made.send(c.ConsumerStats(7, 1))
     with pytest.raises(ServiceNotReadyError, match="subscribe again"):

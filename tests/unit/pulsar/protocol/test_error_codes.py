@@ -35,7 +35,7 @@ CODES = [
     (16, "ProducerBusy", ResourceBusyError),
     (17, "InvalidTopicName", BrokerError),
     (18, "IncompatibleSchema", BrokerError),
-    (19, "ConsumerAssignError", BrokerError),
+    (19, "ConsumerAssignError", ResourceBusyError),
     (20, "TransactionCoordinatorNotFound", ServiceNotReadyError),
     (21, "InvalidTxnStatus", BrokerError),
     (22, "NotAllowedError", BrokerError),

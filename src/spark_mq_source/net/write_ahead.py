@@ -1,28 +1,29 @@
-r"""The write-ahead folder: what makes rows of NSQ come again, which the broker itself never sends again.
+r"""The write-ahead folder: what makes rows come again that a broker's queue never sends again.
 
-A message that is finished (FIN) is gone. So a task writes what it has received here first, and finishes it only then;
-Spark gets its rows from here and never from the broker, the first time and at each replay alike.
+A message of a queue is gone once it is acknowledged (NSQ: FIN). So a task writes what it has received here first, and
+acknowledges it only then; Spark gets its rows from here and never from the broker, the first time and at each replay
+alike. Rows have a column `message_id` (string), by which a message that is delivered twice is recognized.
 
 ::
 
     walDir/<id of the query>/<number of the batch>/plan              what the batch reads; made by the driver
                                                   /<task>/<n>        slot n: the name of a file, or that it is the end
                                                          /<name>     rows, as an Arrow IPC stream
-                                                         /<attempt>.fin  the attempt's FINs are through, but for these
+                                                         /<attempt>.ack  the attempt has acknowledged, all but these
                                                   /<task>.end        the log has ended; made before its rows are used
 
 The slots of a task are a log. A slot is made once and never again, whoever tries (`Store.create` is exclusive), and a
 task has as many slots as there are up to the one that says END. So several attempts at one task, one after the other or
 two at once, agree on the same rows: an attempt that finds its next slot taken reads what is there and tries the one
-after it. What it holds itself is finished only when it has a slot. While an attempt waits for messages it looks from
-time to time whether the log has ended without it.
+after it. What it holds itself is acknowledged only when it has a slot. While an attempt waits for messages it looks
+from time to time whether the log has ended without it.
 
 Every file is checked before it is used. A slot has the size, the CRC32C and the number of rows of its file; every other
 file begins with the CRC32C of the rest. A missing slot is found by what was made after it: a later slot, the note of an
-attempt's FINs, or the mark that the log has ended. A damaged or missing file is an error that names it.
+attempt's acknowledgements, or the mark that the log has ended. A damaged or missing file is an error that names it.
 
 When a batch is no longer needed its plan is deleted first. An attempt that still runs then could make a slot that was
-deleted; before it finishes anything it makes sure that the plan is there, and it is not.
+deleted; before it acknowledges anything it makes sure that the plan is there, and it is not.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.net.storage import Store, open_store
 
 PLAN: Final = "plan"
-_FIN: Final = ".fin"
+_ACKNOWLEDGED: Final = ".ack"
 _END: Final = ".end"
 
 _CHECKSUM_BYTES: Final = 9
@@ -55,10 +56,11 @@ _REMEDY: Final = (
 )
 
 
-def open_folder(wal_dir: str, *, probe: bool = False) -> Store:
+def open_folder(format_name: str, wal_dir: str, *, probe: bool = False) -> Store:
     """The folder of the option `walDir`.
 
     Args:
+        format_name: the format's name, which errors begin with.
         wal_dir: a path, or a URL.
         probe: whether to make sure that a file can be made exclusively there: otherwise messages would be lost.
 
@@ -66,7 +68,7 @@ def open_folder(wal_dir: str, *, probe: bool = False) -> Store:
         UnsupportedFeatureError: it cannot, or the package for such URLs is not installed.
         OptionError: the folder cannot be written to, or is none that every machine sees alike.
     """
-    return open_store(wal_dir, name="nsq: walDir ", probe=probe)
+    return open_store(wal_dir, name=f"{format_name}: walDir ", probe=probe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,19 +197,19 @@ class TaskLog:
             else:
                 self.catch_up()
 
-    def finished(self, refused: Sequence[str], last: str) -> None:
-        """Notes that our FINs are through.
+    def acknowledged(self, refused: Sequence[str], last: str) -> None:
+        """Notes that our acknowledgements are through.
 
         Args:
             refused: the ids of those that are not, and whose messages are delivered again.
-            last: the ids of the messages that were finished last, one after the other.
+            last: the ids of the messages that were acknowledged last, one after the other.
 
         Raises:
             StorageError: the folder is full, or cannot be written to.
         """
         note = {"refused": list(refused), "last": last}
         # Whole or not at all: half of it would look like damage to whoever plans the next batch.
-        self._store.create(f"{self._folder}/{self.attempt}{_FIN}", _document(note))
+        self._store.create(f"{self._folder}/{self.attempt}{_ACKNOWLEDGED}", _document(note))
 
     def read(self, slot: Slot) -> Iterator[pa.RecordBatch]:
         """The rows of a slot, all of them checked before the first is given out.
@@ -236,8 +238,8 @@ class TaskLog:
         """What became of the messages in the log, as far as the attempts that are over have told.
 
         Returns:
-            The ids of those that may be delivered again because their FIN is not known to be through, and the ids of
-            those that were finished last, one after the other.
+            The ids of those that may be delivered again because their acknowledgement is not known to be through, and
+            the ids of those that were acknowledged last, one after the other.
 
         Raises:
             DataLossError: a file of the log is damaged, or was there and is not any more.
@@ -252,7 +254,7 @@ class TaskLog:
                 unfinished |= self.ids(slot)
         for attempt in dict.fromkeys(slot.attempt for slot in self.slots):
             if attempt in told:
-                note = _read_document(self._store, f"{self._folder}/{attempt}{_FIN}")
+                note = _read_document(self._store, f"{self._folder}/{attempt}{_ACKNOWLEDGED}")
                 unfinished.update(note["refused"])
                 last += note["last"]
         return unfinished, last
@@ -283,9 +285,9 @@ class TaskLog:
         """Whether the slot after those known was deleted: something is there that was made after it."""
         names = self._store.names(self._folder)
         is_followed = any(name.isdecimal() and int(name) > len(self.slots) for name in names)
-        has_finished_others = bool(_told(names) - {slot.attempt for slot in self.slots})
+        has_acknowledged_others = bool(_told(names) - {slot.attempt for slot in self.slots})
         # It may have been made since it was looked for, with those after it.
-        return (is_followed or has_finished_others) and not self._store.exists(self._path_of_next())
+        return (is_followed or has_acknowledged_others) and not self._store.exists(self._path_of_next())
 
     def _path_of_next(self) -> str:
         return f"{self._folder}/{len(self.slots)}"
@@ -322,8 +324,8 @@ def remove_batch(store: Store, folder: str) -> None:
 
 
 def _told(names: Sequence[str]) -> set[str]:
-    """The attempts whose FINs are through, of the names in a task's folder."""
-    return {name.removesuffix(_FIN) for name in names if name.endswith(_FIN)}
+    """The attempts whose acknowledgements are through, of the names in a task's folder."""
+    return {name.removesuffix(_ACKNOWLEDGED) for name in names if name.endswith(_ACKNOWLEDGED)}
 
 
 def _document(document: Mapping[str, Any]) -> bytes:
@@ -349,10 +351,10 @@ def _read_document(store: Store, path: str) -> dict[str, Any]:
 
 def _lost(store: Store, path: str) -> DataLossError:
     return DataLossError(
-        f"nsq: {store.where(path)} is gone, and with it rows of the write-ahead log: walDir was deleted, moved or "
+        f"{store.where(path)} is gone, and with it rows of the write-ahead log: the folder was deleted, moved or "
         f"emptied while it was needed; {_REMEDY}"
     )
 
 
 def _damaged(store: Store, path: str, how: str) -> DataLossError:
-    return DataLossError(f"nsq: {store.where(path)} is damaged: {how}; {_REMEDY}")
+    return DataLossError(f"{store.where(path)} is damaged: {how}; {_REMEDY}")

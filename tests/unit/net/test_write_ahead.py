@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import DataLossError, MQSourceError
-from spark_mq_source.nsq.read import wal
-from spark_mq_source.nsq.read.reader import _LOGGED
-from spark_mq_source.nsq.read.wal import TaskLog, open_folder, read_plan, write_plan
+from spark_mq_source.net import write_ahead
+from spark_mq_source.net.write_ahead import TaskLog, open_folder, read_plan, write_plan
 
 BATCH = "w/1"
+SCHEMA = pa.schema([("value", pa.binary()), ("message_id", pa.string()), ("attempts", pa.int32())])
 SLOT_ROWS = (700, 300, 1)
 ROUNDS = 200
 
@@ -28,24 +28,23 @@ def rows(start: int, count: int) -> pa.RecordBatch:
         [
             pa.array([b"value %d" % number for number in numbers], pa.binary()),
             pa.array([f"{number:016x}" for number in numbers], pa.string()),
-            pa.array([1_700_000_000_000_000 + number for number in numbers], _LOGGED.field("timestamp").type),
             pa.array([1] * count, pa.int32()),
         ],
-        schema=_LOGGED,
+        schema=SCHEMA,
     )
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
     """A log of three slots whose task has ended; each call reads it anew, as another attempt does."""
-    store = open_folder(str(tmp_path / "wal"))
+    store = open_folder("nsq", str(tmp_path / "wal"))
     write_plan(store, BATCH, {"duplicates": {}, "recent": {}})
     made = TaskLog(store, BATCH, 0)
     for at, count in enumerate(SLOT_ROWS):
         assert made.append(rows(sum(SLOT_ROWS[:at]), count))
-    made.finished([], "")
+    made.acknowledged([], "")
     made.end()
-    return lambda: TaskLog(open_folder(str(tmp_path / "wal")), BATCH, 0)
+    return lambda: TaskLog(open_folder("nsq", str(tmp_path / "wal")), BATCH, 0)
 
 
 def replay(log: TaskLog) -> list[str] | None:
@@ -71,7 +70,7 @@ def test_what_was_written_is_read(log: Log):
 
 
 def test_damage_of_any_kind_is_an_error_or_does_not_matter(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(wal, "_PATIENCE_SECONDS", ())
+    monkeypatch.setattr(write_ahead, "_PATIENCE_SECONDS", ())
     seed = random.randrange(1_000_000)
     print("seed", seed)  # noqa: T201
     rng = random.Random(seed)
@@ -98,7 +97,7 @@ def test_damage_of_any_kind_is_an_error_or_does_not_matter(log: Log, tmp_path: P
         what = f"{kind} of {file.name}"
         failure, found = "", None
         try:
-            read_plan(open_folder(str(damaged)), BATCH)
+            read_plan(open_folder("nsq", str(damaged)), BATCH)
             found = replay(log())
             log().outcome()
         except MQSourceError as error:
@@ -128,11 +127,11 @@ def test_a_whole_log_that_is_gone_is_an_error(log: Log, tmp_path: Path):
 
 
 def test_a_slot_that_is_gone_before_the_log_has_ended_is_an_error(tmp_path: Path):
-    store = open_folder(str(tmp_path))
+    store = open_folder("nsq", str(tmp_path))
     write_plan(store, BATCH, {})
     made = TaskLog(store, BATCH, 0)
     made.append(rows(0, 5))
-    made.finished([], "")
+    made.acknowledged([], "")
     again = TaskLog(store, BATCH, 0)
     again.catch_up()
     assert again.rows == 5
@@ -166,5 +165,5 @@ def test_a_slot_that_is_still_being_written_is_waited_for(log: Log, tmp_path: Pa
     file = tmp_path / "wal" / BATCH / "0" / "1"
     whole = file.read_bytes()
     file.write_bytes(whole[:10])
-    monkeypatch.setattr(wal.time, "sleep", lambda _: file.write_bytes(whole))
+    monkeypatch.setattr(write_ahead.time, "sleep", lambda _: file.write_bytes(whole))
     assert replay(log()) == EVERY_ID

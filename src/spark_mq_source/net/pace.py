@@ -1,0 +1,42 @@
+"""How long a stream waits for more rows before it plans a trigger: `minRowsPerTrigger` and `maxTriggerDelay`."""
+
+from __future__ import annotations
+
+import time
+
+
+class TriggerPace:
+    """Decides whether the rows that wait make a trigger, as Spark's Kafka source does.
+
+    A trigger is planned if enough rows wait, or if the last one was planned `maxTriggerDelay` ago. The first trigger of
+    a query is not delayed, nor is the first one after a restart: when the last one was planned is in no checkpoint.
+
+    Args:
+        min_rows: how many rows are enough; None for any number.
+        max_delay_ms: the longest time between two triggers as long as any row waits.
+
+    Example:
+        >>> pace = TriggerPace(min_rows=100, max_delay_ms=60_000)
+        >>> pace.delays(1), pace.delays(99), pace.delays(100), pace.delays(99)
+        (False, True, False, True)
+    """
+
+    def __init__(self, min_rows: int | None, max_delay_ms: int) -> None:
+        self._min_rows = min_rows
+        self._max_delay_seconds = max_delay_ms / 1000
+        self._last = float("-inf")
+
+    @property
+    def counts(self) -> bool:
+        """Whether the number of rows matters at all."""
+        return self._min_rows is not None
+
+    def delays(self, rows: int) -> bool:
+        """Whether a trigger of so many rows is to wait; if not, it counts as planned now, unless it has none."""
+        if self._min_rows is None or not rows:
+            return False
+        now = time.monotonic()
+        if rows < self._min_rows and now - self._last < self._max_delay_seconds:
+            return True
+        self._last = now
+        return False

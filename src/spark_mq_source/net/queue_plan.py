@@ -1,0 +1,142 @@
+"""Batches of a queue as they are planned into the write-ahead folder: which task reads how much of which source.
+
+A source is what one connection consumes: an nsqd, or a topic-partition of a Pulsar subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from spark_mq_source.core.shares import share_out
+from spark_mq_source.net.storage import Store
+from spark_mq_source.net.write_ahead import read_plan, write_plan
+
+SourceT = TypeVar("SourceT", bound=Any)
+"""A frozen dataclass of plain values, with a `name` that identifies it from batch to batch."""
+
+TaskT = TypeVar("TaskT", bound="QueueTask[Any]")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTask(Generic[SourceT]):
+    """The work of one task.
+
+    Attributes:
+        source: who is asked.
+        max_rows: how many messages at most; None for no bound.
+        folder: of the batch, in `walDir`; empty without.
+        task: the task's number in it.
+        duplicates: messages that earlier batches have, whose acknowledgement may not be through; in the format's form.
+        recent: the messages that earlier batches have acknowledged last, in the format's form.
+    """
+
+    source: SourceT
+    max_rows: int | None = None
+    folder: str = ""
+    task: int = 0
+    duplicates: frozenset[str] = frozenset()
+    recent: str = ""
+
+    source_type: ClassVar[type[Any]]
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """What a plan says of the task besides its source: fields with their values."""
+        return {"max_rows": self.max_rows}
+
+
+def tasks_of(task_type: type[TaskT], folder: str, plan: Mapping[str, Any]) -> list[TaskT]:
+    """The tasks of a batch that is planned: the same whenever it is asked."""
+    sources = [task_type.source_type(**source) for source in plan["sources"]]
+    duplicates, recent = plan["duplicates"], plan["recent"]
+    tasks: list[TaskT] = []
+    for number, task in enumerate(plan["tasks"]):
+        bounds = dict(task)
+        source = sources[bounds.pop("source")]
+        tasks.append(
+            task_type(
+                source=source,
+                folder=folder,
+                task=number,
+                duplicates=frozenset(duplicates.get(source.name, ())),
+                recent=recent.get(source.name, ""),
+                **bounds,
+            )
+        )
+    return tasks
+
+
+def plan_document(
+    tasks: Sequence[QueueTask[Any]],
+    duplicates: Mapping[str, Mapping[str, float]] | None = None,
+    recent: Mapping[str, str] | None = None,
+    *,
+    now: float = 0.0,
+) -> dict[str, object]:
+    """The JSON document of a batch that is planned.
+
+    Args:
+        tasks: whom each asks, and for how much.
+        duplicates: messages that may come again, by the source's name, each with for how many seconds that is known.
+        recent: the messages that were acknowledged last, by the source's name.
+        now: when it is planned, in seconds since 1970.
+    """
+    sources = list(dict.fromkeys(task.source for task in tasks))
+    return {
+        "sources": [asdict(source) for source in sources],
+        "tasks": [{"source": sources.index(task.source), **task.bounds} for task in tasks],
+        "duplicates": duplicates or {},
+        "recent": recent or {},
+        "planned": now,
+    }
+
+
+def run_tasks(store: Store, run_id: str, task_type: type[TaskT], plan: Callable[[], Sequence[TaskT]]) -> list[TaskT]:
+    """The tasks of a batch read with a `runId`: those that were planned when it was first read.
+
+    Raises:
+        DataLossError: the plan was deleted.
+        StorageError: the folder cannot be used.
+    """
+    folder = f"run-{run_id}"
+    if not store.names(folder):
+        write_plan(store, folder, plan_document(plan()))
+    return tasks_of(task_type, folder, read_plan(store, folder))
+
+
+def share_waiting(waiting: Mapping[SourceT, int | None], budget: int, turn: int = 0) -> dict[SourceT, int]:
+    """How much of each source to take; if not all get something, those from number `turn` on come first.
+
+    Args:
+        waiting: how much waits there; None where nobody knows.
+        budget: how much to take in all.
+        turn: any number; the next trigger's is one more.
+
+    Example:
+        >>> share_waiting({"a": 10, "b": 10, "c": None}, 2, turn=1)
+        {'a': 0, 'b': 1, 'c': 1}
+    """
+    sources = list(waiting)
+    first = turn % max(len(sources), 1)
+    depths = {source: waiting[source] for source in sources[first:] + sources[:first]}
+    shares = share_out({source: budget if depth is None else depth for source, depth in depths.items()}, budget)
+    return {source: shares[source] for source in sources}
+
+
+def split_parts(parts: Iterable[tuple[SourceT, int | None]], count: int) -> list[tuple[SourceT, int | None]]:
+    """The same, each in up to `count` parts of about one size; a part without a bound (None) has parts without.
+
+    Example:
+        >>> split_parts([("a", 5), ("b", 1), ("c", None)], 2)
+        [('a', 3), ('a', 2), ('b', 1), ('c', None), ('c', None)]
+    """
+    found: list[tuple[SourceT, int | None]] = []
+    for source, rows in parts:
+        for number in range(count):
+            if rows is None:
+                found.append((source, None))
+            elif part := rows // count + (number < rows % count):
+                found.append((source, part))
+    return found

@@ -1,0 +1,277 @@
+"""What a queue's task gives up or puts off: letters to other topics, stored before the entry is acknowledged.
+
+Names and properties are those of Pulsar's Java client (`org.apache.pulsar.client.util.RetryMessageUtil`, 4.0.8): its
+consumers go on with our letters, and we with theirs: one with `enableRetry` reads `TOPIC-SUBSCRIPTION-RETRY`
+beside its topic, and puts what came back too often into `TOPIC-SUBSCRIPTION-DLQ`.
+
+A letter that was stored may be stored again: by a task that is repeated before the broker knows the acknowledgement.
+`ORIGIN_MESSAGE_ID` is the same then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import CORRUPT, ERROR
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.dead_letters import ORIGIN_MESSAGE_ID, DeadLetters, RowWriter
+from spark_mq_source.core.sql_types import arrow_schema_of
+from spark_mq_source.pulsar.offsets import TopicPartition
+from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id, java_topic
+from spark_mq_source.pulsar.payload.messages import EntryDecoder
+
+if TYPE_CHECKING:
+    from spark_mq_source.pulsar.options import PulsarOptions
+
+RECONSUMETIMES: Final = "RECONSUMETIMES"
+"""The property that says how often the message was put off."""
+
+DELAY_TIME: Final = "DELAY_TIME"
+"""The property that says for how long, in milliseconds."""
+
+REAL_SUBSCRIPTION: Final = "REAL_SUBSCRIPTION"
+"""The property with the subscription that the message was read from."""
+
+OLD_ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_IDY_TIME"
+"""The property with the message's position, as older clients name it."""
+
+COPIED: Final = ("event_time", "ordering_key")
+"""The columns that a letter has from its message, as Java's: besides its payload, its key and its properties."""
+
+PROPERTIES: Final = "properties"
+_DELIVER_AT: Final = "deliver_at"
+_TIME: Final = pa.timestamp("us", "UTC")
+
+_MOST_ROWS: Final = 10_000
+_MOST_BYTES: Final = 16 << 20
+"""How much is decoded and sent at once."""
+
+OpenWriter = Callable[[str, Counters], RowWriter]
+"""Opens a writer to a topic, which updates the counters."""
+
+
+def dead_letter_topic_of(topic: str, subscription: str) -> str:
+    """Where Java's client puts messages that were redelivered too often, unless it is told.
+
+    Example:
+        >>> dead_letter_topic_of("persistent://public/default/t", "s")
+        'persistent://public/default/t-s-DLQ'
+    """
+    return f"{topic}-{subscription}-DLQ"
+
+
+def retry_topic_of(topic: str, subscription: str) -> str:
+    """Where Java's client puts messages off.
+
+    Example:
+        >>> retry_topic_of("persistent://public/default/t", "s")
+        'persistent://public/default/t-s-RETRY'
+    """
+    return f"{topic}-{subscription}-RETRY"
+
+
+def nack_delay_ms(first_ms: int, most_ms: int, times: int) -> int:
+    """How long a message waits that was put off so often before: twice as long each time.
+
+    Example:
+        >>> [nack_delay_ms(1000, 600_000, times) for times in (0, 1, 5, 10, 1000)]
+        [1000, 2000, 32000, 600000, 600000]
+    """
+    # Before the shift, which a count that somebody else has written would make as large as it likes.
+    return min(most_ms, first_ms << min(times, 40))
+
+
+def times_put_off(properties: Mapping[str, str]) -> int:
+    """How often a message says that it was put off; 0 where it says nothing, or nothing sensible.
+
+    Example:
+        >>> times_put_off({"RECONSUMETIMES": "3"}), times_put_off({}), times_put_off({"RECONSUMETIMES": "many"})
+        (3, 0, 0)
+    """
+    text = properties.get(RECONSUMETIMES, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+class RetryLetters(DeadLetters):
+    """The messages that one task puts off: each comes again by the retry topic, when its delay is over.
+
+    The delay is the broker's: for consumers of Shared and Key_Shared subscriptions. Those of the other types get the
+    message at once.
+
+    Args:
+        where: the format and the task, for errors.
+        topic: the retry topic.
+        open_writer: opens a writer for that topic, with its counters; called for the first letter.
+        first_delay_ms: how long a message waits the first time.
+        most_delay_ms: how long it waits at most.
+        now_ms: milliseconds since 1970.
+        more: as for `DeadLetters`.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        topic: str,
+        open_writer: Callable[[Counters], RowWriter],
+        *,
+        first_delay_ms: int,
+        most_delay_ms: int,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        **more: Any,  # noqa: ANN401 - as declared there
+    ) -> None:
+        super().__init__(where, topic, open_writer, COLUMNS, **more)
+        self._first_delay_ms = first_delay_ms
+        self._most_delay_ms = most_delay_ms
+        self._now_ms = now_ms
+
+    def _count(self, counters: Counters, letters: int) -> None:
+        """They are not given up."""
+
+    def _described(self, cells: Mapping[str, Any], reason: str) -> Mapping[str, str]:
+        """The properties of a letter; it needs no reason."""
+        del reason
+        # The first topic and position are kept, as Java's client does.
+        described = self._with_origin(cells)
+        described.setdefault(OLD_ORIGIN_MESSAGE_ID, described[ORIGIN_MESSAGE_ID])
+        times = times_put_off(described)
+        delay_ms = nack_delay_ms(self._first_delay_ms, self._most_delay_ms, times)
+        return described | {RECONSUMETIMES: str(times + 1), DELAY_TIME: str(delay_ms)}
+
+    def _more_columns(self, described: Sequence[Mapping[str, str]]) -> Mapping[str, pa.Array]:
+        now_ms = self._now_ms()
+        times = [(now_ms + int(one[DELAY_TIME])) * 1000 for one in described]
+        return {_DELIVER_AT: pa.array(times, pa.int64()).cast(_TIME)}
+
+
+class QueueLetters:
+    """The letters of one task of a queue, made of entries as its log has them.
+
+    Args:
+        options: of the query; `deadLetterTopic` is where dead letters go, or `TOPIC-SUBSCRIPTION-DLQ`.
+        topic_partition: where the entries come from.
+        where: the format and the task, for errors and the log.
+        open_writer: opens a writer to one of both topics.
+        base: the topic whose letters they are, where that is not the one that the entries come from: a retry topic's
+            letters are its topic's.
+        first_delay_ms: `nackDelay`.
+        most_delay_ms: `nackMaxDelay`.
+        attempt: the number of earlier attempts at the task.
+        counters: updated with dead letters and wait time.
+    """
+
+    def __init__(
+        self,
+        options: PulsarOptions,
+        topic_partition: TopicPartition,
+        where: str,
+        open_writer: OpenWriter,
+        *,
+        base: str | None = None,
+        first_delay_ms: int = 1000,
+        most_delay_ms: int = 600_000,
+        attempt: int = 0,
+        counters: Counters | None = None,
+    ) -> None:
+        self._options = options
+        self._at = topic_partition
+        subscription = options.subscription or ""
+        form: dict[str, Any] = {
+            "counters": counters,
+            "properties": PROPERTIES,
+            "origin": ("message_id", "partition"),
+            "origin_text": java_message_id,
+            "topic_text": java_topic,
+            "copied": COPIED,
+            "about": {REAL_SUBSCRIPTION: subscription},
+        }
+        base = base or topic_partition.topic
+        dead_topic = options.dead_letter_topic or dead_letter_topic_of(base, subscription)
+        retry_topic = retry_topic_of(base, subscription)
+        self._dead = DeadLetters(
+            where, dead_topic, lambda sent: open_writer(dead_topic, sent), COLUMNS, attempt=attempt, **form
+        )
+        self._retry = RetryLetters(
+            where,
+            retry_topic,
+            lambda sent: open_writer(retry_topic, sent),
+            first_delay_ms=first_delay_ms,
+            most_delay_ms=most_delay_ms,
+            **form,
+        )
+
+    def give_up(self, logged: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        """Stores the messages of entries in the dead letter topic; a corrupt entry as it is.
+
+        Args:
+            logged: the entries, with all chunks of a message one after the other.
+            reasons: why, for each entry.
+
+        Raises:
+            EncryptedMessageError: an entry is encrypted, and `onEncrypted` is `fail`.
+            MQSourceError: the dead letter topic did not take them.
+        """
+        schema = _schema_of((*self._dead.columns, ERROR, CORRUPT))
+        for messages, rows in self._messages(logged, schema, "null"):
+            self._dead.send(messages, {n: reasons[row] for n, row in enumerate(rows)})
+
+    def put_off(self, logged: pa.RecordBatch, *, most_times: int = 0) -> None:
+        """Stores the messages of entries in the retry topic, to come again after their delay.
+
+        Args:
+            logged: the entries, with all chunks of a message one after the other.
+            most_times: how often a message may be put off, after which it is given up; 0 for any number.
+
+        Raises:
+            CorruptMessageError: an entry is corrupt: what it holds cannot be sent again.
+            EncryptedMessageError: an entry is encrypted, and `onEncrypted` is `fail`.
+            MQSourceError: the retry topic did not take them.
+        """
+        for messages, rows in self._messages(logged, _schema_of(self._retry.columns), "fail"):
+            times = [times_put_off(dict(one or ())) + 1 for one in messages.column(PROPERTIES).to_pylist()]
+            late = {n: f"put off {t - 1} times" for n, t in enumerate(times) if 0 < most_times < t}
+            if late:
+                self._dead.send(messages, late)
+            if len(late) < len(rows):
+                self._retry.send(messages, {n: "" for n in range(len(rows)) if n not in late})
+
+    def close(self) -> None:
+        """Closes the writers."""
+        try:
+            self._dead.close()
+        finally:
+            self._retry.close()
+
+    def _messages(
+        self, logged: pa.RecordBatch, schema: pa.Schema, on_corrupt: str
+    ) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
+        """The messages of entries, and for each of them the row of its entry."""
+        decoder = EntryDecoder(
+            schema,
+            topic=self._at.topic,
+            partition=self._at.partition,
+            on_encrypted=self._options.on_encrypted,
+            on_corrupt=on_corrupt,
+            max_message_bytes=self._options.max_message_bytes,
+            max_pending_chunk_bytes=self._options.max_pending_chunk_bytes,
+        )
+        names = ("ledger", "entry", "body", "ack_set")
+        rows: list[int] = []
+        columns = [logged.column(name) for name in names]
+        for row in range(logged.num_rows):
+            ledger, entry, body, ack_set = (column[row] for column in columns)
+            words = memoryview(ack_set.as_py()).cast("q").tolist()
+            rows += [row] * decoder.decode(ledger.as_py(), entry.as_py(), memoryview(body.as_buffer()), words)
+            if decoder.rows >= _MOST_ROWS or decoder.nbytes >= _MOST_BYTES:
+                yield decoder.take_batch(), rows
+                rows = []
+        if rows:
+            yield decoder.take_batch(), rows
+
+
+def _schema_of(names: Sequence[str]) -> pa.Schema:
+    """Columns of messages, with bytes where there are several types."""
+    return arrow_schema_of({name: COLUMNS.readable[name][0] for name in dict.fromkeys(names)})

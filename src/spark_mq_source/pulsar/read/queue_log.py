@@ -1,0 +1,209 @@
+"""Entries as they came from the broker <-> Arrow columns of the write-ahead log -> rows.
+
+Nothing is decoded before it is written down: whoever reads the log, the first time or again, decodes it into whatever
+columns are asked for, by the same rules as entries of a range. The chunks of a message are written together.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import fixed_width_array, record_batch, variable_width_array
+from spark_mq_source.core.options import INT32_MAX
+from spark_mq_source.pulsar.offsets import TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.payload.messages import EntryDecoder, EntryHead, HeadReader
+from spark_mq_source.pulsar.protocol.commands import Message
+
+LOGGED: Final = pa.schema(
+    [
+        ("message_id", pa.string()),
+        ("ledger", pa.int64()),
+        ("entry", pa.int64()),
+        ("redelivery_count", pa.int32()),
+        ("ack_set", pa.binary()),
+        ("messages", pa.int32()),
+        ("body", pa.binary()),
+    ]
+)
+"""What is written down of an entry.
+
+`message_id` is "ledger:entry"; `ack_set` has 64-bit words, little-endian, and is empty where the entry is whole;
+`messages` says how many messages its rows may be at most, 0 for all chunks of a message but the last.
+"""
+
+
+def log_batch(messages: Sequence[Message], counts: Sequence[int]) -> pa.RecordBatch:
+    """Entries as the log has them; `counts` says how many messages each counts as."""
+    rows = len(messages)
+    # Column by column: what is done for each entry by itself takes longer than all of this.
+    _, ledgers, entries, redelivered, ack_sets, bodies = zip(*messages, strict=True) if rows else ((),) * 6
+    ids = [b"%d:%d" % entry for entry in zip(ledgers, entries, strict=True)]
+    arrays = [
+        _texts(LOGGED.field(0).type, ids),
+        fixed_width_array(pa.int64(), rows, pa.py_buffer(array("q", ledgers))),
+        fixed_width_array(pa.int64(), rows, pa.py_buffer(array("q", entries))),
+        fixed_width_array(pa.int32(), rows, pa.py_buffer(array("i", [min(one, INT32_MAX) for one in redelivered]))),
+        _texts(pa.binary(), list(map(_packed, ack_sets)) if any(ack_sets) else [b""] * rows),
+        fixed_width_array(pa.int32(), rows, pa.py_buffer(array("i", counts))),
+        _texts(pa.binary(), bodies),
+    ]
+    return record_batch(LOGGED, arrays, rows)
+
+
+_WORD: Final = 2**64 - 1
+
+
+def _packed(ack_set: Sequence[int]) -> bytes:
+    return b"".join((word & _WORD).to_bytes(8, "little") for word in ack_set)
+
+
+def _texts(type_: pa.DataType, values: Sequence[bytes | memoryview]) -> pa.Array:
+    offsets = array("i", accumulate(map(len, values), initial=0))
+    return variable_width_array(type_, len(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(values)))
+
+
+@dataclass(slots=True)
+class _Group:
+    """The chunks of a message that have come, in order."""
+
+    head: EntryHead
+    chunks: list[Message]
+    nbytes: int
+
+
+class ChunkGroups:
+    """Holds the chunks of messages until they are complete.
+
+    A message is the latest chunk 0 of a uuid and the chunks that follow it (`payload.messages.ChunkAssembly`). What is
+    not complete when the consumer is closed is delivered again. A message whose producer is gone before its last chunk
+    stays in the subscription, and is delivered again and again, until somebody skips it or it expires; nothing waits
+    for it.
+
+    Args:
+        max_bytes: how much they may take together; beyond it the oldest message is left out, to be delivered again.
+    """
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._heads = HeadReader()
+        self._groups: dict[bytes, _Group] = {}
+        self._nbytes = 0
+        self._has_left_out = False
+
+    def count(self, body: memoryview) -> int:
+        """How many messages an entry holds; 0 for a chunk of one, -1 for an entry whose checksum or head is wrong."""
+        return self._heads.count(body)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether a part of a message came, and not the rest of it."""
+        return bool(self._groups) or self._has_left_out
+
+    def add(self, message: Message) -> Sequence[Message]:
+        """All chunks of a message that this chunk completes, in order; else nothing."""
+        head = self._heads.read(message.body)
+        group = self._groups.get(head.uuid)
+        if head.chunk_id == 0:
+            self._drop(head.uuid)
+            group = self._groups[head.uuid] = _Group(head, [], 0)
+        if group is None or head.chunk_id != len(group.chunks) or head.num_chunks != group.head.num_chunks:
+            self._has_left_out = True
+            return ()
+        group.chunks.append(message)
+        group.nbytes += len(message.body)
+        self._nbytes += len(message.body)
+        if len(group.chunks) == head.num_chunks:
+            self._drop(head.uuid)
+            return group.chunks
+        while self._nbytes > self._max_bytes and len(self._groups) > 1:
+            self._drop(next(iter(self._groups)))
+            self._has_left_out = True
+        return ()
+
+    def clear(self) -> None:
+        """Forgets all of them."""
+        self._groups.clear()
+        self._nbytes = 0
+        self._has_left_out = False
+
+    def _drop(self, uuid: bytes) -> None:
+        group = self._groups.pop(uuid, None)
+        if group is not None:
+            self._nbytes -= group.nbytes
+
+
+class LogReader:
+    """Entries of the log -> rows.
+
+    Args:
+        options: of the query.
+        topic_partition: where the entries come from.
+        schema: the columns asked for.
+    """
+
+    def __init__(self, options: PulsarOptions, topic_partition: TopicPartition, schema: pa.Schema) -> None:
+        self._options = options
+        self._decoder = EntryDecoder(
+            schema,
+            topic=topic_partition.topic,
+            partition=topic_partition.partition,
+            on_encrypted=options.on_encrypted,
+            on_corrupt=options.on_corrupt,
+            max_message_bytes=options.max_message_bytes,
+            max_pending_chunk_bytes=options.max_pending_chunk_bytes,
+            max_batch_rows=options.max_batch_rows,
+        )
+
+    def batches(self, logged: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches that become full with these entries.
+
+        Raises:
+            CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.
+        """
+        decoder, options = self._decoder, self._options
+        for batch in logged:
+            ledgers, entries = _numbers(batch, "ledger", "q"), _numbers(batch, "entry", "q")
+            counts = _numbers(batch, "redelivery_count", "i")
+            bodies, body_at = _bytes_of(batch, "body")
+            ack_sets, ack_set_at = _bytes_of(batch, "ack_set")
+            for row in range(batch.num_rows):
+                words = ack_sets[ack_set_at[row] : ack_set_at[row + 1]]
+                decoder.decode(
+                    ledgers[row],
+                    entries[row],
+                    bodies[body_at[row] : body_at[row + 1]],
+                    words.cast("Q").tolist() if words else (),
+                    redelivery_count=counts[row],
+                )
+                while decoder.unfinished:
+                    yield decoder.take_batch()
+                    decoder.decode_rest()
+                if decoder.rows >= options.max_batch_rows or decoder.nbytes >= options.max_batch_bytes:
+                    yield decoder.take_batch()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """The rows that are left."""
+        if self._decoder.rows:
+            yield self._decoder.take_batch()
+
+
+def _numbers(batch: pa.RecordBatch, name: str, width: Literal["q", "i"]) -> memoryview[int]:
+    column = batch.column(name)
+    begin: int = column.offset
+    return memoryview(column.buffers()[1]).cast(width)[begin : begin + len(column)]
+
+
+def _bytes_of(batch: pa.RecordBatch, name: str) -> tuple[memoryview[int], memoryview[int]]:
+    """The bytes of a column, and where those of each row begin; none is copied."""
+    column = batch.column(name)
+    _, offsets, data = column.buffers()
+    begin: int = column.offset
+    at = memoryview(offsets).cast("i")[begin : begin + len(column) + 1]
+    return memoryview(data if data is not None else b""), at

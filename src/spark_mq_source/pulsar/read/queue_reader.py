@@ -1,0 +1,692 @@
+"""One task of a queue: the messages of a subscription in a topic-partition -> Arrow batches (`net.queue_task`).
+
+The unit is the entry: a single message, a producer's batch, or all chunks of one message. Entries go into the log as
+they came and are acknowledged whole; rows are made of them when the log is read (`queue_log`).
+
+A broker sends as many messages as it has permits for (FLOW), in whole entries, and keeps what it has sent and what is
+not acknowledged for this consumer until the consumer is closed. Then others get it; no redelivery is counted. So a
+task never gives back by a command, but closes its consumer.
+
+A lost connection, or a topic that is unloaded, ends a consumer. What was received and not written down is dropped then,
+because the broker sends it again, here or elsewhere. What was written down is acknowledged again by the next consumer,
+before anything else: until then the broker may hand it to others.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from array import array
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.errors import (
+    CorruptMessageError,
+    MQSourceError,
+    RequestTimeoutError,
+    ResourceBusyError,
+    TooManyAttemptsError,
+)
+from spark_mq_source.net.queue_plan import QueueTask
+from spark_mq_source.net.queue_task import Collector, Limits, drained, only_rows
+from spark_mq_source.net.retry import Deadline
+from spark_mq_source.net.stopwatch import waiting
+from spark_mq_source.net.write_ahead import TaskLog, open_folder
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.queue_consumer import Acknowledgement, QueueConsumer, QueueSubscription
+from spark_mq_source.pulsar.offsets import TopicPartition
+from spark_mq_source.pulsar.options import (
+    SHARED_TYPES,
+    AckMode,
+    InitialPosition,
+    OnMaxRedeliver,
+    PulsarOptions,
+    SubscriptionType,
+)
+from spark_mq_source.pulsar.payload.columns import COLUMNS
+from spark_mq_source.pulsar.protocol import commands
+from spark_mq_source.pulsar.protocol.commands import Message
+from spark_mq_source.pulsar.read.letters import OpenWriter, QueueLetters
+from spark_mq_source.pulsar.read.queue_log import ChunkGroups, LogReader, log_batch
+from spark_mq_source.pulsar.read.recent import Entry, EntryRanges, Run, parse_entry, runs_of
+
+logger = logging.getLogger(__name__)
+
+_WORD: Final = 2**64 - 1
+
+BURST_BYTES: Final = 8 << 20
+"""How much is taken from the consumer at once."""
+
+FIRST_GRANT_MESSAGES: Final = 1_000
+"""Permits before the size of this topic's messages is known."""
+
+SPARE_PERMITS: Final = 1 << 20
+"""Permits that a consumer has left when it is closed (see `_Inflow.close`; seen on 4.0.8): more than the broker uses up
+by what it reads at once, 100 entries, before it sees that the consumer is closed."""
+
+LOG_BYTES: Final = 8 << 20
+"""How large the file of a slot may become: each costs some milliseconds, whatever it holds."""
+
+TRIGGER_SECONDS: Final = 30.0
+"""How long a task of a stream waits for the messages it was planned for, as long as some come."""
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long a message that was received waits before it is written down and acknowledged."""
+
+FAILOVER_SECONDS: Final = 2.5
+"""How long the first message of a Failover subscription may take: its broker waits after it has chosen a consumer,
+`activeConsumerFailoverDelayTimeMillis`, 1 s by default."""
+
+STAND_BY_SECONDS: Final = 10.0
+"""How long a consumer that the broker has not chosen waits: another attempt at the same task may be the one that is."""
+
+_KINDS: Final = {
+    SubscriptionType.EXCLUSIVE: commands.SubType.Exclusive,
+    SubscriptionType.FAILOVER: commands.SubType.Failover,
+    SubscriptionType.SHARED: commands.SubType.Shared,
+    SubscriptionType.KEY_SHARED: commands.SubType.Key_Shared,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSource:
+    """What one consumer reads: a topic-partition, or with STICKY ranges the keys of one of them.
+
+    Attributes:
+        topic: full name, without the partition.
+        partition: -1 if the topic is not partitioned.
+        first_key: the range of key hashes; -1 for whatever the broker sends.
+        last_key: its end, included.
+        base: of a retry topic: the topic whose it is.
+    """
+
+    topic: str
+    partition: int
+    first_key: int = -1
+    last_key: int = -1
+    base: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What positions belong to."""
+        return str(self.topic_partition)
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """What is read."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class PulsarQueueRange(QueueTask[QueueSource]):
+    """The work of one task.
+
+    Attributes:
+        max_entries: how many entries at most; None for no bound.
+    """
+
+    max_entries: int | None = None
+
+    source_type = QueueSource
+
+    def __str__(self) -> str:
+        return self.source.name + (f", task {self.task} of {self.folder}" if self.folder else "")
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """As in a plan."""
+        return {"max_rows": self.max_rows, "max_entries": self.max_entries}
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """What is read."""
+        return self.source.topic_partition
+
+
+def subscription_of(options: PulsarOptions, source: QueueSource | None, role: str) -> QueueSubscription:
+    """How a consumer of this query joins its subscription; `role` ends its name."""
+    ranges = ((source.first_key, source.last_key),) if source is not None and source.first_key >= 0 else ()
+    # What was put off has been acknowledged, and nothing else holds it.
+    is_retry = source is not None and source.base is not None
+    is_latest = options.initial_position is InitialPosition.LATEST and not is_retry
+    return QueueSubscription(
+        options.subscription or "",
+        _KINDS[options.subscription_kind],
+        initial=commands.InitialPosition.Latest if is_latest else commands.InitialPosition.Earliest,
+        properties=dict(options.subscription_properties),
+        consumer_name=f"{options.consumer_name or options.subscription_prefix}-{role}",
+        priority_level=options.priority_level,
+        key_ranges=ranges,
+        read_compacted=options.read_compacted,
+    )
+
+
+def read_queue(
+    options: PulsarOptions,
+    task: PulsarQueueRange,
+    schema: pa.Schema,
+    counters: Counters | None = None,
+    *,
+    open_writer: OpenWriter,
+    tries: int = 0,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, in batches of `schema`.
+
+    Args:
+        options: the query's.
+        task: what to read.
+        schema: the columns wanted, in order.
+        counters: count what came from the broker.
+        open_writer: opens a writer to the dead letter or the retry topic.
+        tries: the number of earlier attempts.
+
+    Raises:
+        OptionError: columns or types that cannot be built.
+        CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.
+        TooManyAttemptsError: a message was redelivered more often than `maxRedeliverCount`, and `onMaxRedeliver` is
+            `fail`.
+        DataLossError: the write-ahead log was deleted.
+        MQSourceError: the broker refuses, or (but in a stream) cannot be reached for `operationTimeout`.
+    """
+    COLUMNS.check_read(schema)
+    counters = counters or Counters()
+    where = f"pulsar-native: reading {task}"
+    letters = QueueLetters(
+        options,
+        task.topic_partition,
+        where,
+        open_writer,
+        base=task.source.base,
+        first_delay_ms=options.nack_delay_ms,
+        most_delay_ms=options.nack_max_delay_ms,
+        attempt=tries,
+        counters=counters,
+    )
+    try:
+        with closing(letters), closing(_read_queue(options, task, schema, counters, letters)) as batches:
+            yield from batches
+    except MQSourceError as error:
+        raise (error if str(error).startswith(where) else error.within(where)) from error
+
+
+def _read_queue(
+    options: PulsarOptions, task: PulsarQueueRange, schema: pa.Schema, counters: Counters, letters: QueueLetters
+) -> Generator[pa.RecordBatch, None, None]:
+    reader = LogReader(options, task.topic_partition, schema)
+    if not task.folder:
+        yield from _drain(options, task, reader, counters, letters)
+        return
+    log = TaskLog(open_folder("pulsar-native", options.wal_dir or ""), task.folder, task.task)
+    log.catch_up()
+    if not log.is_ended:
+        _Collector(options, task, log, counters, letters).collect()
+    for slot in log.slots:
+        if not slot.is_end:
+            yield from reader.batches(log.read(slot))
+    yield from reader.rest()
+
+
+def _drain(
+    options: PulsarOptions, task: PulsarQueueRange, reader: LogReader, counters: Counters, letters: QueueLetters
+) -> Generator[pa.RecordBatch, None, None]:
+    """Messages straight from the broker, acknowledged (or left there, or put off) when Spark has taken their rows."""
+    is_given_back = options.ack_mode is AckMode.NACK
+    is_peek = is_given_back and not options.retry_topic
+    with _consuming(options, task, EntryRanges(), counters, max_rows=task.max_rows) as inflow:
+        limits = Limits.of_drain(
+            min(inflow.most, task.max_rows or inflow.most) if is_peek else task.max_rows,
+            options.max_seconds,
+            options.idle_timeout_ms,
+        )
+        for batch in drained(inflow, limits, is_peek=is_peek):
+            kept = _kept(options, batch, letters)
+            yield from reader.batches([kept])
+            yield from reader.rest()
+            if is_peek:
+                continue
+            if is_given_back:
+                _put_off(options, kept, letters)
+            inflow.acknowledge()
+        refused = inflow.settle()
+        if refused:
+            logger.warning("%s: %d entries could not be acknowledged, and come again", task, len(refused))
+
+
+def _put_off(options: PulsarOptions, batch: pa.RecordBatch, letters: QueueLetters) -> None:
+    is_final = options.on_max_redeliver is OnMaxRedeliver.DEAD_LETTER
+    letters.put_off(batch, most_times=options.max_redeliver_count if is_final else 0)
+
+
+@contextmanager
+def _consuming(
+    options: PulsarOptions, task: PulsarQueueRange, known: EntryRanges, counters: Counters, *, max_rows: int | None
+) -> Iterator[_Inflow]:
+    with PulsarClient(options, role=f"{task.task:04d}") as client:
+        inflow = _Inflow(client, options, task, known, counters, max_rows=max_rows)
+        try:
+            yield inflow
+        finally:
+            inflow.close()
+        client.hand_over()
+
+
+class _Inflow:
+    """What the consumer of one task was sent; see `net.queue_task.Inflow`."""
+
+    def __init__(
+        self,
+        client: PulsarClient,
+        options: PulsarOptions,
+        task: PulsarQueueRange,
+        known: EntryRanges,
+        counters: Counters,
+        *,
+        max_rows: int | None,
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._task = task
+        self._known = known
+        self._counters = counters
+        self._subscription = subscription_of(options, task.source, f"{task.task:04d}")
+        self._chunks = ChunkGroups(max_bytes=options.max_pending_chunk_bytes)
+        self._rows_left = max_rows
+        self._entries_left = task.max_entries
+        self._is_full = False
+        self._has_taken = False
+        self._doubtful: list[Entry] = []
+        """Entries that are corrupt as they came."""
+        self._distrusted: set[Entry] = set()
+        """Those that were corrupt once."""
+        self._received: list[Message] = []
+        """Entries that were not handed on; the chunks of a message one after the other."""
+        self._counts: list[int] = []
+        """How many messages each counts as: 0 for all chunks but the last."""
+        self._nbytes = 0
+        self._since = 0.0
+        self._here = EntryRanges()
+        """Entries that were received on this consumer, or handed on before."""
+        self._held: list[Entry] = []
+        """Those of them that were handed on."""
+        self._held_messages = 0
+        self.rows = 0
+        self._acknowledged = EntryRanges()
+        self._wanted = 0
+        self._outstanding = 0
+        """How many messages the broker may still send."""
+        self._seen_messages = self._seen_entries = self._seen_bytes = 0
+        self._unanswered: list[tuple[Acknowledgement, Sequence[Entry]]] = []
+        self._unconfirmed: list[Entry] = []
+        self._consumer = self._open()
+        self._is_closed = False
+
+    # -- as `net.queue_task.Inflow`
+
+    @property
+    def most(self) -> int:
+        return 0 if self._is_full else self._options.max_in_flight
+
+    def want(self, messages: int) -> None:
+        self._wanted = messages
+        self._grant()
+
+    def receive(self, timeout_seconds: float) -> bool:
+        self._grant()
+        is_slow = self._options.subscription_kind is SubscriptionType.FAILOVER and not self._seen_entries
+        try:
+            with waiting(self._counters):
+                messages = self._consumer.receive(
+                    max_bytes=BURST_BYTES,
+                    timeout_seconds=max(timeout_seconds, FAILOVER_SECONDS) if is_slow else timeout_seconds,
+                )
+        except MQSourceError as error:
+            if not error.retryable:
+                raise
+            self._resume(error)
+            # Nobody has listened meanwhile: that was no silence.
+            return True
+        if not messages and self._stands_by():
+            return True
+        if not self._received:
+            self._since = time.monotonic()
+        if repeated := self._add(messages):
+            logger.info("%s: %d entries come again, and are left out", self._task, len(repeated))
+            self._send_acknowledgement(repeated)
+        if self._doubtful:
+            self._read_again()
+        return bool(messages)
+
+    def _stands_by(self) -> bool:
+        """Whether silence says nothing yet, because the broker has chosen another consumer."""
+        return not self._consumer.is_active and time.monotonic() < self._stands_by_until
+
+    def _read_again(self) -> None:
+        """Has the entries that are corrupt delivered once more: then they are what the broker has."""
+        ledger, entry = self._doubtful[0]
+        self._distrusted.update(self._doubtful)
+        self._doubtful = []
+        self.close()
+        self._resume(CorruptMessageError(f"message {ledger}:{entry} is corrupt, and is read again"))
+
+    def is_due(self, wanted: int) -> bool:
+        return bool(self._received) and (
+            self.rows >= wanted
+            or self.rows * 2 >= self._options.max_in_flight
+            or self._nbytes >= LOG_BYTES
+            or (self._entries_left is not None and len(self._received) >= self._entries_left)
+            or time.monotonic() - self._since >= PATIENCE_SECONDS
+        )
+
+    def take(self) -> pa.RecordBatch:
+        """What fits the limits; at least one message or batch, if none was taken before."""
+        stop = self._fitting()
+        messages, counts = self._received[:stop], self._counts[:stop]
+        if self._rows_left is not None:
+            self._rows_left = max(0, self._rows_left - sum(counts))
+        if self._entries_left is not None:
+            self._entries_left = max(0, self._entries_left - stop)
+        self._has_taken = self._has_taken or stop > 0
+        self._held += [(message.ledger_id, message.entry_id) for message in messages]
+        self._held_messages += sum(counts)
+        self._is_full = stop < len(self._received) or self._rows_left == 0 or self._entries_left == 0
+        # What does not fit is given back when the consumer is closed.
+        self._drop_received()
+        return log_batch(messages, counts)
+
+    def _fitting(self) -> int:
+        """How many of the entries that were received fit the limits."""
+        rows, entries = self._rows_left, self._entries_left
+        if (rows is None or self.rows <= rows) and (entries is None or len(self._received) <= entries):
+            return len(self._received)
+        stop = taken = 0
+        for number, count in enumerate(self._counts, 1):
+            if not count:
+                continue  # a chunk, and more of its message follows
+            is_first = not (self._has_taken or stop)
+            if not is_first and (
+                (rows is not None and taken + count > rows) or (entries is not None and stop >= entries)
+            ):
+                break
+            stop, taken = number, taken + count
+        return stop
+
+    def acknowledge(self) -> None:
+        entries, self._held, self._held_messages = self._held, [], 0
+        runs = runs_of(entries)
+        self._known.add_runs(runs)
+        self._acknowledged.add_runs(runs)
+        self._send_acknowledgement(entries)
+
+    def put_back(self) -> None:
+        # By closing the consumer: nothing that was received is taken any more.
+        self._drop_received()
+        self._is_full = True
+
+    def _drop_received(self) -> None:
+        self._received, self._counts, self.rows, self._nbytes = [], [], 0, 0
+
+    # -- the end
+
+    @property
+    def acknowledged(self) -> str:
+        """The entries that were acknowledged here, as the log notes them: one attempt's behind another's."""
+        return f"{self._acknowledged.text()};"
+
+    def settle(self) -> list[Entry]:
+        """Closes the consumer when the broker has answered for every ACK; those that it has not."""
+        deadline = Deadline.after_ms(self._options.operation_timeout_ms)
+        while True:
+            # First, so that nothing more piles up here. ACKs that were sent before are answered before.
+            self.close()
+            failure = self._answered(deadline)
+            if failure is None or not failure.retryable or deadline.expired:
+                return self._unconfirmed
+            self._resume(failure)
+
+    def close(self) -> None:
+        """Closes the consumer: what was not acknowledged goes back."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._note_taken()
+            if self._options.subscription_kind in SHARED_TYPES:
+                # Some chunks of a message may be here, or under way, and not the others. The broker keeps these for
+                # the consumer that is gone; and for good if that has no permits left, until the topic is loaded anew.
+                with suppress(MQSourceError):
+                    self._consumer.grant(max(0, -self._outstanding) + SPARE_PERMITS)
+            self._consumer.close(timeout_seconds=self._options.operation_timeout_ms / 1000)
+
+    # -- inside
+
+    def _open(self) -> QueueConsumer:
+        self._stands_by_until = time.monotonic() + STAND_BY_SECONDS
+        with waiting(self._counters):
+            return self._client.open_queue_consumer(self._task.topic_partition, self._subscription)
+
+    def _resume(self, error: MQSourceError) -> None:
+        """Goes on with another consumer, which first acknowledges what the last one may not have."""
+        logger.info("%s: resuming: %s", self._task, error)
+        self._counters.reconnects += 1
+        if not self._is_closed:
+            self._note_taken()
+        for acknowledgement, entries in self._unanswered:
+            if not acknowledgement.done() or acknowledgement.exception() is not None:
+                self._unconfirmed += entries
+        self._unanswered = []
+        self._drop_received()
+        self._outstanding = 0
+        self._chunks.clear()
+        self._here = EntryRanges()
+        self._here.add(self._held)
+        self._consumer = self._open()
+        self._is_closed = False
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        self._send_acknowledgement(unconfirmed)
+
+    def _note_taken(self) -> None:
+        self._counters.entries += self._consumer.taken_entries
+        self._counters.entry_bytes += self._consumer.taken_bytes
+
+    def _grant(self) -> None:
+        """Lets the broker send what is wanted and may be here, in one go where half of it is missing."""
+        allowed = min(self._wanted - self.rows, self._options.max_in_flight - self.rows - self._held_messages)
+        if self._entries_left is not None:
+            per_entry = max(1, self._seen_messages // max(self._seen_entries, 1))
+            allowed = min(allowed, (self._entries_left - len(self._received)) * per_entry)
+        if self._seen_bytes:
+            # What fits the queue, twice over, so that the broker is not waited for while the queue is drained.
+            allowed = min(
+                allowed, max(1, 2 * self._options.receive_queue_bytes * self._seen_messages // self._seen_bytes)
+            )
+        else:
+            allowed = min(allowed, FIRST_GRANT_MESSAGES)
+        if not self._is_full and allowed > 0 and self._outstanding <= allowed // 2:
+            try:
+                self._consumer.grant(allowed - self._outstanding)
+            except MQSourceError as error:
+                # The next `receive` says the same, once what came before is taken.
+                logger.debug("%s: no FLOW: %s", self._task, error)
+            self._outstanding = allowed
+
+    def _add(self, messages: Sequence[Message]) -> list[Entry]:
+        """Queues what came; returns the entries that were read before."""
+        entries = [(message.ledger_id, message.entry_id) for message in messages]
+        runs = runs_of(entries)
+        are_new = self._are_new(runs)
+        if are_new:
+            self._here.add_runs(runs)
+        repeated: list[Entry] = []
+        count_messages, received, counts = self._chunks.count, self._received, self._counts
+        charged = rows = nbytes = 0
+        for message, entry in zip(messages, entries, strict=True):
+            count = count_messages(message.body)
+            is_corrupt = count < 0
+            if is_corrupt:
+                count = 1
+            charged += count or 1
+            nbytes += len(message.body)
+            if not are_new and not self._is_new(entry, repeated):
+                continue
+            if not count:
+                group = self._chunks.add(message)
+                received += group
+                counts += [0] * (len(group) - 1) + [1] * bool(group)
+                rows += bool(group)
+                continue
+            if is_corrupt and entry not in self._distrusted:
+                self._doubtful.append(entry)
+            if message.ack_set:
+                count = max(1, sum((word & _WORD).bit_count() for word in message.ack_set))
+            received.append(message)
+            counts.append(count)
+            rows += count
+        self.rows += rows
+        self._nbytes += nbytes
+        self._outstanding -= charged
+        self._seen_messages += charged
+        self._seen_entries += len(messages)
+        self._seen_bytes += nbytes
+        return repeated
+
+    def _are_new(self, runs: Sequence[Run]) -> bool:
+        """Whether no entry of these came before, nor twice among them: so it is almost always."""
+        if any(self._known.meets(run) or self._here.meets(run) for run in runs):
+            return False
+        return all(one[0] != other[0] or one[2] < other[1] for one, other in pairwise(sorted(runs)))
+
+    def _is_new(self, entry: Entry, repeated: list[Entry]) -> bool:
+        if entry in self._known:
+            repeated.append(entry)
+            return False
+        if entry in self._here:
+            return False
+        self._here.add([entry])
+        return True
+
+    def _send_acknowledgement(self, entries: Sequence[Entry]) -> None:
+        if entries:
+            self._unanswered.append((self._consumer.acknowledge(entries), entries))
+        while self._unanswered and self._unanswered[0][0].done() and self._unanswered[0][0].exception() is None:
+            del self._unanswered[0]
+
+    def _answered(self, deadline: Deadline) -> MQSourceError | None:
+        """Waits for the answers; notes those entries that the broker has not answered for, and returns why."""
+        failure: MQSourceError | None = None
+        for acknowledgement, entries in self._unanswered:
+            try:
+                with waiting(self._counters):
+                    acknowledgement.result(deadline.remaining_seconds())
+            except TimeoutError:
+                failure = RequestTimeoutError(f"{self._consumer.address}: no answer to ACK within operationTimeout")
+                self._unconfirmed += entries
+            except MQSourceError as error:
+                failure = error
+                self._unconfirmed += entries
+        self._unanswered = []
+        return failure
+
+
+class _Collector(Collector[_Inflow]):
+    """Fills the log of a task, see `net.queue_task.Collector`."""
+
+    def __init__(
+        self,
+        options: PulsarOptions,
+        task: PulsarQueueRange,
+        log: TaskLog,
+        counters: Counters,
+        letters: QueueLetters,
+    ) -> None:
+        super().__init__(str(task), log)
+        self._letters = letters
+        self._options = options
+        self._task = task
+        self._counters = counters
+        self._known = EntryRanges([*task.duplicates, task.recent])
+        # With what other attempts at this task have written down before.
+        self._know(self._ids_of(log.slots))
+        self._messages = 0
+        self._slots_counted = 0
+        self._messages_taken = 0
+
+    @contextmanager
+    def _open(self) -> Iterator[_Inflow]:
+        max_rows = self._task.max_rows
+        left = None if max_rows is None else max(0, max_rows - self._rows())
+        with _consuming(self._options, self._task, self._known, self._counters, max_rows=left) as inflow:
+            yield inflow
+
+    def _limits(self, inflow: _Inflow) -> Limits:
+        options, max_rows = self._options, self._task.max_rows
+        if options.run_id is None:
+            return Limits.of_trigger(max_rows, TRIGGER_SECONDS, options.idle_timeout_ms)
+        return Limits.of_drain(max_rows, options.max_seconds, options.idle_timeout_ms)
+
+    def _sorted_out(self, inflow: _Inflow, batch: pa.RecordBatch) -> pa.RecordBatch:
+        kept = _kept(self._options, batch, self._letters)
+        self._messages_taken = _count_messages(kept)
+        return kept
+
+    def _close(self, inflow: _Inflow) -> tuple[Sequence[str], str]:
+        refused = inflow.settle()
+        if refused:
+            logger.warning("%s: %d entries could not be acknowledged, and come again", self._where, len(refused))
+        return [f"{ledger}:{entry}" for ledger, entry in refused], inflow.acknowledged
+
+    def _may_end_early(self, error: MQSourceError) -> bool:
+        # Who cannot get at the subscription because others have it should know.
+        return self._options.run_id is None and error.retryable and not isinstance(error, ResourceBusyError)
+
+    def _know(self, ids: set[str]) -> None:
+        self._known.add(sorted(map(parse_entry, ids)))
+
+    def _rows(self) -> int:
+        for slot in self._log.slots[self._slots_counted :]:
+            if slot.attempt == self._log.attempt:
+                self._messages += self._messages_taken
+            elif not slot.is_end:
+                self._messages += sum(map(_count_messages, self._log.read(slot)))
+        self._slots_counted = len(self._log.slots)
+        return self._messages
+
+
+def _count_messages(batch: pa.RecordBatch) -> int:
+    return sum(batch.column("messages").to_pylist())
+
+
+def _kept(options: PulsarOptions, batch: pa.RecordBatch, letters: QueueLetters) -> pa.RecordBatch:
+    """The batch without messages that were redelivered too often; they are dead letters then.
+
+    Raises:
+        TooManyAttemptsError: there are such, and `onMaxRedeliver` is `fail`.
+        MQSourceError: the dead letter topic did not take them.
+    """
+    limit = options.max_redeliver_count
+    counts = batch.column("redelivery_count").to_pylist()
+    if not limit or max(counts, default=0) <= limit:
+        return batch
+    kept, given_up, reasons = array("i"), array("i"), []
+    group = array("i")
+    for row, messages in enumerate(batch.column("messages").to_pylist()):
+        group.append(row)
+        if not messages:
+            continue  # a chunk, and more of its message follows
+        times = max(counts[one] for one in group)
+        if times <= limit:
+            kept.extend(group)
+        elif options.on_max_redeliver is OnMaxRedeliver.FAIL:
+            raise TooManyAttemptsError(
+                f"message {batch.column('message_id')[row]} was redelivered {times} times, and maxRedeliverCount is "
+                f"{limit}; set onMaxRedeliver=deadLetter to put such messages aside"
+            )
+        else:
+            given_up.extend(group)
+            reasons += [f"redelivered {times} times"] * len(group)
+        group = array("i")
+    letters.give_up(only_rows(batch, given_up), reasons)
+    return only_rows(batch, kept)

@@ -1,0 +1,325 @@
+"""The driver's side of a queue: what waits in a subscription, and who reads how much of it (`net.queue_stream`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Final
+
+from spark_mq_source.core.errors import EndOfStreamError, MQSourceError, TopicNotFoundError
+from spark_mq_source.core.options import INT32_MAX
+from spark_mq_source.net.pace import TriggerPace
+from spark_mq_source.net.queue_plan import run_tasks, share_waiting, split_parts
+from spark_mq_source.net.queue_stream import QueueStream
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.net.write_ahead import open_folder
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition, split_partition
+from spark_mq_source.pulsar.options import SHARED_TYPES, AckMode, OnMaxRedeliver, PulsarOptions
+from spark_mq_source.pulsar.protocol.commands import SubType
+from spark_mq_source.pulsar.read.letters import dead_letter_topic_of, retry_topic_of
+from spark_mq_source.pulsar.read.planner import topics_of
+from spark_mq_source.pulsar.read.queue_reader import PulsarQueueRange, QueueSource, subscription_of
+from spark_mq_source.pulsar.read.recent import EntryRanges
+
+logger = logging.getLogger(__name__)
+
+_DRIVER: Final = "driver"
+
+_IDLE_TRIGGERS: Final = 2
+"""After so many triggers without data it is asked whether the topics have ended."""
+
+_END_SECONDS: Final = 0.2
+"""How long a broker may take to say that a topic has ended."""
+
+
+def plan_queue(options: PulsarOptions) -> list[PulsarQueueRange]:
+    """The tasks of one batch read: a drain, or with `walDir` and `runId` what was planned when it was first read.
+
+    Raises:
+        TopicNotFoundError: a topic does not exist.
+        OptionError: `walDir` cannot be used.
+        UnsupportedFeatureError: nothing can be made exclusively in `walDir`.
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    try:
+        if options.wal_dir is None or options.run_id is None:
+            return _drain_tasks(options)
+        store = open_folder("pulsar-native", options.wal_dir, probe=True)
+        return run_tasks(store, options.run_id, PulsarQueueRange, lambda: _drain_tasks(options))
+    except MQSourceError as error:
+        raise error.within("pulsar-native: planning") from error
+
+
+def _drain_tasks(options: PulsarOptions) -> list[PulsarQueueRange]:
+    with PulsarClient(options) as client:
+        _check_letter_topics(client, options)
+        sources = _sources_of(client, options)
+        waiting = _Backlogs(client, options).fetch(sources) if options.max_rows is not None else {}
+        client.hand_over()
+    count = _tasks_per_source(options, sources)
+    if options.max_rows is None:
+        return _numbered([PulsarQueueRange(source) for source, _ in split_parts(dict.fromkeys(sources).items(), count)])
+    parts = share_waiting({one: _scaled(depth, options.max_rows) for one, depth in waiting.items()}, options.max_rows)
+    # Who waits for more than there is now waits for it everywhere.
+    each, odd = divmod(options.max_rows - sum(parts.values()), len(parts))
+    whole = {one: part + each + (index < odd) for index, (one, part) in enumerate(parts.items())}
+    return _numbered([PulsarQueueRange(source, rows) for source, rows in split_parts(whole.items(), count)])
+
+
+def _numbered(tasks: Sequence[PulsarQueueRange]) -> list[PulsarQueueRange]:
+    return [replace(task, task=number) for number, task in enumerate(tasks)]
+
+
+def _scaled(entries: int, messages: int) -> int:
+    """Entries as a share of messages: how many messages an entry has is not known before it is read."""
+    return entries * messages
+
+
+def _sources_of(client: PulsarClient, options: PulsarOptions) -> list[QueueSource]:
+    """What there is to read, now; with `retryTopic` also what was put off.
+
+    Raises:
+        MQSourceError: a topic does not exist, or the cluster cannot be reached in time.
+    """
+    topics = _topics_of(client, options)
+    partitions = [(tp, None) for tp in client.fetch_partitions(topics)]
+    retried = [(tp, base) for base in topics for tp in _retry_partitions(client, options, base)]
+    return [
+        QueueSource(tp.topic, tp.partition, *ends, base=base)
+        for tp, base in (*partitions, *retried)
+        for ends in options.key_ranges or ((-1, -1),)
+    ]
+
+
+def _topics_of(client: PulsarClient, options: PulsarOptions) -> list[str]:
+    subscription = options.subscription or ""
+    # A pattern may match what this subscription itself has put aside.
+    letters = (dead_letter_topic_of("", subscription), retry_topic_of("", subscription))
+    return [name for name in topics_of(client, options) if name in options.topic_names or not name.endswith(letters)]
+
+
+def _retry_partitions(client: PulsarClient, options: PulsarOptions, base: str) -> Sequence[TopicPartition]:
+    """The partitions of a topic's retry topic; none where nothing was put off yet."""
+    if not options.retry_topic:
+        return ()
+    topic = retry_topic_of(split_partition(base)[0], options.subscription or "")
+    with suppress(TopicNotFoundError):
+        return client.fetch_partitions([topic])
+    return ()
+
+
+def _check_letter_topics(client: PulsarClient, options: PulsarOptions) -> None:
+    """Finds out before the first letter whether there is a topic for it; creates the topic with `createTopic`.
+
+    A retry topic gets the subscription here: a broker keeps letters for subscriptions that it has, not for later ones.
+
+    Raises:
+        TopicNotFoundError: it does not exist.
+        MQSourceError: the cluster cannot be reached in time, or refuses.
+    """
+    subscription = options.subscription or ""
+    for base in dict.fromkeys(split_partition(topic)[0] for topic in _topics_of(client, options)):
+        if options.on_max_redeliver is OnMaxRedeliver.DEAD_LETTER:
+            _check_letter_topic(client, options, options.dead_letter_topic or dead_letter_topic_of(base, subscription))
+        if options.retry_topic:
+            retry_topic = retry_topic_of(base, subscription)
+            try:
+                partitions = _check_letter_topic(client, options, retry_topic)
+                source = QueueSource(retry_topic, -1, *(options.key_ranges or ((-1, -1),))[0], base=base)
+                how = replace(subscription_of(options, source, _DRIVER), creates_topic=options.create_topic)
+                opened = client.open_queue_consumers(partitions, how)
+                client.wait_for({tp: one.request_close() for tp, one in opened.items()}, "CLOSE_CONSUMER")
+            except TopicNotFoundError:
+                # Others may put messages off later; they subscribe before.
+                if options.ack_mode is AckMode.NACK:
+                    raise
+
+
+def _check_letter_topic(client: PulsarClient, options: PulsarOptions, topic: str) -> Sequence[TopicPartition]:
+    try:
+        return client.fetch_partitions([topic], create=options.create_topic)
+    except TopicNotFoundError as error:
+        raise error.within(f"pulsar-native: letters to {topic} (createTopic=true would create it)") from error
+
+
+def _tasks_per_source(options: PulsarOptions, sources: Sequence[QueueSource]) -> int:
+    if options.subscription_kind not in SHARED_TYPES or options.key_ranges or not sources:
+        return 1
+    return max(options.consumers_per_partition, -(-(options.min_partitions or 1) // len(sources)))
+
+
+class _Backlogs:
+    """Asks how many entries a subscription has, and makes the subscription where there is none.
+
+    The protocol answers consumers only (CONSUMER_STATS), so a consumer without permits joins, and leaves at once: it
+    would get keys of a Key_Shared subscription, and keep chunks from being delivered again, which the broker ties to a
+    consumer until all have left (seen on 4.0.8). With `adminUrl` that interface is asked, once the subscription is
+    there.
+    """
+
+    def __init__(self, client: PulsarClient, options: PulsarOptions) -> None:
+        self._client = client
+        self._options = options
+        self._made: set[TopicPartition] = set()
+
+    def fetch(self, sources: Sequence[QueueSource]) -> dict[QueueSource, int]:
+        """How many entries wait for each: those of a topic-partition for all ranges of its keys.
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
+        """
+        found = retrying(lambda: self._ask(_by_partition(sources)), deadline=self._deadline())
+        return {source: found[source.topic_partition] for source in sources}
+
+    def _ask(self, sources: Mapping[TopicPartition, QueueSource]) -> dict[TopicPartition, int]:
+        options, client = self._options, self._client
+        if options.admin_url is not None and self._made.issuperset(sources):
+            return {tp: client.fetch_subscription_backlog(tp, options.subscription or "") for tp in sources}
+        with self._joined(sources) as consumers:
+            self._made.update(sources)
+            answers = client.wait_for({tp: one.request_stats() for tp, one in consumers.items()}, "backlog")
+        return {tp: answer.msg_backlog for tp, answer in answers.items()}
+
+    @contextmanager
+    def _joined(
+        self, sources: Mapping[TopicPartition, QueueSource]
+    ) -> Iterator[Mapping[TopicPartition, QueueConsumer]]:
+        """A consumer of each for a moment."""
+        consumers: dict[TopicPartition, QueueConsumer] = {}
+        try:
+            for is_retry in (False, True):
+                some = {tp: source for tp, source in sources.items() if (source.base is not None) is is_retry}
+                if not some:
+                    continue
+                subscription = subscription_of(self._options, next(iter(some.values())), _DRIVER)
+                if subscription.kind is SubType.Failover:
+                    # Behind all who read: the broker would choose it before some of them, and deliver everything again.
+                    subscription = replace(subscription, priority_level=INT32_MAX)
+                consumers |= self._client.open_queue_consumers(list(some), subscription)
+            yield consumers
+        finally:
+            closing = {tp: one.request_close() for tp, one in consumers.items() if not one.session.closed}
+            with suppress(MQSourceError):
+                self._client.wait_for(closing, "CLOSE_CONSUMER")
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after_ms(self._options.operation_timeout_ms)
+
+
+def _by_partition(sources: Sequence[QueueSource]) -> dict[TopicPartition, QueueSource]:
+    return {source.topic_partition: source for source in reversed(sources)}
+
+
+class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
+    """Plans the triggers of one query.
+
+    Args:
+        options: the query's options.
+
+    Raises:
+        OptionError: `walDir` cannot be written to.
+        UnsupportedFeatureError: nothing can be made exclusively there.
+    """
+
+    counts_held = True
+
+    def __init__(self, options: PulsarOptions) -> None:
+        super().__init__(
+            f"pulsar-native: subscription {options.subscription}",
+            open_folder("pulsar-native", options.wal_dir or "", probe=True),
+            PulsarQueueRange,
+            topic=options.topic or ", ".join(options.topics) or str(options.topics_pattern),
+            max_rows=options.max_rows_per_trigger,
+            pace=TriggerPace(options.min_rows_per_trigger, options.max_trigger_delay_ms),
+        )
+        self._options = options
+        self._client = PulsarClient(options)
+        self._backlogs = _Backlogs(self._client, options)
+        self._idle = 0
+
+    def close(self) -> None:
+        """Closes the connections; the subscription keeps what was not read."""
+        self._client.close()
+
+    def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
+        """Where the next trigger ends, see `QueueStream`.
+
+        Raises:
+            EndOfStreamError: with `endAtTermination`: every topic-partition is terminated and read.
+            DataLossError: the write-ahead folder is gone.
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        end = super().latest(start, limited=limited)
+        waiting = (self.newest or {}).get("waiting")
+        self._idle = self._idle + 1 if end == start and waiting == 0 else 0
+        # Not at once: a trigger without data may follow, by which Spark completes what waits for a watermark.
+        if self._options.end_at_termination and self._left is None and self._idle > _IDLE_TRIGGERS:
+            partitions = list(_by_partition(self._sources()))
+            if self._have_ended(partitions):
+                # Spark commits a trigger when the next one begins, and there is none.
+                self.commit(end)
+                raise EndOfStreamError(
+                    f"{self._where}: all topics of this query are terminated and read to their end ({len(partitions)} "
+                    f"topic-partitions): the query ends, as endAtTermination asks"
+                )
+        return end
+
+    def _have_ended(self, partitions: Sequence[TopicPartition]) -> bool:
+        """Whether all are terminated.
+
+        The broker says so to a consumer with permits that is at the end, at the FLOW (REACHED_END_OF_TOPIC); but to
+        those of a durable subscription only once, whoever asks first (seen on 4.0.8).
+        """
+        ends = {tp: bounds.last for tp, bounds in self._client.fetch_bounds(partitions).items()}
+        starts = {tp: at if at == EARLIEST else Position(at.ledger, at.entry + 1) for tp, at in ends.items()}
+        consumers = self._client.open_consumers(starts).values()
+        try:
+            for consumer in consumers:
+                consumer.grant(1)
+            for consumer in consumers:
+                if not consumer.has_ended:
+                    consumer.receive(max_bytes=1, timeout_seconds=_END_SECONDS)
+            return bool(consumers) and all(consumer.has_ended for consumer in consumers)
+        finally:
+            for consumer in consumers:
+                self._client.close_consumer(consumer)
+
+    def _begin(self) -> None:
+        _check_letter_topics(self._client, self._options)
+        # The subscription is made here, if need be: what is published from now on is read.
+        self._backlogs.fetch(self._sources())
+
+    def _sources(self) -> Sequence[QueueSource]:
+        return _sources_of(self._client, self._options)
+
+    def _waiting(self, sources: Sequence[QueueSource]) -> dict[QueueSource, int | None]:
+        return dict(self._backlogs.fetch(sources))
+
+    def _check(self, source: QueueSource) -> None:
+        self._client.fetch_addresses([source.topic_partition])
+
+    def _tasks(
+        self, waiting: Mapping[QueueSource, int | None], budget: int | None, *, turn: int
+    ) -> Sequence[PulsarQueueRange]:
+        depths = {source: depth or 0 for source, depth in waiting.items()}
+        count = _tasks_per_source(self._options, list(depths))
+        if budget is None:
+            parts = split_parts(depths.items(), count)
+            return [PulsarQueueRange(source, max_entries=entries) for source, entries in parts]
+        shares = share_waiting({one: _scaled(depth, budget) for one, depth in depths.items()}, budget, turn)
+        tasks: list[PulsarQueueRange] = []
+        for source, messages in shares.items():
+            entries = [part for _, part in split_parts([(source, depths[source])], count)]
+            rows = [part for _, part in split_parts([(source, messages)], count)]
+            tasks += [PulsarQueueRange(source, r, max_entries=e) for e, r in zip(entries, rows, strict=False)]
+        return tasks
+
+    def _merged(self, recent: str, last: str) -> str:
+        return EntryRanges([recent, last]).text()
+
+    def _compact(self, ids: Iterable[str]) -> Iterable[str]:
+        return EntryRanges(ids).texts()

@@ -1,0 +1,147 @@
+"""The entries of a topic-partition that a query has acknowledged: a broker may deliver some of them again.
+
+A broker answers an ACK when its memory knows it, and writes that down later: at once where everything before is
+acknowledged as well, but at most once a second (`managedLedgerDefaultMarkDeleteRateLimit`), otherwise after up to a
+minute (`managedLedgerCursorPositionFlushSeconds`). One that is killed forgets what it had not written, and delivers
+those entries again, with a redelivery count of 0 (seen on 4.0.8).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import Final
+
+MOST_RANGES: Final = 50_000
+"""How many ranges of each topic-partition are remembered, of the last ledgers; with all entries read here a ledger has
+one. A broker itself keeps 10,000 (`managedLedgerMaxUnackedRangesToPersist`)."""
+
+Entry = tuple[int, int]
+"""Ledger and entry."""
+
+
+Run = tuple[int, int, int]
+"""Ledger, and the first and last of entries that follow one another in it."""
+
+
+def runs_of(entries: Iterable[Entry]) -> list[Run]:
+    """Entries as runs of those that follow one another, in the order they have.
+
+    Example:
+        >>> runs_of([(7, 0), (7, 1), (7, 5), (8, 6)])
+        [(7, 0, 1), (7, 5, 5), (8, 6, 6)]
+    """
+    runs: list[Run] = []
+    at, first, last = -1, 0, -1
+    for ledger, entry in entries:
+        if entry != last + 1 or ledger != at:
+            if at >= 0:
+                runs.append((at, first, last))
+            at, first = ledger, entry
+        last = entry
+    if at >= 0:
+        runs.append((at, first, last))
+    return runs
+
+
+class _Ledger:
+    """Entries of one ledger, as ranges in order."""
+
+    __slots__ = ("first", "last")
+
+    def __init__(self) -> None:
+        self.first = array("q")
+        self.last = array("q")
+
+    def has(self, entry: int) -> bool:
+        at = bisect_right(self.first, entry) - 1
+        return at >= 0 and entry <= self.last[at]
+
+    def meets(self, first: int, last: int) -> bool:
+        at = bisect_right(self.first, last) - 1
+        return at >= 0 and first <= self.last[at]
+
+    def add(self, first: int, last: int) -> None:
+        begin = bisect_left(self.last, first - 1)
+        end = bisect_right(self.first, last + 1)
+        if begin < end:
+            first, last = min(first, self.first[begin]), max(last, self.last[end - 1])
+        self.first[begin:end] = array("q", (first,))
+        self.last[begin:end] = array("q", (last,))
+
+
+class EntryRanges:
+    """A set of entries, small where they follow one another.
+
+    Args:
+        texts: entries to begin with, as `text` and `texts` write them; also single ones, `ledger:entry`.
+
+    Example:
+        >>> ranges = EntryRanges(["7:0-4", "7:9"])
+        >>> ranges.add([(7, 5), (8, 0)])
+        >>> (7, 5) in ranges, (7, 6) in ranges, ranges.text()
+        (True, False, '7:0-5,9;8:0')
+    """
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._ledgers: dict[int, _Ledger] = {}
+        for text in texts:
+            for part in filter(None, text.split(";")):
+                ledger, _, ranges = part.partition(":")
+                for one in ranges.split(","):
+                    first, _, last = one.partition("-")
+                    self._of(int(ledger)).add(int(first), int(last or first))
+
+    def __contains__(self, entry: Entry) -> bool:
+        ledger = self._ledgers.get(entry[0])
+        return ledger is not None and ledger.has(entry[1])
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Adds entries, in any order."""
+        self.add_runs(runs_of(entries))
+
+    def add_runs(self, runs: Iterable[Run]) -> None:
+        """Adds entries that follow one another."""
+        for ledger, first, last in runs:
+            self._of(ledger).add(first, last)
+
+    def meets(self, run: Run) -> bool:
+        """Whether any entry of these is among them."""
+        ledger = self._ledgers.get(run[0])
+        return ledger is not None and ledger.meets(run[1], run[2])
+
+    def texts(self) -> list[str]:
+        """One text for each range, in order."""
+        return [
+            f"{number}:{_range_text(first, last)}"
+            for number, ledger in sorted(self._ledgers.items())
+            for first, last in zip(ledger.first, ledger.last, strict=True)
+        ]
+
+    def text(self) -> str:
+        """All of it in one text; of more than `MOST_RANGES` the last ones."""
+        left, parts = MOST_RANGES, []
+        for number, ledger in sorted(self._ledgers.items(), reverse=True):
+            ranges = list(map(_range_text, ledger.first[-left:], ledger.last[-left:]))
+            parts.append(f"{number}:{','.join(ranges)}")
+            left -= len(ranges)
+            if left <= 0:
+                break
+        return ";".join(reversed(parts))
+
+    def _of(self, ledger: int) -> _Ledger:
+        found = self._ledgers.get(ledger)
+        if found is None:
+            found = self._ledgers[ledger] = _Ledger()
+        return found
+
+
+def _range_text(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def parse_entry(text: str) -> Entry:
+    """An entry from ``ledger:entry``."""
+    ledger, _, entry = text.partition(":")
+    return int(ledger), int(entry)

@@ -1,0 +1,51 @@
+"""Triggers wait for enough rows, but not for ever."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from spark_mq_source.net.pace import TriggerPace
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The one element is the time."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_without_a_minimum_nothing_waits():
+    pace = TriggerPace(None, 60_000)
+    assert not pace.counts
+    assert not any(pace.delays(1) for _ in range(3))
+
+
+def test_the_first_trigger_does_not_wait():
+    assert not TriggerPace(100, 60_000).delays(1)
+
+
+def test_a_trigger_without_rows_is_none():
+    pace = TriggerPace(100, 60_000)
+    assert not pace.delays(0)
+    assert not pace.delays(1)
+    assert pace.delays(1)
+
+
+def test_a_trigger_waits_for_enough_rows(clock: list[float]):
+    pace = TriggerPace(100, 60_000)
+    pace.delays(1)
+    assert [pace.delays(rows) for rows in (1, 99, 100, 99, 100)] == [True, True, False, True, False]
+
+
+def test_a_trigger_waits_no_longer_than_the_delay_after_the_last_one(clock: list[float]):
+    pace = TriggerPace(100, 60_000)
+    pace.delays(1)
+    clock[0] += 59.9
+    assert pace.delays(1)
+    clock[0] += 0.1
+    assert not pace.delays(1)
+    clock[0] += 59.9
+    assert pace.delays(1)

@@ -1,0 +1,105 @@
+"""The options of a subscription that is read as a queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.options import READ, STREAM, Scope
+from spark_mq_source.pulsar.options import KeySharedMode, PulsarOptions, SubscriptionType
+
+WHERE = {"serviceUrl": "pulsar://h", "topic": "t", "subscription": "s"}
+SHARED = WHERE | {"subscriptionType": "Shared"}
+WAL = {"walDir": "/w"}
+DRAIN = SHARED | {"maxRows": "1"}
+
+
+def made(given: dict[str, str], scope: Scope) -> PulsarOptions:
+    return PulsarOptions.from_spark({name.lower(): value for name, value in given.items()}, scope)
+
+
+def refusal(given: dict[str, str], scope: Scope) -> str:
+    with pytest.raises(OptionError) as refused:
+        made(given, scope)
+    return str(refused.value)
+
+
+def test_types_are_spelled_as_javas_too():
+    options = made(
+        WHERE
+        | {"subscriptionType": "Key_Shared", "walDir": "/w", "keySharedMode": "STICKY", "keyRanges": "0-9,10-65535"},
+        STREAM,
+    )
+    assert options.subscription_type is SubscriptionType.KEY_SHARED
+    assert options.key_shared_mode is KeySharedMode.STICKY
+    assert options.key_ranges == ((0, 9), (10, 65535))
+
+
+def test_a_stream_that_is_no_queue_is_exclusive():
+    assert made(WHERE, STREAM).subscription_kind is SubscriptionType.EXCLUSIVE
+    assert made(WHERE | {"walDir": "/w"}, STREAM).subscription_kind is SubscriptionType.EXCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("scope", "given", "sentence"),
+    [
+        (STREAM, SHARED, "subscriptionType=shared has no positions, by which a query could go on: set walDir"),
+        (STREAM, {"serviceUrl": "pulsar://h", "topic": "t", "walDir": "/w"}, "walDir needs subscription"),
+        (
+            STREAM,
+            WHERE | {"idleTimeout": "1s"},
+            "idleTimeout has no meaning unless subscription is a queue: set walDir",
+        ),
+        (
+            STREAM,
+            SHARED | WAL | {"startingOffsets": "earliest"},
+            "startingOffsets has no meaning for a queue",
+        ),
+        (
+            STREAM,
+            SHARED | WAL | {"maxBytesPerTrigger": "1m"},
+            "maxBytesPerTrigger has no meaning for a queue",
+        ),
+        (
+            STREAM,
+            SHARED | WAL | {"readCompacted": "true"},
+            "readCompacted needs subscriptionType=exclusive or",
+        ),
+        (
+            STREAM,
+            SHARED | WAL | {"keyRanges": "0-9"},
+            "keySharedMode and keyRanges need subscriptionType=key_",
+        ),
+        (
+            STREAM,
+            SHARED | WAL | {"subscriptionType": "key_shared", "keyRanges": "0-9"},
+            "keySharedMode=sticky and keyRanges go together: set both",
+        ),
+        (
+            STREAM,
+            WHERE | WAL | {"consumersPerPartition": "2"},
+            "consumersPerPartition needs subscriptionType=",
+        ),
+        (STREAM, SHARED | WAL | {"onMaxRedeliver": "deadLetter"}, "onMaxRedeliver has no meaning without"),
+        (READ, SHARED, "a queue has no end: set maxRows, maxSeconds or idleTimeout"),
+        (READ, DRAIN | {"walDir": "/w"}, "walDir needs runId, which identifies the rows stored there"),
+        (READ, DRAIN | {"walDir": "/w", "runId": "../x"}, "expected letters, digits"),
+        (READ, DRAIN | WAL | {"runId": "r", "ackMode": "nack"}, "ackMode=nack and walDir"),
+        (
+            READ,
+            DRAIN | {"nackDelay": "1s"},
+            "nackDelay and nackMaxDelay need ackMode=nack and retryTopic",
+        ),
+        (READ, DRAIN | {"keyRanges": "9-0"}, "'9-0' is not a range of hashes"),
+        (READ, DRAIN | {"keyRanges": "0-9,9-12"}, "0-9 and 9-12 overlap"),
+        (READ, WHERE | {"maxRows": "1"}, "maxRows has no meaning unless subscription is a queue: set subscriptionType"),
+    ],
+)
+def test_what_contradicts_itself_about_queues(scope: Scope, given: dict[str, str], sentence: str):
+    assert sentence in refusal(given, scope)
+
+
+def test_a_dead_letter_topic_has_a_name_by_default():
+    given = SHARED | WAL | {"maxRedeliverCount": "3", "onMaxRedeliver": "deadLetter"}
+    assert made(given, STREAM).dead_letter_topic is None
+    assert made(given | {"deadLetterTopic": "dead"}, STREAM).dead_letter_topic == "persistent://public/default/dead"
