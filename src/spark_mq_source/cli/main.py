@@ -1,31 +1,35 @@
 """The commands of `spark-mq`.
 
-Each takes a format and the options of `spark.read`, and prints a table, or with `--json` one line of JSON per row. Exit
-status: 0 on success, 1 if the broker or the network failed, 2 for invalid arguments.
+Each takes a format and the options of `spark.read`, and prints a table, or with `--json` one line of JSON per row.
+`peek` prints a line per message. Exit status: 0 on success, 1 if the broker or the network failed, 2 for invalid
+arguments.
 """
 
 from __future__ import annotations
 
-import datetime
 import itertools
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from spark_mq_source.core.errors import MQSourceError, OptionError
-from spark_mq_source.core.ports import Unsubscriber
-from spark_mq_source.core.sql_types import arrow_schema_of
-
 try:
     import typer
     from rich.console import Console
-    from rich.table import Table
 except ImportError:  # pragma: no cover - the tests install them
     sys.exit("spark-mq: typer and rich are not installed: pip install 'spark-mq-source[cli]'")
+
+from spark_mq_source.cli.completion import complete_format, complete_option
+from spark_mq_source.cli.formats import FORMATS, load_format
+from spark_mq_source.cli.lines import TOKENS_HELP, Line, default_line
+from spark_mq_source.cli.tables import show
+from spark_mq_source.cli.text import as_json as row_as_json
+from spark_mq_source.core.errors import MQSourceError, OptionError
+from spark_mq_source.core.ports import Unsubscriber
+from spark_mq_source.core.sql_types import arrow_schema_of, ddl_of_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,30 +40,35 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Inspect a message broker as spark-mq-source sees it, without Spark.",
     no_args_is_help=True,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-
-FORMATS: Final[Mapping[str, tuple[str, str]]] = {
-    "pulsar-native": ("spark_mq_source.pulsar.format", "PulsarFormat"),
-    "tubemq": ("spark_mq_source.tubemq.format", "TubeMQFormat"),
-    "nsq": ("spark_mq_source.nsq.format", "NsqFormat"),
-}
-"""Module and class of each format, imported at first use."""
 
 FAILED: Final = 1
 WRONG_ARGUMENTS: Final = 2
 
-FormatName = Annotated[str, typer.Argument(metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}.")]
+FormatName = Annotated[
+    str,
+    typer.Argument(metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}.", autocompletion=complete_format),
+]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", "-o", metavar="NAME=VALUE", help="Option of the format, as in Spark; repeatable."),
+    typer.Option(
+        "--option",
+        "-o",
+        metavar="NAME=VALUE",
+        help="Option of the format, as in Spark; repeatable.",
+        autocompletion=complete_option,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line instead of a table.")]
 
 
 def main() -> None:
     """The entry point."""
-    app()
+    # What the encoding of the locale lacks is escaped, not an error.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    app(prog_name="spark-mq")
 
 
 def _reporting(command: Callable[..., None]) -> Callable[..., None]:
@@ -81,7 +90,7 @@ def _reporting(command: Callable[..., None]) -> Callable[..., None]:
 def topics(format_name: FormatName, option: Options = None, *, as_json: AsJson = False) -> None:
     """List the topics of the options, with their numbers of partitions."""
     with _inspector(format_name, option) as inspector:
-        _show(inspector.topics(), as_json=as_json)
+        show(inspector.topics(), json=as_json)
 
 
 @app.command()
@@ -89,7 +98,7 @@ def topics(format_name: FormatName, option: Options = None, *, as_json: AsJson =
 def partitions(format_name: FormatName, option: Options = None, *, as_json: AsJson = False) -> None:
     """List the partitions and their brokers."""
     with _inspector(format_name, option) as inspector:
-        _show(inspector.partitions(), as_json=as_json)
+        show(inspector.partitions(), json=as_json)
 
 
 @app.command()
@@ -97,7 +106,7 @@ def partitions(format_name: FormatName, option: Options = None, *, as_json: AsJs
 def offsets(format_name: FormatName, option: Options = None, *, as_json: AsJson = False) -> None:
     """Show the first and last offset of each partition."""
     with _inspector(format_name, option) as inspector:
-        _show(inspector.offsets(), as_json=as_json)
+        show(inspector.offsets(), json=as_json)
 
 
 @app.command()
@@ -110,12 +119,18 @@ def lag(
         Path | None, typer.Option(help="Checkpoint folder of a streaming query whose lag to show.")
     ] = None,
     source: Annotated[int, typer.Option(help="Index of the query's source, from 0.")] = 0,
+    subscription: Annotated[
+        str | None, typer.Option(help="Subscription whose backlog to show, as the option `subscription`.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the lag of a query, a subscription or a channel."""
+    if checkpoint is not None and subscription is not None:
+        raise OptionError("--checkpoint and --subscription exclude each other")
     read = None if checkpoint is None else _offsets_of(checkpoint, source)
-    with _inspector(format_name, option) as inspector:
-        _show(inspector.lag(read), as_json=as_json)
+    named = [] if subscription is None else [f"subscription={subscription}"]
+    with _inspector(format_name, [*(option or ()), *named]) as inspector:
+        show(inspector.lag(read), json=as_json)
 
 
 @app.command()
@@ -125,25 +140,51 @@ def unsubscribe(format_name: FormatName, option: Options = None, *, as_json: AsJ
     with _inspector(format_name, option) as inspector:
         if not isinstance(inspector, Unsubscriber):
             raise OptionError(f"format {format_name} has no subscriptions to delete")
-        _show(inspector.unsubscribe(), as_json=as_json)
+        show(inspector.unsubscribe(), json=as_json)
 
 
-@app.command()
+@app.command(epilog=TOKENS_HELP)
 @_reporting
 def peek(
     format_name: FormatName,
     option: Options = None,
     *,
     rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="Number of messages.")] = 10,
-    as_json: AsJson = False,
+    template: Annotated[
+        str | None,
+        typer.Option("--format", "-f", metavar="TEXT", help="Print this for each message, with the tokens below."),
+    ] = None,
+    as_hex: Annotated[bool, typer.Option("--hex", help="Print bytes in hexadecimal instead of as UTF-8.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per message.")] = False,
 ) -> None:
-    """Read some messages from `startingOffsets` on, decoded as in Spark."""
-    format_ = _load(format_name)
-    options = format_.parse_look_options(_parsed(option))
+    """Print some messages from `startingOffsets` on, one line each: position, time, key and value."""
+    format_, known, options = load_format(format_name), FORMATS[format_name], _parsed(option)
+    if as_json and template is not None:
+        raise OptionError("--json and --format exclude each other")
+    if template is None:
+        template = default_line(known, with_topic="topic" not in options)
+    console = Console()
+    in_color = console.color_system is not None and not console.no_color
+    line = Line(template, known, list(format_.columns.readable), as_hex=as_hex, in_color=in_color)
+    names = dict.fromkeys([*format_.columns.default, *line.columns])
+    printed = False
     # Closed explicitly: received messages that are not shown go back to the broker.
-    with closing(_batches(format_, options)) as batches:
+    with closing(_batches(format_, options, names)) as batches:
         found = (row for batch in batches for row in batch.to_pylist())
-        _show(itertools.islice(found, rows), as_json=as_json)
+        for row in itertools.islice(found, rows):
+            text = f"{row_as_json(row, as_hex=as_hex)}\n" if as_json else line.of(row)
+            print(text, end="")  # noqa: T201 - a command line prints
+            printed = True
+    if not printed and not as_json:
+        print("no message to read", file=sys.stderr)  # noqa: T201 - a command line prints
+
+
+@app.command()
+@_reporting
+def schema(format_name: FormatName, option: Options = None) -> None:
+    """Print the columns that a read gives, as `.schema()` takes them: with valueFormat=auto by the topic's schema."""
+    columns, _ = load_format(format_name).columns_by_default(_parsed(option))
+    print(ddl_of_schema(columns))  # noqa: T201 - a command line prints
 
 
 @app.command()
@@ -164,33 +205,33 @@ def doctor(format_name: FormatName, option: Options = None) -> None:
 
 
 def _read_one(format_name: str, option: list[str] | None) -> str:
-    format_ = _load(format_name)
-    with closing(_batches(format_, format_.parse_look_options(_parsed(option)))) as batches:
+    format_ = load_format(format_name)
+    with closing(_batches(format_, _parsed(option), format_.columns.default)) as batches:
         if any(batch.num_rows for batch in batches):
             return "the first message can be decoded"
     return "no message to read"
 
 
-def _batches(format_: InspectFormat[Any, Any], options: object) -> Generator[pa.RecordBatch, None, None]:
-    """The batches of a batch read of the default columns, task by task."""
-    schema = arrow_schema_of({name: format_.columns.readable[name][0] for name in format_.columns.default})
+def _batches(
+    format_: InspectFormat[Any, Any], given: dict[str, str], names: Iterable[str]
+) -> Generator[pa.RecordBatch, None, None]:
+    """The batches of a batch read of these columns, task by task; the value in one column, whatever `flatten` says."""
+    given = {name: text for name, text in given.items() if name != "flatten"}
+    options = format_.parse_look_options(given)
+    columns, typed = format_.columns_by_default(given)
+    known = format_.columns.readable
+    schema = arrow_schema_of({name: known[name][0] for name in names})
+    for at, name in enumerate(schema.names):
+        if name in columns.names:
+            schema = schema.set(at, columns.field(name))
+    options = format_.fit_read(options, schema, typed)
     for task in format_.plan(options, ()):
         yield from format_.read(options, task, schema)
 
 
-def _load(name: str) -> InspectFormat[Any, Any]:
-    from importlib import import_module  # noqa: PLC0415 - imported at first use
-
-    if name not in FORMATS:
-        raise OptionError(f"unknown format {name}; expected one of {', '.join(FORMATS)}")
-    module, kind = FORMATS[name]
-    format_: InspectFormat[Any, Any] = getattr(import_module(module), kind)()
-    return format_
-
-
 @contextmanager
 def _inspector(name: str, option: list[str] | None) -> Iterator[Inspector]:
-    format_ = _load(name)
+    format_ = load_format(name)
     with closing(format_.open_inspector(format_.parse_look_options(_parsed(option)))) as inspector:
         yield inspector
 
@@ -229,46 +270,6 @@ def _offsets_of(checkpoint: Path, source: int) -> dict[str, object]:
         raise OptionError(f"{checkpoint}: the query has {len(lines)} sources, so source {source} does not exist")
     found: dict[str, object] = json.loads(lines[source])
     return found
-
-
-def _show(rows: Iterable[Mapping[str, object]], *, as_json: bool) -> None:
-    """Prints rows of equal shape; with JSON, no output if there are none."""
-    if as_json:
-        for row in rows:
-            print(json.dumps(row, default=_plain, ensure_ascii=False))  # noqa: T201 - a command line prints
-        return
-    table = Table()
-    for number, row in enumerate(rows):
-        if number == 0:
-            for name in row:
-                table.add_column(name, overflow="fold")
-        table.add_row(*(_cell(value) for value in row.values()))
-    console = Console()
-    if table.columns:
-        console.print(table)
-    else:
-        console.print("nothing")
-
-
-def _cell(value: object) -> str:
-    from rich.markup import escape  # noqa: PLC0415 - only tables need it
-
-    if value is None:
-        return ""
-    simple = _plain(value) if isinstance(value, (bytes, datetime.datetime)) else value
-    return escape(simple if isinstance(simple, str) else json.dumps(simple, default=_plain, ensure_ascii=False))
-
-
-def _plain(value: object) -> object:
-    """Values without a JSON form: bytes as UTF-8 text, or else in hexadecimal; times as ISO 8601; others by `str`."""
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value.hex()
-    if isinstance(value, datetime.datetime):
-        return value.isoformat()
-    return str(value)
 
 
 if __name__ == "__main__":

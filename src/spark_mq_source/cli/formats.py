@@ -1,0 +1,63 @@
+"""The formats that `spark-mq` knows, and the columns of a message that have the same meaning in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_mq_source.core.errors import OptionError
+
+if TYPE_CHECKING:
+    from spark_mq_source.core.ports import InspectFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A format, and where a line of `peek` takes its parts from.
+
+    Attributes:
+        module: imported at first use.
+        kind: the class in it.
+        partition: the columns that identify the partition within the topic.
+        time: the column with the broker's or, in TubeMQ, the producer's time.
+        key: the column that is most like a key; None if messages have none.
+        headers: the column with the producer's headers; None if messages have none.
+    """
+
+    module: str
+    kind: str
+    partition: Sequence[str]
+    time: str
+    key: str | None = None
+    headers: str | None = None
+
+
+FORMATS: Final[Mapping[str, Known]] = {
+    "pulsar-native": Known(
+        "spark_mq_source.pulsar.format", "PulsarFormat", ("partition",), "publish_time", "key", "properties"
+    ),
+    "tubemq": Known(
+        "spark_mq_source.tubemq.format",
+        "TubeMQFormat",
+        ("broker_id", "partition"),
+        "message_time",
+        "message_type",
+        "attributes",
+    ),
+    "nsq": Known("spark_mq_source.nsq.format", "NsqFormat", ("nsqd",), "timestamp"),
+}
+
+
+def load_format(name: str) -> InspectFormat[Any, Any]:
+    """The format of this name.
+
+    Raises:
+        OptionError: there is none.
+    """
+    if name not in FORMATS:
+        raise OptionError(f"unknown format {name}; expected one of {', '.join(FORMATS)}")
+    known = FORMATS[name]
+    format_: InspectFormat[Any, Any] = getattr(import_module(known.module), known.kind)()
+    return format_

@@ -1,0 +1,60 @@
+"""Prints the rows of a command, as a table or as lines of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType
+from typing import Final
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from spark_mq_source.cli.text import as_json, as_text
+
+_UNLIMITED: Final = 100_000
+
+
+def show(rows: Iterable[Mapping[str, object]], *, json: bool) -> None:
+    """Prints rows of equal shape.
+
+    Args:
+        rows: a table waits for all of them, JSON for none.
+        json: whether to print a line of JSON for each, so nothing if there are none.
+    """
+    if json:
+        for row in rows:
+            print(as_json(row))  # noqa: T201 - a command line prints
+        return
+    console = Console()
+    found = list(rows)
+    if found:
+        console.print(table_of(found, console))
+    else:
+        console.print("nothing")
+
+
+def table_of(rows: Sequence[Mapping[str, object]], console: Console) -> Table:
+    """A table that fits the console's width. Text that does not fit continues below, so that nothing is cut off.
+
+    Args:
+        rows: at least one, all of equal shape.
+        console: the output. Its width is the terminal's, or else 80 columns or the variable COLUMNS.
+
+    Example:
+        >>> console = Console(width=80)
+        >>> rows = [{"latest": {"ledger": 309, "entry": 0, "batch": -1}, "partition": 0}]
+        >>> console.print(table_of(rows, console))
+        latest  partition
+        309:0           0
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in rows[0]:
+        numbers = all(type(row[name]) in (int, NoneType) for row in rows)
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(as_text(value)) for value in row.values()))
+    if Measurement.get(console, console.options.update(max_width=_UNLIMITED), table).maximum > console.width:
+        table.padding = (0, 2, 1, 0)  # an empty line between the rows, of which some have several lines
+    return table

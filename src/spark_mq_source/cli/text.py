@@ -1,0 +1,70 @@
+"""Values as text: in JSON, in the cells of tables, and in the lines of `peek`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+# What would break a line, or what a terminal would obey: a message may come from anybody.
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_POSITIONS: Final = (("ledger", "entry", "batch"), ("ledger_id", "entry_id", "batch_index"))
+
+
+def as_json(value: object, *, as_hex: bool = False, compact: bool = False) -> str:
+    r"""JSON; bytes are UTF-8 text, or else hexadecimal, and times are ISO 8601.
+
+    Args:
+        value: a row, or a part of one.
+        as_hex: whether all bytes are hexadecimal.
+        compact: whether to leave out the spaces between the parts.
+
+    Example:
+        >>> as_json({"key": b"f\xc3\xbcr", "value": b"\xff"})
+        '{"key": "für", "value": "ff"}'
+    """
+
+    def plain(value: object) -> object:
+        if isinstance(value, bytes):
+            try:
+                return value.hex() if as_hex else value.decode()
+            except UnicodeDecodeError:
+                return value.hex()
+        return value.isoformat() if isinstance(value, datetime) else str(value)
+
+    return json.dumps(value, default=plain, ensure_ascii=False, separators=(",", ":") if compact else None)
+
+
+def as_text(value: object, *, as_hex: bool = False) -> str:
+    r"""One line of text, in which control characters, and bytes that are not UTF-8, are escaped as in Python.
+
+    Args:
+        value: of a column. NULL is ``NULL``, a position ``ledger:entry`` or ``ledger:entry:batch``, a time in UTC.
+        as_hex: whether bytes are hexadecimal.
+
+    Example:
+        >>> as_text(b"f\xc3\xbcr\xff\n"), as_text(b"\xff", as_hex=True), as_text(None)
+        ('für\\xff\\n', 'ff', 'NULL')
+        >>> as_text({"ledger_id": 309, "entry_id": 0, "batch_index": -1}), as_text({"a": [1, None]})
+        ('309:0', '{"a":[1,null]}')
+    """
+    if value is None:
+        return "NULL"
+    if isinstance(value, bytes):
+        text = value.hex() if as_hex else value.decode("utf-8", "backslashreplace")
+    elif isinstance(value, datetime):
+        text = value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    elif isinstance(value, Mapping) and tuple(value) in _POSITIONS:
+        text = _position(*value.values())
+    else:
+        text = value if isinstance(value, str) else as_json(value, as_hex=as_hex, compact=True)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def _position(ledger: int, entry: int, batch: int) -> str:
+    """The position of a message: none, if no message was read, or if there is none in the topic-partition."""
+    if ledger < 0:
+        return "none"
+    return f"{ledger}:{entry}" if batch < 0 else f"{ledger}:{entry}:{batch}"
