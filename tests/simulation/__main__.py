@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tests.simulation.explore import PROTOCOLS, Failure, Plan, attempt, plan_of, run_seeds, shrink
+from tests.simulation.explore import PROTOCOLS, Failure, Plan, attempt, load, plan_of, run_seeds, shrink, trace
 from tests.simulation.mutations import Mutation, mutated_source, mutations
 
 CHUNK = 20
@@ -33,6 +33,7 @@ console = Console(stderr=True)
 Seeds = Annotated[int, typer.Option(help="how many seeds")]
 First = Annotated[int | None, typer.Option(help="the first seed; a fresh one unless given")]
 Jobs = Annotated[int | None, typer.Option(help="processes; one a core unless given")]
+Scenario = Annotated[str | None, typer.Option(help="one scenario; drawn by the seed unless given")]
 Protocols = Annotated[list[str] | None, typer.Argument(help="pulsar, tubemq, nsq; all unless given")]
 
 
@@ -42,7 +43,7 @@ def fresh_seed() -> int:
 
 
 def _explored(
-    protocol: str, first: int, seeds: int, jobs: int, *, stop: bool
+    protocol: str, first: int, seeds: int, jobs: int, *, stop: bool, scenario: str | None
 ) -> Iterator[tuple[int, Counter[str], list[Failure]]]:
     """The findings of chunk after chunk; with `stop`, not much beyond the first failure."""
     starts = iter(range(first, first + seeds, CHUNK))
@@ -53,7 +54,8 @@ def _explored(
         def more() -> None:
             start = next(starts, None)
             if start is not None:
-                running.add(pool.submit(run_seeds, protocol, start, min(CHUNK, first + seeds - start), stop=stop))
+                count = min(CHUNK, first + seeds - start)
+                running.add(pool.submit(run_seeds, protocol, start, count, stop=stop, scenario=scenario))
 
         for _ in range(2 * jobs):
             more()
@@ -75,6 +77,7 @@ def explore(
     seeds: Seeds = 1000,
     first: First = None,
     jobs: Jobs = None,
+    scenario: Scenario = None,
     stop: Annotated[bool, typer.Option(help="end at the first failure")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False,
     shrink_tries: Annotated[int, typer.Option(help="runs spent on making the first failure of a kind smaller")] = 300,
@@ -83,14 +86,17 @@ def explore(
     found: dict[str, Any] = {}
     for protocol in protocols or PROTOCOLS:
         start = fresh_seed() if first is None else first
-        found[protocol] = _explore_one(protocol, start, seeds, jobs or os.cpu_count() or 1, stop, shrink_tries)
+        workers = jobs or os.cpu_count() or 1
+        found[protocol] = _explore_one(protocol, start, seeds, workers, stop, shrink_tries, scenario)
     if as_json:
         print(json.dumps(found))  # noqa: T201 - what was asked for
     if any(one["failures"] for one in found.values()):
         raise typer.Exit(1)
 
 
-def _explore_one(protocol: str, first: int, seeds: int, jobs: int, stop: bool, tries: int) -> dict[str, Any]:
+def _explore_one(
+    protocol: str, first: int, seeds: int, jobs: int, stop: bool, tries: int, scenario: str | None
+) -> dict[str, Any]:
     outcomes: Counter[str] = Counter()
     failures: list[Failure] = []
     began, done = time.monotonic(), 0
@@ -98,7 +104,7 @@ def _explore_one(protocol: str, first: int, seeds: int, jobs: int, stop: bool, t
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(protocol, total=seeds)
-        for count, chunk, failed in _explored(protocol, first, seeds, jobs, stop=stop):
+        for count, chunk, failed in _explored(protocol, first, seeds, jobs, stop=stop, scenario=scenario):
             done += count
             outcomes += chunk
             failures += failed
@@ -111,9 +117,9 @@ def _explore_one(protocol: str, first: int, seeds: int, jobs: int, stop: bool, t
     smallest: dict[tuple[str, str], Failure] = {}
     for failure in failures:
         smallest.setdefault((failure.plan.scenario, failure.kind), failure)
-    for (scenario, kind), failure in smallest.items():
+    for (name, kind), failure in smallest.items():
         best = shrink(protocol, failure, tries=tries) if tries else failure
-        console.rule(f"{protocol} {scenario}: {kind}, first with seed {failure.plan.seed}")
+        console.rule(f"{protocol} {name}: {kind}, first with seed {failure.plan.seed}")
         console.print(best.text, highlight=False, markup=False)
         console.print(f"shortest plan: {best.plan!r}", highlight=False, markup=False)
     return {
@@ -129,10 +135,11 @@ def _explore_one(protocol: str, first: int, seeds: int, jobs: int, stop: bool, t
 def seed(
     protocol: str,
     number: int,
+    scenario: Scenario = None,
     smaller: Annotated[bool, typer.Option(help="make it smaller if it fails")] = True,
 ) -> None:
     """Runs one seed and prints what happened."""
-    _tell(protocol, plan_of(protocol, number), smaller=smaller)
+    _tell(protocol, plan_of(protocol, number, scenario), smaller=smaller)
 
 
 def _tell(protocol: str, plan: Plan, *, smaller: bool) -> None:
@@ -152,6 +159,7 @@ def _tell(protocol: str, plan: Plan, *, smaller: bool) -> None:
 def regressions(protocol: str) -> None:
     """Runs the protocol's named plans; prints as JSON what became of each: null, or the failure."""
     plans: dict[str, Plan] = import_module(f"tests.simulation.{protocol}.regressions").REGRESSIONS
+    load(protocol)
     results = {}
     for name, plan in plans.items():
         failure = attempt(protocol, plan)[1]
@@ -162,8 +170,7 @@ def regressions(protocol: str) -> None:
 @app.command()
 def steps(protocol: str, first: int, count: int) -> None:
     """Prints as JSON how each of some seeds went, step by step in short: the same on every machine and in every run."""
-    from tests.simulation.explore import trace
-
+    load(protocol)
     print(json.dumps([trace(protocol, plan_of(protocol, n)) for n in range(first, first + count)]))  # noqa: T201
 
 
@@ -185,6 +192,8 @@ def mutants(
             needed, kind = _hunt(protocol, mutation, seeds, first, jobs)
             missed += needed is None
             shown = f"not in {seeds}" if needed is None else str(needed)
+            if mutation.scenario is not None:
+                shown += f" of `{mutation.scenario}` alone"
             print(f"| {protocol} | {mutation.name}: {mutation.what} | {shown} | {kind} |", flush=True)  # noqa: T201
     if missed:
         raise typer.Exit(1)
@@ -200,6 +209,8 @@ def _hunt(protocol: str, mutation: Mutation, seeds: int, first: int, jobs: int |
         command += ["--first", str(first), "--stop", "--json", "--shrink-tries", "0"]
         if jobs is not None:
             command += ["--jobs", str(jobs)]
+        if mutation.scenario is not None:
+            command += ["--scenario", mutation.scenario]
         ended = subprocess.run(command, env=environment, capture_output=True, check=False)
         if not ended.stdout:
             raise RuntimeError(f"{mutation.name}: {ended.stderr.decode()}")

@@ -81,11 +81,19 @@ def scenarios(protocol: str) -> Mapping[str, Scenario]:
     return found
 
 
-def plan_of(protocol: str, seed: int) -> Plan:
-    """The plan of a seed."""
+def load(protocol: str) -> None:
+    """Loads what worlds of a protocol need, for good: the collection of garbage after each world passes over it."""
+    scenarios(protocol)
+    standins.install()
+    gc.collect()
+    gc.freeze()
+
+
+def plan_of(protocol: str, seed: int, scenario: str | None = None) -> Plan:
+    """The plan of a seed; of this scenario if one is given."""
     dice = Random(f"plan {seed}")
     names = sorted(scenarios(protocol))
-    name = names[dice.randrange(len(names))]
+    name = scenario or names[dice.randrange(len(names))]
     size = dice.randint(1, MOST_SIZE)
     return Plan(name, seed, size, tuple(scenarios(protocol)[name].faults(dice, size)))
 
@@ -128,9 +136,10 @@ def common_faults(dice: Random, *, streams: int, processes: Sequence[str], secon
         seconds: about how long a run takes.
     """
     for _ in range(dice.choice((0, 0, 1, 1, 2, 4))):
-        kind = dice.choice(("cut_sent", "cut_received", "cut_received", "mute"))
+        kind = dice.choice(("cut_sent", "cut_received", "cut_received", "mute", "stall_sent", "stall_received"))
         # Most of what matters happens in the first few hundred bytes of an answer or in the midst of data.
-        yield Fault(kind, args=(dice.randrange(streams), int(dice.choice((200, 2_000, 20_000)) * dice.random()) + 1))
+        args = dice.randrange(streams), int(dice.choice((200, 2_000, 20_000)) * dice.random()) + 1
+        yield Fault(kind, args=(*args, dice.choice((0.3, 4.0, 25.0, 70.0))) if kind.startswith("stall") else args)
     for _ in range(dice.choice((0, 0, 0, 1, 2))):
         yield Fault("kill", args=(dice.choice(processes), int(dice.choice((10, 60, 300)) * dice.random()) + 1))
     for _ in range(dice.choice((0, 0, 0, 1))):
@@ -144,11 +153,16 @@ def apply_common(world: World, fault: Fault) -> None:
 
     - `cut_sent`, `cut_received`: stream number, bytes after which it breaks.
     - `mute`: stream number, bytes after which it is half-open.
+    - `stall_sent`, `stall_received`: stream number, bytes after which what is sent arrives late, by how many seconds.
     - `kill`: a process's name, the number of its switches at which it is killed.
     - `stop`: a process's name, for how many seconds it stands still.
     - `wall_clock`: by how many seconds the wall clock is moved.
     """
-    if fault.kind in {"cut_sent", "cut_received", "mute"}:
+    if fault.kind in {"stall_sent", "stall_received"}:
+        stream, size, seconds = fault.args
+        fate = network.network().fates.setdefault(stream, network.Fate())
+        setattr(fate, fault.kind.replace("stall_", "stall_after_"), (size, seconds))
+    elif fault.kind in {"cut_sent", "cut_received", "mute"}:
         stream, size = fault.args
         fate = network.network().fates.setdefault(stream, network.Fate())
         name = {"cut_sent": "cut_after_sent", "cut_received": "cut_after_received", "mute": "mute_after_received"}
@@ -199,19 +213,17 @@ def attempt(protocol: str, plan: Plan) -> tuple[str, Failure | None]:
         return "failed", Failure(plan, type(error).__name__, "".join(traceback.format_exception(error)))
 
 
-def run_seeds(protocol: str, first: int, count: int, *, stop: bool = False) -> tuple[Counter[str], list[Failure]]:
+def run_seeds(
+    protocol: str, first: int, count: int, *, stop: bool = False, scenario: str | None = None
+) -> tuple[Counter[str], list[Failure]]:
     """Runs seeds one after the other, with `stop` to the first failure: how often what became of them, and failures."""
     # Thousands of warnings say nothing; one seed again (`seed`) has its own.
     logging.disable(logging.CRITICAL)
-    # What is loaded stays loaded: the collections after each world need not look at it.
-    scenarios(protocol)
-    standins.install()
-    gc.collect()
-    gc.freeze()
+    load(protocol)
     outcomes: Counter[str] = Counter()
     failures = []
     for seed in range(first, first + count):
-        plan = plan_of(protocol, seed)
+        plan = plan_of(protocol, seed, scenario)
         outcome, failure = attempt(protocol, plan)
         outcomes[f"{plan.scenario}: {outcome}"] += 1
         if failure is not None:

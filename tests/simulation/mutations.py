@@ -24,12 +24,14 @@ class Mutation:
         what: what is wrong then, in a sentence.
         edits: (file below `spark_mq_source`, text, what replaces it).
         environment: variables to set, as SPARK_MQ_SOURCE_IMPL=python where what is edited has a compiled twin.
+        scenario: the only one to look in, where all together take long; None for all.
     """
 
     name: str
     what: str
     edits: Sequence[tuple[str, str, str]]
     environment: Mapping[str, str] = field(default_factory=dict)
+    scenario: str | None = None
 
 
 def mutations(protocol: str) -> Sequence[Mutation]:

@@ -2,7 +2,7 @@
 
 A client (the program under test) has one end of a stream, with the interface of `net.transport.Transport`; the other
 end is a model broker's, which is called when bytes arrive. Bytes travel in order, in pieces cut at random, each with a
-delay; a fault cuts a stream, makes it half-open, or slows it down.
+delay; a fault cuts a stream, makes it half-open, or holds up one direction.
 """
 
 from __future__ import annotations
@@ -37,19 +37,31 @@ class Fate:
         cut_after_received: the same of bytes from the broker.
         mute_after_received: bytes from the broker after which nothing passes any more, in either direction, and
             nobody is told: half-open.
+        stall_after_sent: bytes from the client after which what it sends arrives seconds later, and how many.
+        stall_after_received: the same of bytes from the broker.
     """
 
-    __slots__ = ("cut_after_received", "cut_after_sent", "mute_after_received")
+    __slots__ = (
+        "cut_after_received",
+        "cut_after_sent",
+        "mute_after_received",
+        "stall_after_received",
+        "stall_after_sent",
+    )
 
     def __init__(
         self,
         cut_after_sent: int | None = None,
         cut_after_received: int | None = None,
         mute_after_received: int | None = None,
+        stall_after_sent: tuple[int, float] | None = None,
+        stall_after_received: tuple[int, float] | None = None,
     ) -> None:
         self.cut_after_sent = cut_after_sent
         self.cut_after_received = cut_after_received
         self.mute_after_received = mute_after_received
+        self.stall_after_sent = stall_after_sent
+        self.stall_after_received = stall_after_received
 
 
 class _Pollable:
@@ -109,6 +121,9 @@ class Stream:
             return 0
         limit = self.fate.cut_after_sent
         self.sent_bytes += len(taken)
+        if self.fate.stall_after_sent is not None and self.sent_bytes >= self.fate.stall_after_sent[0]:
+            self._stall("broker", self.fate.stall_after_sent[1])
+            self.fate.stall_after_sent = None
         if limit is not None and self.sent_bytes >= limit:
             kept = len(taken) - (self.sent_bytes - limit)
             self._carry("broker", taken[: max(kept, 0)])
@@ -125,6 +140,9 @@ class Stream:
             return
         cut, mute = self.fate.cut_after_received, self.fate.mute_after_received
         self.received_bytes += len(data)
+        if self.fate.stall_after_received is not None and self.received_bytes >= self.fate.stall_after_received[0]:
+            self._stall("client", self.fate.stall_after_received[1])
+            self.fate.stall_after_received = None
         if mute is not None and self.received_bytes >= mute:
             kept = len(data) - (self.received_bytes - mute)
             self._carry("client", data[: max(kept, 0)])
@@ -163,6 +181,12 @@ class Stream:
         if not self.muted:
             here().note(f"stream {self.number} to {self.address} is half-open")
         self.muted = True
+
+    def _stall(self, to: str, seconds: float) -> None:
+        """What is sent in this direction from now on arrives when that time is over, in order."""
+        here().note(f"stream {self.number} to {self.address} is held up for {seconds} s on the way to the {to}")
+        self._last_at[to] = max(self._last_at[to], here().now + seconds)
+        here().stopped_until = max(here().stopped_until, self._last_at[to])
 
     def abandon(self) -> None:
         """The client's process is dead: the kernel closes the stream."""

@@ -27,7 +27,7 @@ import pyarrow as pa
 from spark_mq_source.core.ports import TaskAttempt
 from tests.simulation.clockwork import here
 from tests.simulation.standins import Condition
-from tests.simulation.world import KilledError, Process
+from tests.simulation.world import KilledError, Process, World
 
 MOST_FAILURES = 4
 """`spark.task.maxFailures`."""
@@ -239,6 +239,14 @@ class Checkpoint:
     def rows(self) -> list[dict[str, Any]]:
         """The rows of all committed batches, in order of batches."""
         return [row for batch in sorted(self.sink) for row in self.sink[batch]]
+
+
+def waiting_for_rows(world: World) -> dict[str, str]:
+    """Options of a query that may wait for rows; no longer than an oracle is patient."""
+    dice = world.dice("pace")
+    if dice.random() < 0.8:
+        return {}
+    return {"minRowsPerTrigger": str(dice.choice((2, 5, 20))), "maxTriggerDelay": "3s"}
 
 
 @dataclass

@@ -8,14 +8,16 @@ import subprocess
 import sys
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from tests.simulation.__main__ import fresh_seed
 from tests.simulation.explore import PROTOCOLS
+from tests.simulation.mutations import Mutation, mutated_source, mutations
 
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "300"))
-MORE_SEEDS = 1000
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "1000"))
+MORE_SEEDS = int(os.environ.get("SIMULATION_MORE_SEEDS", "1000"))
 FIRST = os.environ.get("SIMULATION_FIRST")
 """The first seed, where a run must not depend on chance; fresh seeds unless set."""
 
@@ -64,3 +66,11 @@ def regressions_of(protocol: str) -> dict[str, str | None]:
 def test_what_once_failed(protocol: str, name: str) -> None:
     failure = regressions_of(protocol)[name]
     assert failure is None, failure
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [pytest.param(mutation, id=f"{name}-{mutation.name}") for name in PROTOCOLS for mutation in mutations(name)],
+)
+def test_a_mutation_still_finds_the_text_that_it_changes(mutation: Mutation, tmp_path: Path) -> None:
+    mutated_source(mutation, tmp_path / "mutant")

@@ -45,6 +45,16 @@ def test_a_lock_is_held_by_one_fiber_at_a_time(seed):
     play(seed, main)
 
 
+def test_a_rest_waits_for_what_stands_still_meanwhile():
+    def main(world):
+        other = world.process("other")
+        world.after(50.0, lambda: world.stop(other, 30.0))
+        world.rest(60.0)
+        return world.now - FIRST_NOW
+
+    assert 140.0 <= play(1, main) < 141.0
+
+
 def test_orders_differ_between_seeds_and_not_between_runs():
     def main(world):
         order = []

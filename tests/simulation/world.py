@@ -147,7 +147,7 @@ class World:
         self.counts: dict[str, int] = {}
         """What the models number, by purpose."""
         self.stopped_until = 0.0
-        """When the last of the processes that stand still, or stood, goes on."""
+        """When the last goes on of what stands still, or stood: processes, and bytes on their way."""
         self._limit = FIRST_NOW + limit_seconds
         self._pids = itertools.count(100)
         self._order = itertools.count()
@@ -283,6 +283,12 @@ class World:
     def sleep(self, seconds: float) -> None:
         """The running fiber waits for a time."""
         self.park(seconds)
+
+    def rest(self, seconds: float) -> None:
+        """Waits for so long after nothing stands still any more: what still runs may meet what does, meanwhile."""
+        began = self.now
+        while (left := max(began, self.stopped_until) + seconds - self.now) > 0:
+            self.sleep(left)
 
     def join(self, fiber: Fiber, timeout: float | None = None) -> bool:
         """Waits for the end of a fiber; False where the time was up first, or its process was killed."""

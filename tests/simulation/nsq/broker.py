@@ -238,9 +238,10 @@ class Nsqd:
         if self._node is not None:
             self.cluster.registry.remove_node(self._node)
             self._node = None
-        before = self.held()
+        before = {name: self.held(name) for name in self.broker.topics}
         self.broker.restart(self.cluster.world.now, crash=crash)
-        self.cluster.lost.update({(self.name, body): n for body, n in (before - self.held()).items()})
+        for name, held in before.items():
+            self.cluster.lost.update({(self.name, body): n for body, n in (held - self.held(name)).items()})
         for connection in list(self.connections):
             connection.channel = None
             if crash:
@@ -249,10 +250,14 @@ class Nsqd:
                 connection.close()
         self.connections.clear()
 
-    def held(self) -> Counter[bytes]:
-        """The messages that wait, are deferred or in flight, each body as often as some channel has it at most."""
+    def held(self, name: str | None = None) -> Counter[bytes]:
+        """The messages that wait, are deferred or in flight, each body as often as some channel has it at most.
+
+        Args:
+            name: of the only topic to look at.
+        """
         found: Counter[bytes] = Counter()
-        for topic in self.broker.topics.values():
+        for topic in [topic for topic in self.broker.topics.values() if name in (None, topic.name)]:
             found |= Counter(_bodies(_frames(topic.queue)))
             for channel in topic.channels.values():
                 found |= Counter(_bodies(_all_frames(channel)))

@@ -12,8 +12,8 @@ MUTATIONS: Final[Sequence[Mutation]] = (
         "A7",
         "a file of walDir is used without a look at its size and checksum",
         [
-            ("nsq/read/wal.py", "if len(data) != slot.bytes:", "if False:"),
-            ("nsq/read/wal.py", "if (found := crc32c(data)) != slot.crc32c:", "if (found := 0) != 0:"),
+            ("net/write_ahead.py", "if len(data) != slot.bytes:", "if False:"),
+            ("net/write_ahead.py", "if (found := crc32c(data)) != slot.crc32c:", "if (found := 0) != 0:"),
         ],
     ),
     Mutation(
@@ -27,22 +27,23 @@ MUTATIONS: Final[Sequence[Mutation]] = (
         [
             (
                 "nsq/read/reader.py",
-                "        ids = keeper.held\n",
-                "        ids = keeper.held\n        consumer.fin(ids)\n",
+                "        self.held += self.taken\n",
+                "        self.held += self.taken\n        self.consumer.fin(self.held)\n",
             )
         ],
     ),
     Mutation(
         "unfinished-forgotten",
         "messages whose FIN may not be through are not named in the next plan",
-        [("nsq/read/stream.py", "found.setdefault(task.nsqd.name, {}).update(dict.fromkeys(unfinished, 0.0))", "pass")],
+        [("net/queue_stream.py",
+          "found.setdefault(name, {}).update(dict.fromkeys(self._compact(unconfirmed), 0.0))", "pass")],
     ),
     Mutation(
         "slot-as-it-was",
         "an attempt whose slot was taken tries the next one with the same rows",
         [
             (
-                "nsq/read/reader.py",
+                "net/queue_task.py",
                 "batch = self._without(batch, self._log.slots[slots_seen:])",
                 "batch = self._without(batch, [])",
             )
@@ -51,8 +52,13 @@ MUTATIONS: Final[Sequence[Mutation]] = (
     Mutation(
         "note-in-parts",
         "the note that FINs are through is not written whole or not at all",
-        [("nsq/read/wal.py", 'self._store.create(f"{self._folder}/{self.attempt}{_FIN}"',
-          'self._store.write(f"{self._folder}/{self.attempt}{_FIN}"')],
+        [("net/write_ahead.py", 'self._store.create(f"{self._folder}/{self.attempt}{_ACKNOWLEDGED}"',
+          'self._store.write(f"{self._folder}/{self.attempt}{_ACKNOWLEDGED}"')],
+    ),
+    Mutation(
+        "letters-unconfirmed",
+        "a batch is passed on before nsqd has answered for its dead letters",
+        [("core/dead_letters.py", "            self._writer.flush()\n", "")],
     ),
     Mutation(
         "written-unasked",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,45 +11,34 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, StorageError, TopicNotFoundError
+from spark_mq_source.core.errors import MQSourceError, TopicNotFoundError
 from spark_mq_source.nsq.format import NsqFormat
-from tests.simulation import clockwork, spark
+from tests.simulation import files, spark
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, common_faults
-from tests.simulation.nsq import files
 from tests.simulation.nsq.broker import LOOKUPD, Cluster
-from tests.simulation.spark import Checkpoint, DriverKilledError, Executors, JobFailedError, Query
+from tests.simulation.queues import (
+    PATIENCE_SECONDS,
+    PROCESSES,
+    arrange_folder,
+    check_replays,
+    executors_of,
+    folder_faults,
+    folder_outcome,
+    install,
+    life,
+)
+from tests.simulation.spark import Checkpoint, Executors, Query, waiting_for_rows
 from tests.simulation.world import World
 
 FORMAT = NsqFormat()
 TOPIC, CHANNEL = "t", "c"
 SCHEMA = pa.schema([("value", pa.binary()), ("nsqd", pa.string()), ("message_id", pa.string())])
 
-PROCESSES = ("executor-0", "executor-1", "executor-2", "executor-3", "driver-0", "driver-1")
-PATIENCE_SECONDS = 900.0
-"""How long, by the world's clock, nothing at all may be read while something is left, whatever has gone wrong."""
-
 HOLDER_SECONDS = 10.0
 """How long an executor that has messages in flight is looked for."""
 
 Message = tuple[str, bytes]
 """The nsqd that took it, and its body; bodies are published once."""
-
-
-class _WorldLog(logging.Handler):
-    """What the package logs goes into the world's log, which is printed with a failure."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
-        if clockwork.world is not None:
-            clockwork.world.note(f"{clockwork.world.here}: {record.getMessage()[:300]}")
-
-
-def install() -> None:
-    """What these scenarios replace besides the stand-ins of all protocols."""
-    files.install()
-    log = logging.getLogger("spark_mq_source.nsq")
-    if not any(isinstance(handler, _WorldLog) for handler in log.handlers):
-        log.addHandler(_WorldLog())
 
 
 # -- what goes wrong
@@ -65,11 +53,7 @@ def nsq_faults(dice: Random, *, seconds: float, folder: bool) -> Iterator[Fault]
         kind = dice.choice(("stall", "stall_holder"))
         yield Fault(kind, at=round(dice.random() * seconds, 3), args=(dice.randrange(4), dice.choice((2.5, 4.0, 8.0))))
     if folder:
-        for _ in range(dice.choice((0, 0, 0, 1))):
-            yield Fault("fill_disk", at=round(dice.random() * seconds, 3), args=(dice.choice((0.05, 3.0)),))
-        for _ in range(dice.choice((0, 0, 0, 0, 1))):
-            at = round(dice.random() * seconds, 3)
-            yield Fault("tear", at=at, args=(round(dice.random(), 4), dice.random() < 0.5))
+        yield from folder_faults(dice, seconds, tears=(0, 0, 0, 0, 1))
 
 
 def read_faults(dice: Random, size: int, *, streams: int) -> Sequence[Fault]:
@@ -88,10 +72,9 @@ def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
     - `stall`: one of the last executors, for how many seconds it stands still: longer than a message may take.
     - `stall_holder`: the same for an executor that has messages in flight, the first from then on.
     - `hide_http`: number of the nsqd, seconds for which its HTTP interface is out of reach.
-    - `fill_disk`: seconds for which nothing can be written to walDir.
-    - `tear`: which file (a part of 1), and whether a bit changes or the end is missing.
+    - those of the folder, see `arrange_folder`.
     """
-    store = files.store()
+    arrange_folder(world, faults)
     for fault in faults:
         if fault.kind in {"kill_nsqd", "stop_nsqd"}:
             nsqd, seconds = cluster.nsqds[fault.args[0] % len(cluster.nsqds)], fault.args[1]
@@ -122,15 +105,6 @@ def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
         elif fault.kind == "hide_http":
             nsqd = cluster.nsqds[fault.args[0] % len(cluster.nsqds)]
             world.after(fault.at, lambda nsqd=nsqd, seconds=fault.args[1]: nsqd.hide_http(seconds))
-        elif fault.kind == "fill_disk":
-
-            def fill(seconds: float = fault.args[0]) -> None:
-                store.is_full = True
-                world.after(seconds, lambda: setattr(store, "is_full", False))
-
-            world.after(fault.at, fill)
-        elif fault.kind == "tear":
-            world.after(fault.at, lambda args=fault.args: store.tear(args[0], flip=args[1]))
 
 
 def check_allowed(plan: Plan, error: BaseException) -> str:
@@ -146,10 +120,8 @@ def check_allowed(plan: Plan, error: BaseException) -> str:
         return "killed"
     if isinstance(error, TopicNotFoundError) and kinds & {"kill_nsqd", "stop_nsqd"} and LOOKUPD in str(error):
         return "nobody there"
-    if isinstance(error, StorageError | OptionError) and "fill_disk" in kinds and "cannot be written" in str(error):
-        return "disk full"
-    if isinstance(error, DataLossError | StorageError) and "tear" in kinds:
-        return "torn"
+    if outcome := folder_outcome(plan, error):
+        return outcome
     raise ViolationError(f"an error that is not allowed here: {type(error).__name__}: {error}") from error
 
 
@@ -159,7 +131,7 @@ def check_nothing_leaks(world: World, cluster: Cluster) -> None:
     Raises:
         ViolationError: they do.
     """
-    world.sleep(200.0)  # the longest pause of a process, two heartbeats and the timeout of a message
+    world.rest(200.0)  # the longest pause of a process, two heartbeats and the timeout of a message
     for nsqd in cluster.nsqds:
         for connection in nsqd.connections:
             if connection.stream.process.alive:  # type: ignore[attr-defined] - set by the model
@@ -254,7 +226,7 @@ def cluster_of(world: World) -> Cluster:
     return cluster
 
 
-def publish(cluster: Cluster, count: int, seconds: float) -> None:
+def publish(cluster: Cluster, count: int, seconds: float, body: Callable[[int], bytes] = b"%05d".__mod__) -> None:
     """Foreign producers publish so many messages, in parts, over this time; to an nsqd that is down, later."""
     world, dice = cluster.world, cluster.world.dice("producers")
     numbers = iter(range(count))
@@ -266,20 +238,8 @@ def publish(cluster: Cluster, count: int, seconds: float) -> None:
         else:
             world.after(1.0, lambda: send(bodies))
 
-    while part := [b"%05d" % n for n in islice(numbers, dice.choice((1, 3, 8)))]:
+    while part := [body(n) for n in islice(numbers, dice.choice((1, 3, 8)))]:
         world.after(dice.choice((0.0, dice.random())) * seconds, lambda part=part: send(part))
-
-
-def executors_of(world: World) -> Executors:
-    """How Spark runs tasks this time."""
-    dice = world.dice("scenario")
-    return Executors(
-        speculation=dice.choice((0.0, 0.3, 1.0)),
-        zombies=dice.choice((0.0, 1.0)),
-        slow=dice.choice((0.0, 0.05, 1.5)),
-        at_once=dice.choice((1, 2, 4)),
-        copies=2,
-    )
 
 
 def where(cluster: Cluster, dice: Random) -> dict[str, str]:
@@ -296,21 +256,6 @@ def read_options(cluster: Cluster, dice: Random, plan: Plan) -> dict[str, str]:
     given["connectionspernsqd"] = "1" if plan.faults else dice.choice(("1", "2"))
     given["maxbatchrows"] = dice.choice(("1", "3", "100"))
     return given
-
-
-def life(plan: Plan, work: Callable[[], Any]) -> str:
-    """One life of a driver: in a word how it ended, and nothing where it ended well.
-
-    Raises:
-        ViolationError: in a way that is not allowed.
-    """
-    try:
-        work()
-    except DriverKilledError:
-        return "restarted"
-    except (JobFailedError, MQSourceError) as failed:
-        return check_allowed(plan, getattr(failed, "cause", failed))
-    return ""
 
 
 class Stream:
@@ -336,6 +281,8 @@ class Stream:
         given["heartbeatinterval"] = dice.choice(("1s", "30s"))
         if dice.random() < 0.5:
             given["maxrowspertrigger"] = dice.choice(("2", "7", "50"))
+        else:
+            given |= {name.lower(): value for name, value in waiting_for_rows(world).items()}
         if dice.random() < 0.5:
             given["idletimeout"] = dice.choice(("50ms", "5s", "5s"))
         checkpoint = Checkpoint()
@@ -347,7 +294,7 @@ class Stream:
         outcome = self._read(world, plan, cluster, query)
         found = messages_of(checkpoint.rows())
         check_each_once(found, cluster)
-        self._check_replays(checkpoint)
+        check_replays(checkpoint)
         check_nothing_leaks(world, cluster)
         if outcome != "torn":  # what a damaged batch has stays there
             check_nothing_missing(found, cluster)
@@ -357,24 +304,22 @@ class Stream:
         outcome, patience = "read", Patience(world)
 
         def is_done() -> bool:
-            left = missing(messages_of(query.checkpoint.rows()), cluster)
+            is_read, left = self._is_read(plan, query, cluster)
             patience.check(left)
-            return not left and sum(cluster.published.values()) == 12 * plan.size
+            return is_read
 
         while not is_done():
-            ended = life(plan, lambda: query.run(until=is_done, available_now=self._available_now))
+            ended = life(plan, lambda: query.run(until=is_done, available_now=self._available_now), check_allowed)
             outcome = ended or outcome
             if ended == "torn":
                 break
             world.sleep(1.0)
         return outcome
 
-    @staticmethod
-    def _check_replays(checkpoint: Checkpoint) -> None:
-        first: dict[int, list[dict[str, Any]]] = {}
-        for batch, rows in checkpoint.replays:
-            if first.setdefault(batch, rows) != rows:
-                raise ViolationError(f"batch {batch} was {first[batch]} and then {rows}")
+    def _is_read(self, plan: Plan, query: Query, cluster: Cluster) -> tuple[bool, list[Message]]:
+        """Whether all was published and read, and what is left."""
+        left = missing(messages_of(query.checkpoint.rows()), cluster)
+        return not left and sum(cluster.published.values()) == 12 * plan.size, left
 
 
 class Drain:
@@ -435,7 +380,7 @@ class Drain:
             found.extend(spark.in_driver(lambda: spark.read_batch(FORMAT, options, SCHEMA, executors)))
 
         for _ in range(1000):
-            ended = life(plan, read)
+            ended = life(plan, read, check_allowed)
             if not ended:
                 return found
             if ended == "torn":
@@ -480,7 +425,9 @@ class Write:
         rows = [value for task in tasks for batch in task for value in batch.column("value").to_pylist()]
         arrange(world, cluster, plan.faults)
         executors = executors_of(world)
-        outcome = life(plan, lambda: spark.write(FORMAT, options, tasks, executors, job_id="job")) or "written"
+        outcome = (
+            life(plan, lambda: spark.write(FORMAT, options, tasks, executors, job_id="job"), check_allowed) or "written"
+        )
         if outcome == "written":
             there = Counter(body for nsqd in cluster.nsqds for body in nsqd.held().elements())
             lost = {body for _, body in cluster.lost}
@@ -494,8 +441,91 @@ class Write:
         return outcome
 
 
+DEAD = "dead"
+TEXT_SCHEMA = pa.schema([("value", pa.string()), *list(SCHEMA)[1:]])
+
+
+class DeadLetters(Stream):
+    """A read of good and bad messages: a stream, or batch reads without `walDir`.
+
+    Whatever goes wrong, when all was read every bad message is in the dead letter topic, once at least. Good ones of a
+    stream are read each once; batch reads lose those of a task that fails.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(available_now=False)
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        install()
+        dice = world.dice("scenario")
+        cluster = cluster_of(world)
+        given = read_options(cluster, dice, plan)
+        given |= {"valueformat": "string", "oncorrupt": "deadLetter", "deadlettertopic": DEAD}
+        executors = executors_of(world)
+        arrange(world, cluster, plan.faults)
+        publish(cluster, 12 * plan.size, 2.0 * plan.size, lambda n: (b"%05d" if n % 3 else b"\xff%05d") % n)
+        world.sleep(0.0)
+        if dice.random() < 0.5:
+            options = FORMAT.fit_read(FORMAT.parse_stream_options(given), TEXT_SCHEMA)
+            checkpoint = Checkpoint()
+            outcome = self._read(world, plan, cluster, Query(FORMAT, options, TEXT_SCHEMA, executors, checkpoint))
+            check_each_once(self._good(checkpoint.rows()), cluster)
+            check_replays(checkpoint)
+        else:
+            given.pop("waldir")
+            # A second attempt would find nothing, end the job, and have the one killed that has the messages.
+            executors = replace(executors, speculation=0.0)
+            given["idletimeout"] = dice.choice(("50ms", "2s", "5s"))
+            options = FORMAT.fit_read(FORMAT.parse_options(given), TEXT_SCHEMA)
+            outcome = self._drain(world, plan, cluster, options, executors)
+        check_nothing_leaks(world, cluster)
+        if outcome != "torn" and (gone := self._gone(cluster)):
+            raise ViolationError(f"{len(gone)} bad messages are lost: {gone[:8]}")
+        return outcome
+
+    def _drain(self, world: World, plan: Plan, cluster: Cluster, options: Any, executors: Executors) -> str:
+        outcome, patience = "read", Patience(world)
+
+        def left() -> list[Message]:
+            return sorted((nsqd.name, body) for nsqd in cluster.nsqds for body in nsqd.held(TOPIC))
+
+        def read() -> None:
+            spark.in_driver(lambda: spark.read_batch(FORMAT, options, TEXT_SCHEMA, executors))
+
+        while left() or not self._all_published(plan, cluster):
+            patience.check(left())
+            outcome = life(plan, read, check_allowed) or outcome
+            world.sleep(1.0)
+        return outcome
+
+    def _is_read(self, plan: Plan, query: Query, cluster: Cluster) -> tuple[bool, list[Message]]:
+        good = self._good(query.checkpoint.rows())
+        left = [one for one in missing(good, cluster) if not _is_bad(one)] + self._gone(cluster)
+        return not left and self._all_published(plan, cluster), left
+
+    @staticmethod
+    def _all_published(plan: Plan, cluster: Cluster) -> bool:
+        return len({body for _, body in cluster.published}) == 12 * plan.size
+
+    @staticmethod
+    def _good(rows: Sequence[Mapping[str, Any]]) -> Counter[Message]:
+        return messages_of([{**row, "value": row["value"].encode()} for row in rows])
+
+    @staticmethod
+    def _gone(cluster: Cluster) -> list[Message]:
+        """Bad messages that are no dead letters, and that nsqd itself has not lost."""
+        kept = {body for nsqd in cluster.nsqds for body in nsqd.held(DEAD)} | {body for _, body in cluster.lost}
+        return sorted(one for one in cluster.published if _is_bad(one) and one[1] not in kept)
+
+
+def _is_bad(message: Message) -> bool:
+    return message[1].startswith(b"\xff")
+
+
 SCENARIOS: Mapping[str, Scenario] = {
     "available_now": Stream(available_now=True),
+    "dead_letters": DeadLetters(),
     "drain": Drain(),
     "stream": Stream(available_now=False),
     "write": Write(),

@@ -12,16 +12,19 @@ from typing import Any
 
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
+from spark_mq_source.pulsar.protocol.commands import KeySharedMode
 from spark_mq_source.pulsar.protocol.wire import DEFAULT_MAX_MESSAGE_BYTES, take_frame
 from tests.simulation.network import Stream, network
+from tests.simulation.pulsar.dispatch import Consumer, Limits, Subscription
 from tests.simulation.pulsar.entries import Entry, make_chunks, make_entry
 from tests.simulation.pulsar.ledgers import EARLIEST, ManagedLedger, Position
-from tests.simulation.pulsar.topic import Consumer, Producer, Subscription, Topic, WriteFaults
+from tests.simulation.pulsar.topic import Producer, Topic, WriteFaults
 from tests.simulation.pulsar.transactions import Coordinators, TransactionBuffer
 from tests.simulation.world import World
 
 METADATA_ERROR, CONSUMER_BUSY, SERVICE_NOT_READY, TOPIC_NOT_FOUND, PRODUCER_BUSY = 1, 5, 6, 11, 16
-NOT_ALLOWED = 22
+TOPIC_TERMINATED = 15
+ASSIGN_ERROR, NOT_ALLOWED = 19, 22
 
 COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
 
@@ -43,6 +46,8 @@ class Cluster:
         coordinators: of transactions; 0 where they are off.
         places_cursors: False for the cursors of 2.10.1, and its name; all else is as 4.0.8 has it.
         max_message_bytes: how large an entry may be (`maxMessageSize`).
+        batch_indexes: whether a part of a batch can be acknowledged (`acknowledgmentAtBatchIndexLevelEnabled`).
+        limits: how much may be unacknowledged.
 
     Attributes:
         url: for `serviceUrl`.
@@ -61,8 +66,12 @@ class Cluster:
         coordinators: int = 0,
         places_cursors: bool = True,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        batch_indexes: bool = False,
+        limits: Limits | None = None,
     ) -> None:
         self.world = world
+        self.batch_indexes = batch_indexes
+        self.limits = limits or Limits()
         self.places_cursors = places_cursors
         self.max_message_bytes = max_message_bytes
         self.partitions: dict[str, int] = {}
@@ -114,7 +123,10 @@ class Cluster:
 
     def _make(self, name: str) -> None:
         ledger = ManagedLedger(
-            self._next_ledger, ledger_entries=self.ledger_entries, places_cursors=self.places_cursors
+            self._next_ledger,
+            ledger_entries=self.ledger_entries,
+            places_cursors=self.places_cursors,
+            batch_indexes=self.batch_indexes,
         )
         self.storage[name] = ledger
         self.buffers[name] = TransactionBuffer(ledger)
@@ -171,7 +183,7 @@ class Cluster:
 
     def subscribe(self, name: str, subscription: str, *, earliest: bool = True) -> None:
         """A foreign durable subscription."""
-        self.load(name).ledger.open_durable(subscription, earliest=earliest, now=self.world.now)
+        self.load(name).ledger.open_durable(subscription, earliest=earliest)
 
     def acknowledge(self, name: str, subscription: str, upto: Position) -> None:
         """It acknowledges everything up to a position; ledgers that nobody needs are removed."""
@@ -201,6 +213,11 @@ class Cluster:
         topic.ledger.expire(int((self.world.wall - ttl_seconds) * 1000) + 1, now=self.world.now)
         self.world.note(f"{name}: expired")
         topic.changed()
+
+    def terminate(self, name: str) -> None:
+        """`pulsar-admin topics terminate`."""
+        self.load(name).terminate()
+        self.world.note(f"{name}: terminated")
 
     def unload(self, name: str) -> None:
         """`pulsar-admin topics unload`: whoever looks it up next may find another broker."""
@@ -234,6 +251,7 @@ class Cluster:
                 self.buffers[name],
                 deduplicates=self.deduplicates,
                 faults=self.writes,
+                limits=self.limits,
             )
         return topic
 
@@ -441,6 +459,10 @@ class Connection:
                 self._flow(command)
             case commands.Ack():
                 self._ack(command)
+            case commands.RedeliverUnacknowledgedMessages():
+                self._redeliver(command)
+            case commands.Unsubscribe():
+                self._unsubscribe(command)
             case commands.Seek():
                 self._seek(command)
             case commands.GetLastMessageId():
@@ -551,63 +573,93 @@ class Connection:
         topic = self._served(command.topic, command.request_id, create=command.force_topic_creation)
         if topic is None:
             return
-        subscription = topic.subscriptions.get(command.subscription)
-        earliest = command.initial_position is commands.InitialPosition.Earliest
-        if subscription is not None and subscription.consumer is not None:
-            holder = subscription.consumer.connection
-            if holder is self:
-                self._error(command.request_id, CONSUMER_BUSY, "Exclusive consumer is already connected")
+        meta = command.key_shared_meta
+        if meta is not None and meta.key_shared_mode is KeySharedMode.STICKY:
+            ranges = [(one.start, one.end) for one in meta.hash_ranges]
+            if not ranges or any(start > end for start, end in ranges):
+                self._error(command.request_id, ASSIGN_ERROR, f"Ranges for KeyShared policy are wrong: {ranges}")
                 return
-
-            def decided(alive: bool) -> None:
-                if alive:
-                    self._error(command.request_id, CONSUMER_BUSY, "Exclusive consumer is already connected")
-                elif self.is_open:
-                    self._subscribe(command)
-
-            holder.check_liveness(decided)
-            return
-        if subscription is not None and subscription.cursor.durable != command.durable:
-            self._error(command.request_id, NOT_ALLOWED, "Durable subscription with the same name already exists.")
-            return
+        subscription = topic.subscriptions.get(command.subscription)
+        if subscription is not None and subscription.consumers:
+            if subscription.cursor.durable != command.durable:
+                self._error(command.request_id, NOT_ALLOWED, "Durable subscription with the same name already exists.")
+                return
+            if (refusal := subscription.refusal(command.sub_type, meta)) is not None:
+                self._error(command.request_id, *refusal)
+                return
+            if (held := subscription.holder(command.sub_type, meta)) is not None:
+                self._claim(held[0].connection, command, *held[1:])
+                return
         if subscription is None:
             ledger = topic.ledger
+            earliest = command.initial_position is commands.InitialPosition.Earliest
             if command.durable:
-                cursor = ledger.open_durable(command.subscription, earliest=earliest, now=self.world.now)
+                cursor = ledger.open_durable(command.subscription, earliest=earliest)
             else:
                 start = command.start_message_id
                 at = EARLIEST if start is None else (start.ledger_id, start.entry_id)
                 cursor = ledger.open_non_durable(command.subscription, at, earliest=earliest)
             subscription = topic.subscriptions[command.subscription] = Subscription(topic, cursor)
-        consumer = Consumer(self, command.consumer_id, subscription)
-        subscription.consumer = consumer
+        consumer = Consumer(
+            self,
+            command.consumer_id,
+            subscription,
+            command.consumer_name or f"consumer-{self.world.count('consumers')}",
+            command.priority_level or 0,
+            [(one.start, one.end) for one in meta.hash_ranges] if meta is not None else [],
+        )
         self.consumers[command.consumer_id] = consumer
         self.reply(commands.Success(command.request_id))
+        subscription.join(consumer, command.sub_type, meta)
+
+    def _claim(self, holder: Connection, command: commands.Subscribe, code: int, text: str) -> None:
+        """Somebody wants what only one can have, and what this connection has if its client is alive."""
+
+        def decided(alive: bool) -> None:
+            if alive:
+                self._error(command.request_id, code, text)
+            elif self.is_open:
+                self._subscribe(command)
+
+        if holder is self:
+            decided(True)
+        else:
+            holder.check_liveness(decided)
 
     def _flow(self, command: commands.Flow) -> None:
         if not 1 <= command.message_permits < 1 << 31:
             self.close()
             return
         consumer = self.consumers.get(command.consumer_id)
-        if consumer is not None:
-            consumer.permits += command.message_permits
-            consumer.subscription.wake()
+        if consumer is not None and consumer.subscription.dispatcher is not None:
+            consumer.subscription.dispatcher.flow(consumer, command.message_permits)
+
+    def _redeliver(self, command: commands.RedeliverUnacknowledgedMessages) -> None:
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is not None and consumer.subscription.dispatcher is not None:
+            positions = [(one.ledger_id, one.entry_id) for one in command.message_ids]
+            consumer.subscription.dispatcher.redeliver(consumer, positions)
+
+    def _unsubscribe(self, command: commands.Unsubscribe) -> None:
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is None:
+            self._error(command.request_id, METADATA_ERROR, "Consumer not found")
+        elif len(consumer.subscription.consumers) > 1:
+            text = "Unconnected or shared consumer attempting to unsubscribe"
+            self._error(command.request_id, METADATA_ERROR, text)
+        else:
+            self.consumers.pop(command.consumer_id)
+            consumer.subscription.topic.remove_consumer(consumer)
+            consumer.subscription.topic.unsubscribe(consumer.subscription)
+            self.reply(commands.Success(command.request_id))
 
     def _ack(self, command: commands.Ack) -> None:
         consumer = self.consumers.get(command.consumer_id)
         if consumer is None:
             return
-        topic, cursor = consumer.subscription.topic, consumer.subscription.cursor
-        before = cursor.mark
-        for message_id in command.message_ids:
-            position = message_id.ledger_id, message_id.entry_id
-            if command.ack_type is commands.AckType.Cumulative:
-                cursor.mark_delete(position, now=self.world.now)
-            else:
-                cursor.delete(position, now=self.world.now)
+        consumer.subscription.acknowledge(consumer, command)
         if command.request_id is not None:
             self.reply(commands.AckResponse(command.consumer_id, request_id=command.request_id))
-        topic.acknowledged(before, cursor)
 
     def _seek(self, command: commands.Seek) -> None:
         consumer = self.consumers.get(command.consumer_id)
@@ -620,7 +672,7 @@ class Connection:
             read = command.message_id.ledger_id, command.message_id.entry_id
         else:
             read = _position_at(topic.ledger, command.message_publish_time or 0)
-        subscription.cursor.reset(read, now=self.world.now)
+        subscription.cursor.reset(read)
         topic.disconnect(subscription)
         self.reply(commands.Success(command.request_id))
 
@@ -643,14 +695,25 @@ class Connection:
         if consumer is None:
             self.close()
             return
-        backlog = consumer.subscription.cursor.backlog
-        self.reply(commands.ConsumerStatsResponse(command.request_id, msg_backlog=backlog))
+        self.reply(
+            commands.ConsumerStatsResponse(
+                command.request_id,
+                consumer_name=consumer.name,
+                available_permits=consumer.permits,
+                unacked_messages=consumer.unacked,
+                blocked_consumer_on_unacked_msgs=consumer.is_blocked,
+                msg_backlog=consumer.subscription.cursor.backlog,
+            )
+        )
 
     # -- producers
 
     def _producer(self, command: commands.Producer) -> None:
         topic = self._served(command.topic, command.request_id, create=True)
         if topic is None:
+            return
+        if topic.ledger.is_terminated:
+            self._error(command.request_id, TOPIC_TERMINATED, "Topic was already terminated")
             return
         if command.producer_id in self.producers:
             self._error(command.request_id, SERVICE_NOT_READY, "Producer is already present on the connection")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from crc32c import crc32c
 
+from spark_mq_source.pulsar.payload._encode_python import _murmur3_32
 from spark_mq_source.pulsar.protocol.wire import CHECKSUM_MAGIC
 from tests.protobuf import pulsar as pb
 
@@ -30,6 +33,7 @@ class Entry:
         marker: whether the broker wrote it for itself.
         txn: the transaction that it belongs to, (most, least).
         chunk: (uuid, number, how many) of a chunk.
+        key: by which Key_Shared consumers share entries out.
         values: of its messages; of a chunk the part.
     """
 
@@ -43,7 +47,19 @@ class Entry:
     marker: int | None
     txn: tuple[int, int] | None
     chunk: tuple[str, int, int] | None
+    key: bytes
     values: tuple[bytes, ...]
+
+
+@cache
+def key_hash(key: bytes) -> int:
+    """Of a key, 1 to 65535, where the broker splits the hashes (`ConsistentHashingStickyKeyConsumerSelector`)."""
+    return murmur3(key) % 65535 + 1
+
+
+def murmur3(data: bytes) -> int:
+    """`Murmur3_32Hash`: the lower 31 bits."""
+    return _murmur3_32(data) & 0x7FFF_FFFF
 
 
 def read_entry(body: bytes) -> Entry:
@@ -66,8 +82,19 @@ def read_entry(body: bytes) -> Entry:
         metadata.marker_type if metadata.HasField("marker_type") else None,
         txn,
         (metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg) if is_chunk else None,
+        _key(metadata),
         _values(payload, metadata.num_messages_in_batch) if is_batch else (payload,),
     )
+
+
+def _key(metadata: Any) -> bytes:
+    if metadata.HasField("ordering_key"):
+        return bytes(metadata.ordering_key)
+    if metadata.HasField("partition_key"):
+        return (
+            b64decode(metadata.partition_key) if metadata.partition_key_b64_encoded else metadata.partition_key.encode()
+        )
+    return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
 
 
 def has_good_checksum(body: bytes) -> bool:
@@ -93,16 +120,19 @@ def make_entry(
     producer: str = "foreign",
     sequence_id: int = 0,
     txn: tuple[int, int] | None = None,
+    key: str | None = None,
 ) -> Entry:
-    """A message, or a batch of several."""
+    """A message, or a batch of several, which have the same key then."""
     metadata = pb.MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=publish_time)
+    if key is not None:
+        metadata.partition_key = key
     payload = values[0]
     if len(values) > 1:
         metadata.num_messages_in_batch = len(values)
         metadata.highest_sequence_id = sequence_id + len(values) - 1
         parts = []
         for value in values:
-            single = pb.SingleMessageMetadata(payload_size=len(value)).SerializeToString()
+            single = pb.SingleMessageMetadata(payload_size=len(value), partition_key=key).SerializeToString()
             parts.append(len(single).to_bytes(4, "big") + single + value)
         payload = b"".join(parts)
     if txn is not None:

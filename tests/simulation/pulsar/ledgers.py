@@ -8,7 +8,7 @@ another one is begun at once, so the current one is often empty.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from tests.simulation.pulsar.entries import Entry
@@ -18,7 +18,13 @@ Position: TypeAlias = tuple[int, int]
 EARLIEST: Position = (-1, -1)
 
 PERSIST_SECONDS = 10.0
-"""How often a cursor's acknowledgements are put on disk: `managedLedgerDefaultMarkDeleteRateLimit` is 0.1 a second."""
+"""How often a cursor's acknowledgements are put on disk: `managedLedgerDefaultMarkDeleteRateLimit` of a standalone
+broker is 0.1 a second (1 a second in `broker.conf`)."""
+
+FLUSH_SECONDS = 60.0
+"""How often cursors are put on disk that were not for that reason: `managedLedgerCursorPositionFlushSeconds`."""
+
+Snapshot: TypeAlias = tuple[Position, frozenset[Position], dict[Position, int]]
 
 
 class Cursor:
@@ -30,7 +36,9 @@ class Cursor:
         mark: everything up to here is acknowledged (`markDeletePosition`).
         read: what is read next (`readPosition`).
         acked: entries behind `mark` that are acknowledged one by one.
-        persisted: what a crash of the broker brings `mark` back to.
+        partial: batches of which a part is acknowledged: bits of the messages that are left.
+        persisted: what a crash of the broker brings `mark`, `acked` and `partial` back to.
+        is_dirty: whether there is more than that.
     """
 
     def __init__(self, ledger: ManagedLedger, name: str, *, durable: bool, mark: Position, read: Position) -> None:
@@ -40,8 +48,12 @@ class Cursor:
         self.mark = mark
         self.read = read
         self.acked: set[Position] = set()
-        self.persisted = mark
+        self.partial: dict[Position, int] = {}
+        self.persisted: Snapshot = (mark, frozenset(), {})
+        self.is_dirty = False
+        self._before = self.persisted
         self._persisted_at = -1e9
+        self._persists_from = -1e9
 
     def mark_delete(self, position: Position, *, now: float) -> None:
         """Acknowledges everything up to a position; past the end or backwards nothing happens (seen on 4.0.8)."""
@@ -51,18 +63,52 @@ class Cursor:
         if position > ledger.last and not (position == (ledger.current, -1) and self.mark >= ledger.last):
             return
         self.mark = position
-        self._absorb()
-        if self.durable and now - self._persisted_at >= PERSIST_SECONDS:
-            self.persist(now=now)
+        self._changed(now)
 
-    def delete(self, position: Position, *, now: float) -> None:
-        """Acknowledges one entry."""
-        if position > self.mark:
-            self.acked.add(position)
-            before = self.mark
-            self._absorb()
-            if self.durable and self.mark != before and now - self._persisted_at >= PERSIST_SECONDS:
-                self.persist(now=now)
+    def delete(self, positions: Iterable[tuple[Position, Sequence[int]]], *, now: float) -> None:
+        """Acknowledges entries, or the messages of them whose bits are 0; what is past the end ends it."""
+        for position, ack_set in positions:
+            if position > self.ledger.last:
+                return
+            if self.is_deleted(position):
+                continue
+            if not ack_set:
+                self.acked.add(position)
+                self.partial.pop(position, None)
+            elif self.ledger.batch_indexes:
+                left = self.partial.get(position, -1) & bits_of(ack_set)
+                if left:
+                    self.partial[position] = left
+                else:
+                    self.acked.add(position)
+                    self.partial.pop(position, None)
+        self._changed(now)
+
+    def _changed(self, now: float) -> None:
+        self._absorb()
+        if self.durable:
+            self.is_dirty = True
+            if now >= self._persists_from:
+                self.persist(now)
+                self._persists_from = now + PERSIST_SECONDS
+
+    def is_deleted(self, position: Position) -> bool:
+        """Whether an entry is acknowledged."""
+        return position <= self.mark or position in self.acked
+
+    def left(self, position: Position, entry: Entry) -> tuple[tuple[int, ...], int]:
+        """What of a batch is not acknowledged, as MESSAGE says it, and how many messages that are."""
+        left = self.partial.get(position)
+        if left is None:
+            return (), entry.messages
+        return words_of(left), left.bit_count()
+
+    def newly_acked(self, position: Position, ack_set: Sequence[int], messages: int) -> int:
+        """How many messages of a batch this acknowledges that were not before, of so many."""
+        if not self.ledger.batch_indexes:
+            return 0
+        left = self.partial.get(position, (1 << messages) - 1)
+        return left.bit_count() - (left & bits_of(ack_set)).bit_count()
 
     def _absorb(self) -> None:
         ledger = self.ledger
@@ -73,27 +119,54 @@ class Cursor:
             self.mark = following
             self.acked.discard(following)
         self.acked = {p for p in self.acked if p > self.mark}
+        self.partial = {p: left for p, left in self.partial.items() if p > self.mark}
         if self.read <= self.mark:
-            self.read = ledger.next_valid(self.mark)
+            self.rewind()
 
-    def persist(self, *, now: float) -> None:
-        """Puts it on disk."""
-        self.persisted, self._persisted_at = self.mark, now
+    def rewind(self) -> None:
+        """Reads from what is not acknowledged on."""
+        self.read = self.ledger.next_valid(self.mark)
 
-    def reset(self, read: Position, *, now: float) -> None:
+    def recover(self) -> None:
+        """The topic is loaded: what was acknowledged, and forgotten, may have been removed meanwhile."""
+        if self.mark[0] not in self.ledger.ledgers:
+            following = next((ledger for ledger in self.ledger.ledgers if ledger > self.mark[0]), None)
+            if following is not None:
+                self.mark = following, -1
+        self._absorb()
+        self.rewind()
+
+    def persist(self, now: float = -1e9) -> None:
+        """Puts it on disk; where the time is given, that takes a moment."""
+        self._before, self._persisted_at = self.persisted, now
+        self.persisted = self.mark, frozenset(self.acked), dict(self.partial)
+        self.is_dirty = False
+
+    def forget(self, written_until: float) -> None:
+        """A crash: what was not on disk is gone, and what was not written by then."""
+        if self._persisted_at > written_until:
+            self.persisted = self._before
+        mark, acked, partial = self.persisted
+        self.mark, self.acked, self.partial = mark, set(acked), dict(partial)
+        self.is_dirty = False
+        self._persists_from = -1e9
+
+    def reset(self, read: Position) -> None:
         """SEEK: what is read next; on disk at once."""
         ledger = self.ledger
         if read == EARLIEST:
             read = ledger.next_valid(ledger.first)
         elif not ledger.is_valid(read):
             read = ledger.next_valid((read[0], read[1] - 1))
-        self.read, self.mark, self.acked = read, ledger.previous(read), set()
-        self.persist(now=now)
+        self.read, self.mark = read, ledger.previous(read)
+        self.acked.clear()
+        self.partial.clear()
+        self.persist()
 
     @property
     def backlog(self) -> int:
         """How many entries wait, whatever they are."""
-        return self.ledger.count_after(self.mark) - len(self.acked)
+        return self.ledger.count_after(self.mark) - sum(position in self.ledger.entries for position in self.acked)
 
 
 class ManagedLedger:
@@ -107,9 +180,19 @@ class ManagedLedger:
         last: the last entry (`lastConfirmedEntry`), or before the first one of the current ledger.
         cursors: by subscription.
         places_cursors: whether a cursor of a non-durable subscription is moved to an entry that is there.
+        batch_indexes: whether a part of a batch can be acknowledged (`acknowledgmentAtBatchIndexLevelEnabled`).
+        is_terminated: whether it takes no more.
     """
 
-    def __init__(self, next_id: Callable[[], int], *, ledger_entries: int, places_cursors: bool = True) -> None:
+    def __init__(
+        self,
+        next_id: Callable[[], int],
+        *,
+        ledger_entries: int,
+        places_cursors: bool = True,
+        batch_indexes: bool = False,
+    ) -> None:
+        self.batch_indexes = batch_indexes
         self._next_id = next_id
         self.ledger_entries = ledger_entries
         self.places_cursors = places_cursors
@@ -120,6 +203,7 @@ class ManagedLedger:
         self.cursors: dict[str, Cursor] = {}
         self.last: Position = EARLIEST
         self.opened = False
+        self.is_terminated = False
         self.taken = EARLIEST
         """The last entry that TTL or truncation has taken from the cursors there were; it may be stored still."""
 
@@ -129,22 +213,23 @@ class ManagedLedger:
         """The topic is loaded: empty ledgers are dropped and a new one is begun (`initializeBookKeeper`)."""
         for ledger in [ledger for ledger, entries in self.ledgers.items() if not entries]:
             del self.ledgers[ledger]
-        self._begin_ledger()
-        self.last = self._last_before((self.current, 0)) or (self.current, -1)
+        if not self.is_terminated:
+            self._begin_ledger()
+        self.last = self._last_before((self.current + 1, 0)) or (self.current, -1)
         for cursor in self.cursors.values():
-            cursor.read = self.next_valid(cursor.mark)
+            cursor.recover()
         self.opened = True
 
-    def close(self, *, crashed: bool, now: float) -> None:
-        """The topic is unloaded, or its broker died."""
+    def close(self, *, written_until: float | None = None) -> None:
+        """The topic is unloaded, or its broker died, and what had to be written by then was."""
         self.opened = False
         for name in [name for name, cursor in self.cursors.items() if not cursor.durable]:
             del self.cursors[name]
         for cursor in self.cursors.values():
-            if crashed:
-                cursor.mark, cursor.acked = cursor.persisted, set()
+            if written_until is None:
+                cursor.persist()
             else:
-                cursor.persist(now=now)
+                cursor.forget(written_until)
 
     def restore(self, entries: int) -> None:
         """The disks are as they were when there were this many entries, of those that are kept; while it is closed."""
@@ -154,8 +239,10 @@ class ManagedLedger:
         self.ledgers = {ledger: sum(p[0] == ledger for p in kept) for ledger in sorted({p[0] for p in kept})}
         self.last = kept[-1] if kept else EARLIEST
         for cursor in self.cursors.values():
-            cursor.mark = cursor.persisted = min(cursor.mark, self.last)
+            cursor.mark = min(cursor.mark, self.last)
             cursor.acked.clear()
+            cursor.partial.clear()
+            cursor.persist()
 
     def _begin_ledger(self) -> None:
         self.ledgers[self._next_id()] = 0
@@ -178,8 +265,14 @@ class ManagedLedger:
 
     def roll_over(self) -> None:
         """Closes the current ledger, if it has anything, and begins another one."""
-        if self.ledgers[self.current]:
+        if self.ledgers[self.current] and not self.is_terminated:
             self._begin_ledger()
+
+    def terminate(self) -> None:
+        """It takes no more. That a broker forgets the last message behind a ledger that it closed empty is no part."""
+        self.is_terminated = True
+        if not self.ledgers[self.current] and len(self.ledgers) > 1:
+            del self.ledgers[self.current]
 
     # -- positions
 
@@ -268,13 +361,13 @@ class ManagedLedger:
         cursor = self.cursors[name] = Cursor(self, name, durable=False, mark=mark, read=read)
         return cursor
 
-    def open_durable(self, name: str, *, earliest: bool, now: float) -> Cursor:
+    def open_durable(self, name: str, *, earliest: bool) -> Cursor:
         """The cursor of a durable subscription, made where there is none."""
         cursor = self.cursors.get(name)
         if cursor is None:
             mark = self.previous(self.next_valid(self.first)) if earliest else self.last
             cursor = self.cursors[name] = Cursor(self, name, durable=True, mark=mark, read=self.next_valid(mark))
-            cursor.persist(now=now)
+            cursor.persist()
         return cursor
 
     # -- what removes
@@ -333,3 +426,18 @@ class ManagedLedger:
             self.taken = max(self.taken, expired)
             for cursor in self.cursors.values():
                 cursor.mark_delete(expired, now=now)
+
+
+def bits_of(words: Sequence[int]) -> int:
+    """An `ack_set` as one number."""
+    return sum((word & 0xFFFF_FFFF_FFFF_FFFF) << 64 * n for n, word in enumerate(words))
+
+
+def words_of(bits: int) -> tuple[int, ...]:
+    """A number as an `ack_set`: signed words of 64 bits, without zeros at the end."""
+    words = []
+    while bits:
+        word = bits & 0xFFFF_FFFF_FFFF_FFFF
+        words.append(word - (1 << 64) if word >> 63 else word)
+        bits >>= 64
+    return tuple(words)

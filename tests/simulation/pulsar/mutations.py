@@ -17,6 +17,7 @@ MUTATIONS: Sequence[Mutation] = (
                 "for start in range(0, min(1, len(asked))):",
             ),
         ),
+        scenario="commits",
     ),
     Mutation(
         "A2",
@@ -28,6 +29,7 @@ MUTATIONS: Sequence[Mutation] = (
                 "                    entry_id and self._check_gap(consumer, Position(ledger, entry), key)",
             ),
         ),
+        scenario="batch_read_removal",
     ),
     Mutation(
         "A3",
@@ -50,6 +52,7 @@ MUTATIONS: Sequence[Mutation] = (
                 "if producer.numbers is None and producer.pending and False:",
             ),
         ),
+        scenario="write_stream_exactly_once",
     ),
     Mutation(
         "A5",
@@ -62,8 +65,8 @@ MUTATIONS: Sequence[Mutation] = (
             ),
             (
                 "pulsar/read/stream.py",
-                "for tp in [tp for tp, at in starts.items() if at > finish[tp]]:",
-                "for tp in []:",
+                "ahead = {tp: at for tp, at in starts.items() if at > finish[tp]}",
+                "ahead: dict[TopicPartition, Position] = {}",
             ),
         ),
     ),
@@ -108,6 +111,7 @@ MUTATIONS: Sequence[Mutation] = (
         "ambiguous-commit",
         "a transaction whose END got no answer, and is not there any more, counts as committed",
         (("pulsar/write/transactions.py", "error.is_ambiguous and _is_visible(client, one)", "error.is_ambiguous"),),
+        scenario="commits",
     ),
     Mutation(
         "receipt-assumed",
@@ -132,17 +136,95 @@ MUTATIONS: Sequence[Mutation] = (
         ),
     ),
     Mutation(
+        "ended-early",
+        "a query ends when one of its topics is terminated and read",
+        (
+            (
+                "pulsar/read/stream.py",
+                "not all(consumer.has_ended for _, consumer in self._ends.values())",
+                "not any(consumer.has_ended for _, consumer in self._ends.values())",
+            ),
+        ),
+        scenario="termination",
+    ),
+    Mutation(
         "unfenced-abort",
-        "an attempt aborts its transaction while its producers are open",
+        "an attempt aborts its transaction without another connection that takes its lost producers' names",
         (
             (
                 "pulsar/write/writer.py",
-                "                if producer.session is not None and producer.pending:\n"
-                "                    # Queued after pending entries, CLOSE_PRODUCER may arrive too late.\n"
-                "                    producer.session.close()\n"
-                "            for producer in self._open:\n",
-                "                transaction.abort()\n",
+                "                if producer.session is None or producer.session.closed:\n"
+                "                    # Entries still in transit",
+                "                if False:\n                    # Entries still in transit",
             ),
         ),
+        scenario="write_chunks_transaction",
+    ),
+    Mutation(
+        "letters-unconfirmed",
+        "a batch is passed on before the broker has answered for its dead letters",
+        (("core/dead_letters.py", "            self._writer.flush()\n", ""),),
+        scenario="dead_letters",
+    ),
+    Mutation(
+        "queue-acked-first",
+        "entries of a queue are acknowledged before they are written down",
+        (
+            (
+                "pulsar/read/queue_reader.py",
+                "        return log_batch(messages, counts)\n",
+                "        self._send_acknowledgement([(one.ledger_id, one.entry_id) for one in messages])\n"
+                "        return log_batch(messages, counts)\n",
+            ),
+        ),
+        scenario="queue_stream",
+    ),
+    Mutation(
+        "queue-forgetful",
+        "entries of a queue that were acknowledged in earlier batches are not remembered",
+        (
+            (
+                "pulsar/read/queue_reader.py",
+                "EntryRanges([*task.duplicates, task.recent])",
+                "EntryRanges(task.duplicates)",
+            ),
+        ),
+        scenario="queue_stream",
+    ),
+    Mutation(
+        "queue-unfinished-forgotten",
+        "entries of a queue whose acknowledgement may not be through are not named in the next plan",
+        (
+            (
+                "net/queue_stream.py",
+                "found.setdefault(name, {}).update(dict.fromkeys(self._compact(unconfirmed), 0.0))",
+                "pass",
+            ),
+        ),
+        scenario="queue_stream",
+    ),
+    Mutation(
+        "queue-put-back-acked",
+        "entries of a queue that do not fit a trigger's limit are acknowledged all the same",
+        (
+            (
+                "pulsar/read/queue_reader.py",
+                "        # What does not fit is given back when the consumer is closed.\n",
+                "        self._send_acknowledgement([(one.ledger_id, one.entry_id) for one in self._received])\n",
+            ),
+        ),
+        scenario="queue_stream",
+    ),
+    Mutation(
+        "queue-no-permits-left",
+        "a consumer of a queue is closed without permits while it has a part of a message in chunks",
+        (
+            (
+                "pulsar/read/queue_reader.py",
+                "            if self._options.subscription_kind in SHARED_TYPES:\n                # Some chunks",
+                "            if False:\n                # Some chunks",
+            ),
+        ),
+        scenario="queue_stream",
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from spark_mq_source.pulsar.offsets import EARLIEST, TopicPartition
@@ -84,6 +84,7 @@ def check_range(
     found: Sequence[Row],
     *,
     may_lose: bool,
+    is_wanted: Callable[[Row], bool] = lambda _: True,
 ) -> None:
     """The rows of a range are the true ones, in order.
 
@@ -94,12 +95,13 @@ def check_range(
         end: the last position of it.
         found: what was read.
         may_lose: whether rows of removed ledgers may be missing (`failOnDataLoss=false`).
+        is_wanted: which of the rows are asked for.
 
     Raises:
         ViolationError: they are not.
     """
     name = str(at)
-    expected = within(rows_of(cluster, name), start, end)
+    expected = [row for row in within(rows_of(cluster, name), start, end) if is_wanted(row)]
     if list(found) == expected:
         return
     ledger = cluster.storage[name]

@@ -214,4 +214,38 @@ REGRESSIONS: Mapping[str, Plan] = {
     "partition_is_listed_before_it_is_there": Plan(
         "available_now", 3300000060, 1, (Fault("add_partition", at=0.412, args=(0,)),)
     ),
+    # The consumer of a connection that hung stayed the active one of a Failover subscription for longer than the query
+    # waited for its turn.
+    "failover_behind_a_connection_that_hangs": Plan(
+        "stream_subscription", 7500000391, 1, (Fault("mute", at=0.0, args=(3, 68)),)
+    ),
+    # What two attempts at a task had acknowledged was put together without a separator, and the query ended.
+    "acknowledged_by_two_attempts": Plan("queue_stream", seed=1017, size=5),
+    # A consumer that was closed without permits had chunks of a message, and the broker sent it the others for ever.
+    "chunks_of_a_consumer_that_is_closed": Plan(
+        "queue_stream",
+        seed=43,
+        size=1,
+        faults=(Fault("roll_over", at=0.275, args=(0,)), Fault("unload", at=0.406, args=(2,))),
+    ),
+    # Ranges of keys that the consumer of a half-open connection still had were an error that is not tried again.
+    "key_ranges_of_a_lost_connection": Plan(
+        "queue_stream",
+        seed=5112,
+        size=1,
+        faults=(Fault("mute", args=(11, 112)), Fault("kill_broker", at=0.224, args=(1, 0.1))),
+    ),
+    # Of two attempts at a task one was the active consumer of a Failover subscription. The other one ended their log
+    # while the broker still made it wait: run after run was empty.
+    "silence_of_a_consumer_that_stands_by": Plan(
+        "queue_drain",
+        seed=74000100,
+        size=4,
+        faults=(
+            Fault("wall_clock", at=6.247, args=(-3600.0,)),
+            Fault("kill_broker", at=2.204, args=(0, 8.0)),
+            Fault("foreign", at=6.634, args=(1, 1.0)),
+            Fault("foreign", at=4.585, args=(2, 10.0)),
+        ),
+    ),
 }

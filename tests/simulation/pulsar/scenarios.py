@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 from spark_mq_source.core.errors import (
     BrokerError,
     DataLossError,
+    EndOfStreamError,
     MQSourceError,
     ReplayError,
     RequestTimeoutError,
@@ -25,6 +27,7 @@ from spark_mq_source.pulsar.write.writer import WriteReport
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, common_faults
 from tests.simulation.pulsar import oracle
 from tests.simulation.pulsar.broker import Cluster
+from tests.simulation.pulsar.queues import QueueDrain, QueueStream
 from tests.simulation.spark import (
     Checkpoint,
     DriverKilledError,
@@ -32,6 +35,7 @@ from tests.simulation.spark import (
     JobFailedError,
     Query,
     read_task,
+    waiting_for_rows,
     write,
 )
 from tests.simulation.spark import _reading as reading_attempt
@@ -143,9 +147,7 @@ def check_nothing_leaks(world: World, cluster: Cluster) -> None:
     Raises:
         ViolationError: they do.
     """
-    world.sleep(
-        max(0.0, world.stopped_until - world.now) + 80.0
-    )  # a half-open connection takes a minute to be found out by its broker
+    world.rest(80.0)  # a half-open connection takes a minute to be found out by its broker
     for broker in cluster.brokers:
         for connection in broker.connections:
             if not connection.stream.process.alive or connection.stream.muted:
@@ -162,7 +164,15 @@ def check_nothing_leaks(world: World, cluster: Cluster) -> None:
 # -- what is there
 
 
-def fill(cluster: Cluster, names: Sequence[str], dice: Random, entries: int, *, chunks: bool = False) -> None:
+def fill(
+    cluster: Cluster,
+    names: Sequence[str],
+    dice: Random,
+    entries: int,
+    *,
+    chunks: bool = False,
+    value_of: Callable[[str], bytes] = str.encode,
+) -> None:
     """Foreign producers publish single messages and batches, some in transactions, and with `chunks` larger ones."""
     with_transactions = cluster.coordinators.count > 0 and dice.random() < 0.5
     for name in names:
@@ -181,7 +191,7 @@ def fill(cluster: Cluster, names: Sequence[str], dice: Random, entries: int, *, 
                 commits = dice.random() < 0.5
                 cluster.world.after(ends_at, _ender(cluster, txn, commits=commits))
             count = dice.choice((1, 1, 2, 5))
-            values = [f"{prefix}.{i}".encode() for i in range(count)]
+            values = [value_of(f"{prefix}.{i}") for i in range(count)]
             cluster.publish(name, values, sequence_id=n, txn=txn)
             n += 1
 
@@ -348,6 +358,9 @@ class StreamRead:
         self._removal = removal
         self._places_cursors = places_cursors
 
+    _value_of: Callable[[str], bytes] = staticmethod(str.encode)
+    """A message's value, from what makes it unique."""
+
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
         seconds = 0.5 * size
@@ -381,8 +394,13 @@ class StreamRead:
             options["minPartitions"] = str(dice.randint(2, 8))
         if dice.random() < 0.5 or not self._places_cursors:
             options[dice.choice(("maxEntriesPerTrigger", "maxRowsPerTrigger"))] = str(dice.choice((1, 3, 10)))
+        if "maxRowsPerTrigger" not in options:
+            options |= waiting_for_rows(world)
         if self._subscription:
             options["subscription"] = "query"
+            if world.dice("failover").random() < 0.3:
+                options |= {"subscriptionType": "failover", "priorityLevel": "1", "consumerName": "q"}
+        options |= self._options()
         arrange(world, cluster, names, plan.faults)
         query = Query(
             FORMAT,
@@ -400,6 +418,10 @@ class StreamRead:
         check_nothing_leaks(world, cluster)
         return outcome
 
+    def _options(self) -> Mapping[str, str]:
+        """More options of the query."""
+        return {}
+
     def _publish(self, world: World, cluster: Cluster, plan: Plan, dice: Random) -> None:
         """Foreign producers publish while the query runs."""
         self._publishes_until = world.now
@@ -409,7 +431,7 @@ class StreamRead:
             def publish(n: int = n) -> None:
                 names = cluster.names(TOPIC)
                 name = names[dice.randrange(len(names))]
-                values = [f"live-{n}.{i}".encode() for i in range(dice.choice((1, 1, 3)))]
+                values = [self._value_of(f"live-{n}.{i}") for i in range(dice.choice((1, 1, 3)))]
                 cluster.publish(name, values, sequence_id=1000 + n)
 
             world.after(at, publish)
@@ -443,7 +465,7 @@ class StreamRead:
                     self._check_loss(cluster, error, fails=fails)
                     self._check_batches(cluster, query, fails=fails)
                     return "data loss"
-                check_allowed(plan, error)
+                self._check_allowed(plan, error)
             else:
                 break
             if lives > 20:
@@ -452,6 +474,10 @@ class StreamRead:
         if world.now >= give_up:
             raise ViolationError(f"the query makes no progress; offsets {query.checkpoint.offsets[-1:]}")
         return "read"
+
+    @staticmethod
+    def _check_allowed(plan: Plan, error: BaseException) -> None:
+        check_allowed(plan, error)
 
     @staticmethod
     def _check_progress(query: Query) -> None:
@@ -494,7 +520,18 @@ class StreamRead:
         return True
 
     @staticmethod
-    def _check_batches(cluster: Cluster, query: Query, *, fails: bool) -> None:
+    def _check_rows(
+        cluster: Cluster,
+        at: TopicPartition,
+        start: Position,
+        end: Position,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        may_lose: bool,
+    ) -> None:
+        oracle.check_range(cluster, at, start, end, oracle.found_rows(rows), may_lose=may_lose)
+
+    def _check_batches(self, cluster: Cluster, query: Query, *, fails: bool) -> None:
         """Each batch, and each time that it was done over, has the true rows of its range.
 
         Raises:
@@ -506,9 +543,67 @@ class StreamRead:
                 mine = [r for r in rows if r["topic"] == at.topic and r["partition"] == at.partition]
                 begin = start.get(at, EARLIEST)
                 try:
-                    oracle.check_range(cluster, at, begin, end[at], oracle.found_rows(mine), may_lose=not fails)
+                    self._check_rows(cluster, at, begin, end[at], mine, may_lose=not fails)
                 except ViolationError as error:
                     raise ViolationError(f"batch {number}: {error}") from error
+
+
+class Termination(StreamRead):
+    """A query that ends with its topics, which are terminated once all is published."""
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`; as long as it may take until the end."""
+        seconds = 0.5 * size + 10.0
+        processes = ("driver-0", "driver-1", "executor-0", "executor-1", "executor-2")
+        found = list(common_faults(dice, streams=8, processes=processes, seconds=seconds))
+        kinds = ("unload", "kill_broker", "roll_over", *(["trim"] if self._subscription else []))
+        return [*found, *cluster_faults(dice, kinds=kinds, partitions=3, seconds=seconds)]
+
+    def _options(self) -> Mapping[str, str]:
+        return {"endAtTermination": "true"}
+
+    def _publish(self, world: World, cluster: Cluster, plan: Plan, dice: Random) -> None:
+        super()._publish(world, cluster, plan, dice)
+        for number, name in enumerate(cluster.names(TOPIC)):
+            after = self._publishes_until - world.now + dice.choice((0.01, 1.0, 5.0)) * dice.random()
+
+            def terminate(number: int = number, name: str = name) -> None:
+                # A broker cannot load a terminated topic again that never had a message (4.0.8).
+                cluster.publish(name, [self._value_of(f"end-{number}")], sequence_id=5000 + number)
+                cluster.terminate(name)
+
+            world.after(after, terminate)
+
+    def _live(self, world: World, plan: Plan, cluster: Cluster, query: Query, *, fails: bool) -> str:
+        give_up = world.now + 900.0
+        for _ in range(20):
+            try:
+                query.run(until=lambda: world.now >= give_up)
+            except DriverKilledError:
+                world.note("the driver was killed")
+            except (JobFailedError, MQSourceError) as failed:
+                error = failed.cause if isinstance(failed, JobFailedError) else failed
+                if isinstance(error, EndOfStreamError):
+                    self._check_end(cluster, query, fails=fails)
+                    return "ended"
+                self._check_allowed(plan, error)
+            if world.now >= give_up:
+                raise ViolationError(f"it does not end; offsets {query.checkpoint.offsets[-1:]}")
+        raise ViolationError("the query fails again and again")
+
+    def _check_end(self, cluster: Cluster, query: Query, *, fails: bool) -> None:
+        """Everything was terminated, read and committed before the query said that it has ended.
+
+        Raises:
+            ViolationError: it was not.
+        """
+        alive = [name for name in cluster.names(TOPIC) if not cluster.storage[name].is_terminated]
+        if alive:
+            raise ViolationError(f"it has ended, and {alive} may have more")
+        log = query.checkpoint
+        if not (self._begins_at_latest and not log.offsets) and not self._is_complete(cluster, query, fails=fails):
+            raise ViolationError(f"it has ended before all was read; offsets {log.offsets[-1:]}")
+        self._check_batches(cluster, query, fails=fails)
 
 
 class AvailableNow(StreamRead):
@@ -588,6 +683,29 @@ CHUNK_BYTES = 300
 """`maxMessageSize` where messages are sent in chunks: room for what stands before a chunk and for something of it."""
 
 
+def _write_faults(dice: Random, most: int) -> Iterator[Fault]:
+    """What goes wrong with the first so many messages that are sent, or nothing."""
+    for _ in range(dice.choice((0, 0, 1, 2))):
+        kind = dice.choice(("send_checksum", "send_fail", "send_fail_stored", "send_slow"))
+        yield Fault(kind, args=(dice.randrange(most),))
+    for _ in range(dice.choice((0, 0, 1))):
+        late = dice.choice((None, 0.5, 20.0))
+        yield Fault("receipt", args=(dice.randrange(most), late))
+
+
+def arrange_writes(cluster: Cluster, faults: Sequence[Fault]) -> None:
+    """Has these faults happen.
+
+    - `send_checksum`, `send_fail`, ...: the number of a SEND; see `WriteFaults`.
+    - `receipt`: the number of a receipt, seconds by which it is late; None for never.
+    """
+    for fault in faults:
+        if fault.kind.startswith("send_"):
+            cluster.writes.sends[fault.args[0]] = fault.kind.removeprefix("send_")
+        elif fault.kind == "receipt":
+            cluster.writes.receipts[fault.args[0]] = fault.args[1]
+
+
 class Write:
     """A write while producers are closed, receipts are lost, and attempts are killed, doubled and done over.
 
@@ -609,12 +727,7 @@ class Write:
         found = list(common_faults(dice, streams=6, processes=processes, seconds=seconds))
         found += cluster_faults(dice, kinds=("unload", "unload", "kill_broker"), partitions=3, seconds=seconds)
         most = (4 * size + 4) * (3 if self._chunks else 1)
-        for _ in range(dice.choice((0, 0, 1, 2))):
-            kind = dice.choice(("send_checksum", "send_fail", "send_fail_stored", "send_slow"))
-            found.append(Fault(kind, args=(dice.randrange(most),)))
-        for _ in range(dice.choice((0, 0, 1))):
-            late = dice.choice((None, 0.5, 20.0))
-            found.append(Fault("receipt", args=(dice.randrange(most), late)))
+        found += _write_faults(dice, most)
         if self._guarantee == "transaction" and dice.random() < 0.1:
             # Longer than transactionTimeout.
             found.append(Fault("stop", at=dice.random() * seconds, args=(dice.choice(processes), 150.0)))
@@ -634,11 +747,7 @@ class Write:
         names = cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
         for name in names:
             cluster.subscribe(name, "keeper")
-        for fault in plan.faults:
-            if fault.kind.startswith("send_"):
-                cluster.writes.sends[fault.args[0]] = fault.kind.removeprefix("send_")
-            elif fault.kind == "receipt":
-                cluster.writes.receipts[fault.args[0]] = fault.args[1]
+        arrange_writes(cluster, plan.faults)
         arrange(world, cluster, names, plan.faults)
         options = {
             "deliveryGuarantee": self._guarantee,
@@ -788,6 +897,189 @@ def _rows_to_write(
     return found
 
 
+DEAD = "persistent://public/default/dead"
+
+TEXT_SCHEMA = pa.schema([("value", pa.string()), *list(SCHEMA)[1:]])
+
+
+def _good_or_bad(name: str) -> bytes:
+    """A value, every third one no UTF-8; the same for the same name."""
+    value = name.encode()
+    return b"\xff" + value if sum(value) % 3 == 0 else value
+
+
+def _is_good(row: oracle.Row) -> bool:
+    return not row[3].startswith(b"\xff")
+
+
+class _Watched(PulsarFormat):
+    """The format, whose tasks are looked at whenever they hand over rows: the dead letters until there are stored.
+
+    Attributes:
+        attempts: how often each bad value was in the range of an attempt at a task.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.attempts: Counter[bytes] = Counter()
+
+    def read(
+        self, options: Any, task: Any, schema: pa.Schema, counters: Any = None, *, tries: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """See `PulsarFormat`."""
+        at = task.topic_partition
+        self.attempts.update(self._bad(at, task.start, task.end))
+        for batch in super().read(options, task, schema, counters, tries=tries):
+            if batch.num_rows:
+                (last,) = oracle.found_rows(batch.slice(batch.num_rows - 1).to_pylist())
+                self.check(at, task.start, oracle.row_position(last))
+            yield batch
+        self.check(at, task.start, task.end)
+
+    def check(self, at: TopicPartition, start: Position, end: Position) -> None:
+        """The bad messages of a range are in the dead letter topic.
+
+        Raises:
+            ViolationError: they are not.
+        """
+        letters = self.letters()
+        lost = [value for value in self._bad(at, start, end) if value not in letters]
+        if lost:
+            raise ViolationError(f"{at} ({start}, {end}] is passed on without its dead letters: {lost[:8]}")
+
+    def letters(self) -> Counter[bytes]:
+        """What is in the dead letter topic, and how often each."""
+        names = self._cluster.names(DEAD) if DEAD in self._cluster.partitions else []
+        return Counter(row[3] for name in names for row in oracle.rows_of(self._cluster, name))
+
+    def _bad(self, at: TopicPartition, start: Position, end: Position) -> list[bytes]:
+        rows = oracle.within(oracle.rows_of(self._cluster, str(at)), start, end)
+        return [row[3] for row in rows if not _is_good(row)]
+
+
+class DeadLetters(StreamRead):
+    """A stream or a batch read of good and bad messages, while both their topic and that of the dead letters fail.
+
+    A bad message is in the dead letter topic before its batch is passed on, and so before it is committed. It is there
+    again only where a task, or the sending, was tried again. Good ones are read each once.
+    """
+
+    _value_of = staticmethod(_good_or_bad)
+
+    def __init__(self) -> None:
+        super().__init__(subscription=False, removal=False)
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        if dice.random() < 0.2:
+            return []  # only then is a letter too many none of a retry's
+        return [*super().faults(dice, size), *_write_faults(dice, 2 * size)]
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        dice = world.dice("scenario")
+        cluster = _readable_cluster(world, dice)
+        names = cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
+        fill(cluster, names, dice, dice.choice((2, 2, 4)) * plan.size, value_of=self._value_of)
+        for name in names:
+            cluster.subscribe(name, "keeper")
+        options = options_of(
+            cluster,
+            valueFormat="string",
+            onCorrupt="deadLetter",
+            deadLetterTopic=DEAD,
+            receiverQueueSize=dice.choice(("2", "10", "1000")),
+            maxBatchRows=dice.choice(("1", "3", "100")),
+        )
+        if dice.random() < 0.5:
+            options["createTopic"] = "true"
+            watched = names
+        else:
+            watched = [*names, *cluster.create(DEAD, dice.choice((0, 0, 2)))]
+        if dice.random() < 0.4:
+            options["minPartitions"] = str(dice.randint(2, 8))
+        arrange_writes(cluster, plan.faults)
+        arrange(world, cluster, watched, plan.faults)
+        executors = Executors(
+            speculation=dice.choice((0.0, 0.3)), zombies=dice.choice((0.0, 1.0)), slow=dice.choice((0.0, 0.05, 0.3))
+        )
+        format_ = _Watched(cluster)
+        if dice.random() < 0.5:
+            outcome = self._stream(world, plan, cluster, format_, options, executors)
+        else:
+            parsed = FORMAT.fit_read(FORMAT.parse_options(options), TEXT_SCHEMA)
+            outcome = self._read(plan, cluster, format_, parsed, executors)
+        check_nothing_leaks(world, cluster)
+        self._check_letters(plan, cluster, format_)
+        return outcome
+
+    def _stream(
+        self,
+        world: World,
+        plan: Plan,
+        cluster: Cluster,
+        format_: _Watched,
+        options: dict[str, str],
+        executors: Executors,
+    ) -> str:
+        dice = world.dice("scenario")
+        options["startingOffsets"] = "earliest"
+        if dice.random() < 0.5:
+            options[dice.choice(("maxEntriesPerTrigger", "maxRowsPerTrigger"))] = str(dice.choice((1, 3, 10)))
+        parsed = FORMAT.fit_read(FORMAT.parse_stream_options(options), TEXT_SCHEMA)
+        query = Query(format_, parsed, TEXT_SCHEMA, executors, Checkpoint(), limited=dice.random() < 0.8)
+        self._begins_at_latest = False
+
+        def check_batch(number: int, _: list[list[dict[str, Any]]]) -> None:
+            start, end = (offsets_from_json(offset) for offset in query.checkpoint.offsets[number])
+            for at in end:
+                format_.check(at, start.get(at, EARLIEST), end[at])
+
+        query.sink = check_batch
+        self._publish(world, cluster, plan, dice)
+        return self._live(world, plan, cluster, query, fails=True)
+
+    def _read(self, plan: Plan, cluster: Cluster, format_: _Watched, options: Any, executors: Executors) -> str:
+        try:
+            ranges = list(format_.plan(options, ()))
+            work = [read_task(format_, options, task, TEXT_SCHEMA, executors) for task in ranges]
+            found = executors.run(work, reading_attempt)
+        except (JobFailedError, MQSourceError) as failed:
+            self._check_allowed(plan, failed.cause if isinstance(failed, JobFailedError) else failed)
+            return "failed"
+        for task, rows in zip(ranges, found, strict=True):
+            self._check_rows(cluster, task.topic_partition, task.start, task.end, rows, may_lose=False)
+        return "read"
+
+    @staticmethod
+    def _check_rows(
+        cluster: Cluster,
+        at: TopicPartition,
+        start: Position,
+        end: Position,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        may_lose: bool,
+    ) -> None:
+        found = oracle.found_rows([{**row, "value": row["value"].encode()} for row in rows])
+        oracle.check_range(cluster, at, start, end, found, may_lose=may_lose, is_wanted=_is_good)
+
+    @staticmethod
+    def _check_letters(plan: Plan, cluster: Cluster, format_: _Watched) -> None:
+        letters = format_.letters()
+        strange = letters.keys() - format_.attempts.keys()
+        if strange:
+            raise ViolationError(f"letters that are no bad messages: {sorted(strange)[:8]}")
+        more = letters - format_.attempts
+        if more and not plan.faults:
+            raise ViolationError(f"letters without a task that was tried again: {sorted(more.items())[:8]}")
+
+    @staticmethod
+    def _check_allowed(plan: Plan, error: BaseException) -> None:
+        if not (isinstance(error, RequestTimeoutError | BrokerError) and plan.faults):  # a dead letter's
+            check_allowed(plan, error)
+
+
 class Commits:
     """The end of a job: the driver commits or aborts the transactions of all its tasks, sometimes very many."""
 
@@ -816,13 +1108,17 @@ class Commits:
             written.append(f"row-{n}".encode())
             position = cluster.publish(name, [written[-1]], txn=txn)
             reports.append(WriteReport(1, Transaction(*txn, TopicPartition.parse(name), Position(*position))))
+        if times_out := dice.random() < 0.3:
+            # Some time out while the driver ends them, or all just before.
+            world.sleep(120.0 - dice.choice((0.05, 0.5, 2.0)) * dice.random())
         arrange(world, cluster, names, plan.faults)
         commits = dice.random() < 0.7
         outcome = "committed" if commits else "aborted"
         try:
             (FORMAT.commit if commits else FORMAT.abort)(parsed, reports)
         except MQSourceError as error:
-            check_allowed_write(plan, Executors(), error)
+            if not (times_out and isinstance(error, BrokerError)):
+                check_allowed_write(plan, Executors(), error)
             outcome = "not committed"
         at_once = len(_visible(cluster))
         world.sleep(200.0)
@@ -920,12 +1216,18 @@ SCENARIOS: Mapping[str, Scenario] = {
     "batch_read_removal": BatchRead(removal=True),
     "batch_read_chunks": BatchRead(chunks=True),
     "commits": Commits(),
+    "dead_letters": DeadLetters(),
+    "queue_available_now": QueueStream(available_now=True),
+    "queue_drain": QueueDrain(),
+    "queue_stream": QueueStream(),
     "rebuilt": Rebuilt(),
     "restored": Rebuilt(restored=True),
     "stream": StreamRead(subscription=False, removal=False),
     "stream_2_10": StreamRead(subscription=False, removal=False, places_cursors=False),
     "stream_removal": StreamRead(subscription=False, removal=True),
     "stream_subscription": StreamRead(subscription=True, removal=False),
+    "termination": Termination(subscription=False, removal=False),
+    "termination_subscription": Termination(subscription=True, removal=False),
     "write_at_least_once": Write("at-least-once"),
     "write_chunks_at_least_once": Write("at-least-once", chunks=True),
     "write_chunks_exactly_once": Write("exactly-once", streams=True, chunks=True),

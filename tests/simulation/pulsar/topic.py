@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from spark_mq_source.pulsar.protocol import commands
 from tests.simulation.pulsar.deduplication import Deduplication, Status
+from tests.simulation.pulsar.dispatch import Consumer, Limits, Subscription
 from tests.simulation.pulsar.entries import Entry, has_good_checksum, read_entry
-from tests.simulation.pulsar.ledgers import Cursor, ManagedLedger, Position
+from tests.simulation.pulsar.ledgers import FLUSH_SECONDS, Cursor, ManagedLedger, Position
 from tests.simulation.pulsar.transactions import TransactionBuffer
 
 if TYPE_CHECKING:
@@ -18,76 +19,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 PERSISTENCE_ERROR, CHECKSUM_ERROR = 2, 9
-
-MOST_ENTRIES_AT_ONCE = 100
-"""`dispatcherMaxReadBatchSize`."""
-
-BLOCKED_SECONDS = 0.05
-"""How soon a broker looks again whether a client takes more; the model's own."""
-
-
-class Consumer:
-    """One consumer of a subscription that has it for itself."""
-
-    def __init__(self, connection: Connection, consumer_id: int, subscription: Subscription) -> None:
-        self.connection = connection
-        self.consumer_id = consumer_id
-        self.subscription = subscription
-        self.permits = 0
-
-
-class Subscription:
-    """A subscription of type Exclusive.
-
-    Attributes:
-        cursor: where it is.
-        consumer: who has it; None while nobody does.
-        claimed: whether somebody waits to learn whether the consumer's connection is alive.
-    """
-
-    def __init__(self, topic: Topic, cursor: Cursor) -> None:
-        self.topic = topic
-        self.cursor = cursor
-        self.consumer: Consumer | None = None
-        self._due = False
-
-    def wake(self) -> None:
-        """Something has changed: dispatches, a little later."""
-        if not self._due and self.consumer is not None:
-            self._due = True
-            world = self.topic.world
-            world.after(world.dice("dispatch").random() * 0.002, self._dispatch)
-
-    def _dispatch(self) -> None:
-        self._due = False
-        consumer, topic, cursor = self.consumer, self.topic, self.cursor
-        if consumer is None or not topic.is_open or consumer.permits <= 0:
-            return
-        if not consumer.connection.stream.is_writable:
-            self._due = True
-            topic.world.after(BLOCKED_SECONDS, self._dispatch)
-            return
-        # The broker guesses how many messages an entry holds, and so how many entries to read.
-        most = min(consumer.permits, MOST_ENTRIES_AT_ONCE)
-        for _ in range(topic.world.dice("dispatch").randint(1, most)):
-            if consumer.permits <= 0:
-                break
-            found = topic.ledger.read_at(cursor.read)
-            if found is None or found[0] > topic.buffer.max_read:
-                return
-            position, entry = found
-            cursor.read = position[0], position[1] + 1
-            if position <= cursor.mark or position in cursor.acked:
-                continue
-            if topic.buffer.hides(entry):
-                # What is not delivered the broker acknowledges by itself.
-                cursor.delete(position, now=topic.world.now)
-                continue
-            consumer.permits -= entry.messages
-            consumer.connection.reply(
-                commands.Message(consumer.consumer_id, *position, 0, (), memoryview(topic.delivered(entry)))
-            )
-        self.wake()
 
 
 class Producer:
@@ -131,7 +62,9 @@ class Topic:
         *,
         deduplicates: bool,
         faults: WriteFaults,
+        limits: Limits,
     ) -> None:
+        self.limits = limits
         self.world = world
         self.name = name
         self.ledger = ledger
@@ -145,6 +78,7 @@ class Topic:
         self._writing: deque[_Write] = deque()
         self._closing: list[tuple[Producer, Callable[[], None]]] = []
         self._write_at = 0.0
+        self._flushes = False
 
     def delivered(self, entry: Entry) -> bytes:
         """What a consumer gets of an entry."""
@@ -239,7 +173,7 @@ class Topic:
             self._store(self._writing.popleft())
         self._writing.clear()
         self.is_open = False
-        self.ledger.close(crashed=True, now=self.world.now)
+        self.ledger.close(written_until=self.world.now - self.world.dice("cursor").choice((0.0, 0.005, 0.1)))
 
     def unload(self, done: Callable[[], None]) -> None:
         """CLOSE_PRODUCER and CLOSE_CONSUMER at once; what was being stored is, and its receipts come late."""
@@ -250,13 +184,13 @@ class Topic:
         while self._writing:
             self._write_one()
         self.is_open = False
-        self.ledger.close(crashed=False, now=self.world.now)
+        self.ledger.close()
         done()
 
     def disconnect(self, subscription: Subscription) -> None:
         """CLOSE_CONSUMER to whoever has a subscription."""
-        consumer, subscription.consumer = subscription.consumer, None
-        if consumer is not None:
+        for consumer in list(subscription.consumers):
+            subscription.leave(consumer)
             consumer.connection.forget_consumer(consumer)
             consumer.connection.reply(commands.CloseConsumer(consumer.consumer_id, -1))
 
@@ -279,6 +213,14 @@ class Topic:
     def _send_error(producer: Producer, sequence_id: int, code: int, text: str) -> None:
         producer.connection.reply(commands.SendError(producer.producer_id, sequence_id, code, text))
 
+    def terminate(self) -> None:
+        """It takes no more, and says so to every consumer that has acknowledged all (`topicTerminated`)."""
+        self.ledger.terminate()
+        for producer in list(self.producers.values()):
+            self._close_producer(producer)
+        for subscription in self.subscriptions.values():
+            subscription.tell_end()
+
     def changed(self) -> None:
         """There may be more to dispatch."""
         for subscription in self.subscriptions.values():
@@ -294,20 +236,30 @@ class Topic:
     def remove_consumer(self, consumer: Consumer) -> None:
         """Its client has closed it, or its connection has ended."""
         subscription = consumer.subscription
-        if subscription.consumer is not consumer:
-            return
-        subscription.consumer = None
-        if not subscription.cursor.durable:
+        subscription.leave(consumer)
+        if not subscription.cursor.durable and not subscription.consumers:
             self.subscriptions.pop(subscription.cursor.name, None)
             self.ledger.cursors.pop(subscription.cursor.name, None)
-        else:
-            # What was delivered and not acknowledged is delivered again.
-            subscription.cursor.read = self.ledger.next_valid(subscription.cursor.mark)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """The subscription is deleted, and what it has not acknowledged is nobody's."""
+        self.subscriptions.pop(subscription.cursor.name, None)
+        self.ledger.cursors.pop(subscription.cursor.name, None)
 
     def acknowledged(self, before: Position, cursor: Cursor) -> None:
-        """A cursor has moved: ledgers that nobody needs are removed."""
+        """A cursor has moved: ledgers that nobody needs are removed, and it is put on disk some time."""
         if cursor.durable and before[0] != cursor.mark[0]:
             self.ledger.trim(now=self.world.now)
+        if cursor.is_dirty and not self._flushes:
+            self._flushes = True
+            self.world.at((self.world.now // FLUSH_SECONDS + 1) * FLUSH_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        self._flushes = False
+        if self.is_open:
+            for cursor in self.ledger.cursors.values():
+                if cursor.is_dirty:
+                    cursor.persist(self.world.now)
 
     def last_message_id(self) -> commands.MessageId:
         """GET_LAST_MESSAGE_ID."""

@@ -84,4 +84,9 @@ MUTATIONS: Final[Sequence[Mutation]] = (
         "with waitForDisk, what a killed broker has lost counts as on the disk when others reach its offsets",
         [("tubemq/write/writer.py", "            if link.session.closed:\n", "            if False:\n")],
     ),
+    Mutation(
+        "letters-unconfirmed",
+        "a batch is passed on before the broker has answered for its dead letters",
+        [("core/dead_letters.py", "            self._writer.flush()\n", "")],
+    ),
 )

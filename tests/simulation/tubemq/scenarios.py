@@ -18,7 +18,16 @@ from spark_mq_source.tubemq.read.reader import TubeMQRange
 from spark_mq_source.tubemq.read.stream import TubeMQStream
 from tests.simulation.clockwork import here
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, common_faults
-from tests.simulation.spark import Checkpoint, DriverKilledError, Executors, JobFailedError, Query, read_task, write
+from tests.simulation.spark import (
+    Checkpoint,
+    DriverKilledError,
+    Executors,
+    JobFailedError,
+    Query,
+    read_task,
+    waiting_for_rows,
+    write,
+)
 from tests.simulation.spark import _reading as reading_attempt
 from tests.simulation.tubemq.cluster import Cluster, Topic
 from tests.simulation.tubemq.store import ENTRY_BYTES
@@ -31,6 +40,9 @@ SCHEMA = pa.schema(
 )
 
 TYPES = ("a", "b")
+
+DEAD = "dead"
+"""The topic of dead letters."""
 
 EXECUTORS = ("executor-0", "executor-1", "executor-2")
 
@@ -98,7 +110,7 @@ def check_nothing_leaks(world: World, cluster: Cluster) -> None:
     Raises:
         ViolationError: they do.
     """
-    world.sleep(max(0.0, world.stopped_until - world.now) + 80.0)  # who stood still has its time-outs before it
+    world.rest(80.0)  # who stood still has its time-outs before it
     for server in (*cluster.masters, *cluster.brokers):
         for link in server.links:
             if link.stream.process.alive and not link.stream.muted:
@@ -137,15 +149,22 @@ def make_cluster(world: World, plan: Plan) -> Cluster:
 
 
 class Producer:
-    """Somebody who publishes, every value once."""
+    """Somebody who publishes, every value once.
 
-    def __init__(self, cluster: Cluster) -> None:
+    Args:
+        cluster: where.
+        bad: how many of seven values are no UTF-8.
+    """
+
+    def __init__(self, cluster: Cluster, *, bad: int = 0) -> None:
         self.cluster = cluster
+        self._bad = bad
         self.published = 0
         self._dice = cluster.world.dice("producer")
         self._places = [
             (topic.name, number, partition)
             for topic in cluster.topics.values()
+            if topic.name != DEAD
             for number in topic.brokers
             for partition in topic.partition_ids
         ]
@@ -155,6 +174,8 @@ class Producer:
         for _ in range(count):
             topic, number, partition = self._dice.choice(self._places)
             value = f"{self.published}".encode().ljust(self._dice.choice((0, 0, 40)), b".")
+            if self.published * 3 % 7 < self._bad:
+                value = b"\xff" + value
             self.cluster.publish(topic, number, partition, [value], self._dice.choice((None, *TYPES)))
             self.published += 1
 
@@ -179,10 +200,11 @@ def value_of(message: Any) -> bytes:
 
 
 def partitions(cluster: Cluster) -> list[TopicPartition]:
-    """All there are."""
+    """All there are, but for those of dead letters."""
     return sorted(
         TopicPartition(topic.name, number, partition)
         for topic in cluster.topics.values()
+        if topic.name != DEAD
         for number in topic.brokers
         for partition in topic.partition_ids
     )
@@ -201,7 +223,7 @@ def reading_options(cluster: Cluster, dice: Random, **more: str) -> dict[str, st
     """Options that any read may have."""
     options = {
         "masters": cluster.addresses,
-        "topics": ",".join(cluster.topics),
+        "topics": ",".join(topic for topic in cluster.topics if topic != DEAD),
         "fetchesInFlight": dice.choice(("1", "2", "8")),
         "maxBatchRows": dice.choice(("1", "5", "100")),
         **more,
@@ -327,6 +349,8 @@ class StreamRead:
         more = {"assignment": "client", "startingOffsets": "earliest"}
         if dice.random() < 0.4:
             more["maxRowsPerTrigger"] = str(dice.choice((1, 5, 20)))
+        else:
+            more |= waiting_for_rows(world)
         options = FORMAT.parse_stream_options(reading_options(cluster, dice, **more))
         arrange(world, cluster, plan.faults)
         query = Query(FORMAT, options, SCHEMA, any_executors(dice), Checkpoint(), interval=0.5)
@@ -388,6 +412,156 @@ def check_replays(log: Checkpoint) -> None:
     for number, rows in log.replays:
         if rows != first.setdefault(number, rows):
             raise ViolationError(f"batch {number} had {first[number]} and has {rows} when it is done again")
+
+
+TEXT_SCHEMA = pa.schema([pa.field("value", pa.string()) if field.name == "value" else field for field in SCHEMA])
+
+
+def _is_good(value: bytes) -> bool:
+    return not value.startswith(b"\xff")
+
+
+class _Watched(TubeMQFormat):
+    """The format, whose tasks are looked at whenever they hand over rows: the dead letters until there are stored.
+
+    Attributes:
+        attempts: how often each bad value was in the range of an attempt at a task.
+    """
+
+    def __init__(self, cluster: Cluster, filters: Iterable[str], *, for_disk: bool) -> None:
+        self._cluster = cluster
+        self._filters = filters
+        self._for_disk = for_disk
+        self.attempts: Counter[bytes] = Counter()
+
+    def read(
+        self, options: Any, task: TubeMQRange, schema: pa.Schema, counters: Any = None, *, tries: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """See `TubeMQFormat`."""
+        there = truth(self._cluster, task.topic_partition, task.start, task.end, self._filters)
+        self.attempts.update(value for value in there if not _is_good(value))
+        for batch in super().read(options, task, schema, counters, tries=tries):
+            if batch.num_rows:
+                last = batch.column("value")[-1].as_py().encode()
+                self.check(task, there[: there.index(last)])
+            yield batch
+        self.check(task, there)
+
+    def check(self, where: object, values: Iterable[bytes]) -> None:
+        """The bad ones of these values are in the dead letter topic, or were until a broker was killed.
+
+        Raises:
+            ViolationError: they are not.
+        """
+        letters = self.letters()
+        lost = [value for value in values if not _is_good(value) and value not in letters]
+        if lost:
+            raise ViolationError(f"{where} is passed on without its dead letters: {lost[:8]}")
+
+    def letters(self) -> Counter[bytes]:
+        """What brokers have acknowledged as dead letters, and how often each."""
+        stores = self._cluster.all_stores(DEAD)
+        kept = [message for store in stores for message in store.file]
+        if not self._for_disk:
+            kept += [message for store in stores for message in (*store.memory, *store.lost)]
+        return Counter(map(value_of, kept))
+
+
+class DeadLetters(StreamRead):
+    """A stream or a batch read of good and bad messages, whose dead letters go to another topic of the same brokers.
+
+    A broker has acknowledged a dead letter before its batch is passed on, and so before it is committed; with
+    `waitForDisk` it is on the disk. It is there again only where a task, or the sending, was tried again. Good messages
+    are read each once.
+    """
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        # Without any fault nothing but a task that was tried again makes a letter too many.
+        return [] if dice.random() < 0.2 else super().faults(dice, size)
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        dice = world.dice("scenario")
+        cluster = make_cluster(world, plan)
+        producer = Producer(cluster, bad=dice.choice((1, 2, 6)))
+        everywhere = tuple(broker.number for broker in cluster.brokers)
+        cluster.create(Topic(DEAD, dice.choice((1, 2)), dice.choice((1, 2)), dice.choice(((1,), everywhere))))
+        for_disk = dice.random() < 0.4
+        given = reading_options(
+            cluster,
+            dice,
+            valueFormat="string",
+            onCorrupt="deadLetter",
+            deadLetterTopic=DEAD,
+            waitForDisk=str(for_disk).lower(),
+        )
+        executors = any_executors(dice)
+        producer.publish(5 * plan.size)
+        arrange(world, cluster, plan.faults)
+        if dice.random() < 0.5:
+            options = FORMAT.fit_read(FORMAT.parse_options(given), TEXT_SCHEMA)
+            format_ = _Watched(cluster, options.filters, for_disk=for_disk)
+            for store in (store for broker in cluster.brokers for store in broker.stores.values()):
+                store.write()
+                store.force()
+            outcome = self._read_once(cluster, plan, format_, options, executors)
+        else:
+            producer.keep_publishing(3 * plan.size, 2.0 * plan.size)
+            given |= {"assignment": "client", "startingoffsets": "earliest"}
+            if dice.random() < 0.4:
+                given["maxrowspertrigger"] = str(dice.choice((1, 5, 20)))
+            options = FORMAT.fit_read(FORMAT.parse_stream_options(given), TEXT_SCHEMA)
+            format_ = _Watched(cluster, options.filters, for_disk=for_disk)
+            query = Query(format_, options, TEXT_SCHEMA, executors, Checkpoint(), interval=0.5)
+            outcome = self._read_on(world, cluster, plan, query)
+        check_nothing_leaks(world, cluster)
+        letters = format_.letters()
+        strange = letters.keys() - format_.attempts.keys()
+        if strange:
+            raise ViolationError(f"letters that are no bad messages: {sorted(strange)[:8]}")
+        more = letters - format_.attempts
+        if more and not plan.faults:
+            raise ViolationError(f"letters without a task that was tried again: {sorted(more.items())[:8]}")
+        return outcome
+
+    @staticmethod
+    def _read_once(cluster: Cluster, plan: Plan, format_: _Watched, options: Any, executors: Executors) -> str:
+        try:
+            ranges = list(format_.plan(options, ()))
+            work = [read_task(format_, options, task, TEXT_SCHEMA, executors) for task in ranges]
+            found = executors.run(work, reading_attempt)
+        except (JobFailedError, MQSourceError) as failed:
+            check_allowed(plan, failed.cause if isinstance(failed, JobFailedError) else failed)
+            return "failed"
+        for task, rows in zip(ranges, found, strict=True):
+            there = truth(cluster, task.topic_partition, task.start, task.end, options.filters)
+            read = [row["value"].encode() for row in rows]
+            if read != [value for value in there if _is_good(value)]:
+                raise ViolationError(f"{task}: {read} was read, and {there} is there")
+        return "read"
+
+    @staticmethod
+    def _read_on(world: World, cluster: Cluster, plan: Plan, query: Query) -> str:
+        over_at = world.now + 2.0 * plan.size
+        filters = query.options.filters
+
+        def check_batch(number: int, _: list[list[dict[str, Any]]]) -> None:
+            start, end = (offset["positions"] for offset in query.checkpoint.offsets[number])
+            for name in end:
+                tp = TopicPartition.parse(name)
+                query.format.check(name, truth(cluster, tp, start.get(name, 0), end[name], filters))
+
+        query.sink = check_batch
+        runs = run_again_and_again(world, plan, query, lambda: world.now > over_at and _all_read(cluster, query))
+        check_replays(query.checkpoint)
+        found = of_partitions(query.checkpoint.rows())
+        for tp in partitions(cluster):
+            there = truth(cluster, tp, 0, cluster.store(tp.topic, tp.broker_id, tp.partition).forced, filters)
+            read = [value.encode() for value in found.get(tp, [])]  # type: ignore[attr-defined] # texts here
+            if read != [value for value in there if _is_good(value)]:
+                raise ViolationError(f"{tp}: {read} was read, and {there} is there")
+        return "read" if runs == 1 else "restarted"
 
 
 class _BesideASlowSource(TubeMQFormat):
@@ -549,6 +723,7 @@ class Write:
 SCENARIOS: Mapping[str, Scenario] = {
     "batch_read": BatchRead(removal=False),
     "batch_read_removal": BatchRead(removal=True),
+    "dead_letters": DeadLetters(),
     "group_read": GroupRead(),
     "stream_read": StreamRead(),
     "write": Write(),

@@ -428,6 +428,7 @@ def test_the_model_does_what_the_servers_do(name: str, tubemq: TubeUnderTest) ->
     assert on_the_model(name) == observed
 
 
+@pytest.mark.slow
 def test_the_model_crashes_as_a_broker_does(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

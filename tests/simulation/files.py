@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow as pa
 
 from spark_mq_source.core.errors import StorageError
-from spark_mq_source.nsq.read import wal
+from spark_mq_source.net import write_ahead
 from tests.simulation import clockwork
 
 SCHEME = "sim://"
 
-_open_folder = wal.open_folder
+_open_folder = write_ahead.open_folder
 
 
 class Store:
-    """A `wal.Store`. A process may be killed in the middle of every call, and a file that it writes be torn then.
+    """A `net.storage.Store`. A process may be killed in the middle of every call, and its file be torn then.
 
     Attributes:
         files: by path.
@@ -30,11 +30,11 @@ class Store:
         self.is_full = False
 
     def where(self, path: str) -> str:
-        """See `wal.Store`."""
-        return f"{SCHEME}{path}"
+        """See `net.storage.Store`."""
+        return f"walDir {SCHEME}{path}"
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
-        """See `wal.Store`."""
+        """See `net.storage.Store`."""
         whole = bytes(data)
         self._step()
         self._check_room(path)
@@ -46,7 +46,7 @@ class Store:
         self._step()
 
     def create(self, path: str, data: bytes) -> bool:
-        """See `wal.Store`."""
+        """See `net.storage.Store`."""
         self._step()
         self._check_room(path)
         if path in self.files:
@@ -56,26 +56,26 @@ class Store:
         return True
 
     def read(self, path: str) -> bytes:
-        """See `wal.Store`."""
+        """See `net.storage.Store`."""
         self._step()
         if path not in self.files:
             raise FileNotFoundError(path)
         return self.files[path]
 
     def exists(self, path: str) -> bool:
-        """See `wal.Store`."""
+        """See `net.storage.Store`."""
         self._step()
         return path in self.files or any(name.startswith(f"{path}/") for name in self.files)
 
     def names(self, folder: str) -> list[str]:
-        """See `wal.Store`."""
+        """See `net.storage.Store`."""
         self._step()
         return list(
             dict.fromkeys(p[len(folder) + 1 :].partition("/")[0] for p in self.files if p.startswith(f"{folder}/"))
         )
 
     def remove(self, folder: str) -> None:
-        """See `wal.Store`."""
+        """See `net.storage.Store`."""
         for path in [p for p in self.files if p == folder or p.startswith(f"{folder}/")]:
             self._step()
             self.files.pop(path, None)
@@ -101,7 +101,7 @@ class Store:
 
     def _check_room(self, path: str) -> None:
         if self.is_full:
-            raise StorageError(f"nsq: walDir: {self.where(path)} cannot be written (No space left on simulated device)")
+            raise StorageError(f"{self.where(path)} cannot be written (No space left on simulated device)")
 
 
 def store() -> Store:
@@ -113,17 +113,17 @@ def store() -> Store:
     return found
 
 
-def open_folder(wal_dir: str, *, probe: bool = False) -> Any:
-    """`wal.open_folder`, for paths of the simulated world too."""
+def open_folder(format_name: str, wal_dir: str, *, probe: bool = False) -> Any:
+    """`write_ahead.open_folder`, for paths of the simulated world too."""
     if not wal_dir.startswith(SCHEME):
-        return _open_folder(wal_dir, probe=probe)
+        return _open_folder(format_name, wal_dir, probe=probe)
     return store()
 
 
 def install() -> None:
     """Puts `open_folder` into the modules that have imported the real one."""
     for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("spark_mq_source.nsq"):
+        if getattr(module, "__name__", "").startswith("spark_mq_source."):
             found: Callable[..., Any] | None = vars(module).get("open_folder")
             if found is _open_folder:
                 vars(module)["open_folder"] = open_folder

@@ -1,0 +1,463 @@
+"""The model of a broker and a real one, side by side: what the traces of `test_likeness*` are run with.
+
+Ledger ids differ from broker to broker, so they are counted in the order in which a trace meets them: the first is 0.
+"""
+
+from __future__ import annotations
+
+import copy
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self
+from urllib.parse import urlsplit
+
+from spark_mq_source.pulsar.protocol import commands
+from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
+from spark_mq_source.pulsar.protocol.commands import AckType, InitialPosition, MessageId, SubType
+from spark_mq_source.pulsar.protocol.wire import DEFAULT_MAX_MESSAGE_BYTES, take_frame
+from tests.simulation import network
+from tests.simulation.pulsar.broker import Cluster
+from tests.simulation.pulsar.dispatch import Limits
+from tests.simulation.pulsar.entries import Entry, make_entry
+from tests.simulation.world import World
+
+QUIET_SECONDS = 1.0
+"""How long nothing has to come before nothing is taken to come."""
+
+
+class Side(Protocol):
+    """The model or a real broker."""
+
+    topic: str
+    token: str | None
+
+    def transfer(self, data: bytes) -> None: ...
+
+    def receive(self, seconds: float) -> bytes: ...
+
+    def reconnect(self) -> None: ...
+
+    def unload(self) -> None: ...
+
+    def trim(self) -> None: ...
+
+    def truncate(self) -> None: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def another(self) -> Side: ...
+
+
+class Model:
+    """A cluster of one broker in a world; a trace runs in a fiber of it."""
+
+    token = None
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        deduplicates: bool = False,
+        partition: int | None = None,
+        batch_indexes: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        self._world = world
+        self._cluster = Cluster(
+            world, ledger_entries=50_000, deduplicates=deduplicates, batch_indexes=batch_indexes, limits=limits
+        )
+        names = self._cluster.create("persistent://public/default/t", 0 if partition is None else 4)
+        self.topic = names[partition or 0]
+        self.reconnect()
+
+    def another(self) -> Self:
+        """Another connection of the same client."""
+        other = copy.copy(self)
+        other.reconnect()
+        return other
+
+    def reconnect(self) -> None:
+        self._transport = network.network().connect(self._cluster.brokers[0].address, 5.0)
+
+    def transfer(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._transport.send(view) :]
+
+    def receive(self, seconds: float) -> bytes:
+        until = self._world.now + seconds
+        buffer = bytearray(65536)
+        while (n := self._transport.recv_into(memoryview(buffer))) is None and self._world.now < until:
+            self._world.sleep(0.001)
+        return bytes(buffer[: n or 0])
+
+    def unload(self) -> None:
+        self._cluster.unload(self.topic)
+        self._world.sleep(0.1)
+
+    def trim(self) -> None:
+        self._cluster.trim(self.topic)
+
+    def truncate(self) -> None:
+        self._cluster.truncate(self.topic)
+
+    def terminate(self) -> None:
+        self._cluster.terminate(self.topic)
+
+    def kill(self) -> None:
+        broker = self._cluster.brokers[0]
+        broker.kill()
+        broker.start()
+        self.reconnect()
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class Real:
+    """A real broker, 4.0.8."""
+
+    def __init__(
+        self,
+        broker: Any,
+        *,
+        deduplicates: bool = False,
+        partition: int | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        namespace = broker.new_namespace(keep_data=False)
+        self._admin = broker.admin
+        self._broker = broker.broker
+        self.token = None if broker.broker is None else broker.broker.admin_token
+        if deduplicates:
+            self._admin.set_deduplication(namespace, enabled=True)
+        for name, value in vars(limits or Limits(-1, -1)).items():
+            if value >= 0:
+                path = f"namespaces/{namespace}/maxUnackedMessagesPer{name.capitalize()}"
+                self._admin.request("POST", path, value)
+        self.topic = f"persistent://{namespace}/t"
+        self._admin.create_topic(self.topic, 0 if partition is None else 4)
+        if partition is not None:
+            self.topic += f"-partition-{partition}"
+        self._address = urlsplit(broker.service_url)
+        self._socket: socket.socket | None = None
+        self.reconnect()
+
+    def another(self) -> Self:
+        """Another connection of the same client."""
+        other = copy.copy(self)
+        other._socket = None
+        other.reconnect()
+        return other
+
+    def kill(self) -> None:
+        self._broker.kill()
+        self._broker.start()
+        self.reconnect()
+
+    def close(self) -> None:
+        assert self._socket is not None
+        self._socket.close()
+
+    def reconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = socket.create_connection((self._address.hostname, self._address.port), 10)
+
+    def transfer(self, data: bytes) -> None:
+        assert self._socket is not None
+        self._socket.sendall(data)
+
+    def receive(self, seconds: float) -> bytes:
+        assert self._socket is not None
+        self._socket.settimeout(seconds)
+        try:
+            return self._socket.recv(65536)
+        except TimeoutError:
+            return b""
+
+    def unload(self) -> None:
+        self._admin.unload(self.topic)
+
+    def trim(self) -> None:
+        self._admin.trim(self.topic)
+        time.sleep(1.0)  # the broker answers before it has trimmed
+
+    def truncate(self) -> None:
+        self._admin.request("DELETE", f"{self.topic.replace('://', '/')}/truncate")
+        time.sleep(1.0)
+
+    def terminate(self) -> None:
+        self._admin.terminate(self.topic)
+
+
+class Client:
+    """Speaks with one side, command by command."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self._unread = b""
+        self._request_id = 0
+        self._consumer_id = 0
+        self._sequence_id = -1
+        self._came: list[Any] = []
+        self.bodies: dict[tuple[int, int], Any] = {}
+        self._ledgers: dict[int, int] = {-1: -1}
+        self._connect()
+
+    def another(self) -> Client:
+        """On another connection; it counts ledgers as this one does."""
+        other = Client(self.side.another())
+        other._ledgers = self._ledgers
+        other._consumer_id = 100
+        return other
+
+    def reconnect(self) -> None:
+        """On a new connection, after the old one has ended."""
+        self._unread, self._came = b"", []
+        self._connect()
+
+    def _connect(self) -> None:
+        flags = commands.FeatureFlags(supports_broker_entry_metadata=False)
+        token = self.side.token
+        method, data = (None, None) if token is None else ("token", token.encode())
+        self._tell(commands.Connect("likeness", data, 20, method, feature_flags=flags))
+        self._next(lambda came: isinstance(came, commands.Connected))
+        self._producer_open = False
+
+    def _tell(self, command: commands.Command) -> None:
+        self.side.transfer(encode_command(command))
+
+    def _next(self, wanted: Callable[[Any], bool], seconds: float = 15.0) -> Any:
+        while True:
+            for came in self._came:
+                if wanted(came):
+                    self._came.remove(came)
+                    return came
+            data = self.side.receive(seconds)
+            if not data:
+                return None
+            self._unread += data
+            while (frame := take_frame(memoryview(self._unread), 0, DEFAULT_MAX_MESSAGE_BYTES)) is not None:
+                command = decode_command(frame)
+                if isinstance(command, commands.Message):
+                    command = command._replace(body=bytes(command.body))
+                self._unread = self._unread[frame.size :]
+                if isinstance(command, commands.Ping):
+                    self._tell(commands.Pong())
+                else:
+                    self._came.append(command)
+
+    def ask(self, command: Callable[[int], commands.Command]) -> Any:
+        """A request's answer."""
+        self._request_id += 1
+        mine = self._request_id
+        self._tell(command(mine))
+        return self._next(lambda came: getattr(came, "request_id", None) == mine)
+
+    def lookup(self) -> None:
+        """Has the topic served."""
+        while True:
+            found = self.ask(lambda n: commands.Lookup(self.side.topic, n))
+            if found.response is not commands.LookupType.Failed:
+                return
+
+    def subscribe(
+        self,
+        start: tuple[int, int] | None = None,
+        *,
+        name: str = "",
+        initial: InitialPosition = InitialPosition.Latest,
+    ) -> int:
+        """A consumer; durable where it has a name."""
+        self.lookup()
+        self._consumer_id += 1
+        mine = self._consumer_id
+        answer = self.ask(
+            lambda n: commands.Subscribe(
+                self.side.topic,
+                name or f"reader-{mine}",
+                commands.SubType.Exclusive,
+                mine,
+                n,
+                durable=bool(name),
+                start_message_id=None if start is None else MessageId(*start),
+                initial_position=initial,
+                force_topic_creation=False,
+            )
+        )
+        assert isinstance(answer, commands.Success), answer
+        return mine
+
+    def open_producer(self, name: str = "p", producer_id: int = 1) -> Any:
+        """PRODUCER's answer."""
+        self.lookup()
+        return self.ask(
+            lambda n: commands.Producer(
+                self.side.topic, producer_id, n, producer_name=name, user_provided_producer_name=False
+            )
+        )
+
+    def send(self, first: int, count: int, producer_id: int = 1) -> tuple[int, int]:
+        """SEND of a batch (or of one message), and where its receipt says that it is."""
+        entry = make_entry([f"m{first + i}".encode() for i in range(count)], 1_000, producer="p", sequence_id=first)
+        highest = first + count - 1 if count > 1 else None
+        self._tell(commands.Send(producer_id, first, entry.body, count, highest))
+        receipt = self._next(lambda came: isinstance(came, commands.SendReceipt | commands.SendError))
+        assert isinstance(receipt, commands.SendReceipt), receipt
+        return receipt.message_id.ledger_id, receipt.message_id.entry_id
+
+    def publish(self, *counts: int) -> list[tuple[int, int]]:
+        """Entries of so many messages each."""
+        if not self._producer_open:
+            self.open_producer()
+            self._producer_open = True
+        found = []
+        for count in counts:
+            found.append(self.send(self._sequence_id + 1, count))
+            self._sequence_id += count
+        return found
+
+    def roll_over(self) -> None:
+        """The topic is loaded anew, with a new ledger."""
+        self.side.unload()
+        self._next(lambda came: False, QUIET_SECONDS)
+        self._came.clear()
+        self._producer_open = False
+
+    def bounds(self, consumer: int) -> tuple[Any, Any, int]:
+        """Where the cursor is, what the last message is, and the index in its batch."""
+        answer = self.ask(lambda n: commands.GetLastMessageId(consumer, n))
+        mark, last = answer.consumer_mark_delete_position, answer.last_message_id
+        return (
+            self.at(mark.ledger_id, mark.entry_id),
+            self.at(last.ledger_id, last.entry_id),
+            last.batch_index,
+        )
+
+    def backlog(self, consumer: int) -> int:
+        """CONSUMER_STATS."""
+        return self.ask(lambda n: commands.ConsumerStats(n, consumer)).msg_backlog
+
+    def acknowledge(self, consumer: int, upto: tuple[int, int]) -> None:
+        """Cumulative, answered."""
+        ids = (MessageId(*upto),)
+        self.ask(lambda n: commands.Ack(consumer, commands.AckType.Cumulative, ids, n))
+
+    def read(self, consumer: int, permits: int, most: int = 100) -> list[Any]:
+        """The positions of what comes."""
+        self._tell(commands.Flow(consumer, permits))
+        found = []
+        while len(found) < most:
+            message = self._next(
+                lambda came: isinstance(came, commands.Message) and came.consumer_id == consumer, QUIET_SECONDS
+            )
+            if message is None:
+                break
+            found.append(self.at(message.ledger_id, message.entry_id))
+        return found
+
+    def at(self, ledger: int, entry: int) -> tuple[int, int]:
+        """A position with its ledger counted from 0."""
+        return self._ledgers.setdefault(ledger, len(self._ledgers) - 1), entry
+
+    def meet(self, *positions: tuple[int, int]) -> None:
+        """Counts the ledgers of these."""
+        for position in positions:
+            self.at(*position)
+
+    # -- of subscriptions that consumers share
+
+    def join(
+        self,
+        kind: SubType,
+        name: str = "",
+        *,
+        priority: int | None = None,
+        meta: commands.KeySharedMeta | None = None,
+        durable: bool = True,
+    ) -> int:
+        """A consumer of the subscription `s`; 0 minus the code where the broker refuses it."""
+        self.lookup()
+        self._consumer_id += 1
+        mine = self._consumer_id
+        answer = self.ask(
+            lambda n: commands.Subscribe(
+                self.side.topic,
+                "s",
+                kind,
+                mine,
+                n,
+                consumer_name=name or None,
+                priority_level=priority,
+                key_shared_meta=meta,
+                durable=durable,
+                initial_position=InitialPosition.Earliest,
+                force_topic_creation=False,
+            )
+        )
+        return -answer.error if isinstance(answer, commands.Error) else mine
+
+    def flow(self, consumer: int, permits: int = 100) -> None:
+        """Permits for a consumer; what comes of it is for `deliveries`."""
+        self._tell(commands.Flow(consumer, permits))
+
+    def deliveries(self, seconds: float = QUIET_SECONDS) -> list[tuple[int, tuple[int, int], int]]:
+        """Which entries come to whom and how often redelivered, until nothing comes any more."""
+        found = []
+        while (came := self._next(lambda came: isinstance(came, commands.Message), seconds)) is not None:
+            self.bodies[came.ledger_id, came.entry_id] = came
+            found.append((came.consumer_id, self.at(came.ledger_id, came.entry_id), came.redelivery_count))
+        return found
+
+    def of(self, consumer: int) -> list[int]:
+        """The entries that come to a consumer; those of others are forgotten."""
+        return [position[1] for to, position, _ in self.deliveries() if to == consumer]
+
+    def ack(self, consumer: int, *ids: tuple[int, int], ack_set: Sequence[int] = (), cumulative: bool = False) -> Any:
+        """ACK of these: the code of the answer's error, None for none."""
+        kind = AckType.Cumulative if cumulative else AckType.Individual
+        sent = tuple(MessageId(*one, ack_set=tuple(ack_set)) for one in ids)
+        return self.ask(lambda n: commands.Ack(consumer, kind, sent, n)).error
+
+    def redeliver(self, consumer: int, *ids: tuple[int, int]) -> None:
+        """Has them delivered again; all where none are named."""
+        self._tell(commands.RedeliverUnacknowledgedMessages(consumer, tuple(MessageId(*one) for one in ids)))
+
+    def ended(self, seconds: float = QUIET_SECONDS) -> list[int]:
+        """The consumers that are told that the topic has ended, once or more often."""
+        found = set()
+        while (came := self._next(lambda came: isinstance(came, commands.ReachedEndOfTopic), seconds)) is not None:
+            found.add(came.consumer_id)
+        return sorted(found)
+
+    def close_consumer(self, consumer: int) -> None:
+        """CLOSE_CONSUMER."""
+        self.ask(lambda n: commands.CloseConsumer(consumer, n))
+
+    def store(self, entry: Entry) -> tuple[int, int]:
+        """An entry as it is; where it is then."""
+        if not self._producer_open:
+            self.open_producer()
+            self._producer_open = True
+        self._sequence_id += 1
+        self._tell(commands.Send(1, self._sequence_id, entry.body, entry.messages))
+        receipt = self._next(lambda came: isinstance(came, commands.SendReceipt | commands.SendError))
+        assert isinstance(receipt, commands.SendReceipt), receipt
+        return receipt.message_id.ledger_id, receipt.message_id.entry_id
+
+    def stats(self, consumer: int) -> Any:
+        """CONSUMER_STATS."""
+        return self.ask(lambda n: commands.ConsumerStats(n, consumer))
+
+    def changes(self, seconds: float = QUIET_SECONDS) -> list[tuple[int, bool]]:
+        """Who is told whether it is active, in order, until nothing comes any more."""
+        found = []
+        while (came := self._next(lambda came: isinstance(came, commands.ActiveConsumerChange), seconds)) is not None:
+            found.append((came.consumer_id, came.is_active))
+        return found

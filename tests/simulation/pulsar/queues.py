@@ -1,0 +1,495 @@
+"""Subscriptions as queues in the simulated world: what goes wrong meanwhile, and what must come of it.
+
+Every published message is in a batch that Spark has committed, or was acknowledged by a foreign consumer. Spark has
+none twice; Spark and a foreign consumer have one twice only where something went wrong between the log and the
+acknowledgement.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from spark_mq_source.core.errors import ResourceBusyError
+from spark_mq_source.pulsar.format import PulsarFormat
+from spark_mq_source.pulsar.protocol.commands import KeySharedMeta, KeySharedMode, SubType
+from tests.simulation import files, spark
+from tests.simulation.explore import Fault, Plan, ViolationError, check_allowed, common_faults
+from tests.simulation.pulsar import oracle
+from tests.simulation.pulsar.broker import Cluster
+from tests.simulation.pulsar.dispatch import Limits, Shared
+from tests.simulation.pulsar.foreign import ForeignConsumer
+from tests.simulation.pulsar.ledgers import Position
+from tests.simulation.queues import (
+    PATIENCE_SECONDS,
+    PROCESSES,
+    arrange_folder,
+    check_replays,
+    executors_of,
+    folder_faults,
+    folder_outcome,
+    install,
+    life,
+)
+from tests.simulation.spark import Checkpoint, Executors, Query, waiting_for_rows
+from tests.simulation.world import World
+
+FORMAT = PulsarFormat()
+TOPIC, SUBSCRIPTION = "persistent://public/default/q", "s"
+
+SCHEMA = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        (
+            "message_id",
+            pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())]),
+        ),
+    ]
+)
+
+STRANDED_SECONDS = 120.0
+"""How long nothing is read before an operator looks for chunks that go to a consumer that is gone."""
+
+KINDS = {
+    "exclusive": SubType.Exclusive,
+    "failover": SubType.Failover,
+    "shared": SubType.Shared,
+    "key_shared": SubType.Key_Shared,
+}
+
+Message = tuple[str, oracle.Row]
+"""The topic-partition, and the row."""
+
+
+# -- what goes wrong
+
+
+def queue_faults(dice: Random, size: int) -> Sequence[Fault]:
+    """What goes wrong while this much work is read."""
+    seconds = 2.0 * size
+    return [
+        *common_faults(dice, streams=12, processes=PROCESSES, seconds=seconds),
+        *_own_faults(dice, seconds),
+        *folder_faults(dice, seconds, tears=(0, 0, 0, 0, 0, 1)),
+    ]
+
+
+def _own_faults(dice: Random, seconds: float) -> Iterator[Fault]:
+    def at() -> float:
+        return round(dice.random() * seconds, 3)
+
+    for _ in range(dice.choice((0, 1, 1, 2, 3))):
+        kind = dice.choice(("unload", "kill_broker", "kill_broker", "roll_over"))
+        if kind == "kill_broker":
+            yield Fault(kind, at=at(), args=(dice.randrange(3), dice.choice((0.1, 0.5, 8.0))))
+        else:
+            yield Fault(kind, at=at(), args=(dice.randrange(3),))
+    for _ in range(dice.choice((0, 0, 1, 2, 3))):
+        yield Fault("foreign", at=at(), args=(dice.randrange(3), dice.choice((0.2, 1.0, 10.0))))
+
+
+HARMLESS = frozenset({"foreign", "roll_over", "wall_clock"})
+"""Faults after which nothing comes again that was acknowledged."""
+
+
+class Market:
+    """A topic with its subscription, and who has handled what.
+
+    Args:
+        world: in which it is.
+        plan: says what goes wrong.
+    """
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        dice = world.dice("scenario")
+        self.world = world
+        self.plan = plan
+        # Chunks go nowhere while their consumer is gone and others stay.
+        self.has_chunks = dice.random() < 0.3 and not any(fault.kind == "foreign" for fault in plan.faults)
+        # FLOW of one with too much unacknowledged does not count, and chunks are, until their message is complete.
+        limits = Limits() if self.has_chunks else Limits(dice.choice((4, 50_000)), dice.choice((8, 200_000)))
+        self.cluster = Cluster(
+            world,
+            brokers=dice.choice((1, 1, 2, 3)),
+            ledger_entries=dice.choice((3, 5, 10)),
+            batch_indexes=dice.random() < 0.5,
+            limits=limits,
+        )
+        self.names = self.cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
+        self.kind = dice.choice(("shared", "shared", "key_shared", "failover", "exclusive"))
+        self.is_sticky = self.kind == "key_shared" and dice.random() < 0.3
+        self.handled: set[tuple[str, Position, int]] = set()
+        self.publishes_until = world.now
+        self._last: dict[str, int] = {}
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Those that all reads of it have."""
+        dice = self.world.dice("scenario")
+        given = {
+            "serviceUrl": self.cluster.url,
+            "topic": TOPIC,
+            "subscription": SUBSCRIPTION,
+            "subscriptionType": self.kind,
+            "initialPosition": "earliest",
+            "walDir": f"{files.SCHEME}wal",
+            "maxBatchRows": dice.choice(("1", "3", "100")),
+            "maxInFlight": dice.choice(("1", "4", "1000")),
+        }
+        if self.is_sticky:
+            given |= {"keySharedMode": "sticky", "keyRanges": "0-30000,30001-65535"}
+        elif self.kind in {"shared", "key_shared"} and not self.plan.faults:
+            # Above 1 a message that comes again may be in two tasks of a batch.
+            given["consumersPerPartition"] = dice.choice(("1", "2", "3"))
+        return given
+
+    def publish(self, entries: int, seconds: float) -> None:
+        """Foreign producers publish so many entries in this time: messages and batches, with few keys."""
+        dice = self.world.dice("producers")
+        for name in self.names:
+            if dice.random() < 0.5:
+                self.cluster.subscribe(name, SUBSCRIPTION)
+        for n in range(entries):
+            at = dice.choice((0.0, dice.random())) * seconds
+            self.world.after(at, lambda n=n: self._publish(n))
+            self.publishes_until = max(self.publishes_until, self.world.now + at)
+
+    def _publish(self, n: int) -> None:
+        dice = self.world.dice("producers")
+        name = dice.choice(self.names)
+        key = dice.choice(("a", "b", "c", "d", "e"))
+        if self.has_chunks and dice.random() < 0.3:
+            value = f"{n:04d}.{key}".ljust(40, "+").encode()
+            for entry in self.cluster.publish_chunks(name, value, dice.randint(2, 4), producer="p", sequence_id=n):
+                self.cluster.store(name, entry)
+            return
+        count = dice.choice((1, 1, 2, 5))
+        self.cluster.publish(name, [f"{n:04d}.{key}.{i}".encode() for i in range(count)], sequence_id=n, key=key)
+
+    def arrange(self) -> None:
+        """Has the faults happen at their times from now on.
+
+        - `unload`, `roll_over`: number of a topic-partition.
+        - `kill_broker`: number of the broker, seconds until it runs again.
+        - `foreign`: number of a topic-partition which a foreign consumer joins, for how many seconds.
+        - those of the folder, see `arrange_folder`.
+        """
+        world, cluster = self.world, self.cluster
+        arrange_folder(world, self.plan.faults)
+
+        def kill_broker(number: int, seconds: float) -> None:
+            broker = cluster.brokers[number % len(cluster.brokers)]
+            broker.kill()
+            world.after(seconds, broker.start)
+
+        def named(number: int) -> str:
+            return self.names[number % len(self.names)]
+
+        calls: dict[str, Callable[..., Any]] = {
+            "unload": lambda number: cluster.unload(named(number)),
+            "roll_over": lambda number: cluster.load(named(number)).ledger.roll_over(),
+            "kill_broker": kill_broker,
+            "foreign": lambda number, seconds: self._foreign(named(number), seconds),
+        }
+        for fault in self.plan.faults:
+            if (call := calls.get(fault.kind)) is not None:
+                world.after(fault.at, lambda call=call, args=fault.args: call(*args))
+
+    def _foreign(self, name: str, seconds: float) -> None:
+        if self.is_sticky or self.kind == "exclusive" or self.cluster.owner(name) is None:
+            return
+        meta = KeySharedMeta(KeySharedMode.AUTO_SPLIT) if self.kind == "key_shared" else None
+        self.stays_until = self.world.now + seconds
+        ForeignConsumer(
+            self.cluster,
+            name,
+            SUBSCRIPTION,
+            KINDS[self.kind],
+            seconds,
+            meta,
+            lambda at, position, indexes: self.handled.update((at, position, index) for index in indexes),
+        )
+
+    @property
+    def state(self) -> str:
+        """Where the subscriptions are, for a message."""
+        found = [self.kind]
+        for name, topic in self.cluster.topics.items():
+            for subscription in topic.subscriptions.values():
+                at, has = subscription.cursor, [(one.name, one.permits, one.unacked) for one in subscription.consumers]
+                found.append(f"{name} marked {at.mark} read {at.read} acked {sorted(at.acked)[:5]}, consumers {has}")
+        return "; ".join(found)
+
+    def reload_stranded(self) -> None:
+        """What an operator does where chunks go to a consumer that is gone, for ever."""
+        found = [
+            name
+            for name, topic in self.cluster.topics.items()
+            for subscription in topic.subscriptions.values()
+            if isinstance(subscription.dispatcher, Shared) and subscription.dispatcher.stranded
+        ]
+        for name in found:
+            self.cluster.unload(name)
+
+    # -- the oracle
+
+    def published(self) -> list[Message]:
+        """Every message that can be read."""
+        return [(name, row) for name in self.names for row in oracle.rows_of(self.cluster, name)]
+
+    def missing(self, rows: Sequence[Mapping[str, Any]]) -> list[Message]:
+        """What Spark has not and no foreign consumer has acknowledged."""
+        found = self.found(rows)
+        return [message for message in self.published() if message not in found and not self._is_handled(message)]
+
+    def _is_handled(self, message: Message) -> bool:
+        name, row = message
+        return (name, row[:2], max(row[2], 0)) in self.handled
+
+    @staticmethod
+    def found(rows: Sequence[Mapping[str, Any]]) -> Counter[Message]:
+        """What was read, and how often each."""
+        return Counter(zip(Market._names(rows), oracle.found_rows(rows), strict=True))
+
+    @staticmethod
+    def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        return [
+            row["topic"] if row["partition"] < 0 else f"{row['topic']}-partition-{row['partition']}" for row in rows
+        ]
+
+    def check_each_once(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Spark has nothing twice, nothing that was never published, and without a reason nothing that others have.
+
+        Raises:
+            ViolationError: it has.
+        """
+        found = self.found(rows)
+        twice = sorted(message for message, n in found.items() if n > 1)
+        if twice:
+            raise ViolationError(f"{len(twice)} messages twice: {twice[:8]}")
+        invented = sorted(found.keys() - set(self.published()))
+        if invented:
+            raise ViolationError(f"never published: {invented[:8]}")
+        if all(fault.kind in HARMLESS for fault in self.plan.faults):
+            others = sorted(filter(self._is_handled, found))
+            if others:
+                raise ViolationError(f"here, and handled by others: {others[:8]}")
+
+    def check_keys(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Messages of a key are in order, in and across batches, where nothing goes wrong and each key has one task.
+
+        Raises:
+            ViolationError: they are not.
+        """
+        last: dict[tuple[str, bytes], oracle.Row] = {}
+        for name, row in zip(self._names(rows), oracle.found_rows(rows), strict=True):
+            key = row[3].split(b".")[1]
+            if key in {b"a", b"b", b"c", b"d", b"e"} and row < last.get((name, key), row):
+                raise ViolationError(f"{name}: {row} behind {last[name, key]}")
+            last[name, key] = row
+
+    def check_nothing_leaks(self) -> None:
+        """Some time after a run its processes hold nothing open.
+
+        Raises:
+            ViolationError: they do.
+        """
+        self.world.rest(80.0)  # a half-open connection takes a minute to be found out by its broker
+        for broker in self.cluster.brokers:
+            for connection in broker.connections:
+                if connection.stream.process.alive and not connection.stream.muted:
+                    raise ViolationError(
+                        f"{connection.stream.process} is connected to {broker.address} with "
+                        f"{len(connection.consumers)} consumers:\n{self.world.places()}"
+                    )
+        for process in self.world.processes:
+            if process is not self.world.test and process.alive and self.world.threads_of(process):
+                raise ViolationError(f"{process} still has fibers:\n{self.world.places()}")
+
+
+class Patience:
+    """Ends a run that stands still.
+
+    Args:
+        market: whose clock counts.
+        reloads: whether connections may be lost, and with them the consumer that has the first chunks of a message.
+    """
+
+    def __init__(self, market: Market, *, reloads: bool) -> None:
+        self._reloads = reloads
+        self._market = market
+        self._left: list[Message] = []
+        self._since = self._reloaded = market.world.now
+
+    def check(self, left: list[Message]) -> None:
+        """Notes what is still to be read.
+
+        Raises:
+            ViolationError: it has been the same for too long.
+        """
+        market, now = self._market, self._market.world.now
+        if left != self._left:
+            self._left, self._since, self._reloaded = left, now, now
+        elif left and self._reloads and market.has_chunks and now > self._reloaded + STRANDED_SECONDS:
+            self._reloaded = now
+            market.reload_stranded()
+        elif left and now > self._since + PATIENCE_SECONDS:
+            gone = [
+                (name, row)
+                for name, row in left
+                if market.cluster.storage[name].cursors[SUBSCRIPTION].is_deleted(row[:2])
+            ]
+            if gone:
+                raise ViolationError(f"{len(gone)} messages are acknowledged and lost: {gone[:8]}")
+            raise ViolationError(f"{len(left)} not read after {PATIENCE_SECONDS:.0f} s: {left[:8]}; {market.state}")
+
+
+def _allowed(plan: Plan, error: BaseException) -> str:
+    """An error of the network, a broker or a disk may end a run in which that went wrong; in a word which.
+
+    Raises:
+        ViolationError: it did not, or it is another error.
+    """
+    if outcome := folder_outcome(plan, error):
+        return outcome
+    if isinstance(error, ResourceBusyError) and plan.faults:
+        # Whoever stands still holds what is Exclusive, until the broker looks after them.
+        return "busy"
+    check_allowed(plan, error)
+    return "allowed error"
+
+
+def _loses_connections(plan: Plan, executors: Executors) -> bool:
+    """Whether any is lost: by a fault, or by an attempt that is killed because it is not wanted any more."""
+    return bool(plan.faults) or (executors.speculation > 0 and executors.zombies < 1)
+
+
+class QueueStream:
+    """A streaming query of a queue until it has read everything, over as many lives of its driver as that takes.
+
+    Args:
+        available_now: whether each life ends with what waited when it began.
+    """
+
+    def __init__(self, *, available_now: bool = False) -> None:
+        self._available_now = available_now
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        return queue_faults(dice, size)
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        install()
+        dice = world.dice("scenario")
+        market = Market(world, plan)
+        given = market.options
+        if dice.random() < 0.5:
+            given["maxRowsPerTrigger"] = dice.choice(("2", "7", "50"))
+        else:
+            given |= waiting_for_rows(world)
+        if dice.random() < 0.5:
+            given["idleTimeout"] = dice.choice(("50ms", "5s"))
+        checkpoint = Checkpoint()
+        query = Query(FORMAT, FORMAT.parse_stream_options(given), SCHEMA, executors_of(world), checkpoint)
+        query.interval = dice.choice((0.1, 1.0))
+        market.arrange()
+        market.publish(6 * plan.size, 2.0 * plan.size)
+        outcome = self._read(market, query)
+        market.check_each_once(checkpoint.rows())
+        check_replays(checkpoint)
+        if (
+            market.kind == "key_shared"
+            and not plan.faults
+            and not query.executors.speculation
+            and given.get("consumersPerPartition", "1") == "1"
+        ):
+            market.check_keys(checkpoint.rows())
+        market.check_nothing_leaks()
+        return outcome
+
+    def _read(self, market: Market, query: Query) -> str:
+        outcome, patience, world = (
+            "read",
+            Patience(market, reloads=_loses_connections(market.plan, query.executors)),
+            market.world,
+        )
+
+        def is_done() -> bool:
+            left = market.missing(query.checkpoint.rows())
+            patience.check(left)
+            return not left and world.now > market.publishes_until
+
+        while not is_done():
+            ended = life(market.plan, lambda: query.run(until=is_done, available_now=self._available_now), _allowed)
+            outcome = ended or outcome
+            if ended == "torn":
+                break
+            world.sleep(1.0)
+        return outcome
+
+
+class QueueDrain:
+    """Batch reads with `runId`, each repeated until it succeeds and once more, until everything is read."""
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        return queue_faults(dice, size)
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        install()
+        dice = world.dice("scenario")
+        market = Market(world, plan)
+        given = market.options | {"idleTimeout": dice.choice(("50ms", "2s", "5s")), "runId": "run"}
+        if dice.random() < 0.5:
+            given["maxRows"] = dice.choice(("2", "7", "50"))
+        parsed = FORMAT.parse_options(given)
+        executors = executors_of(world)
+        market.arrange()
+        market.publish(6 * plan.size, 2.0 * plan.size)
+        rows: list[dict[str, Any]] = []
+        patience, number = Patience(market, reloads=_loses_connections(plan, executors)), 0
+        while (left := market.missing(rows)) or world.now <= market.publishes_until:
+            patience.check(left)
+            number += 1
+            options = replace(parsed, run_id=f"run-{number}")
+            found, again = self._run(world, plan, options, executors), self._run(world, plan, options, executors)
+            if found is None or again is None:
+                return "torn"
+            if found != again:
+                raise ViolationError(f"run {number} was {found} and then {again}")
+            run = [row for task in found for row in task]
+            market.check_each_once(run)
+            rows += run
+            if not run:
+                world.sleep(1.0)
+        if all(fault.kind in HARMLESS for fault in plan.faults):
+            # A run knows nothing of what another one could not finish in peace.
+            market.check_each_once(rows)
+        market.check_nothing_leaks()
+        return "read"
+
+    @staticmethod
+    def _run(world: World, plan: Plan, options: Any, executors: Executors) -> list[list[dict[str, Any]]] | None:
+        """The rows of each task; None where a file of the log is damaged, and the read says so."""
+        found: list[list[dict[str, Any]]] = []
+
+        def read() -> None:
+            found.extend(spark.in_driver(lambda: spark.read_batch(FORMAT, options, SCHEMA, executors)))
+
+        for _ in range(1000):
+            ended = life(plan, read, _allowed)
+            if not ended:
+                return found
+            if ended == "torn":
+                return None
+            world.sleep(1.0)
+        raise ViolationError("a read failed a thousand times")

@@ -1,0 +1,135 @@
+"""What scenarios of queues have in common, whoever has the queue: NSQ's channels and Pulsar's subscriptions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any
+
+from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, StorageError
+from tests.simulation import clockwork, files
+from tests.simulation.explore import Fault, Plan, ViolationError
+from tests.simulation.spark import Checkpoint, DriverKilledError, Executors, JobFailedError
+from tests.simulation.world import World
+
+PROCESSES = ("executor-0", "executor-1", "executor-2", "executor-3", "driver-0", "driver-1")
+
+PATIENCE_SECONDS = 900.0
+"""How long, by the world's clock, nothing at all may be read while something is left, whatever has gone wrong."""
+
+
+class _WorldLog(logging.Handler):
+    """What the package logs goes into the world's log, which is printed with a failure."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        if clockwork.world is not None:
+            clockwork.world.note(f"{clockwork.world.here}: {record.getMessage()[:300]}")
+
+
+def install() -> None:
+    """What these scenarios replace besides the stand-ins of all protocols."""
+    files.install()
+    log = logging.getLogger("spark_mq_source")
+    if not any(isinstance(handler, _WorldLog) for handler in log.handlers):
+        log.addHandler(_WorldLog())
+
+
+def executors_of(world: World) -> Executors:
+    """How Spark runs tasks this time."""
+    dice = world.dice("scenario")
+    return Executors(
+        speculation=dice.choice((0.0, 0.3, 1.0)),
+        zombies=dice.choice((0.0, 1.0)),
+        slow=dice.choice((0.0, 0.05, 1.5)),
+        at_once=dice.choice((1, 2, 4)),
+        copies=2,
+    )
+
+
+# -- the write-ahead folder
+
+
+def folder_faults(dice: Random, seconds: float, *, tears: Sequence[int]) -> Iterator[Fault]:
+    """What goes wrong with the folder within this time, or nothing; see `arrange_folder`.
+
+    Args:
+        dice: of the plan.
+        seconds: how long something is read.
+        tears: how many files are damaged: one of these numbers.
+    """
+
+    def at() -> float:
+        return round(dice.random() * seconds, 3)
+
+    for _ in range(dice.choice((0, 0, 0, 1))):
+        yield Fault("fill_disk", at=at(), args=(dice.choice((0.05, 3.0)),))
+    for _ in range(dice.choice(tears)):
+        yield Fault("tear", at=at(), args=(round(dice.random(), 4), dice.random() < 0.5))
+
+
+def arrange_folder(world: World, faults: Sequence[Fault]) -> None:
+    """Has the folder's faults happen at their times from now on.
+
+    - `fill_disk`: seconds for which nothing can be written to walDir.
+    - `tear`: which file (a part of 1), and whether a bit changes or the end is missing.
+    """
+    store = files.store()
+
+    def fill_disk(seconds: float) -> None:
+        store.is_full = True
+        world.after(seconds, lambda: setattr(store, "is_full", False))
+
+    def tear(part: float, flip: bool) -> None:
+        store.tear(part, flip=flip)
+
+    calls: dict[str, Callable[..., None]] = {"fill_disk": fill_disk, "tear": tear}
+    for fault in faults:
+        if (call := calls.get(fault.kind)) is not None:
+            world.after(fault.at, lambda call=call, args=fault.args: call(*args))
+
+
+def folder_outcome(plan: Plan, error: BaseException) -> str | None:
+    """In a word how a run ended in which the folder went wrong; None where this error does not come of that."""
+    kinds = {fault.kind for fault in plan.faults}
+    if isinstance(error, StorageError | OptionError) and "fill_disk" in kinds and "cannot be written" in str(error):
+        return "disk full"
+    if isinstance(error, DataLossError | StorageError) and "tear" in kinds:
+        return "torn"
+    return None
+
+
+# -- a query
+
+
+def life(plan: Plan, work: Callable[[], Any], outcome_of: Callable[[Plan, BaseException], str]) -> str:
+    """One life of a driver: in a word how it ended, and nothing where it ended well.
+
+    Args:
+        plan: what goes wrong.
+        work: what the driver does.
+        outcome_of: the word of an error that is allowed there; raises ViolationError for others.
+
+    Raises:
+        ViolationError: it ended in a way that is not allowed.
+    """
+    try:
+        work()
+    except DriverKilledError:
+        return "restarted"
+    except (JobFailedError, MQSourceError) as failed:
+        return outcome_of(plan, getattr(failed, "cause", failed))
+    return ""
+
+
+def check_replays(checkpoint: Checkpoint) -> None:
+    """A batch that was done over had the same rows.
+
+    Raises:
+        ViolationError: it had others.
+    """
+    first: dict[int, list[dict[str, Any]]] = {}
+    for batch, rows in checkpoint.replays:
+        if first.setdefault(batch, rows) != rows:
+            raise ViolationError(f"batch {batch} was {first[batch]} and then {rows}")
