@@ -5,9 +5,10 @@
     python -m bench --quick               reading and writing 100 B with all three, less often: for tuning
     python -m bench --quick --against COMMIT      this checkout and that commit in turn, and the ratios
     python -m bench pulsar --cases 'read 100 B.*1 partition' --only ours null --repeats 5
-    python -m bench pulsar --cases stream         also: limits, guarantees
+    python -m bench pulsar --cases stream         also: queue, limits, guarantees
     python -m bench --update-readme       keeps the results in bench/, draws the charts and fills the documents' tables
     python -m bench decode, encode        Pulsar's decoder or encoder alone, without broker or Spark
+    python -m bench avro, json, protobuf  such values into Arrow alone, likewise
 
 A case is named by its table and its row: `write 100 B, LZ4, 4 partitions`.
 """
@@ -26,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench import report
+from bench import loops, report
 from bench.engine import ROOT, AnyEngine, Engine, OtherEngine
 from bench.runner import Case, Setup, measure
 
@@ -36,8 +37,8 @@ QUICK_SCALE = 0.25
 
 def main() -> None:
     """Parses the command line and runs what it asks for."""
-    if sys.argv[1:2] in (["decode"], ["encode"]):
-        importlib.import_module("bench.codec").main(*sys.argv[1:])
+    if sys.argv[1:2] and sys.argv[1] in loops.LOOPS:
+        loops.main(*sys.argv[1:])
         return
     given = _parse(sys.argv[1:])
     started = time.monotonic()

@@ -5,45 +5,27 @@
 
 Prints rows per second of processor time (the median of the rounds, and the best) for each implementation and shape: of
 the decoder, entries as the Java client writes them; of the encoder, from a RecordBatch of 10,000 rows, as Spark hands
-them over, to finished entries of 100 KB. Neither ever waits, so processor time is what it takes of a machine that does
-nothing else.
+them over, to finished entries of 100 KB.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from statistics import median
 
 import pyarrow as pa
 
-from bench.runner import interleaved
+from bench.loops import ROWS, Run, run_of
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.messages import EntryDecoder, EntryEncoder, open_rows
 
-ROWS = 10_000
 BATCH_BYTES = 4 * 2**20
 """So much is decoded before a batch is taken, as the reader does."""
-
-Run = Callable[[float], float]
-"""Rows a second, measured for so many seconds."""
-
-
-def _timed(rows_of_a_turn: int, turn: Callable[[], object], seconds: float) -> float:
-    started = time.process_time()
-    for turns in itertools.count(1):
-        turn()
-        elapsed = time.process_time() - started
-        if elapsed >= seconds:
-            return turns * rows_of_a_turn / elapsed
-    raise AssertionError
 
 
 def decoders() -> Iterator[tuple[str, Run]]:
@@ -66,10 +48,7 @@ def decoders() -> Iterator[tuple[str, Run]]:
                 implementation=implementation,
             )
             rows = len(entries) * int(shape.split()[0].replace("single,", "1"))
-            yield (
-                f"{shape}, {len(names)} columns, {implementation}",
-                partial(_timed, rows, partial(_decode, decoder, entries)),
-            )
+            yield f"{shape}, {len(names)} columns, {implementation}", run_of(partial(_decode, decoder, entries), rows)
 
 
 def _decode(decoder: EntryDecoder, entries: list[memoryview]) -> None:
@@ -109,7 +88,7 @@ def encoders() -> Iterator[tuple[str, Run]]:
                 batch_bytes=100_000, batch_rows=2**31 - 1, implementation=implementation,
             )  # fmt: skip
             turn = partial(_encode, encoder, batch, implementation)
-            yield f"{shape}, {codec}, {implementation}", partial(_timed, ROWS, turn)
+            yield f"{shape}, {codec}, {implementation}", run_of(turn)
 
 
 def _encode(encoder: EntryEncoder, batch: pa.RecordBatch, implementation: str) -> None:
@@ -132,16 +111,3 @@ def _rows(size: int, *, all_columns: bool = False) -> pa.RecordBatch:
         columns["event_time"] = pa.array(range(first_us, first_us + ROWS), pa.timestamp("us", "UTC"))
         columns["properties"] = pa.array([[("origin", "bench")]] * ROWS, pa.map_(pa.string(), pa.string()))
     return pa.record_batch(columns)
-
-
-def main(what: str, *arguments: str) -> None:
-    """Measures everything and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
-    parser.add_argument("--repeats", type=int, default=5)
-    given = parser.parse_args(arguments)
-    runs = {name: partial(run, given.seconds) for name, run in (decoders() if what == "decode" else encoders())}
-    rates = interleaved(runs, given.repeats)
-    print(f"{what:44}{'M rows/s':>10}{'best':>9}{'us/row':>10}")
-    for name, found in rates.items():
-        print(f"{name:44}{median(found) / 1e6:10.2f}{max(found) / 1e6:9.2f}{1e6 / median(found):10.3f}")

@@ -39,7 +39,7 @@ ARROW_ROWS: Final = 10_000
 
 Sample = dict[str, float]
 """What one run found: `value` in the unit of its case, `worker_ns` (processor time of the Python processes that read or
-write, a row), and what else there is to know."""
+write, a row), `jvm_ns` (that of Spark's JVM, in Spark), and what else there is to know."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Job:
         partitions: of the rows that are written.
         cores: of Spark; without Spark, processes.
         spark: whether Spark runs it.
+        select: what Spark computes of the rows that are read, as SQL; empty for nothing.
     """
 
     verb: Literal["read", "write"]
@@ -67,6 +68,7 @@ class Job:
     partitions: int = 1
     cores: int = 1
     spark: bool = True
+    select: str = ""
 
 
 class Engine:
@@ -87,13 +89,16 @@ class Engine:
             RuntimeError: other rows were moved than the job has.
         """
         started = time.perf_counter()
+        jvm_ns = 0
         if job.spark:
             dataframe = self._prepared(job)
             measured = self._folder / uuid.uuid4().hex
             measured.mkdir()
+            jvm_ns = self._jvm_ns()
             started = time.perf_counter()
             self._move(job, dataframe, measured)
             seconds = time.perf_counter() - started
+            jvm_ns = self._jvm_ns() - jvm_ns
             found = [json.loads(file.read_text()) for file in measured.iterdir()]
         else:
             found = self._alone(job)
@@ -105,6 +110,7 @@ class Engine:
             "value": rows / seconds,
             "worker_ns": sum(each["ns"] for each in found) / rows,
             "growth_mib": max(each["growth_bytes"] for each in found) / 2**20,
+            "jvm_ns": jvm_ns / rows,
         }
 
     def session(self, cores: int) -> SparkSession:
@@ -135,6 +141,16 @@ class Engine:
             spark.dataSource.register(source)
         return spark
 
+    def _jvm_ns(self) -> int:
+        """The processor time that Spark's JVM has used so far; 0 where there is no /proc."""
+        gateway = self.session(self._cores).sparkContext._gateway
+        stat = Path(f"/proc/{gateway.proc.pid if gateway else 0}/stat")
+        if not stat.exists():
+            return 0
+        # utime and stime, the 14th and 15th field (proc(5)); the second one may contain spaces.
+        user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) * 10**9 // os.sysconf("SC_CLK_TCK")
+
     def _prepared(self, job: Job) -> DataFrame | None:
         """What is written. Spark's workers run by then: it ends those that had nothing to do for a minute."""
         file = value_file(self._folder, 8, 1)
@@ -158,7 +174,10 @@ class Engine:
             rows.write.format("bench-measured").options(**options).mode("append").save()
             return
         reader = self.session(job.cores).read.format("bench-measured").options(**options)
-        (reader.schema(job.columns) if job.columns else reader).load().write.format("noop").mode("overwrite").save()
+        found = (reader.schema(job.columns) if job.columns else reader).load()
+        if job.select:
+            found = found.selectExpr(job.select)
+        found.write.format("noop").mode("overwrite").save()
 
     def _alone(self, job: Job) -> list[dict[str, float]]:
         format_ = sources.OURS[job.format].format

@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 from bench.engine import ARROW_ROWS, VALUE_ONLY, Job, Sample, value_file
 from bench.pulsar_broker import NAMESPACE, Broker, Workload, count, default_columns, drain, publish, use_namespace
 from bench.pulsar_limits import limits
+from bench.pulsar_queue import queues
 from bench.pulsar_stream import streams
+from bench.pulsar_typed import typed
 from bench.runner import Case, Contender, Setup, here, loop, ours, program
 from bench.values import make_values
 from brokers.pulsar import VERSION, PulsarStandalone, distribution, program_environment
@@ -91,7 +93,9 @@ def cases(broker: Broker) -> Iterator[Case]:
     for partitions, batch_bytes in itertools.product((1, 4), (1 << 20, 128 << 10)):
         workload = Workload(100, "none", partitions, broker.setup.scaled(WRITTEN_MESSAGES))
         yield _guarantees(broker, workload, batch_bytes)
+    yield from typed(broker)
     yield from streams(broker)
+    yield from queues(broker, _perf_reads)
     yield from limits(broker)
 
 
@@ -143,14 +147,15 @@ def _client_reads(broker: Broker, workload: Workload) -> Sample:
     return {"value": program("bench.pulsar", "read", url, _client_topic(workload), messages)}
 
 
-def _perf_reads(broker: Broker, workload: Workload) -> Sample:
+def _perf_reads(broker: Broker, workload: Workload, kind: str = "Exclusive") -> Sample:
     """The Java client's own rates a second, without the seconds in which its JVM warms up.
 
-    Every consumer (one a partition) reports its rate each second; its mean is taken, and the partitions are summed.
+    It acknowledges each message. Every consumer (one a partition) reports its rate each second; its mean is taken, and
+    the partitions are summed.
     """
     arguments: list[object] = [
         "consume", "--subscriptions", f"bench-{uuid.uuid4().hex}", "--subscription-position", "Earliest",
-        "--receiver-queue-size", 10_000, "--test-duration", PERF_SECONDS,
+        "--subscription-type", kind, "--receiver-queue-size", 10_000, "--test-duration", PERF_SECONDS,
         "--num-messages", int(PERF_SHARE * workload.messages), _client_topic(workload),
     ]  # fmt: skip
     return {"value": _perf(broker, arguments, "Consume throughput received:", 2, workload.partitions)}

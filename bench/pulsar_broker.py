@@ -14,9 +14,10 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -135,16 +136,20 @@ class Broker:
         """Batches that our reader makes of this topic, for the null source; made once."""
         kind = "default" if columns is None else "value"
         path = self.setup.folder / f"null-{workload.topic.rpartition('/')[2]}-{kind}.arrow"
+        self.keep_batches(path, self.options(workload.topic), columns)
+        return str(path)
+
+    def keep_batches(self, path: Path, given: Mapping[str, str], columns: str | None) -> None:
+        """Writes the first batches that our reader makes with these options, unless the file is there."""
         if not path.exists():
             format_ = OURS["pulsar-native"].format
-            options = format_.parse_options(self.options(workload.topic))
             schema = arrow_schema(spark_schema(columns))
+            options = format_.fit_read(format_.parse_options(given), schema)
             batches = format_.read(options, format_.plan(options, ())[0], schema)
             # Closing the generator closes its connection: the rest of the topic is not wanted.
             with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)), pa.ipc.new_file(path, schema) as file:
                 for batch in itertools.islice(batches, NULL_BATCHES):
                     file.write_batch(batch)
-        return str(path)
 
 
 def default_columns() -> str:
@@ -211,6 +216,29 @@ def publish(address: tuple[str, int], topic: str, workload: Workload, *, value_o
             publisher.send(turn % workload.partitions, entry)
             left -= count
             turn += 1
+
+
+def publish_values(
+    address: tuple[str, int], topic: str, values: Sequence[bytes], schema: commands.Schema, messages: int
+) -> None:
+    """Publishes values again and again to a topic of one partition, which registers their schema.
+
+    Args:
+        address: the broker's host and port; it must serve the topic itself, as a standalone broker does.
+        topic: where to; it exists, with one partition.
+        values: of the messages, in batches of 1,000; the values and the messages are multiples of it.
+        schema: of the values.
+        messages: how many to publish.
+
+    Raises:
+        RuntimeError: the broker refused something.
+    """
+    with _Publisher(address, _partitions_of(topic, 1), schema) as publisher:
+        (version,) = publisher.schema_versions
+        batches = [values[first : first + 1000] for first in range(0, len(values), 1000)]
+        made = [_entry(pa.record_batch({"value": pa.array(batch, pa.binary())}), "none", version) for batch in batches]
+        for turn in range(messages // 1000):
+            publisher.send(0, made[turn % len(made)])
 
 
 def drain(address: tuple[str, int], workload: Workload) -> None:
@@ -300,9 +328,9 @@ def trickle(address: tuple[str, int], topic: str, partitions: int, rate: int) ->
 class _Publisher:
     """Producers on one connection. Leaving the `with` block waits for the receipts that are due."""
 
-    def __init__(self, address: tuple[str, int], topics: Sequence[str]) -> None:
+    def __init__(self, address: tuple[str, int], topics: Sequence[str], schema: commands.Schema | None = None) -> None:
         self._connection = RawConnection(*address)
-        self._connection.open_producers(topics)
+        self.schema_versions = self._connection.open_producers(topics, schema)
         self._sequence_ids = [0] * len(topics)
         self._due: deque[int] = deque()
         self._in_flight_bytes = 0
@@ -360,7 +388,7 @@ def _batches(value_bytes: int, count: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"value": values, "key": pa.array(keys), "event_time": times})
 
 
-def _entry(batch: pa.RecordBatch, codec: str) -> commands.Send:
+def _entry(batch: pa.RecordBatch, codec: str, schema_version: bytes = b"") -> commands.Send:
     """One entry of all the rows, published now."""
     now_ms = int(time.time() * 1000)
     encoder = EntryEncoder(
@@ -371,6 +399,7 @@ def _entry(batch: pa.RecordBatch, codec: str) -> commands.Send:
         compression=codec.upper(),
         batch_bytes=1 << 20,
         batch_rows=2**31 - 1,
+        schema_version=schema_version,
     )
     encoder.append(open_rows(batch), None, 0, batch.num_rows, now_ms=now_ms)
     encoder.flush(now_ms=now_ms)

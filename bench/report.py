@@ -41,7 +41,9 @@ def save(protocol: str, parts: Document, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     found = load(protocol, folder) | parts
     (folder / f"{protocol}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    chart([found[part] for part in ("read", "write") if part in found], folder / f"{protocol}.png")
+    drawn = [found[part] for part in ("read", "write") if part in found]
+    if drawn:
+        chart(drawn, folder / f"{protocol}.png")
 
 
 def middle(contender: Document, figure: str = "value") -> float | None:
@@ -110,6 +112,14 @@ def contenders(part: Document) -> dict[str, str]:
     return {name: one["label"] for case in part["cases"] for name, one in case["contenders"].items()}
 
 
+def drawn(case: Document) -> Document:
+    """The contenders of a case that charts show: those in Spark, and other clients.
+
+    What a socket or ours takes without Spark is in the tables: beside it, the bars of the others would say nothing.
+    """
+    return {name: one for name, one in case["contenders"].items() if not name.startswith(("alone", "drain"))}
+
+
 def note(part: Document) -> str:
     """How often, where and with what a part was measured."""
     machine = part["machine"]
@@ -169,7 +179,7 @@ def chart(parts: Sequence[Document], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    heights = [0.8 + 0.16 * sum(len(case["contenders"]) for case in part["cases"]) for part in parts]
+    heights = [0.8 + 0.16 * sum(len(drawn(case)) for case in part["cases"]) for part in parts]
     figure, axes = plt.subplots(
         len(parts), 1, figsize=(8, sum(heights) + 0.8), layout="constrained", squeeze=False, height_ratios=heights
     )
@@ -178,8 +188,8 @@ def chart(parts: Sequence[Document], path: Path) -> None:
         roles = {name: one["role"] for case in part["cases"] for name, one in case["contenders"].items()}
         at, ticks = 0.0, []
         for case in part["cases"]:
-            ticks.append(at + (len(case["contenders"]) - 1) / 2)
-            for name, one in case["contenders"].items():
+            ticks.append(at + (len(drawn(case)) - 1) / 2)
+            for name, one in drawn(case).items():
                 rates = [rate / 1e6 for rate in one["value"]]
                 alike = [other for other in names if roles[other] == one["role"]]
                 colours = COLOURS[one["role"]]

@@ -17,6 +17,10 @@ Role = Literal["ours", "limit", "peer"]
 T = TypeVar("T")
 
 
+class UnavailableError(Exception):
+    """A contender needs what cannot be had here: it is left out, and the reason is told."""
+
+
 @dataclass(frozen=True)
 class Contender:
     """One way to do what a case is about.
@@ -43,7 +47,7 @@ class Case:
     """The same work, done by several contenders.
 
     Attributes:
-        part: the table it belongs to: `read`, `write`, `stream`, `limits` or `guarantees`.
+        part: the table it belongs to: `read`, `write`, `stream`, `queue`, `limits` or `guarantees`.
         name: the row of that table.
         contenders: in the order of a round.
         unit: of what they find.
@@ -171,9 +175,7 @@ def measure(case: Case, engines: Mapping[str, AnyEngine], repeats: int, say: Cal
         ]
         case = replace(case, contenders=both)
     (engine, *_) = engines.values()
-    for one in case.contenders:
-        for _ in range(one.warm):
-            one.run(engine)
+    case = replace(case, contenders=[one for one in case.contenders if _warmed(one, engine, say)])
     runs = {one.name: partial(one.run, engine) for one in case.contenders}
     scale = 1e-6 if case.unit == "rows/s" else 1
     shown = f"M {case.unit}" if case.unit == "rows/s" else case.unit
@@ -184,6 +186,17 @@ def measure(case: Case, engines: Mapping[str, AnyEngine], repeats: int, say: Cal
 
     wanted = case.repeats or repeats
     return Measured(case, interleaved(runs, wanted, after))
+
+
+def _warmed(one: Contender, engine: AnyEngine, say: Callable[[str], None]) -> bool:
+    """Runs what does not count; False for a contender that cannot be had."""
+    try:
+        for _ in range(one.warm):
+            one.run(engine)
+    except UnavailableError as error:
+        say(f"  without {one.label}: {error}")
+        return False
+    return True
 
 
 def _ignoring(run: Callable[[AnyEngine], Sample], engine: AnyEngine, _given: AnyEngine) -> Sample:

@@ -1,8 +1,9 @@
-"""What is written and read everywhere: JSON records, random from a fixed seed."""
+"""What is written and read, random from a fixed seed: JSON records everywhere, and flights with a schema."""
 
 from __future__ import annotations
 
 import random
+from typing import Any
 
 SEED = 20_260
 CITIES = ("Lisbon", "Nairobi", "Osaka", "Quito", "Turin", "Utrecht", "Warsaw", "Yerevan")
@@ -22,3 +23,25 @@ def make_values(value_bytes: int, count: int, rng: random.Random | None = None) 
             ).encode()
         values.append(bytes(text[:value_bytes]))
     return values
+
+
+def make_flights(count: int) -> list[dict[str, Any]]:
+    """Flights with twelve fields; a tenth of what may be null is."""
+    rng = random.Random(SEED)
+    return [
+        {
+            "year": 2013,
+            "month": rng.randint(1, 12),
+            "day": rng.randint(1, 28),
+            "dep_delay": None if rng.random() < 0.1 else float(rng.randint(-20, 300)),
+            "arr_delay": None if rng.random() < 0.1 else float(rng.randint(-60, 300)),
+            "carrier": rng.choice(("UA", "B6", "EV", "DL")),
+            "flight": rng.randint(1, 8500),
+            "tailnum": None if rng.random() < 0.1 else f"N{rng.randint(10_000, 99_999)}",
+            "origin": rng.choice(("EWR", "JFK", "LGA")),
+            "dest": rng.choice(CITIES)[:3].upper(),
+            "distance": float(rng.randint(80, 4983)),
+            "time_hour": 1_357_020_000_000 + 60_000 * number,
+        }
+        for number in range(count)
+    ]

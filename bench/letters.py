@@ -1,0 +1,92 @@
+"""What it costs to be able to send dead letters, where every message is good: no broker, no network, no Spark.
+
+    python -m bench letters [--seconds 0.3] [--repeats 5]
+
+Prints messages per second of processor time (the median of the rounds, and the best) of entries of 1,000 flights as
+Avro, from the bytes to columns of twelve fields or of one: with `onCorrupt=skip`, which reads the values alone, and
+with `deadLetter`, which reads keys, properties and positions as well; for messages without keys and properties, and
+for those with a key and two properties.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from bench import avro
+from bench.loops import Run, run_of
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.crc import crc32c
+from spark_mq_source.core.dead_letters import DeadLetters, RowWriter
+from spark_mq_source.core.values.avro import arrow_type_of
+from spark_mq_source.core.values.encodings import Encoding, TypedRead
+from spark_mq_source.core.values.rows import TypedRows
+from spark_mq_source.core.varint import encode_sized, encode_varint
+from spark_mq_source.pulsar.format import PulsarFormat
+from spark_mq_source.pulsar.payload.columns import COLUMNS
+from spark_mq_source.pulsar.payload.messages import EntryDecoder
+
+MESSAGES: Final = 1000
+ENTRIES: Final = 10
+
+
+def runs() -> Iterator[tuple[str, Run]]:
+    """Both ways to read both kinds of messages."""
+    typed = TypedRead(Encoding("avro", json.dumps(avro.SCHEMA)))
+    whole = arrow_type_of(json.dumps(avro.SCHEMA))
+    values = avro.flights()[:MESSAGES]
+    for is_described, one in itertools.product((False, True), (False, True)):
+        entries = [_entry(values, is_described=is_described)] * ENTRIES
+        schema = pa.schema([("value", pa.struct([whole.field("carrier")]) if one else whole)])
+        for on_corrupt in ("skip", "deadLetter"):
+            letters = DeadLetters("", "dead", _no_writer, COLUMNS, **PulsarFormat._dead_letter_form)
+            stage = TypedRows(
+                schema,
+                typed,
+                COLUMNS,
+                on_corrupt=on_corrupt,
+                raw_errors=PulsarFormat.raw_errors,
+                dead_letters=letters if on_corrupt == "deadLetter" else None,
+            )
+            decoder = EntryDecoder(
+                stage.raw_schema,
+                topic="persistent://public/default/t",
+                partition=0,
+                max_message_bytes=128 << 20,
+                max_pending_chunk_bytes=128 << 20,
+            )
+            what = f"{'key, properties' if is_described else 'plain'}, {'one column' if one else 'all columns'}"
+            yield f"{what}, {on_corrupt}", run_of(partial(_read, decoder, stage, entries), MESSAGES * ENTRIES)
+
+
+def _read(decoder: EntryDecoder, stage: TypedRows, entries: Sequence[memoryview]) -> None:
+    for entry_id, entry in enumerate(entries):
+        decoder.decode(7, entry_id, entry)
+    stage.take(decoder.take_batch())
+
+
+def _no_writer(_: Counters) -> RowWriter:
+    raise AssertionError("every message is good")
+
+
+def _entry(values: Sequence[bytes], *, is_described: bool) -> memoryview:
+    """An entry as the Java client writes it; with a key and two properties in each message where asked for."""
+    now_ms = encode_varint(1_795_232_364_243)
+    metadata = b"\x0a\x0fstandalone-0-33\x10" + encode_varint(4711) + b"\x18" + now_ms
+    metadata += b"\x58" + encode_varint(len(values))
+    parts = []
+    for index, value in enumerate(values):
+        single = b""
+        if is_described:
+            for name, text in ((b"trace", b"%016d" % index), (b"origin", b"bench")):
+                single += b"\x0a" + encode_sized(b"\x0a" + encode_sized(name) + b"\x12" + encode_sized(text))
+            single += b"\x12" + encode_sized(b"key-%05d" % index)
+        single += b"\x18" + encode_varint(len(value)) + b"\x40" + encode_varint(4711 + index)
+        parts += [len(single).to_bytes(4, "big"), single, value]
+    checked = len(metadata).to_bytes(4, "big") + metadata + b"".join(parts)
+    return memoryview(b"\x0e\x01" + crc32c(checked).to_bytes(4, "big") + checked)

@@ -1,0 +1,69 @@
+"""How fast a loop is by itself: `python -m bench` with one of `LOOPS`.
+
+A loop never waits, so processor time is what it takes of a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Final
+
+from bench.runner import interleaved
+
+ROWS: Final = 10_000
+"""Of a turn of a loop over values."""
+
+LOOPS: Final = {
+    "decode": ("codec", "decoders"),
+    "encode": ("codec", "encoders"),
+    "avro": ("avro", "runs"),
+    "json": ("json", "runs"),
+    "protobuf": ("protobuf", "runs"),
+    "letters": ("letters", "runs"),
+}
+"""The module of each, and the function of it that yields names and runs."""
+
+Run = Callable[[float], float]
+"""Rows a second, measured for so many seconds."""
+
+
+def run_of(turn: Callable[[], object], rows: int = ROWS) -> Run:
+    """A run of turns of so many rows each."""
+    return partial(timed, rows, turn)
+
+
+def timed(rows_of_a_turn: int, turn: Callable[[], object], seconds: float) -> float:
+    """Rows per second of processor time, of turns that go on for so many seconds."""
+    started = time.process_time()
+    for turns in itertools.count(1):
+        turn()
+        elapsed = time.process_time() - started
+        if elapsed >= seconds:
+            return turns * rows_of_a_turn / elapsed
+    raise AssertionError
+
+
+def main(what: str, *arguments: str) -> None:
+    """Measures all runs of a loop and prints the table."""
+    name, function = LOOPS[what]
+    module = importlib.import_module(f"bench.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m bench {what}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
+    parser.add_argument("--repeats", type=int, default=5)
+    given = parser.parse_args(arguments)
+    runs: dict[str, Run] = dict(getattr(module, function)())
+    rates = interleaved({name: partial(run, given.seconds) for name, run in runs.items()}, given.repeats)
+    width = max(map(len, rates)) + 2
+    print(f"{what:{width}}{'M rows/s':>10}{'best':>9}{'ns/row':>10}")
+    for name, found in rates.items():
+        print(f"{name:{width}}{median(found) / 1e6:10.3f}{max(found) / 1e6:9.3f}{1e9 / median(found):10.0f}")
