@@ -135,7 +135,7 @@ def written_columns(columns: ColumnTable) -> str:
 
 
 def _types(types: Sequence[str]) -> str:
-    return " or ".join(types).replace(",", ", ").replace(":", ": ")
+    return " or ".join(f"`{one}`" for one in types).replace(",", ", ").replace(":", ": ")
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -162,11 +162,12 @@ def bars(of: str) -> str:
     """Bars of the medians of one case: ``PROTOCOL,PART,CASE``."""
     protocol, part, number = of.split(",")
     case = report.load(protocol)[part]["cases"][int(number)]
-    rates = {name: report.middle(one) or 0 for name, one in case["contenders"].items()}
+    shown = report.drawn(case)
+    rates = {name: report.middle(one) or 0 for name, one in shown.items()}
     lines = [
         f'<li class="{one["role"]}"><span>{one["label"]}</span>'
         f'<b style="--of:{rates[name] / max(rates.values()):.3f}"></b><span>{rates[name] / 1e6:.3g}</span></li>'
-        for name, one in case["contenders"].items()
+        for name, one in shown.items()
     ]
     return "\n".join([f"{case['name']}, million rows a second:", "", '<ul class="bars">', *lines, "</ul>"]) + "\n"
 
@@ -185,7 +186,7 @@ PARTS: Final[Mapping[str, Callable[[str], str]]] = {
     "option-index": option_index,
     "command-line": command_line,
     "bars": bars,
-    **{f"bench-{part}": partial(_measured, part) for part in ("read", "write", "stream")},
+    **{f"bench-{part}": partial(_measured, part) for part in ("read", "write", "stream", "queue")},
 }
 
 _PICTURE: Final = re.compile(r"!\[[^\]]*\]\(([^)]+)\)")

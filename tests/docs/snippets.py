@@ -116,7 +116,7 @@ def run(found: Sequence[Snippet], page: str, replacements: Mapping[str, str]) ->
 
 
 def _run_command(text: str, *, fails: bool) -> str:
-    program, *arguments = shlex.split(text)
+    program, *arguments = shlex.split(text.replace("\\\n", ""))
     assert program == "spark-mq", f"only spark-mq is run, not {program}"
     done = subprocess.run(
         [sys.executable, "-m", "spark_mq_source.cli.main", *arguments],

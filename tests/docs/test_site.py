@@ -51,9 +51,9 @@ def test_columns_as_markdown() -> None:
     )
     assert docs.read_columns(table) == (
         "| column | type | by default | |\n| --- | --- | --- | --- |\n"
-        "| `a` | struct<b: int, c: int> or string | | n |\n| `d` | int | yes | |\n"
+        "| `a` | `struct<b: int, c: int>` or `string` | | n |\n| `d` | `int` | yes | |\n"
     )
-    assert docs.written_columns(table) == "| column | type | |\n| --- | --- | --- |\n| `a` | string | w |\n"
+    assert docs.written_columns(table) == "| column | type | |\n| --- | --- | --- |\n| `a` | `string` | w |\n"
 
 
 def test_readme_fits_two_screens_and_its_links_lead_somewhere() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import pytest
 from brokers import background
 from brokers.credentials import BASIC_PASSWORD, BASIC_USER
 from brokers.pulsar import PulsarStandalone
+from brokers.pulsar_admin import PulsarAdmin
 from brokers.tubemq import AUTH_PASSWORD, AUTH_USER
 from spark_mq_source.testing import Authorization, AuthorizedClient, AuthRequest, NsqBroker
 from tests.docs.snippets import run, snippets
@@ -20,6 +22,7 @@ from tests.fix_net import TlsMaterial
 from tests.fix_spark import run_script
 from tests.fix_tubemq import TubeUnderTest
 from tests.issuer import CLIENT_ID, CLIENT_SECRET, Issuer
+from tools import recording
 from tools.docs import ROOT, pages
 
 if TYPE_CHECKING:
@@ -147,10 +150,23 @@ def test_a_page_runs_as_it_is_printed(
             query.stop()
 
 
-def test_the_page_of_spark_connect_runs_as_it_is_printed(nsq_of_the_pages: dict[str, str], tmp_path: Path):
+def test_the_page_of_spark_connect_runs_as_it_is_printed(
+    nsq_of_the_pages: dict[str, str], spark_connect_url: str, tmp_path: Path
+):
     """In a process of its own, which cannot hold a classic session."""
     text = "\n".join(one.text for one in PAGES[CONNECT])
-    for shown, real in (nsq_of_the_pages | {"sc://localhost:15002": "local[2]"}).items():
+    for shown, real in (nsq_of_the_pages | {"sc://localhost:15002": spark_connect_url}).items():
         text = text.replace(shown, real)
-    done = run_script("import os\nos.environ['SPARK_TESTING'] = '1'\n" + text, tmp_path)
+    done = run_script(text, tmp_path)
     assert done.code == 0, done.output[-3000:]
+
+
+def test_the_recording_shows_what_the_commands_print(pulsar_of_the_pages: dict[str, str]):
+    broker, web = pulsar_of_the_pages.values()
+    recording.publish(f"pulsar://{broker}", PulsarAdmin(f"http://{web}"))
+    now = recording.drawn(recording.recorded(broker))
+    shown = recording.PICTURE.read_text(encoding="utf-8")
+    # Numbers may be others, which moves the columns of tables.
+    texts = [re.sub(r"\d+", "0", recording.text_of(picture)).split() for picture in (shown, now)]
+    assert texts[0] == texts[1], "run `make recording`"
+    assert len(shown) < 300_000
