@@ -10,10 +10,10 @@ PROTOCOLS ?=
 
 BIN := .venv/bin
 OLDEST_BIN := .venv-oldest/bin
-NATIVE_SOURCES := $(wildcard $(addprefix src/spark_mq_source/,core/_*_native.py core/*.pxd $(addprefix */payload/,_*_native.py *.pxd *.h)))
+NATIVE_SOURCES := $(wildcard $(addprefix src/spark_mq_source/,core/_*_native.py core/*.pxd core/values/_*_native.py core/values/*.pxd $(addprefix */payload/,_*_native.py *.pxd *.h)))
 BOOTSTRAP := tools/bootstrap.py
 # The tools of the compatibility environment, kept as new as in dev.txt.
-OLDEST_TOOLS := ^(pytest|pytest-timeout|hypothesis|cython|setuptools|pulsar-client|cryptography)==
+OLDEST_TOOLS := ^(pytest|pytest-timeout|hypothesis|cython|setuptools|pulsar-client|cryptography|fastavro)==
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -106,6 +106,10 @@ docs: setup ## Build the site in build/site; fails for a broken link, and for a 
 	$(BIN)/python -m tools.docs --check
 	@mkdir -p build
 	$(BIN)/zensical build --strict --clean
+
+.PHONY: recording
+recording: setup ## Record spark-mq on a Pulsar, for the site: docs/images/spark-mq.svg
+	$(BIN)/python -m tools.recording
 
 .PHONY: format
 format: setup ## Let ruff format the code and repair what it can

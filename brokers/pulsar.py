@@ -387,8 +387,8 @@ class PulsarStandalone:
         return done.stdout
 
     def remove(self) -> None:
-        """Stops the broker and deletes its folder."""
-        self.stop()
+        """Kills the broker and deletes its folder."""
+        self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

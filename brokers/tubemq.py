@@ -55,10 +55,12 @@ AUTH_USER = "tube-user"
 AUTH_PASSWORD = "flights-and-stores"  # noqa: S105 - protects nothing: servers on loopback with made-up data
 STORE_PASSWORD = "throw-away"  # noqa: S105 - as above
 
-# Run the masters' periodic work every second instead of every half minute.
+# Run the masters' periodic work every second instead of every half minute, and forget a member that is dead as soon as
+# the brokers do (`consumerRegTimeoutMs`); the official client sends a heartbeat every 13 s.
 MASTER_SETTINGS = {
     "consumerBalancePeriodMs": "1000",
     "firstBalanceDelayAfterStartMs": "1000",
+    "consumerHeartbeatTimeoutMs": "20000",
     "confModAuthToken": MODIFY_TOKEN,
 }
 BROKER_SETTINGS = {
@@ -204,8 +206,8 @@ class TubeCluster:
         secure: with mutual TLS besides plain ports, visit tokens, and authentication of producers and consumers
             (AUTH_USER, AUTH_PASSWORD; servers only check that they are present).
         unbuffered: ids of brokers that flush every message to disk before they acknowledge it (`enableMemStore`,
-            `unflushThreshold`), so that it is readable as flushed at once; by default that takes 4 to 24 s.
-        topics: topics created by start(); creating topics later takes half a minute, see `create_topics`.
+            `unflushThreshold`), so that it is readable as flushed at once; by default that takes 4 to 34 s.
+        topics: topics created by start(), after which all can be used; a master offers others half a minute later.
         master_settings: further settings of [master] in master.ini.
         broker_settings: further settings of [broker] in broker.ini.
         ports: ZooKeeper's, then (port, web, TLS) of each master, then of each broker; None selects free ones.
@@ -355,17 +357,6 @@ class TubeCluster:
         broker = self.broker(broker_id)
         self.start_server(broker)
         self._wait_for(lambda: self.admin.brokers_online([broker_id]), f"{broker.name} is not online", broker)
-
-    def create_topics(self, *topics: Topic) -> None:
-        """Creates topics and waits about half a minute until they are writable and readable.
-
-        Raises:
-            AdminError: the master refused.
-            RuntimeError: they were not ready in time.
-        """
-        self._add_topics(topics)
-        self.admin.reload_brokers()
-        self.wait_for_topics(topic.name for topic in topics)
 
     def _add_topics(self, topics: Iterable[Topic]) -> None:
         forced = {"unflushThreshold": "1"}

@@ -127,7 +127,7 @@ class TubeAdmin:
     # -- topics
 
     def add_topics(self, topics: Iterable[Topic]) -> None:
-        """Adds topics; running brokers load them at `reload_brokers`."""
+        """Adds topics, which brokers load when they start."""
         alike: dict[tuple[object, ...], list[Topic]] = {}
         for topic in topics:
             key = (topic.stores, topic.partitions, topic.brokers, topic.flush_ms, tuple(sorted(topic.settings.items())))
@@ -145,11 +145,6 @@ class TubeAdmin:
                     memCacheFlushIntvl=first.flush_ms,
                     **first.settings,
                 )
-
-    def reload_brokers(self, broker_ids: Iterable[int] | None = None) -> None:
-        """Sends the added topics to all brokers, or to these."""
-        for broker_id in broker_ids or self.brokers:
-            self.modify("admin_reload_broker_configure", brokerId=broker_id)
 
     def topics_ready(self, names: Iterable[str]) -> bool:
         """Whether all brokers of these topics accept publishing and subscribing."""

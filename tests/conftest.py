@@ -26,7 +26,7 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 BROKER_FIXTURES = {"pulsar", "pulsar_featured", "pulsar_private", "tubemq", "tubemq_secure"}
-SPARK_FIXTURES = {"spark", "spark_connect", "spark_cluster"}
+SPARK_FIXTURES = {"spark", "spark_connect", "spark_connect_url", "spark_cluster"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -22,7 +22,6 @@ from brokers.processes import ManagedProcess, free_ports, log_tail
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SOURCES = Path(__file__).resolve().parents[1] / "src"
 PRELOADING = Path(__file__).with_name("preloading")
 """A folder whose `sitecustomize` Python finds: see there."""
 CLUSTER_TIMEOUT_S = 90.0
@@ -66,6 +65,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
     )
+    if find_spec("grpc") is not None:
+        # As `remote("local")` starts it; its clients are in processes of their own, see `spark_connect`.
+        builder = (
+            builder.config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
+            .config("spark.connect.grpc.binding.address", "127.0.0.1")
+            .config("spark.connect.grpc.binding.port", "0")
+        )
     with pytest.MonkeyPatch.context() as only_for_the_jvm:
         only_for_the_jvm.setenv("PYTHONPATH", str(PRELOADING), prepend=os.pathsep)
         session = builder.getOrCreate()
@@ -110,29 +116,27 @@ def run_script(source: str, folder: Path, *arguments: str, timeout_s: float = 40
     return ScriptResult(code, log.read_text(errors="replace"))
 
 
-@pytest.fixture
-def spark_connect(tmp_path: Path) -> Callable[..., ScriptResult]:
-    """Runs a script under Spark Connect: `spark_connect(source, *arguments) -> ScriptResult`.
-
-    The script finds `spark`, a session of `SparkSession.builder.remote("local[2]")`. A process of its own, because one
-    process cannot hold a classic session and a Connect server of its own.
-    """
+@pytest.fixture(scope="session")
+def spark_connect_url(spark: SparkSession) -> str:
+    """The Spark Connect server in the JVM of `spark`. Each client has a session of its own."""
     if find_spec("grpc") is None or find_spec("pandas") is None:
         pytest.skip("Spark Connect's own requirements (pyspark[connect]) are not in this environment")
+    service = getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    return f"sc://127.0.0.1:{getattr(service, 'MODULE$').localPort()}"
 
-    def run(source: str, *arguments: str) -> ScriptResult:
-        prologue = (
-            # The one switch that makes server and client agree on a free port; without it both take 15002, and a
-            # port set by option is known to the server only (seen on 4.3.0).
-            'import os\nos.environ["SPARK_TESTING"] = "1"\n'
-            "from pyspark.sql import SparkSession\n"
-            'spark = (SparkSession.builder.remote("local[2]")\n'
-            '    .config("spark.connect.grpc.binding.address", "127.0.0.1")\n'
-            '    .config("spark.ui.enabled", "false").getOrCreate())\n'
-        )
-        return run_script(prologue + source, tmp_path, *arguments)
 
-    return run
+@pytest.fixture
+def spark_connect(spark_connect_url: str, tmp_path: Path) -> Callable[..., ScriptResult]:
+    """Runs a script under Spark Connect: `spark_connect(source, *arguments) -> ScriptResult`.
+
+    The script finds `spark`, a session of the server. A process of its own, because one process cannot hold a classic
+    session and one of Connect.
+    """
+    prologue = (
+        "from pyspark.sql import SparkSession\n"
+        f'spark = SparkSession.builder.remote("{spark_connect_url}").getOrCreate()\n'
+    )
+    return lambda source, *arguments: run_script(prologue + source, tmp_path, *arguments)
 
 
 @dataclass

@@ -29,18 +29,17 @@ class Shape:
 
 
 TUBE_TOPICS = {
-    Shape(): 60,
-    Shape(partitions=2): 20,
+    Shape(): 110,
+    Shape(partitions=2): 24,
     Shape(partitions=3): 60,
     Shape(partitions=4): 10,
-    Shape(stores=2, partitions=2): 20,
-    Shape(stores=2, partitions=3): 2,
-    Shape(brokers=(2,)): 20,
-    Shape(partitions=3, brokers=(2,)): 20,
-    Shape(partitions=2, brokers=(1, 2)): 20,
+    Shape(stores=2, partitions=2): 12,
+    Shape(stores=2, partitions=3): 4,
+    Shape(brokers=(2,)): 8,
+    Shape(partitions=3, brokers=(2,)): 8,
+    Shape(partitions=2, brokers=(1, 2)): 8,
 }
 """How many topics of which shape are made when the cluster starts: one that is made later takes half a minute."""
-TUBE_TOPICS_LATER = 10
 MEMORY_PREFIX = "spark-mq-source-"
 MEMORY_NEEDED_BYTES = 2 << 30
 
@@ -69,11 +68,9 @@ class TubeUnderTest:
     def topic(self, partitions: int = 1, *, stores: int = 1, brokers: tuple[int, ...] = (1,)) -> str:
         """A topic nobody else uses, with so many partitions a store, and so many stores a broker."""
         shape = Shape(partitions, stores, brokers)
-        if not self._unused.get(shape):
-            topics = tube_topics(shape, TUBE_TOPICS_LATER)
-            self.cluster.create_topics(*topics)
-            self._unused[shape] = [topic.name for topic in topics]
-        return self._unused[shape].pop()
+        unused = self._unused.get(shape)
+        assert unused, f"no topic of {shape} is left: see TUBE_TOPICS, and `_tubemq_secure_session`"
+        return unused.pop()
 
     def group(self, prefix: str = "g") -> str:
         """The name of a group nobody else uses."""

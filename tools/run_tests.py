@@ -35,7 +35,7 @@ RELEASES = tuple(
 )
 """What a release of Spark does in its own way: how it calls a data source, and what it asks of a stream."""
 SAME_IN_ALL_RELEASES = (
-    f"--deselect={SPARK}/test_batch_contract.py::test_standalone_cluster_reads_four_partitions",
+    f"--deselect={SPARK}/test_applications.py::test_standalone_cluster_reads_four_partitions",
     f"--ignore={SPARK}/test_streaming_faults.py",
     f"--ignore={SPARK}/test_streaming_write_faults.py",
 )

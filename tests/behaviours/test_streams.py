@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.fix_brokers import wait_until
 from tests.formats import Feed, Format, Query, numbers
 
 MakeQuery = Callable[..., Query]
@@ -78,6 +79,40 @@ def test_a_limit_of_rows_holds_in_every_trigger(mq: Format, query: MakeQuery):
     sizes = asked.until(90)
     assert max(sizes) <= 40
     assert sorted(asked.values) == sorted(numbers(90))
+
+
+def test_a_trigger_waits_for_enough_rows(mq: Format, query: MakeQuery):
+    topic = mq.feed(1)
+    topic.publish(numbers(5))
+    asked = query(topic, minRowsPerTrigger="20", maxTriggerDelay="10m")
+    asked.until(5)  # the first one does not
+    before = asked.stream.newest
+    topic.publish(numbers(15)[5:])
+    wait_until(lambda: asked.plan() == asked.at and asked.stream.newest != before, "more rows are there")
+    assert asked.trigger() == 0
+    topic.publish(numbers(60)[15:])
+    sizes = asked.until(60)
+    assert next(filter(None, sizes)) >= 20
+    assert sorted(asked.values) == sorted(numbers(60))
+
+
+def test_a_trigger_waits_for_rows_no_longer_than_its_delay(mq: Format, query: MakeQuery):
+    topic = mq.feed(1)
+    topic.publish(numbers(5))
+    asked = query(topic, minRowsPerTrigger="1000", maxTriggerDelay="1s")
+    asked.until(5)
+    topic.publish(numbers(15)[5:])
+    asked.until(15)
+    assert sorted(asked.values) == sorted(numbers(15))
+
+
+def test_a_query_aimed_at_now_waits_for_no_rows(mq: Format, query: MakeQuery):
+    topic = mq.feed(1)
+    topic.publish(numbers(30), **mq.apart)
+    asked = query(topic, minRowsPerTrigger="20", maxRowsPerTrigger="20")
+    asked.stream.aim_at_now()
+    asked.until(30)
+    assert sorted(asked.values) == sorted(numbers(30))
 
 
 def test_a_query_aimed_at_now_leaves_what_comes_later(mq: Format, query: MakeQuery):

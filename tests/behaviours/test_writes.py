@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
+import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import OptionError
-from tests.formats import Format, numbers, write
+from spark_mq_source.core.values.encodings import Encoding, decoder_for
+from spark_mq_source.core.values.struct_schema import derive_definition
+from tests.formats import Format, numbers, write, write_batches
+
+FITTING = pa.struct([("n", pa.int32())])
 
 
 def test_every_row_of_every_task_is_there_once(mq: Format):
@@ -34,3 +41,32 @@ def test_without_a_topic_and_with_a_name_that_does_not_exist_it_is_refused(mq: F
         write(mq, given, [numbers(1)])
     with pytest.raises(OptionError, match="topick: unknown option"):
         write(mq, given | {"topick": "t"}, [numbers(1)])
+
+
+@pytest.mark.parametrize("encoding", ["avro", "json"])
+def test_structs_are_read_back_by_their_schema(mq: Format, encoding: str):
+    topic = mq.feed(1)
+    type_ = pa.struct([("n", pa.int32()), ("tags", pa.list_(pa.string())), ("price", pa.decimal128(9, 2))])
+    rows = [{"n": n, "tags": ["x"] * n, "price": Decimal(n).scaleb(-2)} for n in range(50)]
+    rows += [{"n": None, "tags": None, "price": None}]
+    given = topic.target | {"valueFormat": encoding}
+    batch = pa.record_batch({"value": pa.array(rows, type_)})
+    write_batches(mq, given, batch.schema, [[batch]])
+    schema = {"valueFormat": encoding, "valueSchema": derive_definition(type_, encoding)}
+    payloads = pa.array(mq.consume(topic.topic, len(rows)), pa.binary())
+    decoder = decoder_for(Encoding(encoding, schema["valueSchema"]), type_, None)
+    found = decoder.decode(payloads)
+    assert not found.reasons
+    assert sorted(found.values.to_pylist(), key=str) == sorted(rows, key=str)
+
+
+@pytest.mark.parametrize("encoding", ["avro", "json"])
+def test_a_struct_that_does_not_fit_the_schema_is_refused(mq: Format, encoding: str):
+    given = mq.feed(1).target | {"valueFormat": encoding, "valueSchema": derive_definition(FITTING, encoding)}
+    schema = pa.schema([("value", pa.struct([("n", pa.string())]))])
+    with pytest.raises(OptionError, match=rf"format '{mq.name}': .*value\.n is string"):
+        write_batches(mq, given, schema, [])
+    with pytest.raises(OptionError, match=f"column value is string, expected a struct with valueFormat={encoding}"):
+        write_batches(mq, given, pa.schema([("value", pa.string())]), [])
+    with pytest.raises(OptionError, match="valueSchema has no meaning with valueFormat=raw"):
+        write(mq, given | {"valueFormat": "raw"}, [])

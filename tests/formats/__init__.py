@@ -8,24 +8,14 @@ runs a test with each of them.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_mq_source.core import ports
+from spark_mq_source.core.sql_types import arrow_type_of_ddl
 from spark_mq_source.spark._compat import arrow_schema
 from tests.fix_brokers import wait_until
 from tests.fix_net import FaultProxy
@@ -33,33 +23,13 @@ from tests.fix_net import FaultProxy
 BATCH_ROWS = "maxBatchRows"
 """The option for the most rows of one Arrow batch, in all formats."""
 
-TYPES: Mapping[str, Callable[[], DataType]] = {
-    "binary": BinaryType,
-    "string": StringType,
-    "int": IntegerType,
-    "bigint": LongType,
-    "timestamp": TimestampType,
-    "map<string,string>": lambda: MapType(StringType(), StringType()),
-}
-
 
 def schema_of(ddl: str) -> pa.Schema:
     """The Arrow schema that Spark asks a reader for where the user wrote `.schema(ddl)`.
 
-    Spark's own parser needs a JVM; this one knows just what columns are made of.
+    Spark's own parser needs a JVM.
     """
-    return arrow_schema(_struct(ddl, separator=" "))
-
-
-def _struct(text: str, separator: str) -> StructType:
-    parts = (part.strip().split(separator, 1) for part in re.split(r",(?![^<]*>)", text))
-    return StructType([StructField(name, _type(kind)) for name, kind in parts])
-
-
-def _type(text: str) -> DataType:
-    if text.startswith("struct<"):
-        return _struct(text[len("struct<") : -1], separator=":")
-    return TYPES[text]()
+    return arrow_schema(from_arrow_schema(pa.schema(arrow_type_of_ddl(ddl))))
 
 
 class Feed(Protocol):
@@ -203,9 +173,10 @@ class Format:
 
     def batches(self, topic: str | None, ddl: str = "value binary", **options: Any) -> Iterator[pa.RecordBatch]:
         """All rows of a topic, task after task, as they come."""
-        made = self.options(topic, **options)
+        schema = schema_of(ddl)
+        made = self.door.fit_read(self.options(topic, **options), schema)
         for task in self.door.plan(made, ()):
-            yield from self.door.read(made, task, schema_of(ddl))
+            yield from self.door.read(made, task, schema)
 
     def read(self, topic: str | None, ddl: str = "value binary", **options: Any) -> pa.Table:
         """The same at once."""
@@ -232,10 +203,11 @@ class Query:
         rows: what was read, trigger after trigger.
     """
 
-    def __init__(self, mq: Format, given: Mapping[str, str]) -> None:
+    def __init__(self, mq: Format, given: Mapping[str, str], value: str = "value binary") -> None:
         self._mq = mq
-        self._options = mq.door.parse_stream_options({name.lower(): value for name, value in given.items()})
-        self._schema = schema_of(f"value binary, {mq.position_columns}")
+        self._schema = schema_of(f"{value}, {mq.position_columns}")
+        options = mq.door.parse_stream_options({name.lower(): value for name, value in given.items()})
+        self._options = mq.door.fit_read(options, self._schema)
         self.stream = mq.door.open_stream(self._options)
         self.at = through_json(self.stream.initial())
         self.rows: list[dict[str, Any]] = []
@@ -295,12 +267,19 @@ def through_json(offset: Mapping[str, object]) -> dict[str, object]:
 
 def write(mq: Format, given: Mapping[str, str], tasks: Sequence[Sequence[bytes]]) -> None:
     """Writes values as Spark does: task after task, and then the commit."""
-    options = mq.door.parse_write_options({name.lower(): value for name, value in given.items()}, ["value"])
     schema = pa.schema({"value": pa.binary()})
+    batches = [[pa.record_batch([pa.array(values, pa.binary())], schema=schema)] if values else [] for values in tasks]
+    write_batches(mq, given, schema, batches)
+
+
+def write_batches(
+    mq: Format, given: Mapping[str, str], schema: pa.Schema, tasks: Sequence[Sequence[pa.RecordBatch]]
+) -> None:
+    """The same of rows with these columns."""
+    options = mq.door.parse_write_options({name.lower(): value for name, value in given.items()}, schema.names)
     options = mq.door.fit(options, schema)
     reports = []
-    for number, values in enumerate(tasks):
-        rows = [pa.record_batch([pa.array(values, pa.binary())], schema=schema)] if values else []
+    for number, rows in enumerate(tasks):
         attempt = ports.TaskAttempt("job", partition=number, attempt_id=number)
         reports.append(mq.door.write(options, iter(rows), attempt))
     mq.door.commit(options, reports)

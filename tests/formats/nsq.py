@@ -113,7 +113,7 @@ class NsqFormat(Format):
     def _triggers(self, topic: str, ddl: str, **options: Any) -> Iterator[pa.RecordBatch]:
         """Reads as a stream does, until all there is has come: a batch read ends with its connection."""
         # Of what is in flight on a connection that breaks the timeout must pass: so it is short, and that little.
-        how = {"walDir": self.folder / "wal", "msgTimeout": "2s", "maxInFlight": 200, "operationTimeout": "2s"}
+        how = {"walDir": self.folder / "wal", "msgTimeout": "1s", "maxInFlight": 200, "operationTimeout": "2s"}
         made = self.options(topic, STREAM, **how | options)
         stream, rows = self.door.open_stream(made), 0
         at = stream.initial()

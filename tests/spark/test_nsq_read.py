@@ -137,12 +137,13 @@ def test_a_task_that_dies_is_done_over_with_the_same_rows(spark: SparkSession, n
     wait_until(lambda: is_empty(nsq, topic), "all is finished")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "arguments"),
     [
-        pytest.param("killed_when_planned", {"batch": 0}, marks=pytest.mark.slow),
+        ("killed_when_planned", {"batch": 0}),
         ("killed_in_a_task", {"batch": 1, "after": 300}),
-        pytest.param("killed_when_written", {"batch": 1}, marks=pytest.mark.slow),
+        ("killed_when_written", {"batch": 1}),
     ],
 )
 def test_a_driver_that_is_killed_loses_nothing_and_doubles_nothing(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from spark_mq_source.spark._compat import HAS_ADMISSION_CONTROL
 from tests.formats import Format, numbers
-from tests.spark.streams import Sink
+from tests.spark.streams import Sink, run_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,3 +33,25 @@ def test_the_sink_has_each_message_once_through_restarts_within_the_limit(
         assert sorted(sink.values) == sorted(value.decode() for value in numbers(end))
     if HAS_ADMISSION_CONTROL:
         assert max(sink.batches) <= 40
+
+
+@pytest.mark.slow
+def test_the_bad_messages_of_a_task_that_dies_are_dead_letters(mq: Format, tmp_path: Path) -> None:
+    feed, dead = mq.feed(2), mq.new_topic()
+    sink = Sink(tmp_path, mq.name, mq.columns)
+    # More than fits between the worker that reads and the one that dies.
+    good = [b"%04d" % n + b"." * 3000 for n in range(2000) if n % 5]
+    bad = [b"\xff%04d" % n for n in range(2000) if not n % 5]
+    feed.publish(sorted(good + bad, key=lambda value: value.lstrip(b"\xff")))
+    letters = {"valueFormat": "string", "onCorrupt": "deadLetter", "deadLetterTopic": dead}
+    options = feed.stream | letters | {"maxBatchRows": "20"}
+    assert run_driver(sink, options, "worker_killed", master="local[2,4]", after=100) == 0
+    assert (sink.folder / "killed").exists()
+    assert sorted(sink.values) == [value.decode() for value in good]
+    more: dict[str, Any] = {"tubemq": {"lowLatency": True}}.get(mq.name, {})
+    if mq.name == "nsq":
+        more = {"createChannel": True, "maxRows": 10_000, "idleTimeout": "3s"}
+    found = Counter(mq.read(dead, **more).column("value").to_pylist())
+    assert found.keys() == set(bad)
+    # The second attempt stored again what the first one had.
+    assert 0 < sum(found.values()) - len(bad) < len(bad)

@@ -25,7 +25,7 @@ from tests.fix_brokers import PulsarUnderTest, _start, _under_test, wait_until
 from tests.fix_net import Fault, FaultProxy
 from tests.fix_spark import SparkCluster
 from tests.formats import numbers
-from tests.formats.pulsar import PulsarFeed
+from tests.formats.pulsar import PulsarFeed, PulsarFormat
 from tests.spark.streams import QUERY_TIMEOUT_S, Sink, pausing, run_driver, stored
 
 if TYPE_CHECKING:
@@ -211,6 +211,27 @@ def test_a_task_is_killed_while_it_reads_and_tried_again(pulsar: PulsarUnderTest
     assert run_driver(sink, options, "reader_killed", master="local[2,4]", port=port, after=10) == 0
     assert len(json.loads((sink.folder / "killed").read_text())) == 1
     sink.check(feed)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="finds the worker in /proc")
+def test_a_task_is_killed_while_it_reads_and_stores_dead_letters(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, sink: Sink
+) -> None:
+    feed, dead = PulsarFeed(pulsar, 1), PulsarFeed(pulsar, 0)
+    good = large(300)
+    bad = [b"\xff" + value[:6] for value in good]
+    feed.publish([value for pair in zip(bad, good, strict=True) for value in pair], batching_enabled=False)
+    letters = {"valueFormat": "string", "onCorrupt": "deadLetter", "deadLetterTopic": dead.topic}
+    options = feed.options | PINNED | FEW_AHEAD | letters
+    port = urlsplit(pulsar.service_url).port
+    assert run_driver(sink, options, "reader_killed", master="local[2,4]", port=port, after=10) == 0
+    assert len(json.loads((sink.folder / "killed").read_text())) == 1
+    assert sink.values == [value.decode() for value in good]
+    found = pulsar_format.read(dead.topic).column("value").to_pylist()
+    assert set(found) == set(bad)
+    assert found.count(bad[0]) == 2
+    assert found.count(bad[-1]) == 1
 
 
 @pytest.mark.slow

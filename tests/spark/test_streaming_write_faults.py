@@ -162,6 +162,7 @@ def copied(pulsar: PulsarUnderTest, deduplicated: PulsarUnderTest, tmp_path: Pat
     return Copy(source, target, tmp_path, None, deliveryGuarantee="exactly-once")
 
 
+@pytest.mark.slow
 def test_exactly_once_loses_nothing_and_repeats_nothing_when_a_driver_is_killed_in_a_task(
     spark: SparkSession, copied: Copy
 ) -> None:

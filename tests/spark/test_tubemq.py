@@ -45,6 +45,7 @@ def table(spark: SparkSession, folder: Path) -> list[int]:
     return sorted(int(row.value) for row in spark.read.parquet(str(folder / "table")).collect())
 
 
+@pytest.mark.slow
 def test_a_members_query_goes_on_where_it_was(spark: SparkSession, tubemq: TubeUnderTest, tmp_path: Path) -> None:
     feed, group = TubeMQFeed(tubemq, 3), tubemq.group()
     sink = Sink(tmp_path, "tubemq", "value string, partition int")

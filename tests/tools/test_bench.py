@@ -14,8 +14,12 @@ import pyarrow as pa
 import pytest
 
 from bench import __main__ as command
-from bench import nsq, report, runner, sources
+from bench import nsq, pulsar_typed, report, runner, sources
+from bench.avro import THREE
 from bench.engine import Engine, Job, OtherEngine, jobs, value_file
+from spark_mq_source.core.sql_types import arrow_type_of_ddl
+from spark_mq_source.core.values.encodings import Encoding, decoder_for
+from spark_mq_source.pulsar.payload.registry import encoding_of_schema
 from spark_mq_source.testing import NsqBroker
 
 
@@ -59,6 +63,42 @@ def test_contenders_run_in_turn_after_what_warms_them() -> None:
     }  # fmt: skip
 
 
+def test_a_contender_that_cannot_be_had_is_left_out() -> None:
+    def refuse(_engine: object) -> dict[str, float]:
+        raise runner.UnavailableError("no jar")
+
+    case = case_of([])
+    case = replace(case, contenders=[*case.contenders, runner.Contender("spark", "Spark's own", "peer", refuse)])
+    said: list[str] = []
+    measured = runner.measure(case, {"this": Recorder()}, 1, said.append)  # type: ignore[dict-item]
+    assert said[1] == "  without Spark's own: no jar"
+    assert list(measured.document()["contenders"]) == ["ours", "raw", "peer"]
+
+
+FLIGHTS = {"avro": pulsar_typed._avro, "json": pulsar_typed._json, "protobuf": pulsar_typed._protobuf}
+
+
+@pytest.mark.parametrize("make", FLIGHTS.values(), ids=FLIGHTS)
+def test_typed_columns_are_those_that_the_plain_loop_makes(make: Any, tmp_path: Path) -> None:
+    made = make(tmp_path)
+    encoding = encoding_of_schema(made.schema)
+    assert isinstance(encoding, Encoding)
+    for names in (THREE, tuple(pulsar_typed.FIELDS)):
+        wanted = arrow_type_of_ddl(pulsar_typed.columns(names)).field("value").type
+        decoder = decoder_for(encoding, wanted, encoding)
+        found = decoder.decode(pa.array(made.values[:100], pa.binary()))
+        assert found.reasons == {}
+        for row, value in zip(found.values.to_pylist(), made.values, strict=False):
+            flight = made.decode(value)
+            if not isinstance(flight, dict):
+                flight = dict(zip(pulsar_typed.FIELDS, flight, strict=True))
+            # Times come as numbers or as objects, by the library.
+            assert {k: v for k, v in row.items() if k != "time_hour"} == {
+                name: flight[name] for name in names if name != "time_hour"
+            }
+            assert row["time_hour"] is not None
+
+
 def test_two_engines_run_each_contender_in_turn_and_are_compared() -> None:
     ended = []
 
@@ -99,9 +139,12 @@ def test_results_are_kept_by_part_and_drawn(tmp_path: Path) -> None:
     report.save("nsq", {"write": found["write"]}, tmp_path)
     assert report.load("nsq", tmp_path) == {"read": found["read"], "write": found["write"]}
     assert (tmp_path / "nsq.png").stat().st_size > 10_000
+    # Other parts have no chart.
+    report.save("pulsar", {"typed": found["read"]}, tmp_path)
+    assert list(report.load("pulsar", tmp_path)) == ["typed"]
 
 
-@pytest.mark.parametrize("module", [report])
+@pytest.mark.parametrize("module", [report, pulsar_typed])
 def test_examples_in_docstrings(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
 
@@ -161,6 +204,27 @@ def test_command_line() -> None:
 def test_contenders_of_a_command_line(arguments: list[str], chosen: list[str]) -> None:
     case = command._chosen(case_of([]), parsed(*arguments))
     assert [one.name for one in case.contenders] == chosen
+
+
+def test_a_loop_alone_is_measured_in_rounds_and_its_median_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = iter((2e6, 5e5, 1e6, 4e6, 1e6, 8e6))
+    given: list[float] = []
+
+    def rate(seconds: float) -> float:
+        given.append(seconds)
+        return next(found)
+
+    monkeypatch.setattr("bench.json.runs", lambda: iter([("ours", rate), ("theirs", rate)]))
+    monkeypatch.setattr("sys.argv", ["bench", "json", "--seconds", "0.5", "--repeats", "3"])
+    command.main()
+    assert given == [0.5] * 6
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["json", "M", "rows/s", "best", "ns/row"],
+        ["ours", "2.000", "4.000", "500"],
+        ["theirs", "1.000", "8.000", "1000"],
+    ]
 
 
 def test_cases_are_whole_batches_for_each_task(tmp_path: Path) -> None:

@@ -19,6 +19,12 @@ TESTS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts pytest without plug-ins: loading them takes longer than everything else here."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 def part(folder: Path, name: str) -> Part:
     """A real run of pytest over one file."""
     file = folder / f"test_{name}.py"

@@ -15,6 +15,7 @@ from spark_mq_source.pulsar.protocol.commands import (
     LookupResponse,
     Producer,
     ProducerSuccess,
+    Schema,
 )
 from spark_mq_source.pulsar.protocol.connection import PulsarConnection
 
@@ -42,17 +43,16 @@ class RawConnection:
         """Closes the socket, whatever is under way."""
         self._socket.close()
 
-    def open_producers(self, topics: Sequence[str]) -> None:
-        """Opens a producer of each topic; its number in the list is its id."""
+    def open_producers(self, topics: Sequence[str], schema: Schema | None = None) -> list[bytes]:
+        """Opens a producer of each topic; its number in the list is its id. The versions of the schema, if any."""
         # The look-up is what makes a broker load the part of the namespace that a topic is in.
         for number, topic in enumerate(topics):
             self.send(Lookup(topic, number))
         for _ in topics:
             self.expect(LookupResponse)
         for number, topic in enumerate(topics):
-            self.send(Producer(topic, producer_id=number, request_id=number))
-        for _ in topics:
-            self.expect(ProducerSuccess)
+            self.send(Producer(topic, producer_id=number, request_id=number, schema=schema))
+        return [self.expect(ProducerSuccess).schema_version for _ in topics]
 
     def send(self, command: Command) -> None:
         """Sends a command."""

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import re
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pulsar as official
+import pyarrow as pa
+import pytest
+from pulsar import schema as official_schema
 from typer.testing import CliRunner
 
 from spark_mq_source.cli.main import app
 from spark_mq_source.core.errors import SITE
 from spark_mq_source.core.options import READ
+from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.read.stream import offsets_to_json
+from spark_mq_source.tubemq.format import TubeMQFormat
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
+from tests.behaviours.pulsar.test_typed import publish as publish_typed
 from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
 from tests.fix_tubemq import TubeUnderTest
 from tests.formats.pulsar import PulsarFormat
@@ -78,6 +89,22 @@ def test_peek_shows_as_many_messages_as_asked_for(pulsar: PulsarUnderTest):
     assert [row["value"] for row in asked("peek", pulsar, "--rows", "1", topic=topic)] == ["zero"]
 
 
+def test_values_are_shown_decoded(pulsar: PulsarUnderTest):
+    topic = pulsar.topic()
+    publish_typed(pulsar, topic, official_schema.AvroSchema, 0, [{"carrier": "AA", "number": 1}])
+    arguments = ["pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}"]
+    typed = [*arguments, "-o", "valueFormat=auto"]
+    shown = CliRunner().invoke(app, ["schema", *typed])
+    assert shown.stdout.startswith("key binary, value struct<carrier:string,number:int>, topic string, ")
+    flat = CliRunner().invoke(app, ["schema", *typed, "-o", "flatten=true"])
+    assert flat.stdout.startswith("carrier string, number int, key binary, topic string, ")
+    assert CliRunner().invoke(app, ["schema", *arguments]).stdout.startswith("key binary, value binary, topic string, ")
+    (row,) = asked("peek", pulsar, topic=topic, valueFormat="auto", flatten="true")
+    assert row["value"] == {"carrier": "AA", "number": 1}
+    line = CliRunner().invoke(app, ["peek", *typed, "--format", "%s"])
+    assert line.stdout == '{"carrier":"AA","number":1}'
+
+
 def test_the_lag_of_a_query_is_read_off_its_checkpoint(pulsar: PulsarUnderTest, tmp_path: Path):
     topic = filled(pulsar)
     rows = asked("offsets", pulsar, topic=topic)
@@ -100,6 +127,60 @@ def test_the_lag_of_a_subscription_is_what_the_broker_says(pulsar: PulsarUnderTe
     PulsarFormat(pulsar).publish(topic, [b"more"], partition=1)
     lag = asked("lag", pulsar, topic=topic, subscription="group", adminUrl=pulsar.admin_url)
     assert [row["entries_behind"] for row in lag] == [0, 1]
+
+
+def test_the_lag_of_a_subscription_is_asked_beside_its_consumers(pulsar: PulsarUnderTest):
+    topic = filled(pulsar)
+    reader = pulsar.client().subscribe(topic, "group", consumer_type=official.ConsumerType.Shared)
+    PulsarFormat(pulsar).publish(topic, [b"more"], partition=1)
+    lag = asked("lag", pulsar, "--subscription", "group", topic=topic)
+    assert lag == [
+        {"topic": topic, "partition": 0, "entries_behind": 0},
+        {"topic": topic, "partition": 1, "entries_behind": 1},
+    ]
+    reader.close()
+    given = ["lag", "pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}"]
+    neither = spark_mq(*given)
+    assert (neither.exit_code, "pass --checkpoint or --subscription" in neither.stderr) == (2, True)
+    both = spark_mq(*given, "--checkpoint", "/", "--subscription", "group")
+    assert (both.exit_code, "--checkpoint and --subscription exclude each other" in both.stderr) == (2, True)
+    unknown = spark_mq(*given, "--subscription", "none")
+    assert (unknown.exit_code, "there is no durable subscription none" in unknown.stderr) == (1, True)
+
+
+def test_a_queue_is_looked_at_and_left_as_it_is(pulsar: PulsarUnderTest, tmp_path: Path):
+    topic = pulsar.topic()
+    reader = pulsar.client().subscribe(topic, "queue", consumer_type=official.ConsumerType.Shared)
+    reader.close()
+    PulsarFormat(pulsar).publish(topic, [b"a", b"b", b"c"])
+    # As a query over the queue has them.
+    queue = {"topic": topic, "subscription": "queue", "subscriptionType": "shared", "walDir": str(tmp_path / "wal")}
+    assert [row["value"] for row in asked("peek", pulsar, **queue)] == ["a", "b", "c"]
+    assert [row["value"] for row in asked("peek", pulsar, "--rows", "1", **queue)] == ["a"]
+    assert [row["entries_behind"] for row in asked("lag", pulsar, **queue)] == [1]
+    assert not (tmp_path / "wal").exists()
+    for folder, lines in (("offsets", ["v1", "{}", '{"version": 1, "batch": 7, "wal": "a"}']), ("commits", ["v1"])):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0").write_text("\n".join(lines))
+    given = ["-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}"]
+    refused = spark_mq("lag", "pulsar-native", *given, "--checkpoint", str(tmp_path))
+    assert (refused.exit_code, "a query with walDir has none: pass --subscription" in refused.stderr) == (2, True)
+    assert [row["entries_let_go"] for row in asked("unsubscribe", pulsar, **queue)] == [1]
+
+
+def test_a_queue_is_not_deleted_while_it_has_consumers(pulsar: PulsarUnderTest):
+    topic = filled(pulsar)
+    kinds = official.ConsumerType
+    given = ["-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}"]
+    for kind in (kinds.Shared, kinds.KeyShared, kinds.Failover):
+        readers = [pulsar.client().subscribe(topic, kind.name, consumer_type=kind) for _ in range(2)]
+        refused = spark_mq("unsubscribe", "pulsar-native", *given, "-o", f"subscription={kind.name}")
+        assert refused.exit_code == 1
+        assert f"subscription {kind.name} is in use, so nothing is deleted (stop its consumers first)" in refused.stderr
+        for reader in readers:
+            reader.close()
+        rows = asked("unsubscribe", pulsar, topic=topic, subscription=kind.name)
+        assert [row["subscription"] for row in rows] == [kind.name] * 2
 
 
 def test_a_subscription_is_deleted_once_nobody_uses_it(pulsar: PulsarUnderTest):
@@ -141,9 +222,133 @@ def test_what_cannot_be_unsubscribed_is_said(pulsar: PulsarUnderTest):
 
 def test_a_table_is_what_a_person_gets(pulsar: PulsarUnderTest):
     topic = filled(pulsar)
-    answer = spark_mq("topics", "pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}")
+    given = ["pulsar-native", "-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}"]
+    answer = spark_mq("topics", *given)
     assert answer.exit_code == 0
-    assert re.search(r"topic\s+┃\s+partitions", answer.stdout)
+    assert [line.split() for line in answer.stdout.splitlines()] == [["topic", "partitions"], [topic, "2"]]
+    table = spark_mq("offsets", *given)
+    assert re.findall(r" \d+ +(\d+:-1) +(\d+:0)\s*$", table.stdout, re.MULTILINE) == [
+        tuple(f"{row[name]['ledger']}:{row[name]['entry']}" for name in ("earliest", "latest"))  # type: ignore[index]
+        for row in asked("offsets", pulsar, topic=topic)
+    ]
+    assert max(map(len, table.stdout.splitlines())) <= 80
+
+
+def publish(door: Any, options: Mapping[str, str], **columns: pa.Array) -> None:
+    batch = pa.record_batch(columns)
+    parsed = door.parse_write_options({name.lower(): value for name, value in options.items()}, batch.schema.names)
+    door.commit(parsed, [door.write(parsed, iter([batch]), TaskAttempt("job"))])
+
+
+def headers(*rows: list[tuple[str, str]]) -> pa.Array:
+    return pa.array(rows, pa.map_(pa.string(), pa.string()))
+
+
+TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d\d\dZ"
+
+
+def test_peek_prints_a_line_for_each_message_of_pulsar(pulsar: PulsarUnderTest):
+    options = {"serviceUrl": pulsar.service_url, "topic": pulsar.topic()}
+    publish(
+        PulsarFormat(pulsar).door,
+        options,
+        key=pa.array(["UA", "AA", None]),
+        value=pa.array(["käse\n".encode(), None, b"\xff"]),
+        properties=headers([("day", "1"), ("late", "no")], [], []),
+    )
+    given = ["pulsar-native", *(flag for name, value in options.items() for flag in ("-o", f"{name}={value}"))]
+    (ledger,) = {row["message_id"]["ledger_id"] for row in asked("peek", pulsar, topic=options["topic"])}  # type: ignore[index]
+    lines = spark_mq("peek", *given).stdout.splitlines()
+    assert [re.sub(TIME, "TIME", line) for line in lines] == [
+        rf"-1 {ledger}:0:0 TIME UA käse\n",
+        rf"-1 {ledger}:0:1 TIME AA NULL",
+        rf"-1 {ledger}:0:2 TIME NULL \xff",
+    ]
+    of_pattern = ["-o", f"serviceUrl={pulsar.service_url}", "-o", f"topicsPattern={options['topic']}"]
+    assert spark_mq("peek", "pulsar-native", *of_pattern).stdout.splitlines() == [
+        f"{options['topic']} {line}" for line in lines
+    ]
+    by_token = spark_mq("peek", *given, "--hex", "-f", r"%k/%K %s/%S [%h] %{sequence_id}\n")
+    assert by_token.stdout.splitlines() == [
+        "5541/2 6bc3a473650a/6 [day=1,late=no] 0",
+        "4141/2 NULL/-1 [] 1",
+        "NULL/-1 ff/1 [] 2",
+    ]
+    assert spark_mq("peek", *given, "-n", "1", "-f", "%s").stdout == r"käse\n"
+
+
+def test_peek_prints_a_line_for_each_message_of_tubemq(tubemq: TubeUnderTest):
+    options = {"masters": tubemq.masters, "topic": tubemq.topic()}
+    publish(
+        TubeMQFormat(),
+        options | {"waitForDisk": "true"},
+        value=pa.array([b"one", b"two"]),
+        message_type=pa.array(["UA", None]),
+        message_time=pa.array([datetime(2026, 2, 28, 23, 59, tzinfo=UTC), None], pa.timestamp("us", "UTC")),
+        attributes=headers([("day", "1"), ("late", "no")], []),
+    )
+    given = ["tubemq", *(flag for name, value in options.items() for flag in ("-o", f"{name}={value}"))]
+    first, second = (row["message_id"] for row in asked_of("tubemq", "peek", **options))
+    assert spark_mq("peek", *given).stdout.splitlines() == [
+        f"1:0 {first} 2026-02-28T23:59:00.000Z UA one",
+        f"1:0 {second} NULL NULL two",
+    ]
+    assert spark_mq("peek", *given, "-f", r"%t %T [%h] %S\n").stdout.splitlines() == [
+        f"{options['topic']} 1772323140000 [day=1,late=no] 3",
+        f"{options['topic']} -1 [] 3",
+    ]
+
+
+def test_peek_prints_a_line_for_each_message_of_nsq(nsq: NsqUnderTest):
+    topic = nsq.topic("c")
+    nsq.publish(topic, b"one", b"\x1b[31m")
+    given = ["-o", f"nsqlookupdHttpAddresses={nsq.lookupd_address}", "-o", f"topic={topic}", "-o", "channel=c"]
+    given += ["-o", "idleTimeout=300ms"]
+    lines = spark_mq("peek", "nsq", *given).stdout.splitlines()
+    assert sorted(re.sub(rf"[0-9a-f]{{16}} {TIME}", "ID TIME", line) for line in lines) == [
+        rf"{nsq.tcp_address} ID TIME \x1b[31m",
+        f"{nsq.tcp_address} ID TIME one",
+    ]
+    assert spark_mq("peek", "nsq", *given, "-n", "1", "-f", "%{attempts} %k %K [%h]").stdout == "2 NULL -1 []"
+
+
+def test_the_end_is_told_where_there_is_no_message(nsq: NsqUnderTest):
+    given = ["-o", f"nsqlookupdHttpAddresses={nsq.lookupd_address}", "-o", f"topic={nsq.topic('c')}", "-o", "channel=c"]
+    answer = spark_mq("peek", "nsq", *given)
+    assert (answer.exit_code, answer.stdout, answer.stderr) == (0, "", "no message to read\n")
+    answer = spark_mq("peek", "nsq", *given, "-o", "idleTimeout=100ms", "--json")
+    assert (answer.exit_code, answer.stdout, answer.stderr) == (0, "", "")
+
+
+def test_colors_are_for_terminals_only(nsq: NsqUnderTest, monkeypatch: pytest.MonkeyPatch):
+    topic = nsq.topic("c")
+    nsq.publish(topic, b"one")
+    given = ["-o", f"nsqlookupdHttpAddresses={nsq.lookupd_address}", "-o", f"topic={topic}", "-o", "channel=c"]
+    given += ["-o", "idleTimeout=100ms"]
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for command in ("peek", "offsets", "doctor"):
+        assert "\x1b" not in printed(command, "nsq", *given)
+        assert "\x1b[" in printed(command, "nsq", *given, terminal=True)
+        with monkeypatch.context() as colorless:
+            colorless.setenv("NO_COLOR", "1")
+            assert "\x1b[3" not in printed(command, "nsq", *given, terminal=True)
+
+
+def printed(*arguments: str, terminal: bool = False) -> str:
+    """What a command prints into a pipe, or on a terminal; in this process, because importing takes longest."""
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    with os.fdopen(theirs, "w") as output, contextlib.redirect_stdout(output):
+        assert not app(arguments, standalone_mode=False)
+    found = b""
+    # A terminal whose other end is closed is an error to read, not an end (EIO, on Linux).
+    with contextlib.suppress(OSError):
+        while part := os.read(ours, 65536):
+            found += part
+    os.close(ours)
+    assert found
+    return found.decode()
 
 
 def test_the_doctor_walks_every_step_of_a_read(pulsar: PulsarUnderTest):
@@ -190,7 +395,7 @@ def test_wrong_arguments_have_a_status_of_their_own_and_no_secret_is_shown(pulsa
 def test_nsq_is_looked_at_and_nothing_is_taken(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     nsq.publish(topic, b"one", b"two")
-    options = {"nsqlookupdHttpAddresses": nsq.lookupd_address, "topic": topic, "channel": "c"}
+    options = {"nsqlookupdHttpAddresses": nsq.lookupd_address, "topic": topic, "channel": "c", "idleTimeout": "300ms"}
     assert asked_of("nsq", "topics", **options) == [{"topic": topic, "nsqds": 1, "channels": ["c"]}]
     assert [row["nsqd"] for row in asked_of("nsq", "partitions", **options)] == [nsq.tcp_address]
     assert sorted(str(row["value"]) for row in asked_of("nsq", "peek", **options)) == ["one", "two"]

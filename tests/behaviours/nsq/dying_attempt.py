@@ -39,7 +39,7 @@ class KillingStore(LocalStore):
 
     def create(self, path: str, data: bytes) -> bool:
         self._before("their slot is made", path.rpartition("/")[2].isdecimal())
-        self._before("it is noted that they are finished", path.endswith(".fin"))
+        self._before("it is noted that they are finished", path.endswith(".ack"))
         return super().create(path, data)
 
     def exists(self, path: str) -> bool:

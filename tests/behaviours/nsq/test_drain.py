@@ -18,11 +18,11 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
+from spark_mq_source.net.write_ahead import TaskLog, open_folder
 from spark_mq_source.nsq.protocol.codec import encode
 from spark_mq_source.nsq.protocol.commands import Touch
 from spark_mq_source.nsq.read.planner import plan_batch
 from spark_mq_source.nsq.read.reader import read_range
-from spark_mq_source.nsq.read.wal import TaskLog, open_folder
 from tests.behaviours.nsq.clients import put_back
 from tests.behaviours.nsq.reads import numbered, read, read_options, read_tasks, values
 from tests.fix_brokers import NsqUnderTest, wait_until
@@ -317,6 +317,6 @@ def test_an_attempt_whose_log_another_one_has_ended_gives_back_what_it_holds(nsq
     with ThreadPoolExecutor(1) as pool:
         slower = pool.submit(read_tasks, options, tasks)
         wait_until(lambda: waiting(nsq, topic) == (0, 5), "they were delivered")
-        TaskLog(open_folder(options.wal_dir or ""), tasks[0].folder, tasks[0].task).end()
+        TaskLog(open_folder("nsq", options.wal_dir or ""), tasks[0].folder, tasks[0].task).end()
         assert values(slower.result(timeout=15)) == []
     assert waiting(nsq, topic) == (5, 0)

@@ -28,11 +28,11 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.net import storage
 from spark_mq_source.net.storage import LocalStore
+from spark_mq_source.net.write_ahead import TaskLog, open_folder, read_plan, write_plan
 from spark_mq_source.nsq.client.session import identify_of
 from spark_mq_source.nsq.protocol.codec import encode
 from spark_mq_source.nsq.protocol.commands import Rdy, Sub, Touch
 from spark_mq_source.nsq.read.reader import _Collector
-from spark_mq_source.nsq.read.wal import TaskLog, open_folder, read_plan, write_plan
 from tests.behaviours.nsq.clients import ids_of, open_session, put_back, receive, take
 from tests.behaviours.nsq.dying_attempt import STEPS, die_before, start_attempt
 from tests.behaviours.nsq.reads import Query, numbered, read_tasks, values
@@ -310,7 +310,7 @@ def test_a_message_that_another_attempt_has_written_down_meanwhile_is_not_writte
 
     def overtaken(log: TaskLog, batch: Any) -> bool:
         for rows in others:
-            other = TaskLog(open_folder(q.options.wal_dir or ""), tasks[0].folder, tasks[0].task)
+            other = TaskLog(open_folder("nsq", q.options.wal_dir or ""), tasks[0].folder, tasks[0].task)
             assert append(other, batch.slice(0, rows))
         return append(log, batch)
 
@@ -626,7 +626,7 @@ def test_what_may_come_again_is_looked_for_a_day_long_while_the_query_runs(
     nsq.publish(topic, b"1")
     q = query(nsq, topic)
     q.trigger()
-    store, batch = open_folder(str(tmp_path / "wal")), f"{q.at['wal']}/1"
+    store, batch = open_folder("nsq", str(tmp_path / "wal")), f"{q.at['wal']}/1"
     plan = dict(read_plan(store, batch))
     plan["planned"] = time.time() - hours * 3600
     plan["duplicates"] = {nsq.tcp_address: {"a" * 16: 24.5 * 3600, "b" * 16: 22.5 * 3600}}
@@ -673,7 +673,7 @@ def _die(q: Query, task: Any, slots: int) -> None:
                 raise KilledError
             return super().append(batch)
 
-    log = Dying(open_folder(q.options.wal_dir or ""), task.folder, task.task)
+    log = Dying(open_folder("nsq", q.options.wal_dir or ""), task.folder, task.task)
     log.catch_up()
     if not log.is_ended:
         with contextlib.suppress(KilledError):

@@ -27,10 +27,25 @@ class JavaClient(JavaProgram):
             broker: where.
             topic: full name.
             messages: keys of a mapping are value, key, keyBytes, orderingKey, eventTime (ms) and properties.
-            how: compression, batching, batchMessages, chunkBytes, producer, transaction, hashing.
+            how: compression, batching, batchMessages, chunkBytes, producer, transaction, hashing; schema (PROTOBUF or
+                PROTOBUF_NATIVE) with schemaClass, a class of protobuf in the broker's libraries.
         """
         documents = [_document(m if isinstance(m, Mapping) else {"value": m}) for m in messages]
         return [tuple(i) for i in self._ask(broker, do="produce", topic=topic, messages=documents, **how)]
+
+    def produce_typed(
+        self, broker: PulsarUnderTest, topic: str, messages: Sequence[object], *, kind: str, pair: str | None = None
+    ) -> None:
+        """Publishes with a schema made of Java classes.
+
+        Args:
+            broker: where.
+            topic: full name.
+            messages: the fields of `Everything`; or with `pair`, of `Id` and `Change`, a list of two.
+            kind: `AVRO` or `JSON`.
+            pair: `INLINE` or `SEPARATED`, for a KEY_VALUE schema.
+        """
+        self._ask(broker, do="produceTyped", topic=topic, messages=list(messages), kind=kind, pair=pair)
 
     def consume(self, broker: PulsarUnderTest, topic: str, count: int) -> list[dict[str, Any]]:
         """The first messages.
@@ -39,6 +54,19 @@ class JavaClient(JavaProgram):
         of its entry.
         """
         return _messages(self._ask(broker, do="consume", topic=topic, count=count))
+
+    def values(self, broker: PulsarUnderTest, topic: str, count: int, schema: str = "auto") -> list[str]:
+        """The first values as texts, which the Java client decodes by a schema.
+
+        Args:
+            broker: where.
+            topic: full name.
+            count: how many.
+            schema: `avro` or `json` of the program's class Flight; `inline` or `separated` of pairs of it, with an Avro
+                key and a JSON value; `auto` of the topic.
+        """
+        found: list[str] = self._ask(broker, do="values", topic=topic, count=count, schema=schema)
+        return found
 
     def share(
         self, broker: PulsarUnderTest, topic: str, count: int, *, kind: str, consumers: int = 1
@@ -58,6 +86,34 @@ class JavaClient(JavaProgram):
             broker, do="share", topic=topic, count=count, type=kind, consumers=consumers, subscription=f"java-{kind}"
         )
         return _messages(found)
+
+    def reject(self, broker: PulsarUnderTest, topic: str, letters: str, count: int) -> list[dict[str, Any]]:
+        """What the client's own dead letter policy stores of messages that nobody acknowledges; as `consume` has them.
+
+        Args:
+            broker: where.
+            topic: full name of what is rejected.
+            letters: full name of the dead letter topic.
+            count: how many different values are waited for there; the client may store one twice.
+        """
+        return _messages(self._ask(broker, do="reject", topic=topic, letters=letters, count=count))
+
+    def reconsume(
+        self, broker: PulsarUnderTest, topic: str, count: int, *, subscription: str, most: int, delay_ms: int, dead: int
+    ) -> list[dict[str, Any]]:
+        """What a Shared consumer with a retry topic gets, all of which it puts off; and then its dead letters.
+
+        Args:
+            broker: where.
+            topic: full name.
+            count: how many messages it takes, from its topic and from the retry topic.
+            subscription: its name.
+            most: how often it puts a message off before that is a dead letter.
+            delay_ms: how long it puts it off.
+            dead: how many dead letters are waited for.
+        """
+        how = {"subscription": subscription, "most": most, "delayMs": delay_ms, "dead": dead}
+        return _messages(self._ask(broker, do="reconsume", topic=topic, count=count, **how))
 
     def begin(self, broker: PulsarUnderTest, name: str) -> str:
         """Begins a transaction."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from spark_mq_source.pulsar.offsets import Position
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read.stream import PulsarStream
 from tests.fix_brokers import PulsarUnderTest
+from tests.formats import through_json
 from tests.formats.pulsar import MESSAGE_ID, read_tasks
 
 ROW = f"topic string, partition int, value string, {MESSAGE_ID}"
@@ -81,10 +81,6 @@ class Query:
     def close(self) -> None:
         """Ends it."""
         self.stream.close()
-
-
-def through_json(offset: object) -> Offset:
-    return json.loads(json.dumps(offset))
 
 
 def entry_of(row: Row) -> tuple[int, int]:

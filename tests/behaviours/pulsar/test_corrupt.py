@@ -12,11 +12,17 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from spark_mq_source.core.compression import decompress
-from spark_mq_source.core.errors import CorruptMessageError, EncryptedMessageError, UnsupportedFeatureError
+from spark_mq_source.core.errors import (
+    CorruptMessageError,
+    EncryptedMessageError,
+    TopicNotFoundError,
+    UnsupportedFeatureError,
+)
 from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import read_range
+from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch, chunk, metadata, number, text
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat
 
@@ -80,6 +86,50 @@ def test_a_corrupt_entry_becomes_a_row_without_value_where_asked_for(pulsar_form
         entry,
     )
     assert f"{ledger}:{entry}" in caplog.text
+
+
+@pytest.mark.parametrize("given", [{}, {"valueFormat": "string"}])
+def test_a_corrupt_entry_goes_to_the_dead_letter_topic_as_it_was(pulsar_format: PulsarFormat, given):
+    head, payload = CORRUPT["no ZSTD"]
+    topic, (ledger, entry) = publish(pulsar_format, head, payload)
+    dead = {"onCorrupt": "deadLetter", "deadLetterTopic": pulsar_format.broker.unused_topic(), "createTopic": True}
+    ddl = "value string" if given else "value binary"
+    rows = pulsar_format.read(topic, ddl, **dead, **given).column("value").to_pylist()
+    assert rows == (["before", "after"] if given else [b"before", b"after"])
+    (letter,) = pulsar_format.read(
+        dead["deadLetterTopic"], "value binary, properties map<string,string>, key binary"
+    ).to_pylist(maps_as_pydicts="strict")
+    (corrupt,) = pulsar_format.read(topic, "_corrupt binary, _error string", onCorrupt="null").to_pylist()[1:2]
+    assert letter["value"] == corrupt["_corrupt"]
+    assert letter["value"].endswith(payload)
+    assert letter["key"] is None
+    assert letter["properties"] == {
+        "REAL_TOPIC": topic,
+        "ORIGIN_MESSAGE_ID": f"{ledger}:{entry}:-1",
+        "REASON": corrupt["_error"],
+        "ATTEMPT": "0",
+    }
+
+
+def test_a_dead_letter_topic_has_to_exist_when_the_read_is_planned(pulsar_format: PulsarFormat):
+    topic, _ = publish(pulsar_format, *CORRUPT["no ZSTD"])
+    dead = pulsar_format.broker.unused_topic()
+    with pytest.raises(TopicNotFoundError, match=rf"deadLetterTopic {dead} \(createTopic=true would create it\)"):
+        pulsar_format.plan(topic, onCorrupt="deadLetter", deadLetterTopic=dead)
+
+
+def test_a_dead_letter_keeps_its_key_and_may_be_larger_than_an_entry(pulsar_format: PulsarFormat):
+    topic, dead = pulsar_format.broker.topic(), pulsar_format.broker.topic()
+    value = b"\xff" * (5 * 1024 * 1024 - 10_000)
+    producer = pulsar_format.broker.client().create_producer(topic, batching_enabled=False)
+    producer.send(value, partition_key="k", properties={"about": "x" * 6000, "empty": ""})
+    producer.close()
+    options = {"valueFormat": "string", "onCorrupt": "deadLetter", "deadLetterTopic": dead}
+    assert pulsar_format.read(topic, "value string", **options).num_rows == 0
+    (letter,) = pulsar_format.read(dead, "value binary, key binary, properties map<string,string>").to_pylist(
+        maps_as_pydicts="strict"
+    )
+    assert (letter["value"], letter["key"], letter["properties"]["empty"]) == (value, b"k", "")
 
 
 def test_an_unknown_compression_is_unsupported(pulsar_format: PulsarFormat):
@@ -174,3 +224,42 @@ def test_an_encrypted_message_fails_or_passes_as_it_is(pulsar_format: PulsarForm
     plain = decompress(context["compression"], plain, context["uncompressed_size"])
     size = int.from_bytes(plain[:4], "big")
     assert bytes(plain[4 + size :]) == b"secret words"
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("batching", [False, True])
+def test_the_java_client_reads_dead_letters_as_its_own(
+    pulsar_format: PulsarFormat, java: JavaClient, partitions: int, batching: bool
+):
+    broker = pulsar_format.broker
+    topic, dead, javas = broker.topic(partitions=partitions), broker.topic(), broker.topic()
+    messages = [
+        {"value": b"\xff%d" % n, "key": f"k{n}", "properties": {"n": str(n), "": "x", "utf": "ü"}} for n in range(4)
+    ]
+    java.produce(broker, topic, messages, batching=batching)
+    options = {"valueFormat": "string", "onCorrupt": "deadLetter", "deadLetterTopic": dead}
+    assert pulsar_format.read(topic, "value string", **options).num_rows == 0
+    ours = sorted(java.consume(broker, dead, 4), key=lambda one: one["value"])
+    theirs = sorted(java.reject(broker, topic, javas, 4), key=lambda one: one["value"])
+    for sent, one, other in zip(messages, ours, theirs, strict=True):
+        assert one["value"] == other["value"] == sent["value"]
+        assert (one["key"], one["isBase64"]) == (other["key"], other["isBase64"]) == (sent["key"].encode(), False)
+        # The second one is Java's, too (4.0.8).
+        for name in ("REAL_SUBSCRIPTION", "ORIGIN_MESSAGE_IDY_TIME"):
+            del other["properties"][name]
+        assert other["properties"].keys() == sent["properties"].keys() | {"REAL_TOPIC", "ORIGIN_MESSAGE_ID"}
+        assert one["properties"] == other["properties"] | {
+            "ATTEMPT": "0",
+            "REASON": "value: the payload is not UTF-8: invalid start byte at byte 0",
+        }
+
+
+def test_the_key_of_a_dead_letter_that_is_no_text(pulsar_format: PulsarFormat, java: JavaClient):
+    broker = pulsar_format.broker
+    topic, dead = broker.topic(), broker.topic()
+    keys = {b"\xff0": b"\x00\xff", b"\xff1": b"text", b"\xff2": None}
+    java.produce(broker, topic, [{"value": value, **({"keyBytes": key} if key else {})} for value, key in keys.items()])
+    options = {"valueFormat": "string", "onCorrupt": "deadLetter", "deadLetterTopic": dead}
+    assert pulsar_format.read(topic, "value string", **options).num_rows == 0
+    found = {one["value"]: (one.get("key"), one.get("isBase64")) for one in java.consume(broker, dead, 3)}
+    assert found == {b"\xff0": (b"\x00\xff", True), b"\xff1": (b"text", False), b"\xff2": (None, None)}

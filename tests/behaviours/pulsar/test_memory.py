@@ -75,6 +75,7 @@ def test_a_topic_of_many_entries_takes_no_more_than_the_limits(pulsar_format: Pu
     assert growth < 64 * MEBIBYTE
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel for a process's peak memory")
 def test_a_topic_of_chunked_messages_of_20_mebibytes_takes_no_more_than_a_few_of_them(pulsar_format: PulsarFormat):
     topic, value = pulsar_format.broker.topic(), random.Random(2).randbytes(20 * MEBIBYTE)

@@ -13,8 +13,8 @@ from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.pulsar.offsets import Position
 from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import read_range
-from tests.behaviours.pulsar.streams import Query, numbered, publish, through_json, trim_all, wait_until
-from tests.formats import schema_of
+from tests.behaviours.pulsar.streams import Query, numbered, publish, trim_all, wait_until
+from tests.formats import schema_of, through_json
 from tests.formats.pulsar import PulsarFormat
 
 LEDGERS, ENTRIES = 10, 4

@@ -154,11 +154,11 @@ def test_what_does_not_fit_is_refused_before_the_broker_is_asked(pulsar: PulsarU
     topic = pulsar.topic()
     with pytest.raises(OptionError, match="cast it"):
         write(pulsar, topic, {"value": [b"x"]}, schema="STRING")
-    with pytest.raises(OptionError, match="does not fit the option schema"):
+    with pytest.raises(OptionError, match="does not fit the given schema"):
         write(pulsar, topic, {"value": pa.array([{"a": 1}])}, valueFormat="json", schema=AVRO)
     with pytest.raises(UnwritableRowError, match=r"value\.tags\[\] is NULL in a row"):
         write(pulsar, topic, {"value": pa.array([{"tags": ["a", None]}])}, valueFormat="json")
     broken = pa.StructArray.from_arrays([pa.array([b"\xff"], pa.binary()).view(pa.string())], names=["a"])
-    with pytest.raises(UnwritableRowError, match="writing column value as JSON: a text is not UTF-8"):
+    with pytest.raises(UnwritableRowError, match="writing column value as json: a text is not UTF-8"):
         write(pulsar, topic, {"value": broken}, valueFormat="json")
     assert pulsar.admin.stats(topic)["msgInCounter"] == 0

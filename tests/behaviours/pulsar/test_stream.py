@@ -27,12 +27,12 @@ from tests.behaviours.pulsar.streams import (
     publish,
     rolled,
     started,
-    through_json,
     trim_all,
     trimmed,
     wait_until,
 )
 from tests.fix_brokers import PulsarUnderTest
+from tests.formats import through_json
 from tests.formats.pulsar import PulsarFormat, read_tasks
 
 # -- where a query starts

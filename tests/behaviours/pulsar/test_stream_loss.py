@@ -31,12 +31,12 @@ from tests.behaviours.pulsar.streams import (
     publish,
     rolled,
     started,
-    through_json,
     trim_all,
     wait_until,
 )
 from tests.fix_brokers import PulsarUnderTest, _start, _under_test
 from tests.fix_net import FaultProxy
+from tests.formats import through_json
 from tests.formats.pulsar import PulsarFormat, read_tasks
 
 KEEP_ALIVE_SECONDS = 1
@@ -297,6 +297,7 @@ def test_aborted_messages_at_the_end_are_no_loss_and_no_trigger(featured: Pulsar
 # -- pins
 
 
+@pytest.mark.slow
 def test_a_pin_that_a_crash_took_back_is_moved_again_and_nothing_comes_twice(
     hasty: PulsarUnderTest, hasty_query: Callable[..., Query]
 ):

@@ -15,6 +15,7 @@ import pytest
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, TopicNotFoundError, UnwritableRowError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.core.values.encoders import encoded_rows
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.write.writer import PulsarWriter
 from tests.behaviours.pulsar.java_client import JavaClient
@@ -34,9 +35,11 @@ def options(broker: PulsarUnderTest, topic: str | None, **more: Any) -> PulsarOp
 
 
 def write(broker: PulsarUnderTest, topic: str | None, *batches: dict[str, Any], **more: Any) -> None:
-    with PulsarWriter(options(broker, topic, **more), ATTEMPT) as writer:
-        for columns in batches:
-            writer.write(pa.record_batch(columns))
+    made = [pa.record_batch(columns) for columns in batches]
+    fitted = PulsarFormat.door.fit(options(broker, topic, **more), made[0].schema)
+    with PulsarWriter(fitted, ATTEMPT) as writer:
+        for batch in encoded_rows(fitted.encoded, iter(made)):
+            writer.write(batch)
         writer.flush()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from spark_mq_source.core.options import STREAM
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
 from spark_mq_source.tubemq.read.stream import TubeMQStream
-from tests.formats import schema_of
+from tests.formats import schema_of, through_json
 from tests.formats.tubemq import tubemq_options
 
 ROW = "topic string, broker_id int, partition int, message_id bigint, value string"
@@ -84,10 +83,6 @@ class Query:
         """The next run from the same checkpoint."""
         self.stream.close()
         self.stream = TubeMQStream(self.options)
-
-
-def through_json(offset: object) -> Offset:
-    return json.loads(json.dumps(offset))
 
 
 def numbered(count: int, prefix: str = "") -> list[str]:

@@ -227,6 +227,27 @@ def test_a_message_that_cannot_be_read_is_named_or_left_out(tubemq: TubeUnderTes
     assert "1 corrupt messages" in caplog.text
 
 
+def test_dead_letters_of_messages_that_have_nothing_or_cannot_be_read(
+    tubemq: TubeUnderTest, tubemq_format: TubeMQFormat
+):
+    topic, dead = tubemq.topic(), tubemq.topic()
+    corrupt, empty = b"\x00\x00\x00\x03k=\xffbody", b"\x00\x00\x00\x03k=v"
+    send(tubemq_format, topic, corrupt, flag=1)
+    send(tubemq_format, topic, empty, flag=1)
+    tubemq_format.publish(topic, [b"1"])
+    letters = {"onCorrupt": "deadLetter", "deadLetterTopic": dead, "waitForDisk": True, "lowLatency": True}
+    found = tubemq_format.read(topic, "value struct<a:int>", valueFormat="json", valueSchema="a int", **letters)
+    assert found.num_rows == 0
+    ddl = "value binary, attributes map<string,string>"
+    rows = tubemq_format.read(dead, ddl).to_pylist(maps_as_pydicts="strict")
+    found = {row["value"]: row["attributes"] for row in rows}
+    whole = next(value for value in found if value.endswith(corrupt) or corrupt in value)
+    assert found.keys() == {whole, b"", b"1"}
+    assert (found[b""]["k"], found[b""]["REAL_TOPIC"]) == ("v", topic)
+    assert found[b""]["ORIGIN_MESSAGE_ID"].startswith("1:0:")
+    assert "attributes are" in found[whole]["REASON"]
+
+
 def send(mq: TubeMQFormat, topic: str, data: bytes, *, flag: int) -> None:
     with TubeMQClient(mq.options(topic)) as client:
         producer = client.publish([topic])

@@ -13,9 +13,10 @@ from spark_mq_source.core.errors import AuthorizationError, DataLossError, Optio
 from spark_mq_source.core.options import READ
 from spark_mq_source.tubemq.read import stream as stream_module
 from tests.behaviours.tubemq.java_client import TubeJavaClient
-from tests.behaviours.tubemq.streams import Query, encoded, numbered, through_json
+from tests.behaviours.tubemq.streams import Query, encoded, numbered
 from tests.fix_brokers import wait_until
 from tests.fix_tubemq import TubeUnderTest
+from tests.formats import through_json
 from tests.formats.tubemq import tubemq_options, wait_until_flushed
 
 MakeQuery = Callable[..., Query]

@@ -1,0 +1,73 @@
+"""Batch reads and streaming queries of a subscription as its tests run them, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from spark_mq_source.core.options import READ, STREAM
+from spark_mq_source.pulsar.format import PulsarFormat
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.read.queue_reader import PulsarQueueRange
+from tests.behaviours.queues import QueueQuery
+from tests.fix_brokers import PulsarUnderTest
+from tests.formats import schema_of
+from tests.formats.pulsar import MESSAGE_ID
+
+FORMAT = PulsarFormat()
+ROW = f"value string, key string, topic string, partition int, {MESSAGE_ID}"
+SUBSCRIPTION = "queue"
+
+
+def drain_options(broker: PulsarUnderTest, topic: str, **options: Any) -> PulsarOptions:
+    given = {
+        "serviceUrl": broker.service_url,
+        "topic": topic,
+        "subscription": SUBSCRIPTION,
+        "subscriptionType": "Shared",
+        "initialPosition": "earliest",
+        "operationTimeout": "20s",
+    } | options
+    if not given.keys() & {"maxRows", "maxSeconds", "idleTimeout"}:
+        given["idleTimeout"] = "1s"
+    return PulsarOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, READ)
+
+
+def read(options: PulsarOptions, ddl: str = ROW) -> pa.Table:
+    """All rows of a batch read, planned now."""
+    return read_tasks(options, FORMAT.plan(options, ()), ddl)
+
+
+def read_tasks(options: PulsarOptions, tasks: Any, ddl: str = ROW) -> pa.Table:
+    schema = schema_of(ddl)
+    batches = [batch for task in tasks for batch in FORMAT.read(options, task, schema)]
+    return pa.Table.from_batches(batches, schema)
+
+
+def values(table: pa.Table) -> list[str]:
+    return table.column("value").to_pylist()
+
+
+class SubscriptionQuery(QueueQuery[PulsarQueueRange, str]):
+    """A streaming query of a subscription."""
+
+    def __init__(self, broker: PulsarUnderTest, topic: str, wal: Path, **options: Any) -> None:
+        given = {
+            "serviceUrl": broker.service_url,
+            "topic": topic,
+            "subscription": SUBSCRIPTION,
+            "subscriptionType": "Shared",
+            "initialPosition": "earliest",
+            "walDir": wal,
+            "operationTimeout": "20s",
+        } | options
+        super().__init__(PulsarOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, STREAM))
+
+    def open_stream(self) -> Any:
+        return FORMAT.open_stream(self.options)
+
+    def read(self, tasks: Sequence[PulsarQueueRange]) -> pa.Table:
+        return read_tasks(self.options, tasks)

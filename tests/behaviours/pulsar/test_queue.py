@@ -1,0 +1,610 @@
+"""Subscriptions as queues: batch reads that drain them, and streams by way of the write-ahead folder."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import DataLossError, EndOfStreamError, RequestTimeoutError, TooManyAttemptsError
+from spark_mq_source.net.write_ahead import TaskLog
+from spark_mq_source.pulsar.read.queue_reader import _Inflow
+from spark_mq_source.pulsar.write.writer import PulsarWriter
+from tests.behaviours.pulsar.queues import (
+    FORMAT,
+    ROW,
+    SUBSCRIPTION,
+    SubscriptionQuery,
+    drain_options,
+    read,
+    read_tasks,
+    values,
+)
+from tests.behaviours.pulsar.streams import numbered, publish
+from tests.fix_brokers import PulsarUnderTest, wait_until
+from tests.formats import schema_of
+from tests.formats.pulsar import PulsarFormat
+
+KINDS = ("Exclusive", "Failover", "Shared", "Key_Shared")
+
+
+@pytest.fixture
+def queue(pulsar: PulsarUnderTest, tmp_path: Path) -> Iterator[Callable[..., SubscriptionQuery]]:
+    """Starts queries: `queue(topic, option=value)`; ended with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(topic: str, **options: Any) -> SubscriptionQuery:
+            made = SubscriptionQuery(pulsar, topic, options.pop("walDir", tmp_path / "wal"), **options)
+            stack.callback(made.close)
+            return made
+
+        yield start
+
+
+def backlog(broker: PulsarUnderTest, topic: str, subscription: str = SUBSCRIPTION) -> int:
+    return int(broker.admin.stats(topic)["subscriptions"][subscription]["msgBacklog"])
+
+
+def consumers(broker: PulsarUnderTest, topic: str) -> list[str]:
+    return sorted(c["consumerName"] for c in broker.admin.stats(topic)["subscriptions"][SUBSCRIPTION]["consumers"])
+
+
+def wait_until_acknowledged(broker: PulsarUnderTest, topic: str) -> None:
+    wait_until(lambda: backlog(broker, topic) == 0, "all of it is acknowledged", 20)
+
+
+# -- batch reads
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch", [1, 7])
+def test_a_drain_has_each_message_once_and_leaves_none(pulsar: PulsarUnderTest, kind: str, batch: int):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(100), batch=batch)
+    options = drain_options(pulsar, topic, subscriptionType=kind)
+    table = read(options)
+    assert values(table) == numbered(100)
+    wait_until_acknowledged(pulsar, topic)
+    assert values(read(options)) == []
+
+
+def test_a_drain_of_partitions_takes_what_maxrows_says_in_all(pulsar: PulsarUnderTest):
+    topic = pulsar.topic(3)
+    for partition in range(3):
+        publish(pulsar, f"{topic}-partition-{partition}", numbered(20, f"{partition}."))
+    options = drain_options(pulsar, topic, maxRows=30, consumersPerPartition=2)
+    first = values(read(options))
+    second = values(read(options))
+    assert (len(first), len(second)) == (30, 30)
+    assert sorted(first + second) == sorted(numbered(20, "0.") + numbered(20, "1.") + numbered(20, "2."))
+
+
+def test_maxrows_counts_whole_entries_and_puts_the_rest_back(pulsar: PulsarUnderTest):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(40), batch=10)
+    assert values(read(drain_options(pulsar, topic, maxRows=25))) == numbered(20)
+    assert values(read(drain_options(pulsar, topic, maxRows=3))) == numbered(40)[20:30]
+    rest = read(drain_options(pulsar, topic), "value string, redelivery_count int")
+    assert values(rest) == numbered(40)[30:]
+    assert rest.column("redelivery_count").to_pylist() == [0] * 10  # what was received and put back is not counted
+
+
+def test_a_peek_leaves_the_messages(pulsar: PulsarUnderTest):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(50))
+    options = drain_options(pulsar, topic, ackMode="nack")
+    assert values(read(options)) == numbered(50)
+    assert values(read(options)) == numbered(50)
+    assert backlog(pulsar, topic) == 50
+
+
+def test_what_a_drain_cannot_decode_is_a_dead_letter_before_it_is_acknowledged(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, monkeypatch: pytest.MonkeyPatch
+):
+    topic, dead = pulsar.topic(), pulsar.topic()
+    sent = [b"\xff%d" % n if n % 5 == 0 else b"%d" % n for n in range(30)]
+    pulsar_format.publish(topic, sent)
+    letters = {"valueFormat": "string", "onCorrupt": "deadLetter", "deadLetterTopic": dead, "maxBatchRows": 7}
+
+    def drain() -> list[str]:
+        options = drain_options(pulsar, topic, **letters)
+        return values(read(FORMAT.fit_read(options, schema_of(ROW))))
+
+    def refuse(*_: object) -> None:
+        raise RequestTimeoutError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PulsarWriter, "flush", refuse)
+        with pytest.raises(RequestTimeoutError, match=f"dead letters to topic {dead}: no room"):
+            drain()
+    assert sorted(drain(), key=int) == [value.decode() for value in sent if value[:1] != b"\xff"]
+    wait_until_acknowledged(pulsar, topic)
+    stored = pulsar_format.read(dead).column("value").to_pylist()
+    # What the attempt that failed had sent may be there, too.
+    assert set(stored) == {value for value in sent if value[:1] == b"\xff"}
+    assert len(stored) <= 6 + 2
+
+
+def test_a_run_gives_the_same_rows_again(pulsar: PulsarUnderTest, tmp_path: Path):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(30), batch=5)
+    options = drain_options(pulsar, topic, walDir=tmp_path, runId="r")
+    first = read(options)
+    assert values(first) == numbered(30)
+    publish(pulsar, topic, ["newer"])
+    assert read(options).equals(first)
+    assert read(options, "value binary").column("value").to_pylist() == [value.encode() for value in numbered(30)]
+
+
+def test_a_drain_is_not_done_over(pulsar: PulsarUnderTest):
+    topic = pulsar.topic()
+    options = drain_options(pulsar, topic)
+    (task,) = FORMAT.plan(options, ())
+    with pytest.raises(DataLossError, match=r"attempt 2 at a read without walDir: .*set|with walDir and runId"):
+        FORMAT.read(options, task, pa.schema([("value", pa.binary())]), tries=1)
+
+
+def test_chunked_messages_are_whole_and_once(pulsar: PulsarUnderTest, tmp_path: Path):
+    topic = pulsar.topic()
+    producer = pulsar.client().create_producer(topic, chunking_enabled=True, batching_enabled=False)
+    large = [bytes([65 + n]) * (12 << 20) for n in range(2)]
+    for value in (b"small", large[0], b"between", large[1]):
+        producer.send(value)
+    producer.close()
+    options = drain_options(pulsar, topic, walDir=tmp_path, runId="r", idleTimeout="3s")
+    for _ in range(2):
+        table = read(options, "value binary")
+        assert table.column("value").to_pylist() == [b"small", large[0], b"between", large[1]]
+    wait_until_acknowledged(pulsar, topic)
+
+
+# -- streams
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_has_each_message_once(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], kind: str):
+    topic = pulsar.topic()
+    q = queue(topic, subscriptionType=kind)
+    assert q.trigger() == []
+    publish(pulsar, topic, numbered(20, "a"), batch=4)
+    assert q.until(20) == numbered(20, "a")
+    publish(pulsar, topic, numbered(20, "b"))
+    assert q.until(40) == numbered(20, "a") + numbered(20, "b")
+    assert q.trigger() == []
+    wait_until_acknowledged(pulsar, topic)
+
+
+def test_a_subscription_begins_with_the_query(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, ["before"])
+    q = queue(topic, initialPosition="latest")
+    publish(pulsar, topic, ["after"])
+    assert q.until(1) == ["after"]
+
+
+def test_a_trigger_has_at_most_maxrowspertrigger(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+    topic = pulsar.topic(2)
+    for partition in range(2):
+        publish(pulsar, f"{topic}-partition-{partition}", numbered(50, f"{partition}."), batch=5)
+    q = queue(topic, maxRowsPerTrigger=20)
+    sizes = [len(q.trigger()) for _ in range(6)]
+    assert max(sizes) == 20
+    assert sorted(q.until(100)) == sorted(numbered(50, "0.") + numbered(50, "1."))
+
+
+def test_a_task_is_retried_with_the_same_rows(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(30))
+    q = queue(topic)
+    _, tasks = q.plan()
+    first = read_tasks(q.options, tasks)
+    assert values(first) == numbered(30)
+    publish(pulsar, topic, ["newer"])
+    assert read_tasks(q.options, tasks).equals(first)
+
+
+def test_a_batch_is_replayed_after_a_restart_of_the_driver(
+    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]
+):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(30))
+    q = queue(topic)
+    end, tasks = q.plan()
+    first = read_tasks(q.options, tasks)
+    q.restart()
+    publish(pulsar, topic, ["newer"])
+    again, tasks = q.plan()
+    assert again == end
+    assert read_tasks(q.options, tasks).equals(first)
+    q.at = end
+    q.stream.commit(end)
+    assert q.until(1) == ["newer"]
+
+
+class KilledError(Exception):
+    """A task ends here."""
+
+
+def test_an_attempt_that_dies_between_log_and_ack_loses_and_repeats_nothing(
+    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], monkeypatch: pytest.MonkeyPatch
+):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(30), batch=3)
+    q = queue(topic)
+    _, tasks = q.plan()
+    with monkeypatch.context() as dying:
+
+        def die(self: TaskLog, batch: pa.RecordBatch) -> bool:
+            append(self, batch)
+            raise KilledError
+
+        append = TaskLog.append
+        dying.setattr(TaskLog, "append", die)
+        with pytest.raises(KilledError):
+            read_tasks(q.options, tasks)
+    assert backlog(pulsar, topic) == 10
+    assert values(read_tasks(q.options, tasks)) == numbered(30)
+    wait_until_acknowledged(pulsar, topic)
+    assert q.until(30) == numbered(30)
+    assert q.trigger() == []
+
+
+def test_a_consumer_that_is_cut_between_log_and_ack_acknowledges_on_the_next(
+    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], monkeypatch: pytest.MonkeyPatch
+):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(30))
+    q = queue(topic)
+    cut = []
+    acknowledge = _Inflow.acknowledge
+
+    def cut_off(self: _Inflow) -> None:
+        if not cut:
+            cut.append(True)
+            pulsar.admin.unload(topic)
+            self._consumer.session.close()
+        acknowledge(self)
+
+    monkeypatch.setattr(_Inflow, "acknowledge", cut_off)
+    assert q.until(30) == numbered(30)
+    assert cut
+    wait_until_acknowledged(pulsar, topic)
+    assert q.trigger() == []
+
+
+def test_a_topic_that_is_unloaded_again_and_again_is_read_once(
+    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], monkeypatch: pytest.MonkeyPatch
+):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(200))
+    q = queue(topic, maxInFlight=40, idleTimeout="3s")
+    grants = []
+    take = _Inflow.take
+
+    def unloaded(self: _Inflow) -> pa.RecordBatch:
+        grants.append(True)
+        if len(grants) % 3 == 1:
+            pulsar.admin.unload(topic)
+        return take(self)
+
+    monkeypatch.setattr(_Inflow, "take", unloaded)
+    assert q.until(200) == numbered(200)
+    assert len(grants) > 3
+    wait_until_acknowledged(pulsar, topic)
+
+
+def test_two_tasks_share_a_partition(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(100))
+    q = queue(topic, consumersPerPartition=2)
+    _, tasks = q.plan()
+    assert len(tasks) == 2
+    assert sorted(q.until(100)) == sorted(numbered(100))
+    wait_until_acknowledged(pulsar, topic)
+
+
+def test_tasks_are_as_many_as_minpartitions(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+    topic = pulsar.topic(2)
+    for partition in range(2):
+        publish(pulsar, f"{topic}-partition-{partition}", numbered(9, f"{partition}."))
+    q = queue(topic, minPartitions=3)
+    _, tasks = q.plan()
+    assert len(tasks) == 4
+    assert sorted(q.until(18)) == sorted(numbered(9, "0.") + numbered(9, "1."))
+
+
+def keyed(broker: PulsarUnderTest, topic: str, count: int, keys: int = 10) -> list[str]:
+    producer = broker.client().create_producer(topic, batching_enabled=False)
+    sent = []
+    for number in range(count):
+        sent.append(f"k{number % keys}:{number}")
+        producer.send(sent[-1].encode(), partition_key=f"k{number % keys}")
+    producer.close()
+    return sent
+
+
+def by_key(found: list[str]) -> dict[str, list[str]]:
+    keys: dict[str, list[str]] = defaultdict(list)
+    for value in found:
+        keys[value.partition(":")[0]].append(value)
+    return keys
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"consumersPerPartition": 2}, {"keySharedMode": "sticky", "keyRanges": "0-30000,30001-65535"}],
+    ids=["one task", "two tasks", "sticky"],
+)
+def test_the_messages_of_a_key_come_in_order(
+    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], how: dict[str, Any]
+):
+    topic = pulsar.topic()
+    q = queue(topic, subscriptionType="Key_Shared", maxRowsPerTrigger=40, **how)
+    sent = keyed(pulsar, topic, 120)
+    assert by_key(q.until(120)) == by_key(sent)
+    wait_until_acknowledged(pulsar, topic)
+
+
+def test_a_foreign_consumer_joins_and_leaves(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+    import pulsar as official
+
+    topic = pulsar.topic()
+    q = queue(topic, maxRowsPerTrigger=60)
+    client = pulsar.client()
+    foreign: list[str] = []
+
+    def consume(most: int) -> None:
+        consumer = client.subscribe(
+            topic, SUBSCRIPTION, consumer_type=official.ConsumerType.Shared, receiver_queue_size=20
+        )
+        with contextlib.suppress(official.Timeout):
+            for _ in range(most):
+                message = consumer.receive(500)
+                foreign.append(message.data().decode())
+                consumer.acknowledge(message)
+        q.trigger()
+        consumer.close()
+
+    publish(pulsar, topic, numbered(300))
+    q.trigger()
+    consume(30)
+    q.trigger()
+    consume(10)
+    wait_until(lambda: bool(q.trigger() or True) and backlog(pulsar, topic) == 0, "all of it is read", 60)
+    ours = [row["value"] for row in q.rows]
+    assert len(foreign) == 40
+    assert sorted(ours + foreign) == sorted(numbered(300))
+
+
+def test_messages_that_come_too_often_end_the_query(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+    import pulsar as official
+
+    topic = pulsar.topic()
+    q = queue(topic, maxRedeliverCount=2)
+    publish(pulsar, topic, numbered(3))
+    consumer = pulsar.client().subscribe(
+        topic,
+        SUBSCRIPTION,
+        consumer_type=official.ConsumerType.Shared,
+        negative_ack_redelivery_delay_ms=10,
+        receiver_queue_size=3,
+    )
+    # The counts are forgotten when the last consumer leaves; this one takes nothing.
+    staying = pulsar.client().subscribe(
+        topic, SUBSCRIPTION, consumer_type=official.ConsumerType.Shared, receiver_queue_size=0
+    )
+    for _ in range(12):
+        consumer.negative_acknowledge(consumer.receive(10_000))
+    consumer.close()
+    _, tasks = q.plan()
+    with pytest.raises(TooManyAttemptsError, match=r"was redelivered \d+ times, and maxRedeliverCount is 2"):
+        read_tasks(q.options, tasks)
+    assert backlog(pulsar, topic) == 3
+    staying.close()
+
+
+def test_messages_that_come_too_often_become_dead_letters(
+    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]
+):
+    import pulsar as official
+
+    topic = pulsar.topic()
+    q = queue(topic, maxRedeliverCount=2, onMaxRedeliver="deadLetter", createTopic="true")
+    publish(pulsar, topic, numbered(3))
+    client = pulsar.client()
+    shared = {"consumer_type": official.ConsumerType.Shared}
+    consumer = client.subscribe(topic, SUBSCRIPTION, negative_ack_redelivery_delay_ms=10, **shared)
+    staying = client.subscribe(topic, SUBSCRIPTION, receiver_queue_size=0, **shared)
+    for _ in range(12):
+        consumer.negative_acknowledge(consumer.receive(10_000))
+    consumer.close()
+    publish(pulsar, topic, ["good"])
+    assert q.until(1) == ["good"]
+    wait_until_acknowledged(pulsar, topic)
+    dead = client.subscribe(f"{topic}-{SUBSCRIPTION}-DLQ", "s", initial_position=official.InitialPosition.Earliest)
+    letters = [dead.receive(10_000) for _ in range(3)]
+    assert sorted(letter.data().decode() for letter in letters) == numbered(3)
+    assert {letter.properties()["REAL_TOPIC"] for letter in letters} == {topic}
+    staying.close()
+
+
+@pytest.mark.slow
+def test_what_is_put_off_comes_again_later_until_it_is_given_up(pulsar: PulsarUnderTest):
+    import pulsar as official
+
+    topic = pulsar.topic()
+    publish(pulsar, topic, numbered(5), batch=5)
+    how = {
+        "ackMode": "nack",
+        "retryTopic": "true",
+        "createTopic": "true",
+        "nackDelay": "200ms",
+        "maxRedeliverCount": 2,
+        "onMaxRedeliver": "deadLetter",
+        "idleTimeout": "3s",
+    }
+    found: list[dict[str, Any]] = []
+
+    def is_over() -> bool:
+        table = read(drain_options(pulsar, topic, **how), "value string, properties map<string,string>")
+        found.extend(table.to_pylist())
+        return len(found) >= 15
+
+    wait_until(is_over, "all are given up", 60)
+    seen = [(row["value"], dict(row["properties"]).get("RECONSUMETIMES", "0")) for row in found]
+    assert sorted(seen) == sorted((value, times) for value in numbered(5) for times in "012")
+    dead = pulsar.client().subscribe(
+        f"{topic}-{SUBSCRIPTION}-DLQ", "s", initial_position=official.InitialPosition.Earliest
+    )
+    letters = [dead.receive(10_000) for _ in range(5)]
+    assert sorted(letter.data().decode() for letter in letters) == numbered(5)
+    assert {letter.properties()["REAL_TOPIC"] for letter in letters} == {topic}
+    for name in (topic, f"{topic}-{SUBSCRIPTION}-RETRY"):
+        wait_until_acknowledged(pulsar, name)
+
+
+@pytest.mark.slow
+def test_what_is_put_off_first_is_kept_for_a_subscription_that_begins_at_latest(pulsar: PulsarUnderTest):
+    topic = pulsar.topic()
+    how = {"initialPosition": "latest", "retryTopic": "true", "createTopic": "true", "idleTimeout": "3s"}
+    assert values(read(drain_options(pulsar, topic, **how))) == []
+    publish(pulsar, topic, numbered(5))
+    how |= {"maxRows": 5, "maxSeconds": 60}
+    assert values(read(drain_options(pulsar, topic, **how, ackMode="nack", nackDelay="2s"))) == numbered(5)
+    assert sorted(values(read(drain_options(pulsar, topic, **how)))) == numbered(5)
+    wait_until_acknowledged(pulsar, f"{topic}-{SUBSCRIPTION}-RETRY")
+
+
+def test_all_that_is_there_now_is_read_and_no_more(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+    topic = pulsar.topic(2)
+    for partition in range(2):
+        publish(pulsar, f"{topic}-partition-{partition}", numbered(10, f"{partition}."))
+    q = queue(topic, maxRowsPerTrigger=7)
+    q.stream.aim_at_now()
+    publish(pulsar, f"{topic}-partition-0", ["newer"])
+    found: list[str] = []
+    while True:
+        before = q.at
+        found += q.trigger()
+        if q.at == before:
+            break
+    assert len(found) == 20
+
+
+def test_what_others_hold_does_not_keep_it_from_ending(
+    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]
+):
+    import pulsar as official
+
+    topic = pulsar.topic()
+    q = queue(topic)
+    publish(pulsar, topic, numbered(10))
+    consumer = pulsar.client().subscribe(
+        topic, SUBSCRIPTION, consumer_type=official.ConsumerType.Shared, receiver_queue_size=1
+    )
+    held = consumer.receive(10_000).data().decode()
+    q.stream.aim_at_now()
+    found: list[str] = []
+    for _ in range(5):
+        found += q.trigger()
+    ended = q.at
+    q.trigger()
+    assert q.at == ended
+    assert set(numbered(10)) - set(found) >= {held}
+    assert len(found) >= 8
+    consumer.close()
+
+
+def test_a_new_partition_is_found_at_the_next_trigger(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+    topic = pulsar.topic(1)
+    q = queue(topic)
+    publish(pulsar, f"{topic}-partition-0", ["0"])
+    assert q.until(1) == ["0"]
+    pulsar.admin.add_partitions(topic, 2)
+    publish(pulsar, f"{topic}-partition-1", ["1"])
+    assert q.until(2) == ["0", "1"]
+
+
+def test_a_trigger_waits_for_minrowspertrigger(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+    topic = pulsar.topic()
+    q = queue(topic, minRowsPerTrigger=10)
+    publish(pulsar, topic, numbered(3))
+    assert q.until(3) == numbered(3)  # the first trigger of a query is not delayed
+    publish(pulsar, topic, numbered(3))
+    assert q.trigger() == []
+    publish(pulsar, topic, numbered(7))
+    assert len(q.trigger()) == 10
+
+
+def test_a_stream_ends_with_its_terminated_topics(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
+    topic = pulsar.topic(2)
+    q = queue(topic, endAtTermination="true")
+    for partition in range(2):
+        publish(pulsar, f"{topic}-partition-{partition}", numbered(5, f"{partition}."))
+        assert [len(q.trigger()) for _ in range(5)] == [5, 0, 0, 0, 0]  # one is not terminated yet
+        pulsar.admin.terminate(f"{topic}-partition-{partition}")
+
+    def go_on() -> None:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            assert q.trigger() == []
+
+    with pytest.raises(EndOfStreamError, match="all topics of this query are terminated and read to their end"):
+        go_on()
+
+
+def test_chunks_that_do_not_fit_a_batch_come_with_the_next(
+    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]
+):
+    topic = pulsar.topic()
+    q = queue(topic, maxRowsPerTrigger=1)
+    producer = pulsar.client().create_producer(topic, chunking_enabled=True, batching_enabled=False)
+    large = [chr(65 + n) * (11 << 20) for n in range(3)]
+    for value in large:
+        producer.send(value.encode())
+    producer.close()
+    assert q.until(3) == large
+    wait_until_acknowledged(pulsar, topic)
+
+
+def test_consumers_have_names_that_stay(
+    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], monkeypatch: pytest.MonkeyPatch
+):
+    topic = pulsar.topic()
+    q = queue(topic, consumerName="flights")
+    publish(pulsar, topic, numbered(3))
+    seen: list[list[str]] = []
+    take = _Inflow.take
+
+    def looked(self: _Inflow) -> pa.RecordBatch:
+        seen.append(consumers(pulsar, topic))
+        return take(self)
+
+    monkeypatch.setattr(_Inflow, "take", looked)
+    q.until(3)
+    assert seen == [["flights-0000"]]
+
+
+def test_what_a_killed_broker_forgets_is_left_out(
+    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], monkeypatch: pytest.MonkeyPatch
+):
+    """As a broker does: the cursor goes back, and messages that were acknowledged come again with a count of 0."""
+    import pulsar as official
+
+    topic = pulsar.topic()
+    q = queue(topic)
+    publish(pulsar, topic, numbered(10))
+    assert q.until(10) == numbered(10)
+    consumer = pulsar.client().subscribe(topic, SUBSCRIPTION, consumer_type=official.ConsumerType.Shared)
+    consumer.seek(official.MessageId.earliest)
+    consumer.close()
+    publish(pulsar, topic, ["new"])
+    wait_until(lambda: backlog(pulsar, topic) == 11, "the cursor is back")
+    assert q.until(11) == [*numbered(10), "new"]
+    wait_until_acknowledged(pulsar, topic)

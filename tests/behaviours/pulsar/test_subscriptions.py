@@ -1,0 +1,237 @@
+"""How a query appears in the broker's statistics, and what it shares a durable subscription with."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pulsar as official
+import pytest
+
+from spark_mq_source.core.errors import BrokerError, ResourceBusyError
+from spark_mq_source.core.options import READ
+from spark_mq_source.core.sql_types import arrow_schema_of
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.offsets import TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.read import stream
+from spark_mq_source.pulsar.read.planner import plan_batch
+from spark_mq_source.pulsar.read.reader import read_range
+from tests.behaviours.pulsar.streams import PIN, Query, numbered, publish, wait_until
+from tests.fix_brokers import PulsarUnderTest
+
+Types = official.ConsumerType
+EARLIEST = official.InitialPosition.Earliest
+
+
+def options_of(broker: PulsarUnderTest, topic: str, **more: str) -> PulsarOptions:
+    given = {"serviceUrl": broker.service_url, "topic": topic} | more
+    return PulsarOptions.from_spark({name.lower(): text for name, text in given.items()}, READ)
+
+
+def consumers(broker: PulsarUnderTest, topic: str, subscription: str | None = None) -> list[str]:
+    found = broker.admin.stats(topic)["subscriptions"]
+    chosen = found if subscription is None else [subscription]
+    return [one["consumerName"] for name in chosen for one in found[name]["consumers"]]
+
+
+# -- names
+
+
+def test_the_consumers_of_a_query_are_named(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic(2)
+    q = query(topic, subscription=PIN, consumerName="delays", startingOffsets="earliest")
+    q.trigger()
+    for n in range(2):
+        # The watcher and the subscription; the official consumers of other tests have names of their own.
+        assert consumers(pulsar, f"{topic}-partition-{n}") == ["delays-driver"] * 2
+
+
+def test_each_task_has_a_name_of_its_own_in_the_order_of_the_ranges(pulsar: PulsarUnderTest):
+    topic = pulsar.topic(3)
+    for n in range(3):
+        publish(pulsar, f"{topic}-partition-{n}", numbered(10))
+    options = options_of(pulsar, topic, consumerName="delays", minPartitions="6", maxBatchRows="1")
+    ranges = plan_batch(options)
+    assert [task.number for task in ranges] == list(range(6))
+    for task in ranges:
+        rows = read_range(options, task, arrow_schema_of({"value": "binary"}))
+        next(rows)
+        assert consumers(pulsar, str(task.topic_partition)) == [f"delays-000{task.number}"]
+        assert sum(batch.num_rows for batch in rows) > 0
+
+
+def test_consumers_have_no_name_unless_one_is_given(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    query(topic).trigger()
+    assert consumers(pulsar, topic) == [""]
+
+
+# -- properties
+
+
+def test_properties_are_those_of_who_created_the_subscription(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    pulsar.require_version((2, 11), "does not show the properties of a subscription")
+    topic = pulsar.topic()
+    wanted = {"team": "delays", "ünit": "ä b"}
+    q = query(topic, subscription=PIN, subscriptionProperties=json.dumps(wanted))
+    q.trigger()
+    assert pulsar.admin.stats(topic)["subscriptions"][PIN]["subscriptionProperties"] == wanted
+    q.close()
+    again = query(topic, subscription=PIN, subscriptionProperties='{"team": "others"}', checkpoint=q.at)
+    again.trigger()
+    assert pulsar.admin.stats(topic)["subscriptions"][PIN]["subscriptionProperties"] == wanted
+
+
+# -- failover
+
+
+def failover(query: Callable[..., Query], topic: str, **more: str) -> Query:
+    return query(topic, subscription=PIN, subscriptionType="failover", startingOffsets="earliest", **more)
+
+
+def test_with_failover_others_may_stand_by(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    q = failover(query, topic)
+    publish(pulsar, topic, numbered(3))
+    assert q.trigger() == numbered(3)
+    other = pulsar.client().subscribe(topic, PIN, consumer_type=Types.Failover, consumer_name="zz")
+    publish(pulsar, topic, numbered(3, "more"))
+    assert q.trigger() == numbered(3, "more")
+    assert pulsar.admin.stats(topic)["subscriptions"][PIN]["type"] == "Failover"
+    q.close()
+    # What the query has not let go of goes to who stood by: the last entry, which it keeps as a proof.
+    assert other.receive(timeout_millis=20_000).data() == b"more2"
+
+
+def test_a_query_that_stands_by_waits_for_its_turn(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic(2)
+    first = failover(query, topic)
+    first.trigger()
+    for n in range(2):
+        publish(pulsar, f"{topic}-partition-{n}", [f"{n}"])
+    second = failover(query, topic, priorityLevel="1")
+    read: list[str] = []
+    turn = threading.Thread(target=lambda: read.extend(second.trigger()))
+    turn.start()
+    wait_until(lambda: len(consumers(pulsar, f"{topic}-partition-1", PIN)) == 2, "it stands by")
+    assert sorted(first.trigger()) == ["0", "1"]
+    assert (turn.is_alive(), read) == (True, [])
+    first.close()
+    turn.join(20)
+    assert sorted(read) == ["0", "1"]
+
+
+def test_a_query_whose_turn_does_not_come_says_who_has_it(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(stream, "TURN_MS", 0)
+    topic = pulsar.topic()
+    failover(query, topic).trigger()
+    second = failover(query, topic, priorityLevel="1", operationTimeout="2s")
+    with pytest.raises(ResourceBusyError, match=r"another consumer of subscription pin is active .* priorityLevel"):
+        second.trigger()
+
+
+def test_a_query_that_is_overtaken_waits_and_goes_on(
+    pulsar: PulsarUnderTest, query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(stream, "TURN_MS", 0)
+    topic = pulsar.topic()
+    q = failover(query, topic, priorityLevel="1", operationTimeout="3s")
+    publish(pulsar, topic, ["a"])
+    assert q.trigger() == ["a"]
+    other = pulsar.client().subscribe(topic, PIN, consumer_type=Types.Failover)  # its level is 0
+    publish(pulsar, topic, ["b"])
+    read: list[str] = []
+
+    def trigger_until_it_hears() -> None:
+        # A broker tells it a second later (activeConsumerFailoverDelayTimeMillis).
+        while True:
+            read.extend(q.trigger())
+
+    with pytest.raises(ResourceBusyError, match="another consumer of subscription pin is active"):
+        trigger_until_it_hears()
+    other.close()
+    publish(pulsar, topic, ["c"])
+    assert read + q.trigger() == ["b", "c"]
+
+
+def test_with_exclusive_another_consumer_is_refused(pulsar: PulsarUnderTest, query: Callable[..., Query]):
+    topic = pulsar.topic()
+    query(topic, subscription=PIN).trigger()
+    with pytest.raises(official.ConsumerBusy):
+        pulsar.client().subscribe(topic, PIN, consumer_type=Types.Failover)
+
+
+# -- the backlog, beside its consumers
+
+
+@pytest.fixture
+def waiting(pulsar: PulsarUnderTest) -> Callable[[str, str], dict[TopicPartition, int]]:
+    def ask(topic: str, name: str) -> dict[TopicPartition, int]:
+        options = replace(options_of(pulsar, topic), operation_timeout_ms=10_000)
+        with PulsarClient(options) as client:
+            return client.fetch_waiting(client.fetch_partitions([topic]), name)
+
+    return ask
+
+
+@pytest.mark.parametrize("kind", [Types.Shared, Types.Failover])
+def test_a_backlog_is_asked_without_taking_a_message_from_the_consumers(
+    pulsar: PulsarUnderTest, waiting: Callable[[str, str], dict[TopicPartition, int]], kind: Any
+):
+    topic = pulsar.topic(2)
+    consumer = pulsar.client().subscribe(topic, "q", consumer_type=kind, initial_position=EARLIEST)
+    for n in range(2):
+        publish(pulsar, f"{topic}-partition-{n}", numbered(5, f"{n}."))
+    received = []
+    for _ in range(10):
+        message = consumer.receive(timeout_millis=20_000)
+        received.append(message.data().decode())
+        waits = waiting(topic, "q")
+        assert sum(waits.values()) == 11 - len(received)
+        consumer.acknowledge(message)
+        wait_until(
+            lambda: sum(backlog_of(pulsar, f"{topic}-partition-{n}", "q") for n in range(2)) == 10 - len(received),
+            "it is acknowledged",
+        )
+    assert sorted(received) == sorted(numbered(5, "0.") + numbered(5, "1."))
+    assert [len(consumers(pulsar, f"{topic}-partition-{n}", "q")) for n in range(2)] == [1, 1]
+
+
+def backlog_of(broker: PulsarUnderTest, topic: str, subscription: str) -> int:
+    return int(broker.admin.stats(topic)["subscriptions"][subscription]["msgBacklog"])
+
+
+@pytest.mark.parametrize("kind", [Types.Exclusive, Types.KeyShared])
+def test_a_backlog_that_cannot_be_asked_without_disturbing_anybody(
+    pulsar: PulsarUnderTest, waiting: Callable[[str, str], dict[TopicPartition, int]], kind: Any
+):
+    topic = pulsar.topic()
+    consumer = pulsar.client().subscribe(topic, "q", consumer_type=kind, initial_position=EARLIEST)
+    with pytest.raises(ResourceBusyError, match=r"subscription q are of type Exclusive or Key_Shared.* set adminUrl"):
+        waiting(topic, "q")
+    publish(pulsar, topic, ["a"])
+    consumer.acknowledge(consumer.receive(timeout_millis=20_000))
+    consumer.close()
+    wait_until(lambda: consumers(pulsar, topic, "q") == [], "it is closed")
+    publish(pulsar, topic, ["b"])
+    assert list(waiting(topic, "q").values()) == [1]
+
+
+def test_the_backlog_of_a_subscription_that_is_not_there(
+    pulsar: PulsarUnderTest, waiting: Callable[[str, str], dict[TopicPartition, int]]
+):
+    topic = pulsar.topic()
+    with pytest.raises(BrokerError, match="there is no durable subscription none"):
+        waiting(topic, "none")
+    assert pulsar.admin.subscriptions(topic) == []
+    reader = pulsar.client().create_reader(topic, official.MessageId.earliest, subscription_role_prefix="r")
+    (name,) = pulsar.admin.subscriptions(topic)
+    with pytest.raises(BrokerError, match="there is no durable subscription"):
+        waiting(topic, name)
+    reader.close()

@@ -1,0 +1,366 @@
+"""Typed columns by the schemas of the registry, written by the official client."""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from pulsar import schema as official_schema
+
+from spark_mq_source.core.errors import CorruptMessageError, OptionError
+from spark_mq_source.core.sql_types import ddl_of_schema
+from tests.behaviours.pulsar.java_client import JavaClient
+from tests.fix_brokers import PulsarUnderTest
+from tests.formats import Query
+from tests.formats.pulsar import PulsarFormat
+
+Schema = type[official_schema.AvroSchema] | type[official_schema.JsonSchema]
+SCHEMAS = [official_schema.AvroSchema, official_schema.JsonSchema]
+FIELDS = [
+    "carrier:string",
+    "number:int",
+    "distance:double",
+    "legs:array<struct<city:string>>",
+    "tags:map<string,string>",
+]
+FLIGHT = f"struct<{','.join(FIELDS)}>"
+
+
+def record(name: str, **fields: official_schema.Field) -> type[official_schema.Record]:
+    return type(name, (official_schema.Record,), fields)
+
+
+def optional(kind: type[official_schema.Field], *arguments: Any) -> official_schema.Field:
+    """A field that may be missing: a broker takes a version with it, and one without it."""
+    return kind(*arguments, required_default=True)
+
+
+LEG = record("Leg", city=official_schema.String())
+VERSIONS = [
+    {"carrier": optional(official_schema.String), "number": optional(official_schema.Integer)},
+    {
+        "carrier": optional(official_schema.String),
+        "number": optional(official_schema.Integer),
+        "distance": optional(official_schema.Double),
+    },
+    {
+        "carrier": optional(official_schema.String),
+        "number": optional(official_schema.Integer),
+        "distance": optional(official_schema.Double),
+        "legs": optional(official_schema.Array, LEG()),
+        "tags": optional(official_schema.Map, official_schema.String()),
+    },
+]
+RECORDS = [record("Flight", **fields) for fields in VERSIONS]
+
+
+def publish(
+    broker: PulsarUnderTest, topic: str, kind: Schema, version: int, rows: Sequence[Mapping[str, Any]], **how: Any
+) -> None:
+    made = RECORDS[version]
+    producer = broker.client().create_producer(topic, schema=kind(made), **how)
+    for row in rows:
+        producer.send(made(**row))
+    producer.close()
+
+
+def publish_bytes(broker: PulsarUnderTest, topic: str, *values: bytes) -> None:
+    """Without a schema."""
+    producer = broker.client().create_producer(topic)
+    for value in values:
+        producer.send(value)
+    producer.close()
+
+
+def publish_all_versions(broker: PulsarUnderTest, topic: str, kind: Schema) -> list[dict[str, Any]]:
+    """Rows of three versions, and again of the first; as they are read by the last."""
+    full = {"carrier": "UA", "number": 2, "distance": 1.5, "tags": {"gate": "B1"}}
+    publish(broker, topic, kind, 0, [{"carrier": "AA", "number": 1}])
+    publish(broker, topic, kind, 1, [{"carrier": "DL", "number": 3, "distance": 2.5}])
+    publish(broker, topic, kind, 2, [full | {"legs": [LEG(city="JFK")]}])
+    publish(broker, topic, kind, 0, [{"carrier": "B6", "number": None}])
+    nothing = dict.fromkeys(VERSIONS[2])
+    return [
+        nothing | {"carrier": "AA", "number": 1},
+        nothing | {"carrier": "DL", "number": 3, "distance": 2.5},
+        full | {"legs": [{"city": "JFK"}], "tags": [("gate", "B1")]},
+        nothing | {"carrier": "B6"},
+    ]
+
+
+def columns(broker: PulsarUnderTest, topic: str, **options: Any) -> str:
+    given = {"serviceUrl": broker.service_url, "topic": topic, "valueFormat": "auto"} | options
+    made, _ = PulsarFormat.door.columns_by_default({name.lower(): str(value) for name, value in given.items()})
+    return ddl_of_schema(made)
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_three_versions_are_read_by_the_latest(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, kind: Schema
+) -> None:
+    topic = pulsar.topic()
+    expected = publish_all_versions(pulsar, topic, kind)
+    rows = pulsar_format.read(topic, f"value {FLIGHT}", valueFormat="auto").to_pylist()
+    assert [row["value"] for row in rows] == expected
+    part = pulsar_format.read(topic, "value struct<legs:array<struct<city:string>>,number:int>", valueFormat="auto")
+    names = ("legs", "number")
+    assert [row["value"] for row in part.to_pylist()] == [{name: row[name] for name in names} for row in expected]
+
+
+class Gate(enum.Enum):
+    A = 1
+    B = 2
+
+
+Everything = record(
+    "Everything",
+    flag=official_schema.Boolean(),
+    number=official_schema.Integer(required=True),
+    big=official_schema.Long(),
+    part=official_schema.Float(),
+    ratio=official_schema.Double(),
+    text=official_schema.String(),
+    gate=official_schema.CustomEnum(Gate),
+    leg=LEG(),
+    legs=official_schema.Array(LEG()),
+    counts=official_schema.Map(official_schema.Integer()),
+)
+EVERYTHING = (
+    "value struct<flag:boolean,number:int,big:bigint,part:float,ratio:double,text:string,gate:string,"
+    "leg:struct<city:string>,legs:array<struct<city:string>>,counts:map<string,int>%s>"
+)
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_the_types_of_the_python_client(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, kind: Schema) -> None:
+    topic = pulsar.topic()
+    full = {
+        "flag": True,
+        "number": -(2**31),
+        "big": 2**62,
+        "part": 0.5,
+        "ratio": -1e300,
+        "text": "ü",
+        "counts": {"a": 1},
+    }
+    legs = {"leg": LEG(city="x"), "legs": [LEG(city=None), LEG(city="")]}
+    is_avro = kind is official_schema.AvroSchema
+    # Bytes are in its Avro alone: it has no JSON for them.
+    made = Everything if not is_avro else record("Everything", **Everything._fields, data=official_schema.Bytes())
+    data = {"data": b"\x00\xff"} if is_avro else {}
+    producer = pulsar.client().create_producer(topic, schema=kind(made))
+    producer.send(made(**full, **legs, **data, gate=Gate.B))
+    producer.send(made(number=0))
+    producer.close()
+    ddl = EVERYTHING % (",data:binary" if is_avro else "")
+    assert columns(pulsar, topic).startswith(f"key binary, {ddl}, topic string")
+    rows = pulsar_format.read(topic, ddl, valueFormat="auto").to_pylist()
+    # In JSON the client has the value of an enum, and in Avro its name.
+    read = {"gate": "B" if is_avro else "2", "leg": {"city": "x"}, "legs": [{"city": None}, {"city": ""}]}
+    assert [row["value"] for row in rows] == [
+        full | data | read | {"counts": [("a", 1)]},
+        # What is not given is false in the client, and a record with nothing in it.
+        dict.fromkeys((*full, *data, *read)) | {"number": 0, "flag": False, "leg": {"city": None}},
+    ]
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_the_default_columns_are_those_of_the_latest_schema(pulsar: PulsarUnderTest, kind: Schema) -> None:
+    topic = pulsar.topic(2)
+    assert columns(pulsar, topic).startswith("key binary, value binary, topic string")
+    pulsar.client().create_producer(topic, schema=kind(RECORDS[2])).close()
+    assert columns(pulsar, topic).startswith(f"key binary, value {FLIGHT}, topic string")
+    flat = ", ".join(field.replace(":", " ", 1) for field in FIELDS)
+    assert columns(pulsar, topic, flatten=True).startswith(f"{flat}, key binary, topic string")
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_fields_as_columns(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, kind: Schema) -> None:
+    topic = pulsar.topic()
+    expected = publish_all_versions(pulsar, topic, kind)
+    rows = pulsar_format.read(topic, "number int, topic string, carrier string", valueFormat="auto", flatten=True)
+    assert rows.to_pylist() == [
+        {"number": row["number"], "topic": topic, "carrier": row["carrier"]} for row in expected
+    ]
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_a_stream_goes_on_with_its_schema(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, kind: Schema) -> None:
+    topic = pulsar.topic(1)
+    publish(pulsar, topic, kind, 0, [{"carrier": "AA", "number": 1}])
+    given = {"serviceUrl": pulsar.service_url, "topic": topic, "startingOffsets": "earliest", "valueFormat": "auto"}
+    query = Query(pulsar_format, given, "value struct<carrier:string,number:int>")
+    query.until(1)
+    publish(pulsar, topic, kind, 1, [{"carrier": "UA", "number": 2, "distance": 1.5}])
+    query.until(2)
+    query.close()
+    assert query.values == [{"carrier": "AA", "number": 1}, {"carrier": "UA", "number": 2}]
+    # Planned anew, with the new field.
+    query = Query(pulsar_format, given, "value struct<carrier:string,number:int,distance:double>")
+    query.until(2)
+    query.close()
+    assert [row["distance"] for row in query.values] == [None, 1.5]  # type: ignore[call-overload, index]
+
+
+def test_what_cannot_be_decoded(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat) -> None:
+    topic = pulsar.topic()
+    publish(pulsar, topic, official_schema.AvroSchema, 0, [{"carrier": "AA", "number": 1}])
+    publish_bytes(pulsar, topic, b"\x09not avro")
+    publish(pulsar, topic, official_schema.AvroSchema, 1, [{"carrier": "UA", "number": 2, "distance": 1.5}])
+    ddl = "value struct<carrier:string,number:int>, _error string, _corrupt binary"
+    with pytest.raises(CorruptMessageError) as caught:
+        pulsar_format.read(topic, ddl, valueFormat="auto")
+    for words in (f"pulsar-native: reading {topic} ", "message ", "without a schema version: value: field carrier: "):
+        assert words in str(caught.value)
+    rows = pulsar_format.read(topic, ddl, valueFormat="auto", onCorrupt="skip").to_pylist()
+    assert [row["value"]["carrier"] for row in rows] == ["AA", "UA"]
+    rows = pulsar_format.read(topic, ddl, valueFormat="auto", onCorrupt="null").to_pylist()
+    assert [row["_corrupt"] for row in rows] == [None, b"\x09not avro", None]
+    assert [row["value"] is None for row in rows] == [False, True, False]
+    assert rows[1]["_error"].startswith("value: field carrier: ")
+
+
+def test_values_with_a_schema_of_the_option(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat) -> None:
+    topic = pulsar.topic()
+    publish_bytes(pulsar, topic, b'{"a": 1, "b": ["x"]}', b'{"a": null}', b"nothing")
+    rows = pulsar_format.read(
+        topic, "value struct<b:array<string>,a:bigint>", valueFormat="json", valueSchema="a bigint, b array<string>",
+        onCorrupt="null",
+    )  # fmt: skip
+    assert [row["value"] for row in rows.to_pylist()] == [{"b": ["x"], "a": 1}, {"b": None, "a": None}, None]
+
+
+def test_strings_and_single_values(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat) -> None:
+    topic = pulsar.topic()
+    producer = pulsar.client().create_producer(topic, schema=official_schema.StringSchema())
+    producer.send("schön", partition_key="k")
+    producer.close()
+    assert columns(pulsar, topic).startswith("key binary, value string, topic string")
+    rows = pulsar_format.read(topic, "key string, value string", valueFormat="auto", keyFormat="string").to_pylist()
+    assert rows == [{"key": "k", "value": "schön"}]
+    numbers = pulsar.topic()
+    publish_bytes(pulsar, numbers, (7).to_bytes(4, "big"), (-7).to_bytes(4, "big", signed=True))
+    rows = pulsar_format.read(numbers, "value int", valueFormat="int32").to_pylist()
+    assert [row["value"] for row in rows] == [7, -7]
+
+
+def test_topics_that_differ_are_read_apart(pulsar: PulsarUnderTest) -> None:
+    first, second = pulsar.topic(), pulsar.topic()
+    pulsar.client().create_producer(first, schema=official_schema.AvroSchema(RECORDS[0])).close()
+    pulsar.client().create_producer(second, schema=official_schema.StringSchema()).close()
+    given = {"serviceurl": pulsar.service_url, "topics": f"{first},{second}", "valueformat": "auto"}
+    with pytest.raises(OptionError, match=f"the schemas of {first} and {second} differ"):
+        PulsarFormat.door.columns_by_default(given)
+
+
+# -- pairs of a key and a value
+
+
+def _part(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+def register_pair(broker: PulsarUnderTest, topic: str, kind: str, key: str, value: str) -> None:
+    """What the Java client registers for `Schema.KeyValue(JSON, JSON, kind)`."""
+    schema = json.dumps({"key": json.loads(key), "value": json.loads(value)})
+    properties = {
+        "key.schema.name": "", "key.schema.type": "JSON", "key.schema.properties": "{}",
+        "value.schema.name": "", "value.schema.type": "JSON", "value.schema.properties": "{}",
+        "kv.encoding.type": kind,
+    }  # fmt: skip
+    document = {"type": "KEY_VALUE", "schema": schema, "properties": properties}
+    broker.admin.request("POST", f"schemas/{topic.partition('://')[2]}/schema", document)
+
+
+ID = json.dumps({"type": "record", "name": "Id", "fields": [{"name": "id", "type": "long"}]})
+ROW = {
+    "type": "record",
+    "name": "Row",
+    "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"], "default": None}],
+}
+CHANGE = json.dumps(
+    {
+        "type": "record",
+        "name": "Change",
+        "fields": [
+            {"name": "before", "type": ["null", ROW], "default": None},
+            {"name": "after", "type": ["null", "Row"], "default": None},
+            {"name": "op", "type": "string"},
+        ],
+    }
+)
+PAIR_DDL = (
+    "key struct<id:bigint>, value struct<before:struct<id:bigint,name:string>,after:struct<id:bigint,name:string>,"
+    "op:string>"
+)
+CHANGES: list[tuple[dict[str, Any], dict[str, Any] | None]] = [
+    ({"id": 1}, {"before": None, "after": {"id": 1, "name": "a"}, "op": "c"}),
+    ({"id": 1}, {"before": {"id": 1, "name": "a"}, "after": {"id": 1, "name": "b"}, "op": "u"}),
+    ({"id": 1}, {"before": {"id": 1, "name": "b"}, "after": None, "op": "d"}),
+    ({"id": 1}, None),
+]
+
+
+@pytest.mark.parametrize("pair", ["INLINE", "SEPARATED"])
+@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
+def test_pairs_of_the_java_client(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, java: JavaClient, kind: str, pair: str
+) -> None:
+    topic = pulsar.topic(2)
+    java.produce_typed(pulsar, topic, CHANGES, kind=kind, pair=pair)
+    # Java's schemas have the fields in alphabetical order.
+    assert columns(pulsar, topic).startswith(
+        "key struct<id:bigint>, value struct<after:struct<id:bigint,name:string>,bef"
+    )
+    rows = pulsar_format.read(topic, PAIR_DDL, valueFormat="auto").to_pylist()
+    expected = [{"key": key, "value": value} for key, value in CHANGES]
+    assert sorted(rows, key=repr) == sorted(expected, key=repr)
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
+def test_the_types_of_the_java_client(
+    pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, java: JavaClient, kind: str
+) -> None:
+    topic = pulsar.topic()
+    full = {
+        "flag": True, "number": -7, "big": 2**62, "part": 0.5, "ratio": 1e300, "text": "schön", "bytes": "AP8=",
+        "color": "GREEN", "tags": ["a", ""], "counts": {"x": 1}, "row": {"id": 1, "name": None},
+    }  # fmt: skip
+    plain = {"flag": False, "number": 0, "part": 0.0, "ratio": 0.0}
+    java.produce_typed(pulsar, topic, [full, plain], kind=kind)
+    ddl = re.match(r"key binary, (value struct<.*>), topic string", columns(pulsar, topic))
+    assert ddl is not None
+    for field in (
+        "flag:boolean", "number:int", "big:bigint", "part:float", "ratio:double", "text:string", "bytes:binary",
+        "color:string", "tags:array<string>", "counts:map<string,int>", "row:struct<id:bigint,name:string>",
+    ):  # fmt: skip
+        assert field in ddl[1]
+    rows = pulsar_format.read(topic, ddl[1], valueFormat="auto").to_pylist()
+    assert [row["value"] for row in rows] == [
+        full | {"bytes": b"\0\xff", "counts": [("x", 1)]},
+        dict.fromkeys(full) | plain,
+    ]
+
+
+@pytest.mark.parametrize("kind", ["INLINE", "SEPARATED"])
+def test_change_events_of_debezium(pulsar: PulsarUnderTest, pulsar_format: PulsarFormat, kind: str) -> None:
+    topic = pulsar.topic()
+    register_pair(pulsar, topic, kind, ID, CHANGE)
+    producer = pulsar.client().create_producer(topic)
+    for key, value in CHANGES:
+        parts = [None if part is None else json.dumps(part).encode() for part in (key, value)]
+        if kind == "INLINE":
+            producer.send(b"".join(b"\xff" * 4 if part is None else _part(part) for part in parts))
+        elif parts[1] is not None:
+            producer.send(parts[1], partition_key=(parts[0] or b"").decode())
+    producer.close()
+    assert columns(pulsar, topic).startswith(f"{PAIR_DDL}, topic string")
+    rows = pulsar_format.read(topic, PAIR_DDL, valueFormat="auto").to_pylist()
+    expected = [{"key": key, "value": value} for key, value in CHANGES]
+    assert rows == (expected if kind == "INLINE" else expected[:-1])
+    with pytest.raises(OptionError, match="keyFormat: the topic's KEY_VALUE schema says how keys are encoded"):
+        columns(pulsar, topic, keyFormat="string")
