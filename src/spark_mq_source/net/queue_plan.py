@@ -42,6 +42,11 @@ class QueueTask(Generic[SourceT]):
     source_type: ClassVar[type[Any]]
 
     @property
+    def is_repeatable(self) -> bool:
+        """Whether the broker delivers again what was not acknowledged, by the same id as before."""
+        return True
+
+    @property
     def bounds(self) -> dict[str, Any]:
         """What a plan says of the task besides its source: fields with their values."""
         return {"max_rows": self.max_rows}

@@ -258,7 +258,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
             for name, texts in plan["duplicates"].items()
         }
         recent: dict[str, str] = dict(plan["recent"])
-        for task in tasks_of(self._task_type, at.folder, plan):
+        for task in filter(lambda task: task.is_repeatable, tasks_of(self._task_type, at.folder, plan)):
             unconfirmed, last = TaskLog(self._store, at.folder, task.task).outcome()
             name = task.source.name
             recent[name] = self._merged(recent.get(name, ""), last)

@@ -441,6 +441,17 @@ _POSITION_OPTIONS: Final = {
 }
 """What a queue has not."""
 
+_STORED_OPTIONS: Final = {
+    "ack_mode": "ackMode",
+    "end_at_termination": "endAtTermination",
+    "initial_position": "initialPosition",
+    "max_redeliver_count": "maxRedeliverCount",
+    "min_rows_per_trigger": "minRowsPerTrigger",
+    "read_compacted": "readCompacted",
+    "retry_topic": "retryTopic",
+}
+"""What only a queue of topics that store messages has."""
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PulsarOptions(Options):
@@ -549,7 +560,8 @@ class PulsarOptions(Options):
     topic: str | None = option(
         "The topic: `name`, `tenant/namespace/name` or `persistent://tenant/namespace/name`. `name-partition-0` "
         "selects a single partition. A read needs exactly one of `topic`, `topics`, `topicsPattern`. Required for "
-        "writing unless every row has a `topic`. A `non-persistent://` topic, which stores nothing, can be written to.",
+        "writing unless every row has a `topic`. A `non-persistent://` topic stores nothing: it can be written to, and "
+        "read as a queue, which gets what is published while its tasks run; the rest is lost.",
         default=None,
         scope=EVERYWHERE,
         parse=lambda text: parse_topic(parse_text(text), stored=False),
@@ -755,7 +767,7 @@ class PulsarOptions(Options):
     run_id: str | None = run_id_option(_parse_run_id)
     max_rows: int | None = max_rows_option(
         " Rounded down to whole entries, but at least one for each task; what was received and does not fit is "
-        "delivered again."
+        "delivered again (of a `non-persistent://` topic it is lost)."
     )
     max_seconds: int | None = max_seconds_option()
     idle_timeout_ms: int | None = idle_timeout_option()
@@ -774,7 +786,8 @@ class PulsarOptions(Options):
     )
     max_in_flight: int = option(
         "Maximum number of unacknowledged messages of each consumer of a queue. Above the broker's "
-        "`maxUnackedMessagesPerConsumer` (50,000) it stops sending.",
+        "`maxUnackedMessagesPerConsumer` (50,000) it stops sending. Of a `non-persistent://` topic, how many messages "
+        "it may be sent ahead; more are lost.",
         default=40_000,
         check=at_least(1),
     )
@@ -978,7 +991,7 @@ class PulsarOptions(Options):
     )
     create_topic: bool = option(
         "Whether a missing topic is created, with the broker's defaults; otherwise it is an error. Reading: whether "
-        "`deadLetterTopic` is created.",
+        "`deadLetterTopic` is created, and a `non-persistent://` topic, which exists only while somebody uses it.",
         default=False,
         scope=EVERYWHERE,
     )
@@ -997,6 +1010,11 @@ class PulsarOptions(Options):
     def topic_names(self) -> tuple[str, ...]:
         """The full names of `topic` or `topics`; empty if `topics_pattern` is set."""
         return (self.topic,) if self.topic else self.topics
+
+    @property
+    def live_topics(self) -> tuple[str, ...]:
+        """Those of them that store nothing; a pattern matches none."""
+        return tuple(topic for topic in self.topic_names if not is_persistent(topic))
 
     @property
     def subscription_kind(self) -> SubscriptionType:
@@ -1052,7 +1070,8 @@ class PulsarOptions(Options):
             gives_up = self.on_max_redeliver is OnMaxRedeliver.DEAD_LETTER
             others = {"onMaxRedeliver=deadLetter": gives_up} if "dead_letter_topic" in given else {}
             yield from dead_letter_problems(self.on_corrupt, given, is_read=self._reads_dead_letters(), others=others)
-            if "create_topic" in given and "dead_letter_topic" not in given and not (gives_up or self.retry_topic):
+            makes_topics = gives_up or self.retry_topic or self.live_topics
+            if "create_topic" in given and "dead_letter_topic" not in given and not makes_topics:
                 yield "createTopic: has no meaning when reading without deadLetterTopic"
             yield from self._subscription_problems(scope, given)
         elif self.topic is not None:
@@ -1113,7 +1132,7 @@ class PulsarOptions(Options):
             yield f"priorityLevel needs subscriptionType=failover or a shared queue, not {kind.value}"
         if scope == READ | STREAM:
             return
-        yield from self._non_persistent_problems()
+        yield from self._non_persistent_problems(given, is_queue=is_queue)
         if is_queue:
             yield from self._queue_problems(given)
             return
@@ -1129,13 +1148,19 @@ class PulsarOptions(Options):
             if field in given and field != "subscription_type"
         )
 
-    def _non_persistent_problems(self) -> Iterator[str]:
-        live = [topic for topic in self.topic_names if not is_persistent(topic)]
-        if live:
-            # A broker says that all their messages are at 0:0, by which a queue would take them for one message.
+    def _non_persistent_problems(self, given: frozenset[str], *, is_queue: bool) -> Iterator[str]:
+        live = ", ".join(self.live_topics)
+        if live and not is_queue:
             yield (
-                f"{', '.join(live)}: a non-persistent topic stores nothing, so there are no positions to read from: "
-                f"only queue mode (walDir) could read it, which this release does not do; it can be written to"
+                f"{live}: a non-persistent topic stores nothing, so there are no positions to read from: only a queue "
+                f"can read it; set subscription, and walDir (in a batch, subscriptionType)"
+            )
+        elif live:
+            yield from (
+                f"{name} has no meaning for {live}: a non-persistent topic stores nothing, so no message waits, is "
+                f"given back or comes again"
+                for field, name in _STORED_OPTIONS.items()
+                if field in given
             )
 
     def unstorable(self, topic: str) -> Iterator[str]:

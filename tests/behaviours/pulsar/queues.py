@@ -33,7 +33,9 @@ def drain_options(broker: PulsarUnderTest, topic: str, **options: Any) -> Pulsar
     } | options
     if not given.keys() & {"maxRows", "maxSeconds", "idleTimeout"}:
         given["idleTimeout"] = "1s"
-    return PulsarOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, READ)
+    return PulsarOptions.from_spark(
+        {name.lower(): str(value) for name, value in given.items() if value is not None}, READ
+    )
 
 
 def read(options: PulsarOptions, ddl: str = ROW) -> pa.Table:
@@ -64,7 +66,11 @@ class SubscriptionQuery(QueueQuery[PulsarQueueRange, str]):
             "walDir": wal,
             "operationTimeout": "20s",
         } | options
-        super().__init__(PulsarOptions.from_spark({name.lower(): str(value) for name, value in given.items()}, STREAM))
+        super().__init__(
+            PulsarOptions.from_spark(
+                {name.lower(): str(value) for name, value in given.items() if value is not None}, STREAM
+            )
+        )
 
     def open_stream(self) -> Any:
         return FORMAT.open_stream(self.options)

@@ -1,9 +1,17 @@
-"""Topics that store nothing: rows reach who is connected, and what is lost is said."""
+"""Topics that store nothing: rows reach who is connected, and what is lost is said.
+
+Seen on broker 4.0.8: all four types of a subscription are allowed; a consumer is sent what is published while it has
+permits, and of all the rest nothing; without ACKs it is not held up, whatever `maxUnackedMessagesPerConsumer` says; and
+the subscription is gone with its last consumer.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +25,19 @@ from spark_mq_source.core.errors import OptionError, TopicNotFoundError, Unwrita
 from spark_mq_source.core.options import READ, STREAM, WRITE, Scope
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.read import queue_reader
+from spark_mq_source.pulsar.read.queue_reader import PulsarQueueRange
 from spark_mq_source.pulsar.write.writer import write_rows
-from tests.behaviours.pulsar.streams import numbered, wait_until
+from tests.behaviours.pulsar.queues import (
+    FORMAT,
+    SUBSCRIPTION,
+    SubscriptionQuery,
+    drain_options,
+    read,
+    read_tasks,
+    values,
+)
+from tests.behaviours.pulsar.streams import numbered, publish, wait_until
 from tests.fix_brokers import PulsarUnderTest
 
 
@@ -150,22 +169,190 @@ def test_what_needs_a_topic_that_stores(pulsar: PulsarUnderTest, more: dict[str,
             write(pulsar, None, "a", columns={"topic": topic}, **more)
 
 
-@pytest.mark.parametrize("scope", [READ, STREAM])
-def test_a_queue_over_it_is_not_built(pulsar: PulsarUnderTest, scope: Scope):
-    queue = {"walDir": "/tmp/wal"} if scope == STREAM else {"maxRows": "1"}
-    with pytest.raises(OptionError, match=r"only queue mode \(walDir\) could read it, which this release does not do"):
-        options_of(
-            pulsar,
-            scope,
-            topic="non-persistent://public/default/t",
-            subscription="s",
-            subscriptionType="shared",
-            **queue,
-        )
+# -- reading, as a queue: tests publish when the consumers are there and have room, and a read ends by its `maxRows`
+
+
+KINDS = ("Exclusive", "Failover", "Shared", "Key_Shared")
+PATIENCE = {"idleTimeout": "100s", "initialPosition": None}
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trigger is ended by its rows, and not by the time that a test takes to publish them."""
+    monkeypatch.setattr(queue_reader, "TRIGGER_SECONDS", 100.0)
+
+
+def live_topic(broker: PulsarUnderTest, partitions: int = 0) -> str:
+    topic = unused(broker)
+    broker.admin.create_topic(topic, partitions)
+    return topic
+
+
+def room(broker: PulsarUnderTest, topic: str) -> int:
+    """How many messages the subscription's consumers may be sent."""
+    try:
+        found = broker.admin.stats(topic)["subscriptions"]
+    except AdminError:
+        return 0  # nobody has it loaded yet
+    return sum(int(one["availablePermits"]) for one in found.get(SUBSCRIPTION, {}).get("consumers", ()))
+
+
+def has_left(broker: PulsarUnderTest, topic: str) -> bool:
+    return SUBSCRIPTION not in broker.admin.stats(topic)["subscriptions"]
+
+
+def publish_when_there(broker: PulsarUnderTest, topic: str, messages: Sequence[str]) -> None:
+    wait_until(lambda: room(broker, topic) >= len(messages), "room for the messages", 60)
+    publish(broker, topic, list(messages))
+
+
+def read_at_once(options: PulsarOptions, tasks: Sequence[PulsarQueueRange]) -> Callable[[], list[pa.Table]]:
+    """Runs tasks at the same time; waits for their rows."""
+    pool = ThreadPoolExecutor(len(tasks))
+    running = [pool.submit(read_tasks, options, [task]) for task in tasks]
+    pool.shutdown(wait=False)
+    return lambda: [one.result(90) for one in running]
+
+
+@pytest.fixture
+def stream(pulsar: PulsarUnderTest, tmp_path: Path) -> Iterator[Callable[..., SubscriptionQuery]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(topic: str, **options: Any) -> SubscriptionQuery:
+            made = SubscriptionQuery(pulsar, topic, tmp_path / "wal", **PATIENCE | options)
+            stack.callback(made.close)
+            return made
+
+        yield start
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_has_once_what_comes_while_its_triggers_run(
+    pulsar: PulsarUnderTest, stream: Callable[..., SubscriptionQuery], kind: str
+):
+    topic = live_topic(pulsar)
+    query = stream(topic, subscriptionType=kind, maxRowsPerTrigger=100)
+    found: list[str] = []
+    for trigger in range(3):
+        end, tasks = query.plan()
+        assert len(tasks) == 1
+        rows = read_at_once(query.options, tasks)
+        publish_when_there(pulsar, topic, numbered(100, f"{trigger}."))
+        (table,) = rows()
+        assert table.column("message_id").to_pylist() == [{"ledger_id": 0, "entry_id": 0, "batch_index": -1}] * 100
+        wait_until(lambda: has_left(pulsar, topic), "the task has left")
+        publish(pulsar, topic, ["between two triggers"])
+        # Spark does the batch over, with the driver and without.
+        assert query.read(tasks).equals(table)
+        query.restart()
+        assert query.read(query.stream.ranges(query.at, end)).equals(table)
+        query.at = end
+        query.stream.commit(end)
+        found += values(table)
+    assert found == [value for trigger in range(3) for value in numbered(100, f"{trigger}.")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch", [1, 10])
+def test_a_drain_ends_with_its_rows_and_a_run_has_them_again(
+    pulsar: PulsarUnderTest, tmp_path: Path, kind: str, batch: int
+):
+    topic = live_topic(pulsar)
+    for more in ({}, {"walDir": tmp_path, "runId": "r"}):
+        options = drain_options(pulsar, topic, **PATIENCE, subscriptionType=kind, maxRows=100, **more)
+        tasks = FORMAT.plan(options, ())
+        rows = read_at_once(options, tasks)
+        wait_until(lambda: room(pulsar, topic) >= 100, "room for the messages", 60)
+        publish(pulsar, topic, numbered(100), batch=batch)
+        (table,) = rows()
+        assert values(table) == numbered(100)
+        wait_until(lambda: has_left(pulsar, topic), "the task has left")
+    assert read(options).equals(table)
+
+
+def test_each_consumer_of_each_partition_has_its_part(
+    pulsar: PulsarUnderTest, stream: Callable[..., SubscriptionQuery]
+):
+    topic = live_topic(pulsar, 2)
+    query = stream(topic, consumersPerPartition=2, maxRowsPerTrigger=200)
+    _, tasks = query.plan()
+    assert [(task.source.partition, task.max_rows) for task in tasks] == [(0, 50), (0, 50), (1, 50), (1, 50)]
+    rows = read_at_once(query.options, tasks)
+    for partition in range(2):
+        publish_when_there(pulsar, f"{topic}-partition-{partition}", numbered(100, f"{partition}."))
+    found = [values(table) for table in rows()]
+    assert [len(part) for part in found] == [50] * 4
+    for partition in range(2):
+        one, other = found[2 * partition : 2 * partition + 2]
+        assert sorted(one + other) == sorted(numbered(100, f"{partition}."))
+
+
+def test_attempts_that_run_at_once_have_the_same_rows(
+    pulsar: PulsarUnderTest, stream: Callable[..., SubscriptionQuery], monkeypatch: pytest.MonkeyPatch
+):
+    """All messages have one id: what an attempt has written down does not make another leave out its own."""
+    monkeypatch.setattr(queue_reader, "PATIENCE_SECONDS", 0.0)
+    topic = live_topic(pulsar)
+    query = stream(topic, maxRowsPerTrigger=100)
+    _, (task,) = query.plan()
+    rows = read_at_once(query.options, [task, task])
+    wait_until(lambda: room(pulsar, topic) >= 200, "room for the messages of both")
+    publish(pulsar, topic, numbered(100))
+    one, other = rows()
+    assert one.equals(other)
+    assert sorted(values(one)) == sorted(numbered(100))
+
+
+def test_what_has_come_outlives_the_consumer(pulsar: PulsarUnderTest, stream: Callable[..., SubscriptionQuery]):
+    topic = live_topic(pulsar)
+    query = stream(topic, maxRowsPerTrigger=100)
+    _, tasks = query.plan()
+    rows = read_at_once(query.options, tasks)
+    publish_when_there(pulsar, topic, numbered(50))
+    # They are on their way, before the end of the consumer.
+    wait_until(lambda: room(pulsar, topic) == 50, "they are sent")
+    pulsar.admin.unload(topic)
+    publish_when_there(pulsar, topic, numbered(50, "later."))
+    (table,) = rows()
+    assert values(table) == numbered(50) + numbered(50, "later.")
+
+
+def test_nobody_is_held_up_without_acknowledgements(pulsar: PulsarUnderTest, tmp_path: Path):
+    namespace = pulsar.admin.create_namespace(f"public/{tmp_path.name.replace('_', '-')}")
+    pulsar.admin.request("POST", f"namespaces/{namespace}/maxUnackedMessagesPerConsumer", 10)
+    topic = f"non-persistent://{namespace}/t"
+    options = drain_options(pulsar, topic, **PATIENCE, createTopic="true", maxRows=300)
+    rows = read_at_once(options, FORMAT.plan(options, ()))
+    publish_when_there(pulsar, topic, numbered(300))
+    (table,) = rows()
+    assert values(table) == numbered(300)
+
+
+def test_a_topic_that_nobody_uses_is_read_when_it_may_be_made(pulsar: PulsarUnderTest):
+    topic = unused(pulsar)
+    with pytest.raises(TopicNotFoundError, match=r"exists while somebody uses it .*createTopic=true"):
+        FORMAT.plan(drain_options(pulsar, topic, initialPosition=None), ())
+    options = drain_options(pulsar, topic, **PATIENCE, createTopic="true", maxRows=10)
+    rows = read_at_once(options, FORMAT.plan(options, ()))
+    publish_when_there(pulsar, topic, numbered(10))
+    (table,) = rows()
+    assert values(table) == numbered(10)
+
+
+def test_all_that_is_there_now_ends_with_a_trigger_without_a_message(
+    pulsar: PulsarUnderTest, stream: Callable[..., SubscriptionQuery], caplog: pytest.LogCaptureFixture
+):
+    topic = live_topic(pulsar)
+    query = stream(topic, idleTimeout="1ms")
+    query.stream.aim_at_now()
+    assert f"{topic}: number of waiting messages unknown (it stores none); read until a batch finds none" in caplog.text
+    assert query.trigger() == []
+    assert query.plan() == (query.at, [])
+    assert query.stream.newest["waiting"] is None
 
 
 @pytest.mark.parametrize("scope", [READ, STREAM])
 @pytest.mark.parametrize("option", ["topic", "topics"])
-def test_reading_is_for_queue_mode(pulsar: PulsarUnderTest, scope: Scope, option: str):
-    with pytest.raises(OptionError, match=r"stores nothing, so there are no positions .* only queue mode \(walDir\)"):
+def test_reading_by_position_is_refused(pulsar: PulsarUnderTest, scope: Scope, option: str):
+    with pytest.raises(OptionError, match=r"stores nothing, so there are no positions .* only a queue can read it"):
         options_of(pulsar, scope, **{option: "non-persistent://public/default/t"})

@@ -103,3 +103,41 @@ def test_a_dead_letter_topic_has_a_name_by_default():
     given = SHARED | WAL | {"maxRedeliverCount": "3", "onMaxRedeliver": "deadLetter"}
     assert made(given, STREAM).dead_letter_topic is None
     assert made(given | {"deadLetterTopic": "dead"}, STREAM).dead_letter_topic == "persistent://public/default/dead"
+
+
+LIVE = SHARED | {"topic": "non-persistent://a/b/c"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        LIVE | WAL | {"createTopic": "true", "maxRowsPerTrigger": "5", "consumersPerPartition": "2"},
+        {"serviceUrl": "pulsar://h", "topics": "t,non-persistent://a/b/c", "subscription": "s"} | WAL,
+    ],
+)
+def test_what_stores_nothing_is_read_as_a_queue(given: dict[str, str]):
+    assert made(given, STREAM).live_topics == ("non-persistent://a/b/c",)
+    assert made(SHARED | WAL, STREAM).live_topics == ()
+
+
+@pytest.mark.parametrize(
+    ("scope", "given", "name"),
+    [
+        (STREAM, WAL | {"maxRedeliverCount": "3"}, "maxRedeliverCount"),
+        (STREAM, WAL | {"retryTopic": "true"}, "retryTopic"),
+        (STREAM, WAL | {"initialPosition": "earliest"}, "initialPosition"),
+        (STREAM, WAL | {"minRowsPerTrigger": "5"}, "minRowsPerTrigger"),
+        (STREAM, WAL | {"endAtTermination": "true"}, "endAtTermination"),
+        (STREAM, WAL | {"subscriptionType": "failover", "readCompacted": "true"}, "readCompacted"),
+        (READ, {"maxRows": "1", "ackMode": "nack"}, "ackMode"),
+    ],
+)
+def test_what_needs_messages_that_wait_or_come_again(scope: Scope, given: dict[str, str], name: str):
+    expected = f"{name} has no meaning for non-persistent://a/b/c: a non-persistent topic stores nothing"
+    assert expected in refusal(LIVE | given, scope)
+
+
+def test_a_topic_that_stores_nothing_has_no_positions():
+    for scope, given in ((STREAM, {"subscription": "s"}), (STREAM, {}), (READ, {"subscription": "s"})):
+        where = {"serviceUrl": "pulsar://h", "topic": "non-persistent://a/b/c"}
+        assert "there are no positions to read from: only a queue can read it" in refusal(where | given, scope)

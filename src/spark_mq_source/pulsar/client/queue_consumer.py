@@ -12,7 +12,7 @@ Seen on broker 4.0.8 (tests/behaviours/pulsar/test_queue_consumer.py):
 - Redelivery counts are in the memory of the topic's broker. They are forgotten when the last consumer of the
   subscription leaves, and grow by REDELIVER_UNACKNOWLEDGED_MESSAGES, not by a consumer's end.
 - Who joins a Failover subscription only to ask something should have a higher `priority_level` than those who read.
-- All messages of a topic that is not persistent have the id 0:0.
+- All messages of a topic that is not persistent have the id 0:0, and none of them comes twice.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ task never gives back by a command, but closes its consumer.
 A lost connection, or a topic that is unloaded, ends a consumer. What was received and not written down is dropped then,
 because the broker sends it again, here or elsewhere. What was written down is acknowledged again by the next consumer,
 before anything else: until then the broker may hand it to others.
+
+Of a topic that stores nothing the broker sends each entry once, to whoever has permits at that moment, and all have the
+id 0:0. So nothing of it came before, nothing is acknowledged, and what a task receives and does not take is lost.
 """
 
 from __future__ import annotations
@@ -37,10 +40,10 @@ from spark_mq_source.net.queue_plan import QueueTask
 from spark_mq_source.net.queue_task import Collector, Limits, drained, only_rows
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
-from spark_mq_source.net.write_ahead import TaskLog, open_folder
+from spark_mq_source.net.write_ahead import Slot, TaskLog, open_folder
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.queue_consumer import Acknowledgement, QueueConsumer, QueueSubscription
-from spark_mq_source.pulsar.offsets import TopicPartition
+from spark_mq_source.pulsar.offsets import TopicPartition, is_persistent
 from spark_mq_source.pulsar.options import (
     SHARED_TYPES,
     AckMode,
@@ -122,6 +125,11 @@ class QueueSource:
         """What is read."""
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether the broker keeps messages until they are acknowledged."""
+        return is_persistent(self.topic)
+
 
 @dataclass(frozen=True, slots=True)
 class PulsarQueueRange(QueueTask[QueueSource]):
@@ -144,6 +152,11 @@ class PulsarQueueRange(QueueTask[QueueSource]):
         return {"max_rows": self.max_rows, "max_entries": self.max_entries}
 
     @property
+    def is_repeatable(self) -> bool:
+        """Not where nothing is stored."""
+        return self.source.is_stored
+
+    @property
     def topic_partition(self) -> TopicPartition:
         """What is read."""
         return self.source.topic_partition
@@ -164,6 +177,8 @@ def subscription_of(options: PulsarOptions, source: QueueSource | None, role: st
         priority_level=options.priority_level,
         key_ranges=ranges,
         read_compacted=options.read_compacted,
+        # It was there when the task was planned. One that stores nothing is there while somebody uses it.
+        creates_topic=source is not None and not source.is_stored,
     )
 
 
@@ -293,6 +308,7 @@ class _Inflow:
         self._options = options
         self._task = task
         self._known = known
+        self._is_stored = task.source.is_stored
         self._counters = counters
         self._subscription = subscription_of(options, task.source, f"{task.task:04d}")
         self._chunks = ChunkGroups(max_bytes=options.max_pending_chunk_bytes)
@@ -418,6 +434,8 @@ class _Inflow:
 
     def acknowledge(self) -> None:
         entries, self._held, self._held_messages = self._held, [], 0
+        if not self._is_stored:
+            return
         runs = runs_of(entries)
         self._known.add_runs(runs)
         self._acknowledged.add_runs(runs)
@@ -454,7 +472,7 @@ class _Inflow:
         if not self._is_closed:
             self._is_closed = True
             self._note_taken()
-            if self._options.subscription_kind in SHARED_TYPES:
+            if self._is_stored and self._options.subscription_kind in SHARED_TYPES:
                 # Some chunks of a message may be here, or under way, and not the others. The broker keeps these for
                 # the consumer that is gone; and for good if that has no permits left, until the topic is loaded anew.
                 with suppress(MQSourceError):
@@ -478,9 +496,10 @@ class _Inflow:
             if not acknowledgement.done() or acknowledgement.exception() is not None:
                 self._unconfirmed += entries
         self._unanswered = []
-        self._drop_received()
+        if self._is_stored:
+            self._drop_received()
+            self._chunks.clear()
         self._outstanding = 0
-        self._chunks.clear()
         self._here = EntryRanges()
         self._here.add(self._held)
         self._consumer = self._open()
@@ -494,17 +513,7 @@ class _Inflow:
 
     def _grant(self) -> None:
         """Lets the broker send what is wanted and may be here, in one go where half of it is missing."""
-        allowed = min(self._wanted - self.rows, self._options.max_in_flight - self.rows - self._held_messages)
-        if self._entries_left is not None:
-            per_entry = max(1, self._seen_messages // max(self._seen_entries, 1))
-            allowed = min(allowed, (self._entries_left - len(self._received)) * per_entry)
-        if self._seen_bytes:
-            # What fits the queue, twice over, so that the broker is not waited for while the queue is drained.
-            allowed = min(
-                allowed, max(1, 2 * self._options.receive_queue_bytes * self._seen_messages // self._seen_bytes)
-            )
-        else:
-            allowed = min(allowed, FIRST_GRANT_MESSAGES)
+        allowed = self._allowed()
         if not self._is_full and allowed > 0 and self._outstanding <= allowed // 2:
             try:
                 self._consumer.grant(allowed - self._outstanding)
@@ -513,10 +522,25 @@ class _Inflow:
                 logger.debug("%s: no FLOW: %s", self._task, error)
             self._outstanding = allowed
 
+    def _allowed(self) -> int:
+        """How many messages may be under way."""
+        most = self._options.max_in_flight
+        if not self._is_stored:
+            # What comes while there are no permits is lost. What does not fit the queue waits on its way.
+            return most if self._rows_left is None else min(most, self._rows_left - self.rows)
+        allowed = min(self._wanted - self.rows, most - self.rows - self._held_messages)
+        if self._entries_left is not None:
+            per_entry = max(1, self._seen_messages // max(self._seen_entries, 1))
+            allowed = min(allowed, (self._entries_left - len(self._received)) * per_entry)
+        if not self._seen_bytes:
+            return min(allowed, FIRST_GRANT_MESSAGES)
+        # What fits the queue, twice over, so that the broker is not waited for while the queue is drained.
+        return min(allowed, max(1, 2 * self._options.receive_queue_bytes * self._seen_messages // self._seen_bytes))
+
     def _add(self, messages: Sequence[Message]) -> list[Entry]:
         """Queues what came; returns the entries that were read before."""
         entries = [(message.ledger_id, message.entry_id) for message in messages]
-        runs = runs_of(entries)
+        runs = runs_of(entries) if self._is_stored else []
         are_new = self._are_new(runs)
         if are_new:
             self._here.add_runs(runs)
@@ -538,7 +562,7 @@ class _Inflow:
                 counts += [0] * (len(group) - 1) + [1] * bool(group)
                 rows += bool(group)
                 continue
-            if is_corrupt and entry not in self._distrusted:
+            if is_corrupt and self._is_stored and entry not in self._distrusted:
                 self._doubtful.append(entry)
             if message.ack_set:
                 count = max(1, sum((word & _WORD).bit_count() for word in message.ack_set))
@@ -641,6 +665,9 @@ class _Collector(Collector[_Inflow]):
     def _may_end_early(self, error: MQSourceError) -> bool:
         # Who cannot get at the subscription because others have it should know.
         return self._options.run_id is None and error.retryable and not isinstance(error, ResourceBusyError)
+
+    def _ids_of(self, slots: Sequence[Slot]) -> set[str]:
+        return super()._ids_of(slots) if self._task.is_repeatable else set()
 
     def _know(self, ids: set[str]) -> None:
         self._known.add(sorted(map(parse_entry, ids)))

@@ -17,7 +17,7 @@ from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.write_ahead import open_folder
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer
-from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition, split_partition
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition, is_persistent, split_partition
 from spark_mq_source.pulsar.options import SHARED_TYPES, AckMode, OnMaxRedeliver, PulsarOptions
 from spark_mq_source.pulsar.protocol.commands import SubType
 from spark_mq_source.pulsar.read.letters import dead_letter_topic_of, retry_topic_of
@@ -74,9 +74,9 @@ def _numbered(tasks: Sequence[PulsarQueueRange]) -> list[PulsarQueueRange]:
     return [replace(task, task=number) for number, task in enumerate(tasks)]
 
 
-def _scaled(entries: int, messages: int) -> int:
+def _scaled(entries: int | None, messages: int) -> int | None:
     """Entries as a share of messages: how many messages an entry has is not known before it is read."""
-    return entries * messages
+    return None if entries is None else entries * messages
 
 
 def _sources_of(client: PulsarClient, options: PulsarOptions) -> list[QueueSource]:
@@ -86,13 +86,24 @@ def _sources_of(client: PulsarClient, options: PulsarOptions) -> list[QueueSourc
         MQSourceError: a topic does not exist, or the cluster cannot be reached in time.
     """
     topics = _topics_of(client, options)
-    partitions = [(tp, None) for tp in client.fetch_partitions(topics)]
+    partitions = [(tp, None) for tp in _partitions_of(client, options, topics)]
     retried = [(tp, base) for base in topics for tp in _retry_partitions(client, options, base)]
     return [
         QueueSource(tp.topic, tp.partition, *ends, base=base)
         for tp, base in (*partitions, *retried)
         for ends in options.key_ranges or ((-1, -1),)
     ]
+
+
+def _partitions_of(client: PulsarClient, options: PulsarOptions, topics: Sequence[str]) -> list[TopicPartition]:
+    live = [topic for topic in topics if not is_persistent(topic)]
+    found = client.fetch_partitions([topic for topic in topics if is_persistent(topic)])
+    try:
+        return found + client.fetch_partitions(live, create=options.create_topic)
+    except TopicNotFoundError as error:
+        raise error.within(
+            "a non-persistent topic exists while somebody uses it (createTopic=true creates it)"
+        ) from error
 
 
 def _topics_of(client: PulsarClient, options: PulsarOptions) -> list[str]:
@@ -166,14 +177,18 @@ class _Backlogs:
         self._options = options
         self._made: set[TopicPartition] = set()
 
-    def fetch(self, sources: Sequence[QueueSource]) -> dict[QueueSource, int]:
+    def fetch(self, sources: Sequence[QueueSource]) -> dict[QueueSource, int | None]:
         """How many entries wait for each: those of a topic-partition for all ranges of its keys.
+
+        None where nothing ever waits because nothing is stored. There, nobody joins to ask, either: the broker may
+        choose a consumer without permits for a message, which is lost then.
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
         """
-        found = retrying(lambda: self._ask(_by_partition(sources)), deadline=self._deadline())
-        return {source: found[source.topic_partition] for source in sources}
+        asked = [source for source in sources if source.is_stored]
+        found = retrying(lambda: self._ask(_by_partition(asked)), deadline=self._deadline()) if asked else {}
+        return {source: found.get(source.topic_partition) for source in sources}
 
     def _ask(self, sources: Mapping[TopicPartition, QueueSource]) -> dict[TopicPartition, int]:
         options, client = self._options, self._client
@@ -297,7 +312,10 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
         return _sources_of(self._client, self._options)
 
     def _waiting(self, sources: Sequence[QueueSource]) -> dict[QueueSource, int | None]:
-        return dict(self._backlogs.fetch(sources))
+        return self._backlogs.fetch(sources)
+
+    def _why_unknown(self, source: QueueSource) -> str:
+        return super()._why_unknown(source) if source.is_stored else "it stores none"
 
     def _check(self, source: QueueSource) -> None:
         self._client.fetch_addresses([source.topic_partition])
@@ -305,7 +323,7 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
     def _tasks(
         self, waiting: Mapping[QueueSource, int | None], budget: int | None, *, turn: int
     ) -> Sequence[PulsarQueueRange]:
-        depths = {source: depth or 0 for source, depth in waiting.items()}
+        depths = dict(waiting)
         count = _tasks_per_source(self._options, list(depths))
         if budget is None:
             parts = split_parts(depths.items(), count)
