@@ -23,6 +23,7 @@ SUBSCRIPTION = "queue"
 
 
 def drain_options(broker: PulsarUnderTest, topic: str, **options: Any) -> PulsarOptions:
+    """A read that is to have all of `maxRows` waits for them for as long as a busy machine takes."""
     given = {
         "serviceUrl": broker.service_url,
         "topic": topic,
@@ -31,8 +32,8 @@ def drain_options(broker: PulsarUnderTest, topic: str, **options: Any) -> Pulsar
         "initialPosition": "earliest",
         "operationTimeout": "20s",
     } | options
-    if not given.keys() & {"maxRows", "maxSeconds", "idleTimeout"}:
-        given["idleTimeout"] = "1s"
+    if not given.keys() & {"maxSeconds", "idleTimeout"}:
+        given["idleTimeout"] = "20s" if "maxRows" in given else "1s"
     return PulsarOptions.from_spark(
         {name.lower(): str(value) for name, value in given.items() if value is not None}, READ
     )
@@ -54,7 +55,10 @@ def values(table: pa.Table) -> list[str]:
 
 
 class SubscriptionQuery(QueueQuery[PulsarQueueRange, str]):
-    """A streaming query of a subscription."""
+    """A streaming query of a subscription.
+
+    A trigger waits for what it was planned for, unless `idleTimeout` is given: a busy broker is no silent one.
+    """
 
     def __init__(self, broker: PulsarUnderTest, topic: str, wal: Path, **options: Any) -> None:
         given = {
@@ -64,6 +68,7 @@ class SubscriptionQuery(QueueQuery[PulsarQueueRange, str]):
             "subscriptionType": "Shared",
             "initialPosition": "earliest",
             "walDir": wal,
+            "idleTimeout": "10s",
             "operationTimeout": "20s",
         } | options
         super().__init__(

@@ -56,22 +56,23 @@ def consumers(broker: PulsarUnderTest, topic: str) -> list[str]:
 
 
 def wait_until_acknowledged(broker: PulsarUnderTest, topic: str) -> None:
-    wait_until(lambda: backlog(broker, topic) == 0, "all of it is acknowledged", 20)
+    wait_until(lambda: backlog(broker, topic) == 0, "all of it is acknowledged")
 
 
 # -- batch reads
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("batch", [1, 7])
-def test_a_drain_has_each_message_once_and_leaves_none(pulsar: PulsarUnderTest, kind: str, batch: int):
+@pytest.mark.parametrize(("batch", "bound"), [(1, {"maxRows": 100}), (7, {"idleTimeout": "5s"})], ids=["1", "7"])
+def test_a_drain_has_each_message_once_and_leaves_none(
+    pulsar: PulsarUnderTest, kind: str, batch: int, bound: dict[str, Any]
+):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(100), batch=batch)
-    options = drain_options(pulsar, topic, subscriptionType=kind)
-    table = read(options)
+    table = read(drain_options(pulsar, topic, subscriptionType=kind, **bound))
     assert values(table) == numbered(100)
     wait_until_acknowledged(pulsar, topic)
-    assert values(read(options)) == []
+    assert values(read(drain_options(pulsar, topic, subscriptionType=kind))) == []
 
 
 def test_a_drain_of_partitions_takes_what_maxrows_says_in_all(pulsar: PulsarUnderTest):
@@ -90,7 +91,7 @@ def test_maxrows_counts_whole_entries_and_puts_the_rest_back(pulsar: PulsarUnder
     publish(pulsar, topic, numbered(40), batch=10)
     assert values(read(drain_options(pulsar, topic, maxRows=25))) == numbered(20)
     assert values(read(drain_options(pulsar, topic, maxRows=3))) == numbered(40)[20:30]
-    rest = read(drain_options(pulsar, topic), "value string, redelivery_count int")
+    rest = read(drain_options(pulsar, topic, maxRows=10), "value string, redelivery_count int")
     assert values(rest) == numbered(40)[30:]
     assert rest.column("redelivery_count").to_pylist() == [0] * 10  # what was received and put back is not counted
 
@@ -98,7 +99,7 @@ def test_maxrows_counts_whole_entries_and_puts_the_rest_back(pulsar: PulsarUnder
 def test_a_peek_leaves_the_messages(pulsar: PulsarUnderTest):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(50))
-    options = drain_options(pulsar, topic, ackMode="nack")
+    options = drain_options(pulsar, topic, ackMode="nack", maxRows=50)
     assert values(read(options)) == numbered(50)
     assert values(read(options)) == numbered(50)
     assert backlog(pulsar, topic) == 50
@@ -111,6 +112,7 @@ def test_what_a_drain_cannot_decode_is_a_dead_letter_before_it_is_acknowledged(
     sent = [b"\xff%d" % n if n % 5 == 0 else b"%d" % n for n in range(30)]
     pulsar_format.publish(topic, sent)
     letters = {"valueFormat": "string", "onCorrupt": "deadLetter", "deadLetterTopic": dead, "maxBatchRows": 7}
+    letters["maxRows"] = len(sent)
 
     def drain() -> list[str]:
         options = drain_options(pulsar, topic, **letters)
@@ -134,7 +136,7 @@ def test_what_a_drain_cannot_decode_is_a_dead_letter_before_it_is_acknowledged(
 def test_a_run_gives_the_same_rows_again(pulsar: PulsarUnderTest, tmp_path: Path):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(30), batch=5)
-    options = drain_options(pulsar, topic, walDir=tmp_path, runId="r")
+    options = drain_options(pulsar, topic, walDir=tmp_path, runId="r", maxRows=30)
     first = read(options)
     assert values(first) == numbered(30)
     publish(pulsar, topic, ["newer"])
@@ -157,7 +159,7 @@ def test_chunked_messages_are_whole_and_once(pulsar: PulsarUnderTest, tmp_path: 
     for value in (b"small", large[0], b"between", large[1]):
         producer.send(value)
     producer.close()
-    options = drain_options(pulsar, topic, walDir=tmp_path, runId="r", idleTimeout="3s")
+    options = drain_options(pulsar, topic, walDir=tmp_path, runId="r", maxRows=4)
     for _ in range(2):
         table = read(options, "value binary")
         assert table.column("value").to_pylist() == [b"small", large[0], b"between", large[1]]
@@ -236,7 +238,8 @@ def test_an_attempt_that_dies_between_log_and_ack_loses_and_repeats_nothing(
 ):
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(30), batch=3)
-    q = queue(topic)
+    # The second attempt waits in vain for as many as it was planned for: it gets those that the first has logged.
+    q = queue(topic, idleTimeout="3s")
     _, tasks = q.plan()
     with monkeypatch.context() as dying:
 
@@ -296,7 +299,13 @@ def test_a_topic_that_is_unloaded_again_and_again_is_read_once(
     monkeypatch.setattr(_Inflow, "take", unloaded)
     assert q.until(200) == numbered(200)
     assert len(grants) > 3
-    wait_until_acknowledged(pulsar, topic)
+
+    def is_acknowledged() -> bool:
+        # A topic that is being unloaded answers for ACKs that it forgets: their messages come again, and are left out.
+        assert q.trigger() == []
+        return backlog(pulsar, topic) == 0
+
+    wait_until(is_acknowledged, "all of it is acknowledged")
 
 
 def test_two_tasks_share_a_partition(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
@@ -336,9 +345,13 @@ def by_key(found: list[str]) -> dict[str, list[str]]:
     return keys
 
 
+# The task of a range is planned for the messages of all of them.
+STICKY = {"keySharedMode": "sticky", "keyRanges": "0-30000,30001-65535", "idleTimeout": "500ms"}
+
+
 @pytest.mark.parametrize(
     "how",
-    [{}, {"consumersPerPartition": 2}, {"keySharedMode": "sticky", "keyRanges": "0-30000,30001-65535"}],
+    [{}, {"consumersPerPartition": 2}, STICKY],
     ids=["one task", "two tasks", "sticky"],
 )
 def test_the_messages_of_a_key_come_in_order(
@@ -355,7 +368,7 @@ def test_a_foreign_consumer_joins_and_leaves(pulsar: PulsarUnderTest, queue: Cal
     import pulsar as official
 
     topic = pulsar.topic()
-    q = queue(topic, maxRowsPerTrigger=60)
+    q = queue(topic, maxRowsPerTrigger=60, idleTimeout="2s")
     client = pulsar.client()
     foreign: list[str] = []
 
@@ -363,11 +376,10 @@ def test_a_foreign_consumer_joins_and_leaves(pulsar: PulsarUnderTest, queue: Cal
         consumer = client.subscribe(
             topic, SUBSCRIPTION, consumer_type=official.ConsumerType.Shared, receiver_queue_size=20
         )
-        with contextlib.suppress(official.Timeout):
-            for _ in range(most):
-                message = consumer.receive(500)
-                foreign.append(message.data().decode())
-                consumer.acknowledge(message)
+        for _ in range(most):
+            message = consumer.receive(20_000)
+            foreign.append(message.data().decode())
+            consumer.acknowledge(message)
         q.trigger()
         consumer.close()
 
@@ -376,10 +388,19 @@ def test_a_foreign_consumer_joins_and_leaves(pulsar: PulsarUnderTest, queue: Cal
     consume(30)
     q.trigger()
     consume(10)
-    wait_until(lambda: bool(q.trigger() or True) and backlog(pulsar, topic) == 0, "all of it is read", 60)
+    wait_until(lambda: bool(q.trigger() or True) and backlog(pulsar, topic) == 0, "all of it is read")
     ours = [row["value"] for row in q.rows]
     assert len(foreign) == 40
     assert sorted(ours + foreign) == sorted(numbered(300))
+
+
+def put_back(consumer: Any, *, messages: int, times: int) -> None:
+    """Until each of so many messages has come back so often."""
+    found: dict[bytes, int] = {}
+    while len(found) < messages or min(found.values()) < times:
+        message = consumer.receive(20_000)
+        found[message.data()] = message.redelivery_count()
+        consumer.negative_acknowledge(message)
 
 
 def test_messages_that_come_too_often_end_the_query(pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery]):
@@ -399,8 +420,7 @@ def test_messages_that_come_too_often_end_the_query(pulsar: PulsarUnderTest, que
     staying = pulsar.client().subscribe(
         topic, SUBSCRIPTION, consumer_type=official.ConsumerType.Shared, receiver_queue_size=0
     )
-    for _ in range(12):
-        consumer.negative_acknowledge(consumer.receive(10_000))
+    put_back(consumer, messages=3, times=3)
     consumer.close()
     _, tasks = q.plan()
     with pytest.raises(TooManyAttemptsError, match=r"was redelivered \d+ times, and maxRedeliverCount is 2"):
@@ -421,8 +441,7 @@ def test_messages_that_come_too_often_become_dead_letters(
     shared = {"consumer_type": official.ConsumerType.Shared}
     consumer = client.subscribe(topic, SUBSCRIPTION, negative_ack_redelivery_delay_ms=10, **shared)
     staying = client.subscribe(topic, SUBSCRIPTION, receiver_queue_size=0, **shared)
-    for _ in range(12):
-        consumer.negative_acknowledge(consumer.receive(10_000))
+    put_back(consumer, messages=3, times=3)
     consumer.close()
     publish(pulsar, topic, ["good"])
     assert q.until(1) == ["good"]
@@ -456,7 +475,7 @@ def test_what_is_put_off_comes_again_later_until_it_is_given_up(pulsar: PulsarUn
         found.extend(table.to_pylist())
         return len(found) >= 15
 
-    wait_until(is_over, "all are given up", 60)
+    wait_until(is_over, "all are given up")
     seen = [(row["value"], dict(row["properties"]).get("RECONSUMETIMES", "0")) for row in found]
     assert sorted(seen) == sorted((value, times) for value in numbered(5) for times in "012")
     dead = pulsar.client().subscribe(
@@ -472,10 +491,10 @@ def test_what_is_put_off_comes_again_later_until_it_is_given_up(pulsar: PulsarUn
 @pytest.mark.slow
 def test_what_is_put_off_first_is_kept_for_a_subscription_that_begins_at_latest(pulsar: PulsarUnderTest):
     topic = pulsar.topic()
-    how = {"initialPosition": "latest", "retryTopic": "true", "createTopic": "true", "idleTimeout": "3s"}
+    how = {"initialPosition": "latest", "retryTopic": "true", "createTopic": "true"}
     assert values(read(drain_options(pulsar, topic, **how))) == []
     publish(pulsar, topic, numbered(5))
-    how |= {"maxRows": 5, "maxSeconds": 60}
+    how |= {"maxRows": 5, "maxSeconds": 60, "idleTimeout": "20s"}
     assert values(read(drain_options(pulsar, topic, **how, ackMode="nack", nackDelay="2s"))) == numbered(5)
     assert sorted(values(read(drain_options(pulsar, topic, **how)))) == numbered(5)
     wait_until_acknowledged(pulsar, f"{topic}-{SUBSCRIPTION}-RETRY")
@@ -503,7 +522,7 @@ def test_what_others_hold_does_not_keep_it_from_ending(
     import pulsar as official
 
     topic = pulsar.topic()
-    q = queue(topic)
+    q = queue(topic, idleTimeout="3s")
     publish(pulsar, topic, numbered(10))
     consumer = pulsar.client().subscribe(
         topic, SUBSCRIPTION, consumer_type=official.ConsumerType.Shared, receiver_queue_size=1
@@ -551,7 +570,7 @@ def test_a_stream_ends_with_its_terminated_topics(pulsar: PulsarUnderTest, queue
         pulsar.admin.terminate(f"{topic}-partition-{partition}")
 
     def go_on() -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             assert q.trigger() == []
 
@@ -588,23 +607,21 @@ def test_consumers_have_names_that_stay(
 
     monkeypatch.setattr(_Inflow, "take", looked)
     q.until(3)
-    assert seen == [["flights-0000"]]
+    assert seen
+    assert all(names == ["flights-0000"] for names in seen)
 
 
 def test_what_a_killed_broker_forgets_is_left_out(
     pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], monkeypatch: pytest.MonkeyPatch
 ):
     """As a broker does: the cursor goes back, and messages that were acknowledged come again with a count of 0."""
-    import pulsar as official
-
     topic = pulsar.topic()
-    q = queue(topic)
+    q = queue(topic, idleTimeout="1s")
     publish(pulsar, topic, numbered(10))
     assert q.until(10) == numbered(10)
-    consumer = pulsar.client().subscribe(topic, SUBSCRIPTION, consumer_type=official.ConsumerType.Shared)
-    consumer.seek(official.MessageId.earliest)
-    consumer.close()
+    path = f"{topic.replace('://', '/')}/subscription/{SUBSCRIPTION}/resetcursor"
+    pulsar.admin.request("POST", path, {"ledgerId": -1, "entryId": -1})
     publish(pulsar, topic, ["new"])
-    wait_until(lambda: backlog(pulsar, topic) == 11, "the cursor is back")
+    assert backlog(pulsar, topic) == 11
     assert q.until(11) == [*numbered(10), "new"]
     wait_until_acknowledged(pulsar, topic)

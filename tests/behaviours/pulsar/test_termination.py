@@ -20,7 +20,7 @@ def read_to_end(q: Query) -> list[str]:
     read: list[str] = []
 
     def go_on() -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             read.extend(q.trigger())
 
