@@ -62,6 +62,20 @@ def unused(broker: PulsarUnderTest) -> str:
     return "non-" + broker.unused_topic()
 
 
+def wait_until_listening(broker: PulsarUnderTest, topic: str, *subscriptions: str) -> None:
+    """Until their consumers have permits: these come after they have subscribed, and nothing is kept until then."""
+
+    def is_listening() -> bool:
+        try:
+            found = broker.admin.stats(topic)["subscriptions"]
+        except AdminError:
+            return False  # nobody has it loaded yet
+        consumers = [found.get(name, {}).get("consumers") for name in subscriptions]
+        return all(some and all(one["availablePermits"] > 0 for one in some) for some in consumers)
+
+    wait_until(is_listening, f"the consumers of {topic} have permits")
+
+
 def received(consumer: official.Consumer, count: int) -> list[str]:
     found = []
     for _ in range(count):
@@ -77,12 +91,16 @@ def test_rows_reach_who_is_connected(pulsar: PulsarUnderTest, caplog: pytest.Log
     if partitions:
         pulsar.admin.create_topic(topic, partitions)
     one, other = (pulsar.client().subscribe(topic, name) for name in ("one", "other"))
+    for part in [f"{topic}-partition-{n}" for n in range(partitions)] or [topic]:
+        wait_until_listening(pulsar, part, "one", "other")
     with caplog.at_level(logging.WARNING, "spark_mq_source"):
         assert write(pulsar, topic, *numbered(300)) == 300
     assert f"{topic} stores nothing: rows are lost for every subscription without a connected consumer" in caplog.text
     assert "dropped" not in caplog.text
     assert sorted(received(one, 300)) == sorted(received(other, 300)) == sorted(numbered(300))
     late = pulsar.client().subscribe(topic, "late", initial_position=official.InitialPosition.Earliest)
+    for part in [f"{topic}-partition-{n}" for n in range(partitions)] or [topic]:
+        wait_until_listening(pulsar, part, "late")
     assert write(pulsar, topic, "last") == 1
     assert received(late, 1) == ["last"]
 
@@ -90,6 +108,7 @@ def test_rows_reach_who_is_connected(pulsar: PulsarUnderTest, caplog: pytest.Log
 def test_rows_can_name_their_topic(pulsar: PulsarUnderTest):
     topic, stored = unused(pulsar), pulsar.topic()
     consumers = [pulsar.client().subscribe(name, "s") for name in (topic, stored)]
+    wait_until_listening(pulsar, topic, "s")
     for name in (topic, stored):
         assert write(pulsar, None, "a", columns={"topic": name}) == 1
     assert [received(consumer, 1) for consumer in consumers] == [["a"], ["a"]]
@@ -115,15 +134,11 @@ def test_what_the_broker_drops_is_said(tmp_path: Path, caplog: pytest.LogCapture
     with PulsarStandalone(tmp_path / "pulsar", overrides=few) as broker:
         under_test = PulsarUnderTest(broker.service_url, broker.admin_url, broker.admin, broker=broker)
         topic = "non-persistent://public/default/t"
-        # With room for all: what a consumer has no permits for is lost behind the broker, and not counted.
-        consumer = under_test.client().subscribe(topic, "s", receiver_queue_size=10_000)
         with caplog.at_level(logging.WARNING, "spark_mq_source"):
-            assert write(under_test, topic, *numbered(5_000), batching="false") == 5_000
+            assert write(under_test, topic, *numbered(5_000), createTopic="true", batching="false") == 5_000
         (dropped,) = re.findall(r"the broker dropped (\d+) of the entries that were sent: too many", caplog.text)
-        assert received(consumer, 5_000 - int(dropped))
-        with pytest.raises(official.Timeout):
-            consumer.receive(timeout_millis=1_000)
-        under_test.close_clients()
+        # What the broker took, whoever was connected: a consumer that is slow misses more.
+        assert broker.admin.stats(topic)["msgInCounter"] == 5_000 - int(dropped)
 
 
 def test_a_write_goes_on_after_an_unload(pulsar: PulsarUnderTest):
@@ -133,7 +148,7 @@ def test_a_write_goes_on_after_an_unload(pulsar: PulsarUnderTest):
     def batches() -> Any:
         yield rows_of("a")
         pulsar.admin.unload(topic)
-        wait_until(lambda: _is_connected(pulsar, topic), "the consumer is connected again")
+        wait_until_listening(pulsar, topic, "s")
         yield rows_of("b")
 
     options = options_of(pulsar, topic=topic, createTopic="true", batching="false", batchingMaxPublishDelay="1ms")
@@ -141,15 +156,8 @@ def test_a_write_goes_on_after_an_unload(pulsar: PulsarUnderTest):
     found = received(consumer, 1)
     while found[-1] != "b":
         found += received(consumer, 1)
-    assert found in (["a", "b"], ["b"])
-
-
-def _is_connected(broker: PulsarUnderTest, topic: str) -> bool:
-    try:
-        found = broker.admin.stats(topic)["subscriptions"]
-    except AdminError:
-        return False  # nobody has it loaded yet
-    return bool(found.get("s", {}).get("consumers"))
+    # What was not acknowledged when the topic was unloaded is sent again: it may be lost, or come twice.
+    assert found in (["b"], ["a", "b"], ["a", "a", "b"])
 
 
 @pytest.mark.parametrize(
