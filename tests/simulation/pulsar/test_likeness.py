@@ -13,7 +13,7 @@ import pytest
 
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.commands import InitialPosition, MessageId
-from tests.simulation.pulsar.likeness import QUIET_SECONDS, Client, Model, Real
+from tests.simulation.pulsar.likeness import QUIET_SECONDS, Client, Model, done_by
 from tests.simulation.world import World
 
 # -- traces: what is done, and what is observed (pulsar_live.md, by section)
@@ -294,4 +294,4 @@ def test_the_model_does(name: str) -> None:
 @pytest.mark.parametrize("name", TRACES)
 def test_the_real_broker_does(name: str, pulsar: Any) -> None:
     trace, expected = TRACES[name]
-    assert trace(Client(Real(pulsar, deduplicates=name in DEDUPLICATING))) == expected
+    assert done_by(pulsar, trace, expected, deduplicates=name in DEDUPLICATING) == expected

@@ -14,7 +14,7 @@ from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.commands import IntRange, KeySharedMeta, KeySharedMode, SubType
 from tests.simulation.pulsar.dispatch import Limits, active_name
 from tests.simulation.pulsar.entries import make_chunks, make_entry
-from tests.simulation.pulsar.likeness import Client, Model, Real
+from tests.simulation.pulsar.likeness import Client, Model, done_by
 from tests.simulation.world import World
 
 SHARED, FAILOVER, EXCLUSIVE, KEY_SHARED = SubType.Shared, SubType.Failover, SubType.Exclusive, SubType.Key_Shared
@@ -412,9 +412,9 @@ def who_comes_before_takes_over(c: Client) -> Any:
     b = c.join(FAILOVER, first)
     c.flow(b)
     c.publish(1)
-    # It has a second to acknowledge what it has.
+    # It has a second to acknowledge what it has, however patient one is.
     c.ack(a, ids[0])
-    seen += [c.deliveries(0.5), sorted(c.changes(2.0)), c.deliveries()]
+    seen += [c.deliveries(0.5 / c.side.patience), sorted(c.changes(2.0)), c.deliveries()]
     c.ack(a, ids[1])
     seen += [c.bounds(b)[0]]
     return seen
@@ -726,17 +726,17 @@ def test_the_model_does(name: str) -> None:
 )
 def test_the_real_broker_does(name: str, pulsar: Any) -> None:
     trace, expected = TRACES[name]
-    assert trace(Client(Real(pulsar, **OPTIONS.get(name, {})))) == expected
+    assert done_by(pulsar, trace, expected, **OPTIONS.get(name, {})) == expected
 
 
 @pytest.mark.parametrize("name", sorted(FEATURED))
 def test_the_featured_broker_does(name: str, pulsar_featured: Any) -> None:
     trace, expected = TRACES[name]
-    assert trace(Client(Real(pulsar_featured))) == expected
+    assert done_by(pulsar_featured, trace, expected) == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PRIVATE))
 def test_a_broker_of_the_tests_own_does(name: str, pulsar_private: Any) -> None:
     trace, expected = TRACES[name]
-    assert trace(Client(Real(pulsar_private))) == expected
+    assert done_by(pulsar_private, trace, expected) == expected
