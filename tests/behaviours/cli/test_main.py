@@ -30,6 +30,7 @@ from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.read.stream import offsets_to_json
 from spark_mq_source.tubemq.format import TubeMQFormat
 from spark_mq_source.tubemq.offsets import INDEX_BYTES
+from tests.behaviours.pulsar.streams import publish as publish_entries
 from tests.behaviours.pulsar.test_typed import publish as publish_typed
 from tests.fix_brokers import NsqUnderTest, PulsarUnderTest
 from tests.fix_tubemq import TubeUnderTest
@@ -152,7 +153,7 @@ def test_a_queue_is_looked_at_and_left_as_it_is(pulsar: PulsarUnderTest, tmp_pat
     topic = pulsar.topic()
     reader = pulsar.client().subscribe(topic, "queue", consumer_type=official.ConsumerType.Shared)
     reader.close()
-    PulsarFormat(pulsar).publish(topic, [b"a", b"b", b"c"])
+    publish_entries(pulsar, topic, ["a", "b", "c"], batch=3)
     # As a query over the queue has them.
     queue = {"topic": topic, "subscription": "queue", "subscriptionType": "shared", "walDir": str(tmp_path / "wal")}
     assert [row["value"] for row in asked("peek", pulsar, **queue)] == ["a", "b", "c"]
@@ -303,8 +304,8 @@ def test_peek_prints_a_line_for_each_message_of_nsq(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     nsq.publish(topic, b"one", b"\x1b[31m")
     given = ["-o", f"nsqlookupdHttpAddresses={nsq.lookupd_address}", "-o", f"topic={topic}", "-o", "channel=c"]
-    given += ["-o", "idleTimeout=300ms"]
-    lines = spark_mq("peek", "nsq", *given).stdout.splitlines()
+    given += ["-o", "idleTimeout=2s"]
+    lines = spark_mq("peek", "nsq", *given, "-n", "2").stdout.splitlines()
     assert sorted(re.sub(rf"[0-9a-f]{{16}} {TIME}", "ID TIME", line) for line in lines) == [
         rf"{nsq.tcp_address} ID TIME \x1b[31m",
         f"{nsq.tcp_address} ID TIME one",
@@ -324,16 +325,15 @@ def test_colors_are_for_terminals_only(nsq: NsqUnderTest, monkeypatch: pytest.Mo
     topic = nsq.topic("c")
     nsq.publish(topic, b"one")
     given = ["-o", f"nsqlookupdHttpAddresses={nsq.lookupd_address}", "-o", f"topic={topic}", "-o", "channel=c"]
-    given += ["-o", "idleTimeout=100ms"]
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    for command in ("peek", "offsets", "doctor"):
-        assert "\x1b" not in printed(command, "nsq", *given)
-        assert "\x1b[" in printed(command, "nsq", *given, terminal=True)
+    for command in (["peek", "nsq", "-n", "1", "-o", "idleTimeout=2s"], ["offsets", "nsq"], ["doctor", "nsq"]):
+        assert "\x1b" not in printed(*command, *given)
+        assert "\x1b[" in printed(*command, *given, terminal=True)
         with monkeypatch.context() as colorless:
             colorless.setenv("NO_COLOR", "1")
-            assert "\x1b[3" not in printed(command, "nsq", *given, terminal=True)
+            assert "\x1b[3" not in printed(*command, *given, terminal=True)
 
 
 def printed(*arguments: str, terminal: bool = False) -> str:
@@ -395,7 +395,7 @@ def test_wrong_arguments_have_a_status_of_their_own_and_no_secret_is_shown(pulsa
 def test_nsq_is_looked_at_and_nothing_is_taken(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     nsq.publish(topic, b"one", b"two")
-    options = {"nsqlookupdHttpAddresses": nsq.lookupd_address, "topic": topic, "channel": "c", "idleTimeout": "300ms"}
+    options = {"nsqlookupdHttpAddresses": nsq.lookupd_address, "topic": topic, "channel": "c", "idleTimeout": "2s"}
     assert asked_of("nsq", "topics", **options) == [{"topic": topic, "nsqds": 1, "channels": ["c"]}]
     assert [row["nsqd"] for row in asked_of("nsq", "partitions", **options)] == [nsq.tcp_address]
     assert sorted(str(row["value"]) for row in asked_of("nsq", "peek", **options)) == ["one", "two"]
