@@ -821,7 +821,7 @@ class PulsarOptions(Options):
     )
     nack_delay_ms: int = duration_option(
         "With `retryTopic` and `ackMode=nack`: time until a message is delivered again, doubled each time it is put "
-        "off.",
+        "off. The broker may deliver it up to `delayedDeliveryTickTimeMillis` (1 s) earlier.",
         "1s",
         scope=READ,
     )

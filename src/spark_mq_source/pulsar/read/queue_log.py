@@ -94,6 +94,7 @@ class ChunkGroups:
         self._max_bytes = max_bytes
         self._heads = HeadReader()
         self._groups: dict[bytes, _Group] = {}
+        self._known: dict[bytes, list[tuple[int, int]]] = {}
         self._nbytes = 0
         self._has_left_out = False
 
@@ -127,8 +128,22 @@ class ChunkGroups:
             self._has_left_out = True
         return ()
 
+    def add_known(self, message: Message) -> Sequence[tuple[int, int]]:
+        """A chunk of a message that was read before: the entries of its chunks that have come, when the last one has.
+
+        They are to be acknowledged together: once the first one is, a broker delivers neither the others, with Shared,
+        nor what is behind them (seen on 4.0.8).
+        """
+        head = self._heads.read(message.body)
+        entries = self._known.setdefault(head.uuid, [])
+        entries.append((message.ledger_id, message.entry_id))
+        if head.chunk_id < head.num_chunks - 1:
+            return ()
+        return self._known.pop(head.uuid)
+
     def clear(self) -> None:
         """Forgets all of them."""
+        self._known.clear()
         self._groups.clear()
         self._nbytes = 0
         self._has_left_out = False

@@ -554,8 +554,13 @@ class _Inflow:
                 count = 1
             charged += count or 1
             nbytes += len(message.body)
-            if not are_new and not self._is_new(entry, repeated):
-                continue
+            if not are_new:
+                if entry in self._known:
+                    repeated += self._chunks.add_known(message) if not count else [entry]
+                    continue
+                if entry in self._here:
+                    continue
+                self._here.add([entry])
             if not count:
                 group = self._chunks.add(message)
                 received += group
@@ -582,15 +587,6 @@ class _Inflow:
         if any(self._known.meets(run) or self._here.meets(run) for run in runs):
             return False
         return all(one[0] != other[0] or one[2] < other[1] for one, other in pairwise(sorted(runs)))
-
-    def _is_new(self, entry: Entry, repeated: list[Entry]) -> bool:
-        if entry in self._known:
-            repeated.append(entry)
-            return False
-        if entry in self._here:
-            return False
-        self._here.add([entry])
-        return True
 
     def _send_acknowledgement(self, entries: Sequence[Entry]) -> None:
         if entries:

@@ -136,3 +136,11 @@ def test_what_is_too_much_is_left_out_the_oldest_first() -> None:
     assert added(groups, *chunks) == []
     last = [chunk(number + 10, f"u{number}", 1, 2, 1000) for number in range(3)]
     assert added(groups, *last) == [[1, 11], [2, 12]]
+
+
+def test_chunks_that_come_again_are_acknowledged_when_the_last_one_has_come() -> None:
+    groups = ChunkGroups(max_bytes=1 << 20)
+    chunks = [chunk(number, uuid, n, 3) for number, (uuid, n) in enumerate((u, n) for n in range(3) for u in "ab")]
+    found = [[entry_ for _, entry_ in groups.add_known(one)] for one in chunks]
+    assert found == [[], [], [], [], [0, 2, 4], [1, 3, 5]]
+    assert not groups.has_parts
