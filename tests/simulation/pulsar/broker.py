@@ -18,8 +18,9 @@ from tests.simulation.network import Stream, network
 from tests.simulation.pulsar.dispatch import Consumer, Limits, Subscription
 from tests.simulation.pulsar.entries import Entry, make_chunks, make_entry
 from tests.simulation.pulsar.ledgers import EARLIEST, ManagedLedger, Position
-from tests.simulation.pulsar.topic import Producer, Topic, WriteFaults
+from tests.simulation.pulsar.topic import Producer, Topic
 from tests.simulation.pulsar.transactions import Coordinators, TransactionBuffer
+from tests.simulation.pulsar.writes import WriteFaults
 from tests.simulation.world import World
 
 METADATA_ERROR, CONSUMER_BUSY, SERVICE_NOT_READY, TOPIC_NOT_FOUND, PRODUCER_BUSY = 1, 5, 6, 11, 16
@@ -472,6 +473,7 @@ class Connection:
             case commands.CloseConsumer():
                 consumer = self.consumers.pop(command.consumer_id, None)
                 if consumer is not None:
+                    consumer.was_closed = True
                     consumer.subscription.topic.remove_consumer(consumer)
                 self.reply(commands.Success(command.request_id))
             case commands.Producer():

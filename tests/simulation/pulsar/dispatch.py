@@ -7,7 +7,7 @@ From `PersistentDispatcherSingleActiveConsumer`, `PersistentDispatcherMultipleCo
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,16 +37,26 @@ FAILOVER_SECONDS = 1.0
 RING_POINTS = 100
 """Of each consumer in a ring of hashes."""
 
+NO_HASH = -1
+"""In place of the hash of a key: of an entry that was delayed."""
+
 BLOCKED_SECONDS = 0.05
 """How soon a broker looks again whether a client takes more; the model's own."""
 
 
 @dataclass
 class Limits:
-    """How many messages may be unacknowledged; 0 for any number."""
+    """What a broker is configured to.
+
+    Attributes:
+        consumer: how many messages of a consumer may be unacknowledged; 0 for any number.
+        subscription: the same of all consumers of a subscription.
+        tick_seconds: by how much a delayed message may come too early (`delayedDeliveryTickTimeMillis`).
+    """
 
     consumer: int = 50_000
     subscription: int = 200_000
+    tick_seconds: float = 1.0
 
 
 @dataclass
@@ -68,6 +78,7 @@ class Consumer:
         is_blocked: whether it has too many of them.
         withheld: permits that came meanwhile.
         left_others: whether it has left, and there were others.
+        was_closed: whether its client has closed it; otherwise its connection was lost.
     """
 
     connection: Connection
@@ -82,6 +93,7 @@ class Consumer:
     is_blocked: bool = False
     withheld: int = 0
     left_others: bool = False
+    was_closed: bool = False
 
     @property
     def takes_more(self) -> bool:
@@ -350,7 +362,13 @@ class SingleActive(Dispatcher):
 
 
 class Shared(Dispatcher):
-    """Shared: everybody gets something, in turn by priority; what comes back goes to whoever is next."""
+    """Shared: everybody gets something, in turn by priority; what comes back goes to whoever is next.
+
+    Attributes:
+        looks_ahead: whether entries are read on while nobody takes those that are to be delivered again.
+    """
+
+    looks_ahead = False
 
     def __init__(self, subscription: Subscription, kind: SubType) -> None:
         super().__init__(subscription, kind)
@@ -359,6 +377,8 @@ class Shared(Dispatcher):
         self.redeliveries: dict[Position, int] = {}
         self.unacked = 0
         self.is_blocked = False
+        self.delayed: dict[Position, int] = {}
+        """What is delivered later, and when."""
         self._turn = 0
         self._of_message: dict[str, Consumer] = {}
 
@@ -367,6 +387,7 @@ class Shared(Dispatcher):
         if not self.consumers:
             self.cursor.rewind()
             self.replays.clear()
+            self.delayed.clear()
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda one: one.priority)
 
@@ -457,7 +478,7 @@ class Shared(Dispatcher):
         found = self._replayed(most)
         if found and self._send(found, is_replay=True):
             self.wake()
-        else:
+        elif not found or self.looks_ahead:
             self._read_on(most)
 
     def _read_on(self, most: int) -> None:
@@ -471,7 +492,10 @@ class Shared(Dispatcher):
             self.wake()
 
     def _replayed(self, most: int) -> list[tuple[Position, Entry]]:
-        """What is delivered again now, oldest first."""
+        """What is delivered again now, or was delayed until now; oldest first."""
+        for position in [position for position, deliver_at in self.delayed.items() if self._is_due(deliver_at)]:
+            del self.delayed[position]
+            self.replays[position] = NO_HASH
         found = []
         for position in sorted(self.replays):
             entry = self.topic.ledger.entries.get(position)
@@ -542,13 +566,21 @@ class Shared(Dispatcher):
         return self._of_message.get(uuid)
 
     @property
-    def stranded(self) -> Sequence[str]:
-        """Messages whose chunks go to somebody who is gone."""
-        return [uuid for uuid, consumer in self._of_message.items() if consumer not in self.consumers]
+    def stranded(self) -> Mapping[str, Consumer]:
+        """Messages whose chunks go to somebody who is gone, and took no more: nobody gets them."""
+        return {
+            uuid: consumer
+            for uuid, consumer in self._of_message.items()
+            if consumer not in self.consumers and consumer.permits <= 0
+        }
 
     def deliver(self, consumer: Consumer, position: Position, entry: Entry) -> None:
-        """An entry goes to a consumer, who has it until it is acknowledged."""
+        """An entry goes to a consumer, who has it until it is acknowledged; unless it is to be delivered later."""
         self.replays.pop(position, None)
+        if entry.deliver_at is not None and not self._is_due(entry.deliver_at):
+            self.delayed[position] = entry.deliver_at
+            self._wake_at(entry.deliver_at)
+            return
         if consumer not in self.consumers:
             # The chunk of one that is gone: nobody has it until the subscription is read anew.
             if not consumer.left_others:
@@ -561,6 +593,21 @@ class Shared(Dispatcher):
             consumer.is_blocked = True
         self._count(left)
         consumer.send(position, entry, self.redeliveries.get(position, 0), ack_set, left)
+
+    def _is_due(self, deliver_at: int) -> bool:
+        """Whether an entry need not wait: it may come a tick too early (`isDelayedDeliveryDeliverAtTimeStrict`)."""
+        return deliver_at <= (self.world.wall + self.topic.limits.tick_seconds) * 1000
+
+    def _wake_at(self, deliver_at: int) -> None:
+        """Dispatches when an entry is due, also if the clock is moved back meanwhile."""
+
+        def due() -> None:
+            if self._is_due(deliver_at):
+                self.wake()
+            elif deliver_at in self.delayed.values() and self.topic.is_open:
+                self._wake_at(deliver_at)
+
+        self.world.after(max(deliver_at / 1000 - self.world.wall, 0.001), due)
 
     def hash_of(self, entry: Entry) -> int:
         """By which its consumers share entries out; nothing here."""
@@ -583,6 +630,8 @@ class Shared(Dispatcher):
 
 class KeyShared(Shared):
     """Key_Shared: the messages of a key go to one consumer, in order."""
+
+    looks_ahead = True
 
     def __init__(self, subscription: Subscription, meta: commands.KeySharedMeta) -> None:
         super().__init__(subscription, SubType.Key_Shared)
@@ -657,7 +706,7 @@ class KeyShared(Shared):
         return super()._replayed(most)
 
     def _can_replay(self, of_key: int) -> bool:
-        if self.in_any_order:
+        if self.in_any_order or of_key == NO_HASH:
             return True
         consumer = None if of_key in self._blocked else self.chosen(of_key)
         if consumer is None or not self._has_permit(consumer) or self._is_draining(consumer, of_key):

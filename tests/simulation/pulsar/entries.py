@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -34,6 +34,7 @@ class Entry:
         txn: the transaction that it belongs to, (most, least).
         chunk: (uuid, number, how many) of a chunk.
         key: by which Key_Shared consumers share entries out.
+        deliver_at: in ms since 1970, if it is to be delivered later.
         values: of its messages; of a chunk the part.
     """
 
@@ -48,6 +49,7 @@ class Entry:
     txn: tuple[int, int] | None
     chunk: tuple[str, int, int] | None
     key: bytes
+    deliver_at: int | None
     values: tuple[bytes, ...]
 
 
@@ -83,6 +85,7 @@ def read_entry(body: bytes) -> Entry:
         txn,
         (metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg) if is_chunk else None,
         _key(metadata),
+        metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None,
         _values(payload, metadata.num_messages_in_batch) if is_batch else (payload,),
     )
 
@@ -103,14 +106,27 @@ def has_good_checksum(body: bytes) -> bool:
 
 
 def _values(payload: bytes, messages: int) -> tuple[bytes, ...]:
-    at, found = 0, []
+    return tuple(value for _, value in _singles(payload, messages))
+
+
+def _singles(payload: bytes, messages: int) -> Iterator[tuple[Any, bytes]]:
+    at = 0
     for _ in range(messages):
         size = int.from_bytes(payload[at : at + 4], "big")
         single = pb.SingleMessageMetadata.FromString(payload[at + 4 : at + 4 + size])
         at += 4 + size
-        found.append(payload[at : at + single.payload_size])
+        yield single, payload[at : at + single.payload_size]
         at += single.payload_size
-    return tuple(found)
+
+
+def properties_of(entry: Entry) -> list[dict[str, str]]:
+    """The properties of each of its messages."""
+    at = 6 if entry.body[:2] == CHECKSUM_MAGIC else 0
+    size = int.from_bytes(entry.body[at : at + 4], "big")
+    heads = [pb.MessageMetadata.FromString(entry.body[at + 4 : at + 4 + size])]
+    if entry.is_batch:
+        heads = [single for single, _ in _singles(entry.body[at + 4 + size :], entry.messages)]
+    return [{one.key: one.value for one in head.properties} for head in heads]
 
 
 def make_entry(
@@ -121,9 +137,12 @@ def make_entry(
     sequence_id: int = 0,
     txn: tuple[int, int] | None = None,
     key: str | None = None,
+    deliver_at: int | None = None,
 ) -> Entry:
     """A message, or a batch of several, which have the same key then."""
-    metadata = pb.MessageMetadata(producer_name=producer, sequence_id=sequence_id, publish_time=publish_time)
+    metadata = pb.MessageMetadata(
+        producer_name=producer, sequence_id=sequence_id, publish_time=publish_time, deliver_at_time=deliver_at
+    )
     if key is not None:
         metadata.partition_key = key
     payload = values[0]

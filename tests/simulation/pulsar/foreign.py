@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class ForeignConsumer:
     """Joins a subscription, handles some of what it gets, and leaves.
 
-    It acknowledges most entries, one by one, some of them in part where the broker can, has some delivered again, and
-    leaves with the rest of them.
+    It acknowledges most messages, one by one, some batches in part where the broker can, has some delivered again, and
+    leaves with the rest of them. Most such clients put chunks together, and handle a message when its last one has
+    come; some do not know of chunks, and handle each as a message.
 
     Args:
         cluster: where.
@@ -51,6 +52,8 @@ class ForeignConsumer:
         self._name = name
         self._handled = handled
         self._dice = cluster.world.dice("foreign")
+        self._knows_chunks = self._dice.random() < 0.7
+        self._chunks: dict[str, list[Position]] = {}
         self._consumer: Consumer | None = None
         topic = cluster.load(name)
         found = topic.subscriptions.get(subscription)
@@ -89,26 +92,52 @@ class ForeignConsumer:
         """What the broker sends."""
         if isinstance(command, commands.Message):
             draw = self._dice.random()
-            position = command.ledger_id, command.entry_id
-            self._cluster.world.after(self._dice.choice((0.0, 0.01, 0.3)), partial(self._handle, position, draw))
+            positions = self._whole((command.ledger_id, command.entry_id))
+            call = partial(self._handle, positions, draw)
+            self._cluster.world.after(self._dice.choice((0.0, 0.01, 0.3)), call)
+
+    def _whole(self, position: Position) -> Sequence[Position]:
+        """The entries of a message that this one completes; none where more of its chunks are to come."""
+        entry = self._cluster.storage[self._name].history[position]
+        if entry.chunk is None or not self._knows_chunks:
+            return [position]
+        uuid, number, count = entry.chunk
+        if number == 0:
+            self._chunks[uuid] = []
+        found = self._chunks.get(uuid)
+        if found is None or len(found) != number:
+            return []
+        found.append(position)
+        return self._chunks.pop(uuid) if number == count - 1 else []
 
     def forget_consumer(self, consumer: Consumer) -> None:
         """The topic has closed it."""
         self._consumer = None
 
-    def _handle(self, position: Position, draw: float) -> None:
+    def _handle(self, positions: Sequence[Position], draw: float) -> None:
         consumer = self._here
         if consumer is None or consumer.subscription.dispatcher is None:
             return
-        topic, cursor = consumer.subscription.topic, consumer.subscription.cursor
-        entry = topic.ledger.entries.get(position)
-        if draw < 0.7 and entry is not None and not cursor.is_deleted(position):
-            left = cursor.partial.get(position, (1 << entry.messages) - 1)
-            some = left if draw < 0.5 or not topic.ledger.batch_indexes else self._dice.randrange(left + 1) & left
-            ack_set = () if some == left else words_of(left & ~some)
-            sent = (commands.MessageId(*position, ack_set=ack_set),)
-            consumer.subscription.acknowledge(consumer, commands.Ack(1, commands.AckType.Individual, sent, 1))
-            self._handled(self._name, position, [n for n in range(entry.messages) if some >> n & 1])
-        elif draw < 0.85:
-            consumer.subscription.dispatcher.redeliver(consumer, [position])
+        cursor = consumer.subscription.cursor
+        if positions and not any(map(cursor.is_deleted, positions)):
+            if draw < 0.7:
+                self._acknowledge(consumer, positions, in_part=draw >= 0.5)
+            elif draw < 0.85:
+                consumer.subscription.dispatcher.redeliver(consumer, positions)
         self._flow(1)
+
+    def _acknowledge(self, consumer: Consumer, positions: Sequence[Position], *, in_part: bool) -> None:
+        topic, cursor = consumer.subscription.topic, consumer.subscription.cursor
+        sent, handled = [], []
+        for position in positions:
+            entry = topic.ledger.entries.get(position)
+            if entry is None:
+                return
+            left = cursor.partial.get(position, (1 << entry.messages) - 1)
+            some = self._dice.randrange(left + 1) & left if in_part and topic.ledger.batch_indexes else left
+            ack_set = () if some == left else words_of(left & ~some)
+            sent.append(commands.MessageId(*position, ack_set=ack_set))
+            handled.append((position, [n for n in range(entry.messages) if some >> n & 1]))
+        consumer.subscription.acknowledge(consumer, commands.Ack(1, commands.AckType.Individual, tuple(sent), 1))
+        for position, indexes in handled:
+            self._handled(self._name, position, indexes)

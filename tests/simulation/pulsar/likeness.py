@@ -9,6 +9,7 @@ import copy
 import socket
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
 
@@ -39,6 +40,8 @@ class Side(Protocol):
     def transfer(self, data: bytes) -> None: ...
 
     def receive(self, seconds: float) -> bytes: ...
+
+    def wall(self) -> float: ...
 
     def reconnect(self) -> None: ...
 
@@ -101,6 +104,9 @@ class Model:
             self._world.sleep(0.001)
         return bytes(buffer[: n or 0])
 
+    def wall(self) -> float:
+        return self._world.wall
+
     def unload(self) -> None:
         self._cluster.unload(self.topic)
         self._world.sleep(0.1)
@@ -143,10 +149,12 @@ class Real:
         self.token = None if broker.broker is None else broker.broker.admin_token
         if deduplicates:
             self._admin.set_deduplication(namespace, enabled=True)
-        for name, value in vars(limits or Limits(-1, -1)).items():
-            if value >= 0:
+        if limits is not None:
+            for name in ("consumer", "subscription"):
                 path = f"namespaces/{namespace}/maxUnackedMessagesPer{name.capitalize()}"
-                self._admin.request("POST", path, value)
+                self._admin.request("POST", path, getattr(limits, name))
+            delays = {"active": True, "tickTime": int(limits.tick_seconds * 1000)}
+            self._admin.request("POST", f"namespaces/{namespace}/delayedDelivery", delays)
         self.topic = f"persistent://{namespace}/t"
         self._admin.create_topic(self.topic, 0 if partition is None else 4)
         if partition is not None:
@@ -187,6 +195,9 @@ class Real:
             return self._socket.recv(65536)
         except TimeoutError:
             return b""
+
+    def wall(self) -> float:
+        return time.time()
 
     def unload(self) -> None:
         self._admin.unload(self.topic)
@@ -420,10 +431,13 @@ class Client:
         """Permits for a consumer; what comes of it is for `deliveries`."""
         self._tell(commands.Flow(consumer, permits))
 
-    def deliveries(self, seconds: float = QUIET_SECONDS) -> list[tuple[int, tuple[int, int], int]]:
+    def deliveries(self, seconds: float = QUIET_SECONDS, most: float = inf) -> list[tuple[int, tuple[int, int], int]]:
         """Which entries come to whom and how often redelivered, until nothing comes any more."""
-        found = []
-        while (came := self._next(lambda came: isinstance(came, commands.Message), seconds)) is not None:
+        found: list[tuple[int, tuple[int, int], int]] = []
+        while (
+            len(found) < most
+            and (came := self._next(lambda came: isinstance(came, commands.Message), seconds)) is not None
+        ):
             self.bodies[came.ledger_id, came.entry_id] = came
             found.append((came.consumer_id, self.at(came.ledger_id, came.entry_id), came.redelivery_count))
         return found
@@ -463,6 +477,12 @@ class Client:
         receipt = self._next(lambda came: isinstance(came, commands.SendReceipt | commands.SendError))
         assert isinstance(receipt, commands.SendReceipt), receipt
         return receipt.message_id.ledger_id, receipt.message_id.entry_id
+
+    def delayed(self, seconds: float, key: str | None = None) -> tuple[tuple[int, int], float]:
+        """Publishes a message that is to be delivered in so many seconds: where it is, and when that is."""
+        deliver_at = int((self.side.wall() + seconds) * 1000)
+        entry = make_entry([b"late"], 1_000, producer="p", sequence_id=500, key=key, deliver_at=deliver_at)
+        return self.store(entry), deliver_at / 1000
 
     def stats(self, consumer: int) -> Any:
         """CONSUMER_STATS."""

@@ -227,4 +227,47 @@ MUTATIONS: Sequence[Mutation] = (
         ),
         scenario="queue_stream",
     ),
+    Mutation(
+        "retry-acked-first",
+        "messages are acknowledged before the retry topic has them",
+        (
+            (
+                "pulsar/read/queue_reader.py",
+                "            if is_given_back:\n                _put_off(options, kept, letters)\n"
+                "            inflow.acknowledge()\n",
+                "            inflow.acknowledge()\n"
+                "            if is_given_back:\n                _put_off(options, kept, letters)\n",
+            ),
+        ),
+        scenario="queue_retry",
+    ),
+    Mutation(
+        "queue-chunk-left-out",
+        "a message in chunks counts as complete without one in its middle",
+        (
+            (
+                "pulsar/read/queue_log.py",
+                "head.chunk_id != len(group.chunks) or head.num_chunks",
+                "head.chunk_id < len(group.chunks) or head.num_chunks",
+            ),
+            (
+                "pulsar/read/queue_log.py",
+                "if len(group.chunks) == head.num_chunks:",
+                "if head.chunk_id == head.num_chunks - 1:",
+            ),
+        ),
+        scenario="queue_stream",
+    ),
+    Mutation(
+        "queue-chunks-one-by-one",
+        "chunks that come again are acknowledged one by one, and not together",
+        (
+            (
+                "pulsar/read/queue_reader.py",
+                "repeated += self._chunks.add_known(message) if not count else [entry]",
+                "repeated += [entry]",
+            ),
+        ),
+        scenario="queue_stream",
+    ),
 )

@@ -23,6 +23,7 @@ from tests.simulation.explore import Fault, Plan, ViolationError, check_allowed,
 from tests.simulation.pulsar import oracle
 from tests.simulation.pulsar.broker import Cluster
 from tests.simulation.pulsar.dispatch import Limits, Shared
+from tests.simulation.pulsar.entries import Entry
 from tests.simulation.pulsar.foreign import ForeignConsumer
 from tests.simulation.pulsar.ledgers import Position
 from tests.simulation.queues import (
@@ -55,7 +56,7 @@ SCHEMA = pa.schema(
 )
 
 STRANDED_SECONDS = 120.0
-"""How long nothing is read before an operator looks for chunks that go to a consumer that is gone."""
+"""How long nothing is read before an operator looks for chunks that hold everything back."""
 
 KINDS = {
     "exclusive": SubType.Exclusive,
@@ -63,6 +64,8 @@ KINDS = {
     "shared": SubType.Shared,
     "key_shared": SubType.Key_Shared,
 }
+
+TYPES = ("shared", "shared", "key_shared", "failover", "exclusive")
 
 Message = tuple[str, oracle.Row]
 """The topic-partition, and the row."""
@@ -105,14 +108,14 @@ class Market:
     Args:
         world: in which it is.
         plan: says what goes wrong.
+        kinds: the types of which its subscription has one.
     """
 
-    def __init__(self, world: World, plan: Plan) -> None:
+    def __init__(self, world: World, plan: Plan, kinds: Sequence[str] = TYPES) -> None:
         dice = world.dice("scenario")
         self.world = world
         self.plan = plan
-        # Chunks go nowhere while their consumer is gone and others stay.
-        self.has_chunks = dice.random() < 0.3 and not any(fault.kind == "foreign" for fault in plan.faults)
+        self.has_chunks = dice.random() < 0.3
         # FLOW of one with too much unacknowledged does not count, and chunks are, until their message is complete.
         limits = Limits() if self.has_chunks else Limits(dice.choice((4, 50_000)), dice.choice((8, 200_000)))
         self.cluster = Cluster(
@@ -123,9 +126,12 @@ class Market:
             limits=limits,
         )
         self.names = self.cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
-        self.kind = dice.choice(("shared", "shared", "key_shared", "failover", "exclusive"))
+        self.kind = dice.choice(kinds)
         self.is_sticky = self.kind == "key_shared" and dice.random() < 0.3
         self.handled: set[tuple[str, Position, int]] = set()
+        self._parts: dict[tuple[str, Position], Sequence[Position]] = {}
+        """Of a message in chunks, by its topic-partition and last chunk: all of them."""
+        self.began_ms = int(world.wall * 1000)
         self.publishes_until = world.now
         self._last: dict[str, int] = {}
 
@@ -167,16 +173,28 @@ class Market:
         key = dice.choice(("a", "b", "c", "d", "e"))
         if self.has_chunks and dice.random() < 0.3:
             value = f"{n:04d}.{key}".ljust(40, "+").encode()
-            for entry in self.cluster.publish_chunks(name, value, dice.randint(2, 4), producer="p", sequence_id=n):
-                self.cluster.store(name, entry)
+            chunks = self.cluster.publish_chunks(name, value, dice.randint(2, 4), producer="p", sequence_id=n)
+            self._store_chunks(name, chunks, [], dice.choice((0.0, 0.0, 0.1, 1.0)))
             return
         count = dice.choice((1, 1, 2, 5))
         self.cluster.publish(name, [f"{n:04d}.{key}.{i}".encode() for i in range(count)], sequence_id=n, key=key)
 
+    def _store_chunks(self, name: str, chunks: Sequence[Entry], stored: list[Position], seconds: float) -> None:
+        """Stores the first chunk, and the others one after the other, each within so many seconds of the last."""
+        stored.append(self.cluster.store(name, chunks[0]))
+        if len(chunks) == 1:
+            self._parts[name, stored[-1]] = stored
+        elif seconds:
+            after = self.world.dice("producers").random() * seconds
+            self.publishes_until = max(self.publishes_until, self.world.now + len(chunks) * seconds)
+            self.world.after(after, lambda: self._store_chunks(name, chunks[1:], stored, seconds))
+        else:
+            self._store_chunks(name, chunks[1:], stored, seconds)
+
     def arrange(self) -> None:
         """Has the faults happen at their times from now on.
 
-        - `unload`, `roll_over`: number of a topic-partition.
+        - `unload`, `roll_over`: number of a topic-partition; of letters, too, when there are some.
         - `kill_broker`: number of the broker, seconds until it runs again.
         - `foreign`: number of a topic-partition which a foreign consumer joins, for how many seconds.
         - those of the folder, see `arrange_folder`.
@@ -190,7 +208,8 @@ class Market:
             world.after(seconds, broker.start)
 
         def named(number: int) -> str:
-            return self.names[number % len(self.names)]
+            names = list(cluster.storage)
+            return names[number % len(names)]
 
         calls: dict[str, Callable[..., Any]] = {
             "unload": lambda number: cluster.unload(named(number)),
@@ -218,6 +237,25 @@ class Market:
         )
 
     @property
+    def has_foreign(self) -> bool:
+        """Whether foreign consumers join."""
+        return any(fault.kind == "foreign" for fault in self.plan.faults)
+
+    @property
+    def keeps_time(self) -> bool:
+        """Whether the wall clock is right."""
+        return all(fault.kind != "wall_clock" for fault in self.plan.faults)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing goes wrong after which somebody else may get what Spark has.
+
+        A consumer of a Failover subscription has a second for what it has when another one is chosen.
+        """
+        is_harmless = all(fault.kind in HARMLESS for fault in self.plan.faults)
+        return is_harmless and not (self.kind == "failover" and self.has_foreign)
+
+    @property
     def state(self) -> str:
         """Where the subscriptions are, for a message."""
         found = [self.kind]
@@ -227,16 +265,35 @@ class Market:
                 found.append(f"{name} marked {at.mark} read {at.read} acked {sorted(at.acked)[:5]}, consumers {has}")
         return "; ".join(found)
 
-    def reload_stranded(self) -> None:
-        """What an operator does where chunks go to a consumer that is gone, for ever."""
-        found = [
-            name
-            for name, topic in self.cluster.topics.items()
-            for subscription in topic.subscriptions.values()
-            if isinstance(subscription.dispatcher, Shared) and subscription.dispatcher.stranded
-        ]
-        for name in found:
-            self.cluster.unload(name)
+    def free_stranded(self, *, loses_connections: bool) -> None:
+        """What an operator does where chunks hold everything back, for ever: the broker's fault (seen on 4.0.8).
+
+        They go to a consumer that is gone, behind a foreign one that leaves without permits and behind a lost
+        connection: the topic is loaded anew. A consumer of ours that is closed has permits left, and then the broker
+        gets rid of them. Or the first one is gone, and the others are skipped: a foreign client that does not know of
+        chunks has acknowledged it, or a broker removed its ledger, and was killed and forgot of the others that they
+        were acknowledged, too.
+
+        Args:
+            loses_connections: whether any may be.
+
+        Raises:
+            ViolationError: a consumer of ours has left in a way that does this, and need not have.
+        """
+        for (name, _), parts in self._parts.items():
+            ledger = self.cluster.load(name).ledger
+            if any((name, position, 0) in self.handled for position in parts) or parts[0] not in ledger.entries:
+                ledger.cursors[SUBSCRIPTION].delete([(position, ()) for position in parts], now=self.world.now)
+        for name, topic in list(self.cluster.topics.items()):
+            for subscription in topic.subscriptions.values():
+                dispatcher = subscription.dispatcher
+                stranded = dispatcher.stranded if isinstance(dispatcher, Shared) else {}
+                for uuid, consumer in stranded.items():
+                    is_lost = not consumer.was_closed and loses_connections
+                    if not (isinstance(consumer.connection, ForeignConsumer) or is_lost):
+                        raise ViolationError(f"{consumer.name} left {name} without permits, amid the chunks of {uuid}")
+                if stranded:
+                    self.cluster.unload(name)
 
     # -- the oracle
 
@@ -247,11 +304,14 @@ class Market:
     def missing(self, rows: Sequence[Mapping[str, Any]]) -> list[Message]:
         """What Spark has not and no foreign consumer has acknowledged."""
         found = self.found(rows)
-        return [message for message in self.published() if message not in found and not self._is_handled(message)]
+        return [message for message in self.published() if message not in found and not self.is_handled(message)]
 
-    def _is_handled(self, message: Message) -> bool:
+    def is_handled(self, message: Message) -> bool:
+        """Whether a foreign consumer has acknowledged it."""
         name, row = message
-        return (name, row[:2], max(row[2], 0)) in self.handled
+        # Who acknowledges one chunk of a message has taken it from everybody.
+        parts = self._parts.get((name, row[:2]), (row[:2],))
+        return any((name, position, max(row[2], 0)) in self.handled for position in parts)
 
     @staticmethod
     def found(rows: Sequence[Mapping[str, Any]]) -> Counter[Message]:
@@ -270,17 +330,25 @@ class Market:
         Raises:
             ViolationError: it has.
         """
+        self.check_not_twice(rows)
         found = self.found(rows)
-        twice = sorted(message for message, n in found.items() if n > 1)
-        if twice:
-            raise ViolationError(f"{len(twice)} messages twice: {twice[:8]}")
         invented = sorted(found.keys() - set(self.published()))
         if invented:
             raise ViolationError(f"never published: {invented[:8]}")
-        if all(fault.kind in HARMLESS for fault in self.plan.faults):
-            others = sorted(filter(self._is_handled, found))
+        if self.is_calm:
+            others = sorted(filter(self.is_handled, found))
             if others:
                 raise ViolationError(f"here, and handled by others: {others[:8]}")
+
+    def check_not_twice(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Nothing is there twice.
+
+        Raises:
+            ViolationError: it is.
+        """
+        twice = sorted(message for message, n in self.found(rows).items() if n > 1)
+        if twice:
+            raise ViolationError(f"{len(twice)} messages twice: {twice[:8]}")
 
     def check_keys(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Messages of a key are in order, in and across batches, where nothing goes wrong and each key has one task.
@@ -319,14 +387,18 @@ class Patience:
 
     Args:
         market: whose clock counts.
-        reloads: whether connections may be lost, and with them the consumer that has the first chunks of a message.
+        loses_connections: whether any may be, and with it the consumer that has the first chunks of a message.
     """
 
-    def __init__(self, market: Market, *, reloads: bool) -> None:
-        self._reloads = reloads
+    def __init__(self, market: Market, *, loses_connections: bool) -> None:
+        self._loses_connections = loses_connections
         self._market = market
         self._left: list[Message] = []
         self._since = self._reloaded = market.world.now
+
+    def rest(self) -> None:
+        """What was waited for on purpose does not count."""
+        self._since = self._reloaded = self._market.world.now
 
     def check(self, left: list[Message]) -> None:
         """Notes what is still to be read.
@@ -337,9 +409,9 @@ class Patience:
         market, now = self._market, self._market.world.now
         if left != self._left:
             self._left, self._since, self._reloaded = left, now, now
-        elif left and self._reloads and market.has_chunks and now > self._reloaded + STRANDED_SECONDS:
+        elif left and market.has_chunks and now > self._reloaded + STRANDED_SECONDS:
             self._reloaded = now
-            market.reload_stranded()
+            market.free_stranded(loses_connections=self._loses_connections)
         elif left and now > self._since + PATIENCE_SECONDS:
             gone = [
                 (name, row)
@@ -351,7 +423,7 @@ class Patience:
             raise ViolationError(f"{len(left)} not read after {PATIENCE_SECONDS:.0f} s: {left[:8]}; {market.state}")
 
 
-def _allowed(plan: Plan, error: BaseException) -> str:
+def allowed_outcome(plan: Plan, error: BaseException) -> str:
     """An error of the network, a broker or a disk may end a run in which that went wrong; in a word which.
 
     Raises:
@@ -366,7 +438,7 @@ def _allowed(plan: Plan, error: BaseException) -> str:
     return "allowed error"
 
 
-def _loses_connections(plan: Plan, executors: Executors) -> bool:
+def loses_connections(plan: Plan, executors: Executors) -> bool:
     """Whether any is lost: by a fault, or by an attempt that is killed because it is not wanted any more."""
     return bool(plan.faults) or (executors.speculation > 0 and executors.zombies < 1)
 
@@ -418,7 +490,7 @@ class QueueStream:
     def _read(self, market: Market, query: Query) -> str:
         outcome, patience, world = (
             "read",
-            Patience(market, reloads=_loses_connections(market.plan, query.executors)),
+            Patience(market, loses_connections=loses_connections(market.plan, query.executors)),
             market.world,
         )
 
@@ -428,7 +500,9 @@ class QueueStream:
             return not left and world.now > market.publishes_until
 
         while not is_done():
-            ended = life(market.plan, lambda: query.run(until=is_done, available_now=self._available_now), _allowed)
+            ended = life(
+                market.plan, lambda: query.run(until=is_done, available_now=self._available_now), allowed_outcome
+            )
             outcome = ended or outcome
             if ended == "torn":
                 break
@@ -456,12 +530,15 @@ class QueueDrain:
         market.arrange()
         market.publish(6 * plan.size, 2.0 * plan.size)
         rows: list[dict[str, Any]] = []
-        patience, number = Patience(market, reloads=_loses_connections(plan, executors)), 0
+        patience, number = Patience(market, loses_connections=loses_connections(plan, executors)), 0
         while (left := market.missing(rows)) or world.now <= market.publishes_until:
             patience.check(left)
             number += 1
             options = replace(parsed, run_id=f"run-{number}")
-            found, again = self._run(world, plan, options, executors), self._run(world, plan, options, executors)
+            found, again = (
+                self.run_once(world, plan, options, executors),
+                self.run_once(world, plan, options, executors),
+            )
             if found is None or again is None:
                 return "torn"
             if found != again:
@@ -471,14 +548,14 @@ class QueueDrain:
             rows += run
             if not run:
                 world.sleep(1.0)
-        if all(fault.kind in HARMLESS for fault in plan.faults):
+        if market.is_calm:
             # A run knows nothing of what another one could not finish in peace.
             market.check_each_once(rows)
         market.check_nothing_leaks()
         return "read"
 
     @staticmethod
-    def _run(world: World, plan: Plan, options: Any, executors: Executors) -> list[list[dict[str, Any]]] | None:
+    def run_once(world: World, plan: Plan, options: Any, executors: Executors) -> list[list[dict[str, Any]]] | None:
         """The rows of each task; None where a file of the log is damaged, and the read says so."""
         found: list[list[dict[str, Any]]] = []
 
@@ -486,7 +563,7 @@ class QueueDrain:
             found.extend(spark.in_driver(lambda: spark.read_batch(FORMAT, options, SCHEMA, executors)))
 
         for _ in range(1000):
-            ended = life(plan, read, _allowed)
+            ended = life(plan, read, allowed_outcome)
             if not ended:
                 return found
             if ended == "torn":

@@ -248,4 +248,19 @@ REGRESSIONS: Mapping[str, Plan] = {
             Fault("foreign", at=4.585, args=(2, 10.0)),
         ),
     ),
+    # A killed broker had forgotten what was acknowledged. The first chunk of a message came again and was acknowledged
+    # at once; so the broker kept the others for nobody, and what was behind them as well.
+    "chunks_that_come_again": Plan(
+        "queue_stream",
+        seed=240,
+        size=4,
+        faults=(
+            Fault("stall_sent", args=(10, 9736, 0.3)),
+            Fault("cut_received", args=(3, 1042)),
+            Fault("stop", at=1.470714349242754, args=("driver-0", 12.0)),
+            Fault("unload", at=5.693, args=(0,)),
+            Fault("kill_broker", at=1.452, args=(1, 0.5)),
+            Fault("kill_broker", at=2.061, args=(0, 0.5)),
+        ),
+    ),
 }

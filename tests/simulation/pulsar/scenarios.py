@@ -28,6 +28,8 @@ from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, chec
 from tests.simulation.pulsar import oracle
 from tests.simulation.pulsar.broker import Cluster
 from tests.simulation.pulsar.queues import QueueDrain, QueueStream
+from tests.simulation.pulsar.retries import QueueRetry
+from tests.simulation.pulsar.writes import arrange_writes, write_faults
 from tests.simulation.spark import (
     Checkpoint,
     DriverKilledError,
@@ -683,29 +685,6 @@ CHUNK_BYTES = 300
 """`maxMessageSize` where messages are sent in chunks: room for what stands before a chunk and for something of it."""
 
 
-def _write_faults(dice: Random, most: int) -> Iterator[Fault]:
-    """What goes wrong with the first so many messages that are sent, or nothing."""
-    for _ in range(dice.choice((0, 0, 1, 2))):
-        kind = dice.choice(("send_checksum", "send_fail", "send_fail_stored", "send_slow"))
-        yield Fault(kind, args=(dice.randrange(most),))
-    for _ in range(dice.choice((0, 0, 1))):
-        late = dice.choice((None, 0.5, 20.0))
-        yield Fault("receipt", args=(dice.randrange(most), late))
-
-
-def arrange_writes(cluster: Cluster, faults: Sequence[Fault]) -> None:
-    """Has these faults happen.
-
-    - `send_checksum`, `send_fail`, ...: the number of a SEND; see `WriteFaults`.
-    - `receipt`: the number of a receipt, seconds by which it is late; None for never.
-    """
-    for fault in faults:
-        if fault.kind.startswith("send_"):
-            cluster.writes.sends[fault.args[0]] = fault.kind.removeprefix("send_")
-        elif fault.kind == "receipt":
-            cluster.writes.receipts[fault.args[0]] = fault.args[1]
-
-
 class Write:
     """A write while producers are closed, receipts are lost, and attempts are killed, doubled and done over.
 
@@ -727,7 +706,7 @@ class Write:
         found = list(common_faults(dice, streams=6, processes=processes, seconds=seconds))
         found += cluster_faults(dice, kinds=("unload", "unload", "kill_broker"), partitions=3, seconds=seconds)
         most = (4 * size + 4) * (3 if self._chunks else 1)
-        found += _write_faults(dice, most)
+        found += write_faults(dice, most)
         if self._guarantee == "transaction" and dice.random() < 0.1:
             # Longer than transactionTimeout.
             found.append(Fault("stop", at=dice.random() * seconds, args=(dice.choice(processes), 150.0)))
@@ -747,7 +726,7 @@ class Write:
         names = cluster.create(TOPIC, dice.choice((0, 1, 2, 3)))
         for name in names:
             cluster.subscribe(name, "keeper")
-        arrange_writes(cluster, plan.faults)
+        arrange_writes(cluster.writes, plan.faults)
         arrange(world, cluster, names, plan.faults)
         options = {
             "deliveryGuarantee": self._guarantee,
@@ -973,7 +952,7 @@ class DeadLetters(StreamRead):
         """See `Scenario`."""
         if dice.random() < 0.2:
             return []  # only then is a letter too many none of a retry's
-        return [*super().faults(dice, size), *_write_faults(dice, 2 * size)]
+        return [*super().faults(dice, size), *write_faults(dice, 2 * size)]
 
     def run(self, world: World, plan: Plan) -> str:
         """See `Scenario`."""
@@ -998,7 +977,7 @@ class DeadLetters(StreamRead):
             watched = [*names, *cluster.create(DEAD, dice.choice((0, 0, 2)))]
         if dice.random() < 0.4:
             options["minPartitions"] = str(dice.randint(2, 8))
-        arrange_writes(cluster, plan.faults)
+        arrange_writes(cluster.writes, plan.faults)
         arrange(world, cluster, watched, plan.faults)
         executors = Executors(
             speculation=dice.choice((0.0, 0.3)), zombies=dice.choice((0.0, 1.0)), slow=dice.choice((0.0, 0.05, 0.3))
@@ -1219,6 +1198,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "dead_letters": DeadLetters(),
     "queue_available_now": QueueStream(available_now=True),
     "queue_drain": QueueDrain(),
+    "queue_retry": QueueRetry(),
     "queue_stream": QueueStream(),
     "rebuilt": Rebuilt(),
     "restored": Rebuilt(restored=True),

@@ -325,6 +325,160 @@ def a_chunk_without_the_first(c: Client) -> Any:
     return first, alone, c.deliveries()
 
 
+def stranded_chunks_come_when_the_topic_is_loaded_anew(c: Client) -> Any:
+    chunks = make_chunks(b"x" * 9, 3, 1_000, producer="p", sequence_id=50)
+    a = c.join(SHARED, "a")
+    c.flow(a, 1)
+    ids = [c.store(one) for one in chunks]
+    c.meet(*ids)
+    seen = [c.deliveries()]
+    b = c.join(SHARED, "b")
+    c.flow(b)
+    c.close_consumer(a)
+    seen.append(c.deliveries())
+    c.publish(1)
+    seen.append(c.deliveries())
+    c.roll_over()
+    last = c.join(SHARED, "c")
+    c.flow(last)
+    seen.append(c.deliveries())
+    return seen
+
+
+def one_chunk_can_be_acknowledged_by_itself(c: Client) -> Any:
+    ids = [c.store(one) for one in make_chunks(b"x" * 9, 3, 1_000, producer="p", sequence_id=50)]
+    c.meet(*ids)
+    a = c.join(SHARED, "a")
+    c.flow(a)
+    seen: list[Any] = [c.deliveries(), c.ack(a, ids[1])]
+    c.close_consumer(a)
+    b = c.join(SHARED, "b")
+    c.flow(b)
+    seen.append(c.deliveries())
+    return seen
+
+
+def chunks_without_the_first_hold_others_back(c: Client) -> Any:
+    ids = [c.store(one) for one in make_chunks(b"x" * 9, 3, 1_000, producer="p", sequence_id=50)]
+    c.meet(*ids)
+    c.publish(1)
+    a = c.join(SHARED, "a")
+    c.flow(a, 1)
+    seen: list[Any] = [c.deliveries(), c.ack(a, ids[0])]
+    c.close_consumer(a)
+    b = c.join(SHARED, "b")
+    c.flow(b)
+    seen.append(c.deliveries())
+    c.publish(1)
+    seen.append(c.deliveries())
+    c.close_consumer(b)
+    last = c.join(SHARED, "c")
+    c.flow(last, 1)
+    seen.append(c.deliveries())
+    return seen
+
+
+# -- delayed delivery
+
+
+def a_delayed_message_waits(c: Client) -> Any:
+    late, _ = c.delayed(600)
+    c.meet(late)
+    c.publish(1, 1)
+    a = c.join(SHARED)
+    c.flow(a, 2)
+    seen = [c.deliveries(), c.backlog(a), c.stats(a).unacked_messages, c.stats(a).available_permits]
+    c.redeliver(a)
+    seen.append(c.deliveries())
+    c.close_consumer(a)
+    b = c.join(SHARED)
+    c.flow(b)
+    return seen, c.deliveries()
+
+
+def a_delay_within_a_tick_is_none(c: Client) -> Any:
+    first, _ = c.delayed(600)
+    c.meet(first)
+    c.delayed(30)
+    a = c.join(SHARED)
+    c.flow(a)
+    return c.deliveries()
+
+
+def a_delayed_message_comes_when_it_is_due(c: Client) -> Any:
+    a = c.join(SHARED)
+    c.flow(a)
+    late, at = c.delayed(6)
+    c.meet(late)
+    c.publish(1)
+    first = c.deliveries()
+    then = c.deliveries(30.0, most=1)
+    is_early = c.side.wall() < at - 1.0
+    return first, then, is_early
+
+
+def a_delayed_message_can_be_acknowledged_before_it_is_due(c: Client) -> Any:
+    late, _ = c.delayed(600)
+    c.meet(late)
+    a = c.join(SHARED)
+    c.flow(a)
+    return c.deliveries(), c.ack(a, late), c.backlog(a), c.bounds(a)[0]
+
+
+def a_delay_outlives_an_unload(c: Client) -> Any:
+    late, _ = c.delayed(600)
+    c.meet(late)
+    c.publish(1)
+    a = c.join(SHARED)
+    c.flow(a)
+    first = c.deliveries()
+    c.roll_over()
+    b = c.join(SHARED)
+    c.flow(b)
+    return first, c.deliveries()
+
+
+def a_delay_outlives_a_kill(c: Client) -> Any:
+    late, _ = c.delayed(600)
+    c.meet(late)
+    c.publish(1)
+    a = c.join(SHARED)
+    c.flow(a)
+    first = c.deliveries()
+    c.side.kill()
+    c.reconnect()
+    b = c.join(SHARED)
+    c.flow(b)
+    return first, c.deliveries()
+
+
+def a_delay_is_nothing_to_exclusive(c: Client) -> Any:
+    late, _ = c.delayed(600)
+    c.meet(late)
+    c.publish(1)
+    a = c.join(EXCLUSIVE)
+    c.flow(a)
+    return c.deliveries()
+
+
+def a_delay_is_nothing_to_failover(c: Client) -> Any:
+    late, _ = c.delayed(600)
+    c.meet(late)
+    c.publish(1)
+    a = c.join(FAILOVER)
+    c.flow(a)
+    return c.changes(2.0), c.deliveries()
+
+
+def a_delayed_message_does_not_hold_its_key_back(c: Client) -> Any:
+    late, _ = c.delayed(600, key="k1")
+    c.meet(late)
+    keyed(c, "k1", "k2")
+    a = c.join(KEY_SHARED, "alpha", meta=AUTO)
+    c.flow(a)
+    return c.deliveries()
+
+
 # -- who may join
 
 
@@ -625,6 +779,35 @@ TRACES: dict[str, tuple[Callable[[Client], Any], Any]] = {
                 [(1, (0, 0), 1), (1, (0, 1), 1), (1, (0, 2), 1)],
             ),
         ),
+        (
+            stranded_chunks_come_when_the_topic_is_loaded_anew,
+            # What is behind them does not come to those who are there, either.
+            [[(1, (0, 0), 0)], [], [], [(3, (0, n), 0) for n in range(4)]],
+        ),
+        (
+            one_chunk_can_be_acknowledged_by_itself,
+            [[(1, (0, n), 0) for n in range(3)], None, [(2, (0, 0), 0), (2, (0, 2), 0)]],
+        ),
+        (
+            # What is read at once with them comes, and what is behind that does not.
+            chunks_without_the_first_hold_others_back,
+            [[(1, (0, 0), 0)], None, [(2, (0, 3), 0)], [], []],
+        ),
+        (
+            a_delayed_message_waits,
+            (
+                [[(1, (0, 1), 0), (1, (0, 2), 0)], 3, 2, 0, []],
+                [(2, (0, 1), 0), (2, (0, 2), 0)],
+            ),
+        ),
+        (a_delay_within_a_tick_is_none, [(1, (0, 1), 0)]),
+        (a_delayed_message_comes_when_it_is_due, ([(1, (0, 1), 0)], [(1, (0, 0), 0)], False)),
+        (a_delayed_message_can_be_acknowledged_before_it_is_due, ([], None, 0, (0, 0))),
+        (a_delay_outlives_an_unload, ([(1, (0, 1), 0)], [(2, (0, 1), 0)])),
+        (a_delay_outlives_a_kill, ([(1, (0, 1), 0)], [(2, (0, 1), 0)])),
+        (a_delay_is_nothing_to_exclusive, [(1, (0, 0), 0), (1, (0, 1), 0)]),
+        (a_delay_is_nothing_to_failover, ([(1, ACTIVE)], [(1, (0, 0), 0), (1, (0, 1), 0)])),
+        (a_delayed_message_does_not_hold_its_key_back, [(1, (0, 1), 0), (1, (0, 2), 0)]),
         (types_do_not_mix, [-5, -5, -5, -5, -5, 0, -5, -5, -5, -5, 0, -5, -5, -5, -5, 0]),
         (only_the_last_one_unsubscribes, (1, "Success", 1)),
         (unloading_puts_everything_back_uncounted, [(2, (0, 0), 0), (2, (0, 2), 0)]),
@@ -692,15 +875,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "a_consumer_with_too_much_unacknowledged_waits": {"limits": Limits(4, 0)},
     "a_subscription_with_too_much_unacknowledged_waits": {"limits": Limits(0, 4)},
     "partitions_are_shared_out_by_name": {"partition": 2},
+    "a_delay_within_a_tick_is_none": {"limits": Limits(tick_seconds=60.0)},
 }
 FEATURED = {"half_a_batch_can_be_acknowledged"}
-PRIVATE = {"a_killed_broker_forgets_acknowledgements"}
+PRIVATE = {"a_killed_broker_forgets_acknowledgements", "a_delay_outlives_a_kill"}
 LONG = {
     "chunks_of_a_consumer_that_left_with_permits",
     "one_of_failover_is_active",
     "who_comes_before_takes_over",
     "priority_decides_who_is_active",
     "redelivery_of_failover_is_everything_again",
+    "a_delayed_message_comes_when_it_is_due",
+    "a_delay_is_nothing_to_failover",
 }
 """These wait for seconds for what the real broker does by the clock."""
 

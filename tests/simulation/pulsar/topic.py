@@ -13,6 +13,7 @@ from tests.simulation.pulsar.dispatch import Consumer, Limits, Subscription
 from tests.simulation.pulsar.entries import Entry, has_good_checksum, read_entry
 from tests.simulation.pulsar.ledgers import FLUSH_SECONDS, Cursor, ManagedLedger, Position
 from tests.simulation.pulsar.transactions import TransactionBuffer
+from tests.simulation.pulsar.writes import WriteFaults
 
 if TYPE_CHECKING:
     from tests.simulation.pulsar.broker import Connection
@@ -205,7 +206,7 @@ class Topic:
             producer.producer_id, send.sequence_id, commands.MessageId(*position), highest % (1 << 64)
         )
         # Receipts are in the order of what is stored: one that is late, or never comes, holds the next ones back.
-        producer.receipts_from = max(producer.receipts_from, self.world.now + self._faults.receipt_delay())
+        producer.receipts_from = max(producer.receipts_from, self.world.now + self._faults.receipt_delay(producer))
         if producer.receipts_from < inf:
             producer.connection.reply_after(producer.receipts_from - self.world.now, receipt)
 
@@ -270,29 +271,3 @@ class Topic:
         return commands.MessageId(
             *position, batch_index=entry.messages - 1 if entry is not None and entry.is_batch else -1
         )
-
-
-class WriteFaults:
-    """What goes wrong with what is published, by the how-many-th SEND or receipt of the cluster.
-
-    Attributes:
-        sends: kind by number: `checksum`, `fail`, `fail_stored` (stored all the same) or `slow`.
-        receipts: seconds by number; None for one that is never sent.
-    """
-
-    def __init__(self) -> None:
-        self.sends: dict[int, str] = {}
-        self.receipts: dict[int, float | None] = {}
-        self._sent = 0
-        self._received = 0
-
-    def take(self) -> str | None:
-        """What happens to the next SEND."""
-        self._sent += 1
-        return self.sends.get(self._sent - 1)
-
-    def receipt_delay(self) -> float:
-        """How late the next receipt is; infinite for never."""
-        self._received += 1
-        late = self.receipts.get(self._received - 1, 0.0)
-        return inf if late is None else late

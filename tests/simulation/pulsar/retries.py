@@ -1,0 +1,299 @@
+"""Batch reads that put messages off, in the simulated world: by way of the retry topic, until they are dead letters.
+
+Every published message is handled at last, waits in the retry topic for its time, or is a dead letter: a letter is
+stored before the message that it is made of is acknowledged. How often it was put off is as it says itself. Twice it is
+only where something went wrong between the letter and the acknowledgement.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from spark_mq_source.core.errors import BrokerError, RequestTimeoutError
+from tests.simulation import spark
+from tests.simulation.explore import Fault, Plan, ViolationError
+from tests.simulation.pulsar import oracle
+from tests.simulation.pulsar.entries import Entry, properties_of
+from tests.simulation.pulsar.ledgers import Position
+from tests.simulation.pulsar.queues import (
+    FORMAT,
+    SCHEMA,
+    SUBSCRIPTION,
+    TOPIC,
+    Market,
+    Patience,
+    QueueDrain,
+    allowed_outcome,
+    loses_connections,
+    queue_faults,
+)
+from tests.simulation.pulsar.topic import Producer
+from tests.simulation.pulsar.writes import arrange_writes, write_faults
+from tests.simulation.queues import executors_of, install, life
+from tests.simulation.spark import Executors
+from tests.simulation.world import World
+
+RETRY, DEAD = f"{TOPIC}-{SUBSCRIPTION}-RETRY", f"{TOPIC}-{SUBSCRIPTION}-DLQ"
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A message in the retry or the dead letter topic."""
+
+    name: str
+    row: oracle.Row
+    entry: Entry
+    properties: Mapping[str, str]
+
+    @property
+    def times(self) -> int:
+        """How often it says that it was put off."""
+        return int(self.properties.get("RECONSUMETIMES", "0"))
+
+
+class Letters:
+    """A queue whose messages are put off, and what is true of them.
+
+    Args:
+        market: the queue.
+        most_times: how often a message may be put off, after which it is a dead letter; 0 for any number.
+        first_seconds: how long it waits the first time.
+        most_seconds: how long it waits at most.
+    """
+
+    def __init__(self, market: Market, most_times: int, first_seconds: int, most_seconds: int) -> None:
+        self._market = market
+        self.most_times = most_times
+        self.first_seconds = first_seconds
+        self.most_seconds = most_seconds
+        self.taken: Counter[bytes] = Counter()
+        """What was handled at last, by value, and how often."""
+        self.seen: Counter[bytes] = Counter()
+        """What was looked at and put off, by value, and how often."""
+
+    def of(self, topic: str) -> list[Letter]:
+        """Those of a topic."""
+        cluster = self._market.cluster
+        found = []
+        for name in cluster.names(topic) if topic in cluster.partitions else ():
+            history = cluster.storage[name].history
+            for row in oracle.rows_of(cluster, name):
+                entry = history[row[:2]]
+                found.append(Letter(name, row, entry, properties_of(entry)[max(row[2], 0)]))
+        return found
+
+    def left(self) -> list[oracle.Row]:
+        """The published messages that are neither handled nor dead letters."""
+        done = self.taken.keys() | {one.row[3] for one in self.of(DEAD)} | self._handled()
+        return [message for message in self._market.published() if message[1][3] not in done]
+
+    def _handled(self) -> set[bytes]:
+        """What foreign consumers have handled, wherever they got it."""
+        market = self._market
+        letters = {one.row[3] for one in self.of(RETRY) if market.is_handled((one.name, one.row))}
+        return letters | {row[3] for name, row in market.published() if market.is_handled((name, row))}
+
+    def due_seconds(self) -> float:
+        """How long it takes until a letter is due that nobody has acknowledged; 0 where one is."""
+        cluster = self._market.cluster
+        waiting = [
+            one.entry.deliver_at
+            for one in self.of(RETRY)
+            if one.entry.deliver_at is not None and not self._is_acknowledged(one.name, one.row[:2])
+        ]
+        return max(0.0, min(waiting, default=0) / 1000 - cluster.world.wall)
+
+    def _is_acknowledged(self, name: str, position: Position) -> bool:
+        cursor = self._market.cluster.storage[name].cursors.get(SUBSCRIPTION)
+        return cursor is not None and cursor.is_deleted(position)
+
+    def check(self, *, is_calm: bool) -> None:
+        """Nothing is twice without a reason, and each letter is the next one of its message.
+
+        Args:
+            is_calm: whether nothing goes wrong after which something may be twice.
+
+        Raises:
+            ViolationError: it is not so.
+        """
+        published = {row[3]: (name, row) for name, row in self._market.published()}
+        retried, dead = self._by_value(RETRY), self._by_value(DEAD)
+        invented = sorted((self.taken.keys() | retried.keys() | dead.keys()) - published.keys())
+        if invented:
+            raise ViolationError(f"never published: {invented[:8]}")
+        handled = self._handled()
+        for value, message in published.items():
+            letters = sorted(retried.get(value, ()), key=lambda one: one.times)
+            dead_letters = dead.get(value, [])
+            for one in (*letters, *dead_letters):
+                self._check_origin(one, message)
+            times = [one.times for one in letters]
+            if sorted(set(times)) != list(range(1, max(times, default=0) + 1)):
+                raise ViolationError(f"{value!r} was put off for the {times}th times")
+            for one in letters:
+                self._check_delay(one)
+            for one in dead_letters:
+                self._check_reason(one)
+            if is_calm:
+                ends = self.taken[value] + len(dead_letters) + (value in handled)
+                if ends != 1 or len(times) != len(set(times)) or self.seen[value] != len(times) + len(dead_letters):
+                    raise ViolationError(
+                        f"{value!r} has {ends} ends, was looked at {self.seen[value]} times, is {times} in the retry "
+                        f"topic and {len(dead_letters)} times a dead letter"
+                    )
+
+    def _by_value(self, topic: str) -> dict[bytes, list[Letter]]:
+        found: dict[bytes, list[Letter]] = {}
+        for one in self.of(topic):
+            found.setdefault(one.row[3], []).append(one)
+        return found
+
+    @staticmethod
+    def _check_origin(one: Letter, message: tuple[str, oracle.Row]) -> None:
+        name, (ledger, entry, index, _) = message
+        says = one.properties
+        at = ":".join(map(str, (ledger, entry, name.rpartition("-partition-")[2] if "-partition-" in name else -1)))
+        expected = at if index < 0 else f"{at}:{index}"
+        if says["ORIGIN_MESSAGE_ID"] != expected or not name.startswith(says["REAL_TOPIC"]):
+            raise ViolationError(f"a letter of {message} says {says}, not {expected}")
+
+    def _check_delay(self, one: Letter) -> None:
+        delay_ms = 1000 * min(self.most_seconds, self.first_seconds * 2 ** (one.times - 1))
+        deliver_at = one.entry.deliver_at
+        if one.properties["DELAY_TIME"] != str(delay_ms) or deliver_at is None:
+            raise ViolationError(f"{one.row} was put off by {one.properties} until {deliver_at}, not by {delay_ms} ms")
+        if self._market.keeps_time and not self._market.began_ms <= deliver_at - delay_ms <= one.entry.publish_time:
+            raise ViolationError(f"{one.row}, published at {one.entry.publish_time}, comes again at {deliver_at}")
+
+    def _check_reason(self, one: Letter) -> None:
+        reason = one.properties["REASON"]
+        if reason == f"put off {self.most_times} times" and one.times == self.most_times > 0:
+            return
+        # Foreign consumers have it delivered again, too, and the broker counts that.
+        times = reason.removeprefix("redelivered ").removesuffix(" times")
+        if not (self._market.has_foreign and times.isdecimal() and int(times) > self.most_times > 0):
+            raise ViolationError(f"a dead letter for a wrong reason: {one}")
+
+
+class QueueRetry:
+    """Some batch reads that put off what they read, as often as it may be, and then others that take what is left."""
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        if dice.random() < 0.15:
+            return []  # only then is everything each once
+        found = [*queue_faults(dice, size), *write_faults(dice, 4 * size)]
+        for _ in range(dice.choice((0, 1, 1, 2))):
+            kind = dice.choice(("cut", "cut", "kill", "kill_broker"))
+            found.append(Fault("stored", args=(dice.randrange(4 * size), kind, dice.choice((0.0, 0.002, 0.01)))))
+        return found
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        install()
+        dice = world.dice("scenario")
+        market = Market(world, plan, ("shared", "shared", "key_shared"))
+        first_seconds = dice.choice((1, 3, 20))
+        letters = Letters(market, dice.choice((0, 1, 1, 2)), first_seconds, first_seconds * dice.choice((1, 3, 100)))
+        executors = executors_of(world)
+        # What another attempt has looked at and put off nobody gets.
+        is_calm = market.is_calm and not executors.speculation
+        given = market.options | {"retryTopic": "true", "createTopic": "true"}
+        if dice.random() < 0.5:
+            market.cluster.create(RETRY, dice.choice((0, 0, 2)))
+            market.cluster.create(DEAD, dice.choice((0, 0, 2)))
+        market.arrange()
+        arrange_writes(market.cluster.writes, plan.faults)
+        self._arrange(market)
+        market.publish(3 * plan.size, 1.0 * plan.size)
+        for _ in range(dice.choice((1, 2, 2, 3))):
+            self._put_off(market, letters, given, executors)
+            world.sleep(dice.choice((0.1, 2.0, 1.5 * first_seconds)))
+        outcome = self._take(market, letters, given, executors)
+        if outcome == "read":
+            letters.check(is_calm=is_calm)
+        market.check_nothing_leaks()
+        return outcome
+
+    @staticmethod
+    def _arrange(market: Market) -> None:
+        """Has these faults happen.
+
+        - `stored`: the number of a letter, what happens when it is stored, seconds after that: the consumers lose their
+            connections (`cut`), or the process that has sent it is killed, or the broker that has stored it.
+        """
+        world, cluster = market.world, market.cluster
+
+        def happen(kind: str, producer: Producer) -> None:
+            if kind == "kill":
+                world.kill(producer.connection.stream.process)
+            elif kind == "kill_broker":
+                broker = producer.connection.broker
+                broker.kill()
+                world.after(0.5, broker.start)
+            else:
+                for connection in [one for broker in cluster.brokers for one in broker.connections if one.consumers]:
+                    connection.close()
+
+        def call(kind: str, seconds: float) -> Callable[[Producer], None]:
+            return lambda producer: world.after(seconds, lambda: happen(kind, producer))
+
+        for fault in market.plan.faults:
+            if fault.kind == "stored":
+                number, kind, seconds = fault.args
+                cluster.writes.calls[number] = call(kind, seconds)
+
+    @staticmethod
+    def _put_off(market: Market, letters: Letters, given: Mapping[str, str], executors: Executors) -> None:
+        """One batch read that puts off what it reads; it may fail, and be repeated by Spark."""
+        dice = market.world.dice("rounds")
+        options = {name: text for name, text in given.items() if name != "walDir"} | {
+            "ackMode": "nack",
+            "nackDelay": f"{letters.first_seconds}s",
+            "nackMaxDelay": f"{letters.most_seconds}s",
+            "idleTimeout": dice.choice(("50ms", "2s")),
+            "maxSeconds": "10",
+        }
+        if letters.most_times:
+            options |= {"maxRedeliverCount": str(letters.most_times), "onMaxRedeliver": "deadLetter"}
+        if dice.random() < 0.3:
+            options["maxRows"] = dice.choice(("2", "7"))
+        parsed = FORMAT.parse_options(options)
+
+        def read() -> None:
+            found = spark.in_driver(lambda: spark.read_batch(FORMAT, parsed, SCHEMA, executors))
+            letters.seen.update(row["value"] for task in found for row in task)
+
+        life(market.plan, read, _outcome_of)
+
+    @staticmethod
+    def _take(market: Market, letters: Letters, given: Mapping[str, str], executors: Executors) -> str:
+        """Batch reads that take what is left, until nothing is; each waits for what was put off."""
+        world, number = market.world, 0
+        patience = Patience(market, loses_connections=loses_connections(market.plan, executors))
+        parsed = FORMAT.parse_options({**given, "idleTimeout": "2s", "runId": "run"})
+        while (left := letters.left()) or world.now <= market.publishes_until:
+            if seconds := letters.due_seconds():
+                world.sleep(seconds)
+                patience.rest()
+            patience.check(left)
+            number += 1
+            found = QueueDrain.run_once(world, market.plan, replace(parsed, run_id=f"run-{number}"), executors)
+            if found is None:
+                return "torn"
+            rows = [row for task in found for row in task]
+            market.check_not_twice(rows)
+            letters.taken.update(row["value"] for row in rows)
+            if not rows:
+                world.sleep(1.0)
+        return "read"
+
+
+def _outcome_of(plan: Plan, error: BaseException) -> str:
+    """As `allowed_outcome`; letters may be refused, too."""
+    if isinstance(error, RequestTimeoutError | BrokerError) and plan.faults:
+        return "refused"
+    return allowed_outcome(plan, error)
