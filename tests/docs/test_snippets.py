@@ -131,13 +131,19 @@ BROKERS = {
 }
 """What a page names, and the fixture that stands in for it."""
 
+PATIENCE = {
+    '("idleTimeout", "2s")': '("idleTimeout", "4s")',
+    '"/data/orders.wal")': '"/data/orders.wal").option("idleTimeout", "4s")',
+}
+"""How long nothing has to come before a queue is read to its end, where brokers and Spark share two cores."""
+
 
 @pytest.mark.parametrize("page", [page for page, found in PAGES.items() if found and page != CONNECT])
 def test_a_page_runs_as_it_is_printed(
     page: str, spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    replacements = {"/data/": f"{tmp_path}/"}
+    replacements = PATIENCE | {"/data/": f"{tmp_path}/"}
     for address, fixture in BROKERS.items():
         if any(address in one.text for one in PAGES[page]):
             replacements |= request.getfixturevalue(fixture)
