@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq_source.core.errors import BrokerError, ResourceBusyError
+from spark_mq_source.core.errors import BrokerError, ResourceBusyError, ServiceNotReadyError
 from spark_mq_source.core.options import READ
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer, QueueSubscription
@@ -21,6 +21,7 @@ from spark_mq_source.pulsar.read.queue_stream import plan_queue
 from tests.behaviours.pulsar import raw_producer as raw
 from tests.behaviours.pulsar.raw_producer import RawProducer
 from tests.fix_brokers import PulsarUnderTest, wait_until
+from tests.fix_net import HOST, FaultProxy
 from tests.formats.pulsar import PulsarFormat
 
 PATIENCE = 30.0
@@ -212,6 +213,30 @@ def test_what_does_not_exist_is_acknowledged_too(pulsar: PulsarUnderTest, open_c
     assert consumer.request_stats().result(PATIENCE).msg_backlog == 6
     consumer.grant(100)
     assert ids(take(consumer, 6)) == sent
+
+
+def test_an_acknowledgement_that_crosses_the_end_of_its_consumer_fails_when_that_is_closed(
+    pulsar: PulsarUnderTest, fault_proxy: Callable[[str, int], FaultProxy]
+):
+    """The broker does not answer it, because the topic was unloaded, and says so to a consumer that is closed here."""
+    topic = pulsar.topic()
+    sent = publish(pulsar, topic, [b"%d" % n for n in range(6)])
+    link = fault_proxy(*PulsarFormat(pulsar).service)
+    with PulsarClient(options(pulsar, topic, serviceUrl=f"pulsar://{HOST}:{link.port}")) as client:
+        subscription = QueueSubscription(NAME, SubType.Shared, initial=InitialPosition.Earliest)
+        consumer = client.open_queue_consumer(TopicPartition.parse(topic), subscription)
+        consumer.grant(100)
+        take(consumer, 6)
+        link.stall_now()
+        pulsar.admin.unload(topic)
+        acknowledgement = consumer.acknowledge(sent)
+        closing = consumer.request_close()
+        link.resume()
+        closing.result(PATIENCE)
+        with pytest.raises(ServiceNotReadyError, match="the consumer was closed here"):
+            acknowledgement.result(PATIENCE)
+        again = client.open_queue_consumer(TopicPartition.parse(topic), subscription)
+        assert again.request_stats().result(PATIENCE).msg_backlog == 6
 
 
 def active(*consumers: QueueConsumer) -> list[bool]:

@@ -178,12 +178,17 @@ class QueueConsumer(BaseConsumer):
     def request_close(self) -> Future[object]:
         """CLOSE_CONSUMER: what is not acknowledged goes to others, or waits. What waits here is dropped.
 
-        Acknowledgements that were sent before are answered before.
+        Acknowledgements that were sent before are answered before. Those that are not yet have failed when the future
+        is done: the broker had closed the consumer itself, when its topic was unloaded, and nobody here is told so any
+        more.
         """
         self._inbox.close()
         self._inbox.lift()
-        self._inbox.fail(ServiceNotReadyError(f"{self.address}: the consumer was closed here"))
-        return self.session.close_consumer_of(self._consumer_id)
+        error = ServiceNotReadyError(f"{self.address}: the consumer was closed here")
+        self._inbox.fail(error)
+        closing = self.session.close_consumer_of(self._consumer_id)
+        closing.add_done_callback(lambda _: self._fail_unsettled(error))
+        return closing
 
     def close(self, *, timeout_seconds: float) -> None:
         """Closes, and waits until the broker knows; where the connection is lost it has closed it, or will."""
@@ -196,12 +201,15 @@ class QueueConsumer(BaseConsumer):
 
     def fail(self, error: MQSourceError) -> None:
         """Ends the queue with an error (the driver's thread); what is queued can still be taken."""
+        self._fail_unsettled(error)
+        super().fail(error)
+
+    def _fail_unsettled(self, error: MQSourceError) -> None:
+        # The broker does not answer an ACK of a consumer that it has closed (seen on 4.0.8).
         with self._lock:
             unsettled = list(self._unsettled)
-        # The broker does not answer an ACK of a consumer that it has closed (seen on 4.0.8).
         for acknowledgement in unsettled:
             acknowledgement.settle(error)
-        super().fail(error)
 
     def _settled(self, acknowledgement: Acknowledgement) -> None:
         with self._lock:
