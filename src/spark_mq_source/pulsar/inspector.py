@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
-from spark_mq_source.core.errors import MQSourceError, OptionError, ResourceBusyError, TopicNotFoundError
+from spark_mq_source.core.errors import (
+    AuthorizationError,
+    MQSourceError,
+    OptionError,
+    ResourceBusyError,
+    TopicNotFoundError,
+)
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
 from spark_mq_source.pulsar.client.client import PulsarClient
-from spark_mq_source.pulsar.offsets import EARLIEST, TopicPartition, decode_offsets
+from spark_mq_source.pulsar.offsets import EARLIEST, TopicPartition, decode_offsets, is_persistent, split_partition
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.read.letters import retry_topic_of
 from spark_mq_source.pulsar.read.planner import topics_of
 
 
@@ -113,6 +121,8 @@ class PulsarInspector:
     def unsubscribe(self) -> Iterator[Mapping[str, object]]:
         """Deletes the durable subscription `subscription`; returns the number of entries in its backlog.
 
+        With it goes that of the topic's retry topic, where there is one (see `read.letters`).
+
         Raises:
             OptionError: `subscription` is not set.
             ResourceBusyError: a consumer is connected; nothing is deleted.
@@ -122,7 +132,11 @@ class PulsarInspector:
         if name is None:
             raise OptionError("pulsar-native: cannot unsubscribe: set the option subscription")
         try:
-            deleted = self._client.delete_subscription(self._topic_partitions(), name)
+            topics = topics_of(self._client, self._options)
+            partitions = self._client.fetch_partitions(topics)
+            # A pattern may match retry topics.
+            retried = [tp for tp in self._retry_partitions(topics, name) if tp not in partitions]
+            deleted = self._client.delete_subscription([*partitions, *retried], name)
         except ResourceBusyError as error:
             where = f"pulsar-native: subscription {name} is in use, so nothing is deleted (stop its consumers first)"
             raise error.within(where) from error
@@ -144,6 +158,17 @@ class PulsarInspector:
             return self._client.fetch_waiting(partitions, subscription)
         except MQSourceError as error:
             raise error.within("pulsar-native: lag") from error
+
+    def _retry_partitions(self, topics: Sequence[str], subscription: str) -> Sequence[TopicPartition]:
+        """Where messages of this subscription were put off; none for a single partition, because all share them."""
+        found: list[TopicPartition] = []
+        for topic in topics:
+            base, partition = split_partition(topic)
+            # Who may not look there has put nothing off.
+            with suppress(TopicNotFoundError, AuthorizationError):
+                if partition < 0 and is_persistent(topic):
+                    found += self._client.fetch_partitions([retry_topic_of(base, subscription)])
+        return self._client.fetch_subscribed(found, subscription) if found else found
 
     def _topic_partitions(self) -> list[TopicPartition]:
         return self._client.fetch_partitions(topics_of(self._client, self._options))

@@ -816,7 +816,8 @@ class PulsarOptions(Options):
     retry_topic: bool = option(
         "Whether the topic `TOPIC-SUB-RETRY` is read too, where consumers put messages off (`enableRetry` of the Java "
         "client). With `ackMode=nack`, messages that were read are put off: they are published there, to be delivered "
-        "after `nackDelay`, and acknowledged; after `maxRedeliverCount` times, `onMaxRedeliver=deadLetter` applies.",
+        "after `nackDelay`, and acknowledged; after `maxRedeliverCount` times, `onMaxRedeliver=deadLetter` applies. "
+        "Other reads return a message however often it was put off.",
         default=False,
     )
     nack_delay_ms: int = duration_option(

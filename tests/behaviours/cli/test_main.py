@@ -210,6 +210,39 @@ def test_a_subscription_that_is_not_there_leaves_nothing_behind(pulsar: PulsarUn
     rows = asked("unsubscribe", pulsar, topic=topic, subscription="never")
     assert [row["entries_let_go"] for row in rows] == [0, 0]
     assert [pulsar.admin.stats(f"{topic}-partition-{n}")["subscriptions"] for n in range(2)] == [{}, {}]
+    assert [name for name in pulsar.admin.topics(pulsar.namespace) if name.startswith(f"{topic}-never")] == []
+
+
+def test_the_retry_topic_of_a_subscription_loses_it_too(pulsar: PulsarUnderTest):
+    topic, client = filled(pulsar), pulsar.client()
+    retry = pulsar.admin.create_topic(f"{topic}-done-RETRY", 2)
+    names = [f"{name}-partition-{n}" for name in (topic, retry) for n in range(2)]
+    client.subscribe(topic, "done").close()
+    reader = client.subscribe(retry, "done")
+    PulsarFormat(pulsar).publish(f"{retry}-partition-1", [b"put off"])
+    given = ["-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}", "-o", "subscription=done"]
+    assert "is in use, so nothing is deleted" in spark_mq("unsubscribe", "pulsar-native", *given).stderr
+    assert [set(pulsar.admin.subscriptions(name)) for name in names] == [{"done"}] * 4
+    reader.close()
+    # What was put off is all partitions', so it stays when one of them is named.
+    single = asked("unsubscribe", pulsar, topic=names[0], subscription="done")
+    assert [(row["topic"], row["partition"]) for row in single] == [(topic, 0)]
+    rows = asked("unsubscribe", pulsar, topic=topic, subscription="done")
+    assert [(row["topic"], row["partition"], row["entries_let_go"]) for row in rows] == [
+        (topic, 0, 0),
+        (topic, 1, 0),
+        (retry, 0, 0),
+        (retry, 1, 1),
+    ]
+    assert [pulsar.admin.subscriptions(name) for name in names] == [[]] * 4
+
+
+def test_a_retry_topic_without_the_subscription_is_not_touched(pulsar: PulsarUnderTest):
+    topic = pulsar.topic()
+    retry = pulsar.admin.create_topic(f"{topic}-done-RETRY")
+    pulsar.client().subscribe(topic, "done").close()
+    assert [row["topic"] for row in asked("unsubscribe", pulsar, topic=topic, subscription="done")] == [topic]
+    assert pulsar.admin.subscriptions(retry) == []
 
 
 def test_what_cannot_be_unsubscribed_is_said(pulsar: PulsarUnderTest):

@@ -621,10 +621,25 @@ class PulsarClient:
         return retrying(ask, deadline=self._deadline())
 
     def _check_durable(self, topic_partitions: Sequence[TopicPartition], name: str) -> None:
-        """Finds out whether there is a durable subscription, without making one.
+        """Finds out whether there is a durable subscription in all of these, without making one.
+
+        Raises:
+            BrokerError: it is missing somewhere.
+            MQSourceError: no answer in time, or a refusal.
+        """
+        found = self.fetch_subscribed(topic_partitions, name)
+        missing = [str(tp) for tp in topic_partitions if tp not in found]
+        if missing:
+            raise BrokerError(f"{', '.join(missing)}: there is no durable subscription {name}")
+
+    def fetch_subscribed(self, topic_partitions: Sequence[TopicPartition], name: str) -> list[TopicPartition]:
+        """Those that have this durable subscription; none is made.
 
         The broker refuses another one of the same name that is not durable. Where there is none, that one is gone
         again at once (both seen on 4.0.8).
+
+        Raises:
+            MQSourceError: no answer in time, or a refusal.
         """
 
         def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[bool]]:
@@ -632,9 +647,7 @@ class PulsarClient:
             return {tp: self._request_is_durable(sessions[tp], tp, name) for tp in names}
 
         found = self._gather(topic_partitions, ask, "SUBSCRIBE")
-        missing = [str(tp) for tp, is_durable in found.items() if not is_durable]
-        if missing:
-            raise BrokerError(f"{', '.join(missing)}: there is no durable subscription {name}")
+        return [tp for tp in topic_partitions if found[tp]]
 
     def _request_is_durable(self, session: Session, topic_partition: TopicPartition, name: str) -> Future[bool]:
         result: Answer[bool] = Answer(session)
