@@ -1,8 +1,9 @@
 """Storms over a subscription: a query and official consumers share it while topics are unloaded and tasks are killed.
 
 What each consumer handled is kept with the time that it was there. From that follows which messages two of them may
-have handled: whoever acknowledged a message without any interruption between its first and its last moment has it for
-himself, but for those who were sent it before an interruption of theirs (docs/guarantees/duplicates.md).
+have handled (docs/guarantees/duplicates.md). A consumer that was there without any interruption, and has acknowledged a
+message, is the only one that handles it; but for those who were sent it before an interruption of their own, and for
+those who get it after the topic was unloaded.
 """
 
 from __future__ import annotations
@@ -384,7 +385,7 @@ class Storm:
         assert twice == [], f"{self}: {len(twice)} rows came again: {twice[:10]}"
 
     def check_others_have_a_reason(self) -> int:
-        """Two consumers have a message only if one of them was interrupted when it had it; how many there are."""
+        """How many messages were handled more than once; none without a reason."""
         sizes = Counter(id_.whole for id_ in self.stored)
         settled = [self._settled(stay, sizes) for stay in self.stays]
         handlings: dict[Id, list[int]] = defaultdict(list)
@@ -395,8 +396,13 @@ class Storm:
         for id_, numbers in doubled.items():
             for one, other in itertools.permutations(numbers, 2):
                 first, second = self.stays[one], self.stays[other]
-                is_excused = id_.whole not in settled[other] and second.began < first.ended
-                assert id_.whole not in settled[one] or is_excused, (
+                is_second_settled = id_.whole in settled[other]
+                if id_.whole not in settled[one] or (is_second_settled and second.ended < first.ended):
+                    continue
+                had_it_before = not is_second_settled and second.began < first.ended
+                # An unload may forget acknowledgements that were answered a moment before (seen on 4.0.8).
+                is_forgotten = _meets(self.unloads, first.ended, second.ended)
+                assert had_it_before or is_forgotten, (
                     f"{self}: {id_} was acknowledged by {first}, and handled by {second}; unloads: {self.unloads}"
                 )
         return len(doubled)
@@ -408,7 +414,7 @@ class Storm:
         was cut, may have gone to another before its acknowledgement.
         """
         interruptions = self.unloads + self.cuts if stay.is_ours else self.unloads
-        if any(began <= stay.ended and stay.began <= ended for began, ended in interruptions):
+        if _meets(interruptions, stay.began, stay.ended):
             return set()
         counts = Counter(id_.whole for id_ in dict.fromkeys(stay.ids))
         whole = {entry for entry, count in counts.items() if count == sizes[entry]}
@@ -439,6 +445,10 @@ class Storm:
 def id_of(row: dict[str, Any]) -> Id:
     """Of a message of ours."""
     return Id(**{name.removesuffix("_id"): value for name, value in row["message_id"].items()})
+
+
+def _meets(interruptions: Sequence[tuple[float, float]], began: float, ended: float) -> bool:
+    return any(one <= ended and began <= other for one, other in interruptions)
 
 
 def _must_succeed(result: Any, _: Any) -> None:
