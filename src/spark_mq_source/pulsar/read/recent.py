@@ -3,9 +3,9 @@
 A broker answers an ACK when its memory knows it, and writes that down later: at once where everything before is
 acknowledged as well, but at most once a second (`managedLedgerDefaultMarkDeleteRateLimit`), otherwise after up to a
 minute (`managedLedgerCursorPositionFlushSeconds`). One that is killed forgets what it had not written, and delivers
-those entries again, with a redelivery count of 0 (seen on 4.0.8). So may one that unloads the topic in order, of what it
-has answered a moment before (seen on 4.0.8: twice in 40 unloads at once after the answers, never in 90 that came 0.1 s
-or more after them).
+those entries again, with a redelivery count of 0 (seen on 4.0.8). So may one that unloads the topic in order, of what
+it has answered a moment before (seen on 4.0.8: twice in 40 unloads at once after the answers, never in 90 that came
+0.1 s or more after them).
 """
 
 from __future__ import annotations
