@@ -84,7 +84,7 @@ def test_a_limit_of_rows_holds_in_every_trigger(mq: Format, query: MakeQuery):
 def test_a_trigger_waits_for_enough_rows(mq: Format, query: MakeQuery):
     topic = mq.feed(1)
     topic.publish(numbers(5))
-    asked = query(topic, minRowsPerTrigger="20", maxTriggerDelay="10m")
+    asked = query(topic, minRowsPerTrigger="20", maxTriggerDelay="10m", **mq.open_end)
     asked.until(5)  # the first one does not
     before = asked.stream.newest
     topic.publish(numbers(15)[5:])
