@@ -221,8 +221,8 @@ MUTATIONS: Sequence[Mutation] = (
         (
             (
                 "pulsar/read/queue_reader.py",
-                "            if self._options.subscription_kind in SHARED_TYPES:\n                # Some chunks",
-                "            if False:\n                # Some chunks",
+                "if self._is_stored and self._options.subscription_kind in SHARED_TYPES:",
+                "if False:",
             ),
         ),
         scenario="queue_stream",
@@ -242,18 +242,14 @@ MUTATIONS: Sequence[Mutation] = (
         scenario="queue_retry",
     ),
     Mutation(
-        "queue-chunk-left-out",
-        "a message in chunks counts as complete without one in its middle",
+        "queue-chunk-acked",
+        "the chunks of a message are acknowledged as they come, before it is complete",
         (
             (
-                "pulsar/read/queue_log.py",
-                "head.chunk_id != len(group.chunks) or head.num_chunks",
-                "head.chunk_id < len(group.chunks) or head.num_chunks",
-            ),
-            (
-                "pulsar/read/queue_log.py",
-                "if len(group.chunks) == head.num_chunks:",
-                "if head.chunk_id == head.num_chunks - 1:",
+                "pulsar/read/queue_reader.py",
+                "                group = self._chunks.add(message)\n",
+                "                group = self._chunks.add(message)\n"
+                "                self._send_acknowledgement([entry])\n",
             ),
         ),
         scenario="queue_stream",
