@@ -7,6 +7,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
@@ -18,7 +19,7 @@ from spark_mq_source.core.compression import CODECS
 from spark_mq_source.core.errors import UnwritableRowError
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.test_writer import read_official, write
-from tests.fix_brokers import PulsarUnderTest
+from tests.fix_brokers import PulsarUnderTest, wait_until
 
 TIME = pa.timestamp("us", "UTC")
 MAP = pa.map_(pa.string(), pa.string())
@@ -98,9 +99,13 @@ def test_large_messages_come_in_chunks(pulsar: PulsarUnderTest, java: JavaClient
 def test_a_delayed_message_comes_when_it_is_due(pulsar: PulsarUnderTest, java: JavaClient):
     topic = pulsar.topic()
     consumer = pulsar.client().subscribe(topic, "s", consumer_type=official.ConsumerType.Shared)
-    due_ms = int(time.time() * 1000) + 4000
-    write(pulsar, topic, {"value": [b"later", b"now"], "deliver_at": pa.array([due_ms * 1000, None], TIME)})
-    first, second = java.share(pulsar, topic, 2, kind="Shared")
+    with ThreadPoolExecutor(1) as pool:
+        shared = pool.submit(java.share, pulsar, topic, 2, kind="Shared")
+        # Its start may take longer than the delay, and then nothing is delayed.
+        wait_until(lambda: len(pulsar.admin.stats(topic)["subscriptions"]) == 2, "both have subscribed")
+        due_ms = int(time.time() * 1000) + 5000
+        write(pulsar, topic, {"value": [b"later", b"now"], "deliver_at": pa.array([due_ms * 1000, None], TIME)})
+        first, second = shared.result()
     assert (first["value"], second["value"]) == (b"now", b"later")
     # The stock broker looks once a second, and may be early by as much.
     assert second["receivedAt"] >= due_ms - 1000
