@@ -26,6 +26,7 @@ from tests.behaviours.pulsar.queues import (
     read_tasks,
     values,
 )
+from tests.behaviours.pulsar.raw_producer import RawProducer, chunk, metadata
 from tests.behaviours.pulsar.streams import numbered, publish
 from tests.fix_brokers import PulsarUnderTest, wait_until
 from tests.formats import schema_of
@@ -57,6 +58,42 @@ def consumers(broker: PulsarUnderTest, topic: str) -> list[str]:
 
 def wait_until_acknowledged(broker: PulsarUnderTest, topic: str) -> None:
     wait_until(lambda: backlog(broker, topic) == 0, "all of it is acknowledged")
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
+def test_what_a_compacted_topic_leaves_out_does_not_wait_for_ever(
+    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], kind: str
+):
+    topic = pulsar.topic()
+    producer = pulsar.client().create_producer(topic, batching_enabled=False)
+    for n in range(100):
+        producer.send(b"%d" % n, partition_key=f"k{n % 10}")
+    pulsar.admin.compact(topic)
+    query = queue(topic, subscriptionType=kind, readCompacted="true", maxRowsPerTrigger=4)
+    # What was left out goes with what is behind it; what a trigger leaves there stays.
+    assert query.trigger() == numbered(100)[90:94]
+    assert backlog(pulsar, topic) == 6
+    producer.send(b"last", partition_key="k10")
+    assert query.until(11) == [*numbered(100)[90:], "last"]
+    assert backlog(pulsar, topic) == 0
+    assert query.plan() == (query.at, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
+def test_a_chunk_is_not_acknowledged_with_what_is_behind_it(
+    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], kind: str
+):
+    topic = pulsar.topic()
+    query = queue(topic, subscriptionType=kind, readCompacted="true")
+    with RawProducer(PulsarFormat(pulsar).service, topic) as producer:
+        producer.send(metadata(chunk("u", 0, 2, 6)), b"abc")
+        producer.send(metadata(), b"between")
+        assert query.trigger() == ["between"]
+        assert backlog(pulsar, topic) == 1
+        producer.send(metadata(chunk("u", 1, 2, 6)), b"def")
+        assert query.until(2) == ["between", "abcdef"]
+    assert backlog(pulsar, topic) == 0
 
 
 # -- batch reads

@@ -151,6 +151,9 @@ class Market:
         }
         if self.is_sticky:
             given |= {"keySharedMode": "sticky", "keyRanges": "0-30000,30001-65535"}
+        elif self.kind in {"exclusive", "failover"} and self.world.dice("compacted").random() < 0.5:
+            # Nothing is compacted here, but the acknowledgements are cumulative then.
+            given["readCompacted"] = "true"
         elif self.kind in {"shared", "key_shared"} and not self.plan.faults:
             # Above 1 a message that comes again may be in two tasks of a batch.
             given["consumersPerPartition"] = dice.choice(("1", "2", "3"))

@@ -618,6 +618,34 @@ def exclusive_acknowledges_one_by_one_too(c: Client) -> Any:
     return seen, c.deliveries()
 
 
+def cumulative_is_of_everything_before(c: Client) -> Any:
+    ids = c.publish(1, 1, 1, 1, 1)
+    c.meet(*ids)
+    a = c.join(EXCLUSIVE)
+    c.flow(a, 4)
+    c.deliveries()
+    steps = ((ids[3], False), (ids[2], True), (ids[0], True))
+    seen = [(c.ack(a, one, cumulative=is_all), c.bounds(a)[0], c.backlog(a)) for one, is_all in steps]
+    c.close_consumer(a)
+    b = c.join(EXCLUSIVE)
+    c.flow(b)
+    return seen, c.deliveries()
+
+
+def cumulative_of_who_is_not_active_any_more(c: Client) -> Any:
+    ids = c.publish(1, 1, 1)
+    c.meet(*ids)
+    a = c.join(FAILOVER, "a", priority=1)
+    c.flow(a)
+    seen: list[Any] = [c.changes(2.0), c.deliveries()]
+    b = c.join(FAILOVER, "b", priority=0)
+    c.flow(b)
+    # What nobody has acknowledged comes to the one that is active now, all of it.
+    seen += [sorted(c.changes(2.5)), c.deliveries()]
+    c.ack(a, ids[1], cumulative=True)
+    return [*seen, c.bounds(b)[0], c.backlog(b)]
+
+
 # -- Key_Shared
 
 KEYS = [f"k{n}" for n in range(12)]
@@ -842,6 +870,21 @@ TRACES: dict[str, tuple[Callable[[Client], Any], Any]] = {
         (priority_decides_who_is_active, (1, 2, [(2, ACTIVE), (1, PASSIVE)])),
         (redelivery_of_failover_is_everything_again, [(1, (0, 0), 0), (1, (0, 2), 0)]),
         (exclusive_acknowledges_one_by_one_too, ([None, (0, -1), None, (0, 1)], [(1, (0, 2), 0)])),
+        (
+            cumulative_is_of_everything_before,
+            ([(None, (0, -1), 4), (None, (0, 3), 1), (None, (0, 3), 1)], [(2, (0, 4), 0)]),
+        ),
+        (
+            cumulative_of_who_is_not_active_any_more,
+            [
+                [(1, ACTIVE)],
+                [(1, (0, 0), 0), (1, (0, 1), 0), (1, (0, 2), 0)],
+                [(1, PASSIVE), (2, ACTIVE)],
+                [(2, (0, 0), 0), (2, (0, 1), 0), (2, (0, 2), 0)],
+                (0, 1),
+                1,
+            ],
+        ),
         (keys_are_split_by_a_ring_of_names, [2, 2, 1, 1, 1, 3, 2, 1, 2, 2, 2, 2]),
         (a_message_without_a_key_has_its_producer_and_number, [2, 2, 1, 1, 2, 2, 1, 1, 2]),
         (

@@ -8,6 +8,8 @@ Seen on broker 4.0.8 (tests/behaviours/pulsar/test_queue_consumer.py):
 
 - An ACK is answered when the broker's memory knows it, not its disk. It need not come from the consumer that was sent
   the message, and a second one does no harm. An ACK that crosses CLOSE_CONSUMER is not answered.
+- A cumulative ACK of Exclusive and Failover is of everything before, whoever was sent it, also from a consumer that is
+  not the active one any more. Entries that a compacted topic leaves out wait for ever unless there is one.
 - Exclusive and Failover consumers can give back all they have only, and get no redelivery counts.
 - Redelivery counts are in the memory of the topic's broker. They are forgotten when the last consumer of the
   subscription leaves, and grow by REDELIVER_UNACKNOWLEDGED_MESSAGES, not by a consumer's end.
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -103,6 +105,7 @@ class QueueConsumer(BaseConsumer):
     Attributes:
         name: as the broker's statistics show it.
         is_active: Failover: whether the broker has chosen it. Consumers of other types always are.
+        was_replaced: Failover: whether it was active before, and another one since.
 
     Example:
         ::
@@ -124,6 +127,7 @@ class QueueConsumer(BaseConsumer):
         super().__init__(session, consumer_id, topic_partition, queue_bytes)
         self.name = subscription.consumer_name or ""
         self.is_active = subscription.kind is not commands.SubType.Failover
+        self.was_replaced = False
         self._is_shared = subscription.kind in _SHARED
         self._lock = threading.Lock()
         self._unsettled: set[Acknowledgement] = set()
@@ -137,16 +141,28 @@ class QueueConsumer(BaseConsumer):
             Done when the broker has answered for all of them. With an error, any of them may be unacknowledged:
             acknowledge them again, on another consumer if this one has ended.
         """
+        return self._acknowledge(
+            partial(commands.AckEntries, self._consumer_id, entries[n : n + MAX_IDS])
+            for n in range(0, len(entries), MAX_IDS)
+        )
+
+    def acknowledge_until(self, entry: tuple[int, int]) -> Acknowledgement:
+        """Acknowledges an entry and everything before it; Exclusive and Failover only.
+
+        Returns:
+            As `acknowledge`.
+        """
+        until = (commands.MessageId(*entry),)
+        return self._acknowledge(
+            [lambda request_id: commands.Ack(self._consumer_id, commands.AckType.Cumulative, until, request_id)]
+        )
+
+    def _acknowledge(self, made: Iterable[Callable[[int], commands.Ack | commands.AckEntries]]) -> Acknowledgement:
         acknowledgement = Acknowledgement(self._inbox, self._settled)
         with self._lock:
             self._unsettled.add(acknowledgement)
-        acknowledgement.expect([self._request_ack(entries[n : n + MAX_IDS]) for n in range(0, len(entries), MAX_IDS)])
+        acknowledgement.expect([self.session.request(make, acknowledged) for make in made])
         return acknowledgement
-
-    def _request_ack(self, entries: Sequence[tuple[int, int]]) -> Future[object]:
-        return self.session.request(
-            lambda request_id: commands.AckEntries(self._consumer_id, entries, request_id), acknowledged
-        )
 
     def put_back(self, entries: Sequence[tuple[int, int]]) -> None:
         """Has entries delivered again, to any consumer of the subscription; their redelivery count grows.
@@ -197,6 +213,7 @@ class QueueConsumer(BaseConsumer):
 
     def note_active(self, *, is_active: bool) -> None:
         """The broker has chosen this consumer of a Failover subscription, or another one (the driver's thread)."""
+        self.was_replaced = self.was_replaced or (self.is_active and not is_active)
         self.is_active = is_active
 
     def fail(self, error: MQSourceError) -> None:
