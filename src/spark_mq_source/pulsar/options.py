@@ -816,14 +816,14 @@ class PulsarOptions(Options):
     retry_topic: bool = option(
         "Whether the topic `TOPIC-SUB-RETRY` is read too, where consumers put messages off (`enableRetry` of the Java "
         "client). With `ackMode=nack`, messages that were read are put off: they are published there, to be delivered "
-        "after `nackDelay`, and acknowledged; after `maxRedeliverCount` times, `onMaxRedeliver=deadLetter` applies. "
+        "after `nackDelay`, and acknowledged; after `maxRedeliverCount` times, `onMaxRedeliver` applies. "
         "Other reads return a message however often it was put off.",
         default=False,
     )
     nack_delay_ms: int = duration_option(
         "With `retryTopic` and `ackMode=nack`: time until a message is delivered again, doubled each time it is put "
         "off. The broker may deliver it up to `delayedDeliveryTickTimeMillis` (1 s) earlier.",
-        "1s",
+        "1m",
         scope=READ,
     )
     nack_max_delay_ms: int = duration_option("Maximum of that time.", "10m", scope=READ)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.errors import CorruptMessageError
+from spark_mq_source.core.errors import CorruptMessageError, TooManyAttemptsError
 from spark_mq_source.core.options import READ
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.offsets import TopicPartition
@@ -41,11 +41,16 @@ def letters(pulsar: PulsarUnderTest) -> Iterator[MakeLetters]:
     made: list[QueueLetters] = []
 
     def make(
-        topic: str, counters: Counters | None = None, *, first_delay_ms: int = DELAY_MS, **more: str
+        topic: str,
+        counters: Counters | None = None,
+        *,
+        first_delay_ms: int = DELAY_MS,
+        most_times: int = 0,
+        **more: str,
     ) -> QueueLetters:
         given = {"serviceUrl": pulsar.service_url, "topic": topic} | more
         options = PulsarOptions.from_spark({name.lower(): value for name, value in given.items()}, READ)
-        options = replace(options, subscription=NAME)
+        options = replace(options, subscription=NAME, max_redeliver_count=most_times)
 
         def open_writer(to: str, sent: Counters) -> PulsarWriter:
             writing = replace(options, topic=to, create_topic=True, chunking=True)
@@ -114,6 +119,18 @@ def test_a_java_consumer_goes_on_with_what_was_put_off(
     assert told(our_second, of=ours) == told(second, of=theirs)
     assert told(our_dead, of=ours) == told(dead, of=theirs)
     assert our_dead["properties"]["RECONSUMETIMES"] == "2"
+
+
+def test_what_was_put_off_too_often_ends_the_read(pulsar: PulsarUnderTest, open_consumer: Open, letters: MakeLetters):
+    topic = pulsar.topic()
+    PulsarFormat(pulsar).publish(topic, [b"v"])
+    making = letters(topic, most_times=1)
+    making.put_off(logged(received(open_consumer, topic, 1)))
+    again = received(open_consumer, retry_topic_of(topic, NAME), 1)
+    with pytest.raises(
+        TooManyAttemptsError, match=r"message \d+:0 was put off 1 times, and maxRedeliverCount is 1; set"
+    ):
+        making.put_off(logged(again))
 
 
 def test_we_go_on_with_what_a_java_consumer_has_put_off(

@@ -233,10 +233,10 @@ MUTATIONS: Sequence[Mutation] = (
         (
             (
                 "pulsar/read/queue_reader.py",
-                "            if is_given_back:\n                _put_off(options, kept, letters)\n"
+                "            if is_given_back:\n                letters.put_off(kept)\n"
                 "            inflow.acknowledge()\n",
                 "            inflow.acknowledge()\n"
-                "            if is_given_back:\n                _put_off(options, kept, letters)\n",
+                "            if is_given_back:\n                letters.put_off(kept)\n",
             ),
         ),
         scenario="queue_retry",

@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from spark_mq_source.core.columns import CORRUPT, ERROR
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.dead_letters import ORIGIN_MESSAGE_ID, DeadLetters, RowWriter
+from spark_mq_source.core.errors import TooManyAttemptsError
 from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.pulsar.offsets import TopicPartition
+from spark_mq_source.pulsar.options import OnMaxRedeliver, PulsarOptions
 from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id, java_topic
 from spark_mq_source.pulsar.payload.messages import EntryDecoder
-
-if TYPE_CHECKING:
-    from spark_mq_source.pulsar.options import PulsarOptions
 
 RECONSUMETIMES: Final = "RECONSUMETIMES"
 """The property that says how often the message was put off."""
@@ -218,21 +217,31 @@ class QueueLetters:
         for messages, rows in self._messages(logged, schema, "null"):
             self._dead.send(messages, {n: reasons[row] for n, row in enumerate(rows)})
 
-    def put_off(self, logged: pa.RecordBatch, *, most_times: int = 0) -> None:
+    def put_off(self, logged: pa.RecordBatch) -> None:
         """Stores the messages of entries in the retry topic, to come again after their delay.
+
+        After `maxRedeliverCount` times `onMaxRedeliver` applies.
 
         Args:
             logged: the entries, with all chunks of a message one after the other.
-            most_times: how often a message may be put off, after which it is given up; 0 for any number.
 
         Raises:
+            TooManyAttemptsError: a message was put off that often, and `onMaxRedeliver` is `fail`.
             CorruptMessageError: an entry is corrupt: what it holds cannot be sent again.
             EncryptedMessageError: an entry is encrypted, and `onEncrypted` is `fail`.
             MQSourceError: the retry topic did not take them.
         """
+        limit = self._options.max_redeliver_count
         for messages, rows in self._messages(logged, _schema_of(self._retry.columns), "fail"):
             times = [times_put_off(dict(one or ())) + 1 for one in messages.column(PROPERTIES).to_pylist()]
-            late = {n: f"put off {t - 1} times" for n, t in enumerate(times) if 0 < most_times < t}
+            late = {n: f"put off {t - 1} times" for n, t in enumerate(times) if 0 < limit < t}
+            if late and self._options.on_max_redeliver is OnMaxRedeliver.FAIL:
+                first = min(late)
+                ledger, entry = (logged.column(name)[rows[first]] for name in ("ledger", "entry"))
+                raise TooManyAttemptsError(
+                    f"message {ledger}:{entry} was {late[first]}, and maxRedeliverCount is {limit}; set "
+                    f"onMaxRedeliver=deadLetter to put such messages aside"
+                )
             if late:
                 self._dead.send(messages, late)
             if len(late) < len(rows):

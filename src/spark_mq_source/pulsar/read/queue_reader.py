@@ -272,16 +272,11 @@ def _drain(
             if is_peek:
                 continue
             if is_given_back:
-                _put_off(options, kept, letters)
+                letters.put_off(kept)
             inflow.acknowledge()
         refused = inflow.settle()
         if refused:
             logger.warning("%s: %d entries could not be acknowledged, and come again", task, len(refused))
-
-
-def _put_off(options: PulsarOptions, batch: pa.RecordBatch, letters: QueueLetters) -> None:
-    is_final = options.on_max_redeliver is OnMaxRedeliver.DEAD_LETTER
-    letters.put_off(batch, most_times=options.max_redeliver_count if is_final else 0)
 
 
 @contextmanager
