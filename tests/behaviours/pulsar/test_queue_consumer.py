@@ -512,6 +512,10 @@ def test_each_message_is_one_consumers_whoever_joins_and_leaves(pulsar: PulsarUn
     theirs = [other.receive(20_000) for _ in range(60)]
     for message in theirs:
         other.acknowledge(message)
+    # It does not wait for the answers, and its acknowledgements may be lost when it is closed before they are there.
+    wait_until(
+        lambda: first.request_stats().result(PATIENCE).msg_backlog == 200, "the broker knows of all that is done"
+    )
     # What it has not acknowledged goes to whoever is there next, as does what the other one has queued.
     first.close(timeout_seconds=PATIENCE)
     other.close()
