@@ -50,16 +50,14 @@ def letters(pulsar: PulsarUnderTest) -> Iterator[MakeLetters]:
     ) -> QueueLetters:
         given = {"serviceUrl": pulsar.service_url, "topic": topic} | more
         options = PulsarOptions.from_spark({name.lower(): value for name, value in given.items()}, READ)
-        options = replace(options, subscription=NAME, max_redeliver_count=most_times)
+        options = replace(options, subscription=NAME, max_redeliver_count=most_times, nack_delay_ms=first_delay_ms)
 
         def open_writer(to: str, sent: Counters) -> PulsarWriter:
             writing = replace(options, topic=to, create_topic=True, chunking=True)
             return PulsarWriter(writing, TaskAttempt("letters"), sent)
 
         at = TopicPartition.parse(topic)
-        made.append(
-            QueueLetters(options, at, "the task", open_writer, first_delay_ms=first_delay_ms, counters=counters)
-        )
+        made.append(QueueLetters(options, at, "the task", open_writer, counters=counters))
         return made[-1]
 
     yield make

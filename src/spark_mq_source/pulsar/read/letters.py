@@ -95,6 +95,19 @@ def times_put_off(properties: Mapping[str, str]) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
+def too_often(position: object, how_often: str, limit: int) -> TooManyAttemptsError:
+    """What ends a read with `onMaxRedeliver=fail`.
+
+    Example:
+        >>> str(too_often("7:3", "put off 2 times", 2)).partition(";")[0]
+        'message 7:3 was put off 2 times, and maxRedeliverCount is 2'
+    """
+    return TooManyAttemptsError(
+        f"message {position} was {how_often}, and maxRedeliverCount is {limit}; set onMaxRedeliver=deadLetter to put "
+        f"such messages aside"
+    )
+
+
 class RetryLetters(DeadLetters):
     """The messages that one task puts off: each comes again by the retry topic, when its delay is over.
 
@@ -156,8 +169,6 @@ class QueueLetters:
         open_writer: opens a writer to one of both topics.
         base: the topic whose letters they are, where that is not the one that the entries come from: a retry topic's
             letters are its topic's.
-        first_delay_ms: `nackDelay`.
-        most_delay_ms: `nackMaxDelay`.
         attempt: the number of earlier attempts at the task.
         counters: updated with dead letters and wait time.
     """
@@ -170,8 +181,6 @@ class QueueLetters:
         open_writer: OpenWriter,
         *,
         base: str | None = None,
-        first_delay_ms: int = 1000,
-        most_delay_ms: int = 600_000,
         attempt: int = 0,
         counters: Counters | None = None,
     ) -> None:
@@ -197,8 +206,8 @@ class QueueLetters:
             where,
             retry_topic,
             lambda sent: open_writer(retry_topic, sent),
-            first_delay_ms=first_delay_ms,
-            most_delay_ms=most_delay_ms,
+            first_delay_ms=options.nack_delay_ms,
+            most_delay_ms=options.nack_max_delay_ms,
             **form,
         )
 
@@ -238,10 +247,7 @@ class QueueLetters:
             if late and self._options.on_max_redeliver is OnMaxRedeliver.FAIL:
                 first = min(late)
                 ledger, entry = (logged.column(name)[rows[first]] for name in ("ledger", "entry"))
-                raise TooManyAttemptsError(
-                    f"message {ledger}:{entry} was {late[first]}, and maxRedeliverCount is {limit}; set "
-                    f"onMaxRedeliver=deadLetter to put such messages aside"
-                )
+                raise too_often(f"{ledger}:{entry}", late[first], limit)
             if late:
                 self._dead.send(messages, late)
             if len(late) < len(rows):

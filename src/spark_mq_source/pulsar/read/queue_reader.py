@@ -40,7 +40,6 @@ from spark_mq_source.core.errors import (
     MQSourceError,
     RequestTimeoutError,
     ResourceBusyError,
-    TooManyAttemptsError,
 )
 from spark_mq_source.net.queue_plan import QueueTask
 from spark_mq_source.net.queue_task import Collector, Limits, drained, only_rows
@@ -61,7 +60,7 @@ from spark_mq_source.pulsar.options import (
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.commands import Message
-from spark_mq_source.pulsar.read.letters import OpenWriter, QueueLetters
+from spark_mq_source.pulsar.read.letters import OpenWriter, QueueLetters, too_often
 from spark_mq_source.pulsar.read.queue_log import ChunkGroups, LogReader, log_batch
 from spark_mq_source.pulsar.read.recent import Entry, EntryRanges, Run, parse_entry, runs_of
 
@@ -210,8 +209,8 @@ def read_queue(
     Raises:
         OptionError: columns or types that cannot be built.
         CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.
-        TooManyAttemptsError: a message was redelivered more often than `maxRedeliverCount`, and `onMaxRedeliver` is
-            `fail`.
+        TooManyAttemptsError: a message was redelivered or put off more often than `maxRedeliverCount`, and
+            `onMaxRedeliver` is `fail`.
         DataLossError: the write-ahead log was deleted.
         MQSourceError: the broker refuses, or (but in a stream) cannot be reached for `operationTimeout`.
     """
@@ -224,8 +223,6 @@ def read_queue(
         where,
         open_writer,
         base=task.source.base,
-        first_delay_ms=options.nack_delay_ms,
-        most_delay_ms=options.nack_max_delay_ms,
         attempt=tries,
         counters=counters,
     )
@@ -718,10 +715,7 @@ def _kept(options: PulsarOptions, batch: pa.RecordBatch, letters: QueueLetters) 
         if times <= limit:
             kept.extend(group)
         elif options.on_max_redeliver is OnMaxRedeliver.FAIL:
-            raise TooManyAttemptsError(
-                f"message {batch.column('message_id')[row]} was redelivered {times} times, and maxRedeliverCount is "
-                f"{limit}; set onMaxRedeliver=deadLetter to put such messages aside"
-            )
+            raise too_often(batch.column("message_id")[row], f"redelivered {times} times", limit)
         else:
             given_up.extend(group)
             reasons += [f"redelivered {times} times"] * len(group)
