@@ -81,6 +81,7 @@ class MQDataSource(DataSource):
         self.options = options
         # What the default columns were made of. Spark pickles this object between `schema` and `reader`.
         self._typed: TypedRead | None = None
+        leave_modules_uncollected()
 
     @classmethod
     def name(cls) -> str:
@@ -95,6 +96,7 @@ class MQDataSource(DataSource):
             MQSourceError: the registry of schemas cannot be asked.
         """
         columns, self._typed = self.format.columns_by_default(self.options)
+        leave_modules_uncollected()
         return ddl_of_schema(columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -126,6 +128,7 @@ class MQDataSource(DataSource):
         columns = arrow_schema(schema)
         options = self.format.fit_read(options, columns, self._typed)
         check_columns(self.format, schema, except_for=self.format.decoded(options, columns.names))
+        leave_modules_uncollected()
         return options
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -152,7 +155,9 @@ class MQDataSource(DataSource):
     def _write_options(self, schema: StructType) -> Any:  # noqa: ANN401 - the format's own
         options = self.format.parse_write_options(self.options, schema.names)
         check_columns(self.format, schema, written=True, except_for=self.format.encoded(options))
-        return self.format.fit(options, arrow_schema(schema))
+        options = self.format.fit(options, arrow_schema(schema))
+        leave_modules_uncollected()
+        return options
 
 
 class MQBatchReader(DataSourceReader, Generic[OptionsT, RangeT]):

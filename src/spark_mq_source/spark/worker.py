@@ -23,16 +23,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@functools.cache
 def leave_modules_uncollected() -> None:
-    """Excludes all objects loaded so far from garbage collection; once per process, and only in workers.
+    """Excludes all objects loaded so far from garbage collection; only in Spark's Python workers.
 
-    pyspark's daemon collects garbage after every task (4.0.0 and 4.3.0). Each time it visits some hundred thousand live
-    objects of modules: 45 ms of processor time, as much as reading 200,000 rows. The cost: a reference cycle that is
-    alive now and dropped later is never freed.
+    Spark's daemon collects garbage after every task, and whenever a worker has made or planned a data source (4.0.0 and
+    4.3.0). Each time it visits some hundred thousand live objects of modules: 45 ms of processor time, as much as
+    reading 200,000 rows, and twice for each query while its first task starts. The cost: a reference cycle that is
+    alive now and dropped later is never freed. So nothing is excluded anew unless more modules are loaded since.
     """
     if connection_to_spark() is not None:
-        gc.freeze()
+        _freeze(len(sys.modules))
+
+
+@functools.cache
+def _freeze(modules: int) -> None:
+    gc.freeze()
 
 
 def rows_while_wanted(batches: Iterator[pa.RecordBatch], connection: int | None) -> Iterator[pa.RecordBatch]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gc
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 from typing import IO
 
 import pyarrow as pa
 import pytest
 
+from pyspark_nsq import DefaultSource
 from spark_mq_source.core.errors import TaskEndedError
 from spark_mq_source.spark.worker import (
+    _freeze,
     check_wanted,
     connection_to_spark,
     leave_modules_uncollected,
@@ -102,11 +106,11 @@ def test_outside_of_a_worker_nothing_is_asked() -> None:
 @pytest.fixture
 def frozen() -> Iterator[Callable[[], int]]:
     """How many objects collections leave out; none before and after a test."""
-    leave_modules_uncollected.cache_clear()
+    _freeze.cache_clear()
     gc.unfreeze()
     yield gc.get_freeze_count
     gc.unfreeze()
-    leave_modules_uncollected.cache_clear()
+    _freeze.cache_clear()
 
 
 def test_a_workers_first_task_has_collections_leave_out_what_is_loaded(
@@ -119,6 +123,25 @@ def test_a_workers_first_task_has_collections_leave_out_what_is_loaded(
     worker.run(leave_modules_uncollected)
     assert frozen() <= loaded
     assert len(later) == 1000
+
+
+def test_modules_that_are_loaded_later_are_left_out_too(
+    worker: Worker, frozen: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.run(leave_modules_uncollected)
+    loaded = frozen()
+    module = ModuleType("a_module_loaded_later")
+    module.__dict__["objects"] = [[] for _ in range(1000)]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    worker.run(leave_modules_uncollected)
+    assert frozen() >= loaded + 1000
+
+
+def test_the_worker_that_plans_a_query_leaves_them_out_before_it_answers(
+    worker: Worker, frozen: Callable[[], int]
+) -> None:
+    worker.run(lambda: DefaultSource({}))
+    assert frozen() > 10_000
 
 
 def test_elsewhere_collections_stay_as_they_are(frozen: Callable[[], int]) -> None:
