@@ -35,6 +35,12 @@ from spark_mq_source.pulsar.protocol.commands import Schema, SchemaType
 LABEL: Final = "pulsar-native"
 MESSAGES: Final = 1_000_000
 
+WARM_UP_READS: Final = 8
+"""Of the raw value, before a topic's contenders: the broker has compiled by then what it needs to serve them."""
+
+WARM_UP_RUNS: Final = 4
+"""Of each contender in Spark: a run takes a second, and Spark's JVM compiles for several of them."""
+
 FIELDS: Final = {
     "year": "int",
     "month": "int",
@@ -107,16 +113,17 @@ class _Typed:
 
     def case(self) -> Case:
         all_, three = tuple(FIELDS), THREE
+        warm = WARM_UP_RUNS
         contenders = (
-            Contender("ours", LABEL, "ours", partial(self._ours, all_)),
-            Contender("null", "null source", "limit", partial(self._null, all_)),
-            Contender("raw", "raw value", "limit", self._raw),
+            Contender("ours", LABEL, "ours", partial(self._ours, all_), warm=warm),
+            Contender("null", "null source", "limit", partial(self._null, all_), warm=warm),
+            Contender("raw", "raw value", "limit", self._raw, warm=warm),
             Contender("alone", "without Spark", "ours", here(self._alone, all_)),
-            Contender("spark", "Spark's own", "peer", partial(self._spark, all_)),
+            Contender("spark", "Spark's own", "peer", partial(self._spark, all_), warm=warm),
             Contender("loop", "plain loop", "peer", here(self._loop)),
-            Contender("ours_three", "three columns", "ours", partial(self._ours, three)),
-            Contender("null_three", "null source", "limit", partial(self._null, three), "ours_three"),
-            Contender("spark_three", "Spark's own", "peer", partial(self._spark, three), "ours_three"),
+            Contender("ours_three", "three columns", "ours", partial(self._ours, three), warm=warm),
+            Contender("null_three", "null source", "limit", partial(self._null, three), "ours_three", warm),
+            Contender("spark_three", "Spark's own", "peer", partial(self._spark, three), "ours_three", warm),
         )
         return Case("typed", self._name, contenders, prepare=self._prepare)
 
@@ -124,6 +131,9 @@ class _Typed:
         if create_topic(self._broker.standalone.admin_url, self._topic, 1):
             publish_values(self._broker.address, self._topic, self._format.values, self._format.schema, self._messages)
             os.sync()
+        for _ in range(WARM_UP_READS):
+            for _batch in self._batches(self._raw_job()):
+                pass
 
     def _job(self, names: Collection[str]) -> Job:
         options = self._broker.options(self._topic) | {"valueFormat": "auto"}
