@@ -169,7 +169,7 @@ def peek(
     names = dict.fromkeys([*format_.columns.default, *line.columns])
     printed = False
     # Closed explicitly: received messages that are not shown go back to the broker.
-    with closing(_batches(format_, options, names)) as batches:
+    with closing(_batches(format_, options, names, rows)) as batches:
         found = (row for batch in batches for row in batch.to_pylist())
         for row in itertools.islice(found, rows):
             text = f"{row_as_json(row, as_hex=as_hex)}\n" if as_json else line.of(row)
@@ -206,17 +206,20 @@ def doctor(format_name: FormatName, option: Options = None) -> None:
 
 def _read_one(format_name: str, option: list[str] | None) -> str:
     format_ = load_format(format_name)
-    with closing(_batches(format_, _parsed(option), format_.columns.default)) as batches:
+    with closing(_batches(format_, _parsed(option), format_.columns.default, 1)) as batches:
         if any(batch.num_rows for batch in batches):
             return "the first message can be decoded"
     return "no message to read"
 
 
 def _batches(
-    format_: InspectFormat[Any, Any], given: dict[str, str], names: Iterable[str]
+    format_: InspectFormat[Any, Any], given: dict[str, str], names: Iterable[str], rows: int
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The batches of a batch read of these columns, task by task; the value in one column, whatever `flatten` says."""
-    given = {name: text for name, text in given.items() if name != "flatten"}
+    """The batches of a batch read of these columns, task by task; the value in one column, whatever `flatten` says.
+
+    A batch has no more than `rows` rows unless the options say so, and so does not wait for more than are shown.
+    """
+    given = {"maxbatchrows": str(rows)} | {name: text for name, text in given.items() if name != "flatten"}
     options = format_.parse_look_options(given)
     columns, typed = format_.columns_by_default(given)
     known = format_.columns.readable

@@ -337,7 +337,8 @@ def test_peek_prints_a_line_for_each_message_of_nsq(nsq: NsqUnderTest):
     topic = nsq.topic("c")
     nsq.publish(topic, b"one", b"\x1b[31m")
     given = ["-o", f"nsqlookupdHttpAddresses={nsq.lookupd_address}", "-o", f"topic={topic}", "-o", "channel=c"]
-    given += ["-o", "idleTimeout=2s"]
+    # Nothing is waited for behind the last one that is shown.
+    given += ["-o", "idleTimeout=1h"]
     lines = spark_mq("peek", "nsq", *given, "-n", "2").stdout.splitlines()
     assert sorted(re.sub(rf"[0-9a-f]{{16}} {TIME}", "ID TIME", line) for line in lines) == [
         rf"{nsq.tcp_address} ID TIME \x1b[31m",
@@ -361,7 +362,7 @@ def test_colors_are_for_terminals_only(nsq: NsqUnderTest, monkeypatch: pytest.Mo
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    for command in (["peek", "nsq", "-n", "1", "-o", "idleTimeout=2s"], ["offsets", "nsq"], ["doctor", "nsq"]):
+    for command in (["peek", "nsq", "-n", "1", "-o", "idleTimeout=1h"], ["offsets", "nsq"], ["doctor", "nsq"]):
         assert "\x1b" not in printed(*command, *given)
         assert "\x1b[" in printed(*command, *given, terminal=True)
         with monkeypatch.context() as colorless:
