@@ -136,7 +136,7 @@ def test_with_the_real_clock():
     begin = time.monotonic()
     with pytest.raises(ConnectionLostError):
         retrying(call, deadline=Deadline.after_ms(400))
-    assert time.monotonic() - begin > 0.1
+    assert 0.1 < time.monotonic() - begin < 0.4 + 1
     assert call.count >= 3
 
 
