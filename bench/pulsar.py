@@ -23,7 +23,17 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from bench.engine import ARROW_ROWS, VALUE_ONLY, Job, Sample, value_file
-from bench.pulsar_broker import NAMESPACE, Broker, Workload, count, default_columns, drain, publish, use_namespace
+from bench.pulsar_broker import (
+    NAMESPACE,
+    WARM_UP_READS,
+    Broker,
+    Workload,
+    count,
+    default_columns,
+    drain,
+    publish,
+    use_namespace,
+)
 from bench.pulsar_limits import limits
 from bench.pulsar_queue import queues
 from bench.pulsar_stream import streams
@@ -54,9 +64,6 @@ least of the processor from the others on two cores."""
 
 BROKER_SETTINGS = {"readBufferSizeBytes": str(1 << 20)}
 """The stock bookie fetches an entry of 100 KB in 26 reads of 4 KiB, which halves what any reader gets."""
-
-WARM_UP_READS = 8
-"""In the first ones a broker takes three times the processor time that it takes once its JVM has compiled itself."""
 
 WARM_UP_WRITES = 3
 

@@ -25,7 +25,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from bench import avro, loops, protobuf
 from bench.avro import THREE
 from bench.engine import VALUE_ONLY, AnyEngine, Engine, Job, Sample, timed
-from bench.pulsar_broker import NAMESPACE, Broker, create_topic, publish_values
+from bench.pulsar_broker import NAMESPACE, WARM_UP_READS, Broker, create_topic, publish_values
 from bench.runner import Case, Contender, UnavailableError, here
 from bench.sources import OURS
 from bench.values import make_flights
@@ -34,9 +34,6 @@ from spark_mq_source.pulsar.protocol.commands import Schema, SchemaType
 
 LABEL: Final = "pulsar-native"
 MESSAGES: Final = 1_000_000
-
-WARM_UP_READS: Final = 8
-"""Of the raw value, before a topic's contenders: the broker has compiled by then what it needs to serve them."""
 
 WARM_UP_RUNS: Final = 4
 """Of each contender in Spark: a run takes a second, and Spark's JVM compiles for several of them."""
@@ -132,8 +129,7 @@ class _Typed:
             publish_values(self._broker.address, self._topic, self._format.values, self._format.schema, self._messages)
             os.sync()
         for _ in range(WARM_UP_READS):
-            for _batch in self._batches(self._raw_job()):
-                pass
+            self._read(self._raw_job())
 
     def _job(self, names: Collection[str]) -> Job:
         options = self._broker.options(self._topic) | {"valueFormat": "auto"}
@@ -161,11 +157,7 @@ class _Typed:
         return engine.run(replace(self._raw_job(), select=f"{self._format.expression(names)} AS value"))
 
     def _alone(self, names: Collection[str]) -> Sample:
-        def work() -> None:
-            for _ in self._batches(self._job(names)):
-                pass
-
-        return timed(self._messages, work)
+        return timed(self._messages, partial(self._read, self._job(names)))
 
     def _loop(self) -> Sample:
         decode = self._format.decode
@@ -176,6 +168,10 @@ class _Typed:
                     decode(value)
 
         return timed(self._messages, work)
+
+    def _read(self, job: Job) -> None:
+        for _ in self._batches(job):
+            pass
 
     def _batches(self, job: Job) -> Iterator[pa.RecordBatch]:
         format_ = OURS[job.format].format
