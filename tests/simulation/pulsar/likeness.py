@@ -14,6 +14,7 @@ from math import inf
 from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
 
+from brokers.pulsar_admin import CONFLICT, AdminError
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command
 from spark_mq_source.pulsar.protocol.commands import AckType, InitialPosition, MessageId, SubType
@@ -157,7 +158,12 @@ class Real:
             delays = {"active": True, "tickTime": int(limits.tick_seconds * 1000)}
             self._admin.request("POST", f"namespaces/{namespace}/delayedDelivery", delays)
         self.topic = f"persistent://{namespace}/t"
-        self._admin.create_topic(self.topic, 0 if partition is None else 4)
+        try:
+            self._admin.create_topic(self.topic, 0 if partition is None else 4)
+        except AdminError as error:
+            # The namespace is new, so the topic is of this call: a request that was not answered is sent again.
+            if error.status != CONFLICT:
+                raise
         if partition is not None:
             self.topic += f"-partition-{partition}"
         self._address = urlsplit(broker.service_url)
