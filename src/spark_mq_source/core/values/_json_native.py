@@ -415,15 +415,13 @@ class JsonDecoder(RowDecoder):
                 return after if self.put_decimal(step, node, self.text, self.size) else cython.NULL
             if code == Code.BINARY:
                 return after if _put_base64(node, self.text, self.size) else cython.NULL
-            if code == Code.DATE:
-                if not _read_date(self.text, self.size, cython.address(number)):
-                    return cython.NULL
+            if code == Code.DATE and _read_date(self.text, self.size, cython.address(number)):
                 put_int(node, cython.cast(cython.int, number))
                 return after
-            if not _read_timestamp(self.text, self.size, step.has_zone, cython.address(number)):
-                return cython.NULL
-            put_long(node, number)
-            return after
+            if code == Code.TIMESTAMP and _read_timestamp(self.text, self.size, step.has_zone, cython.address(number)):
+                put_long(node, number)
+                return after
+            return cython.NULL
         if code == Code.DECIMAL:
             after = skip_number(at, end)
             if after == cython.NULL or not self.put_decimal(step, node, at, after - at):
@@ -437,16 +435,19 @@ class JsonDecoder(RowDecoder):
         after = read_long(at, end, cython.address(number))
         if after == cython.NULL and step.has_seconds:
             after = _read_seconds(at, end, cython.address(number))
-            if after != cython.NULL:
-                put_long(node, number)
-            return after
-        if after == cython.NULL or number < step.lowest or number > step.highest:
+        elif after != cython.NULL:
+            if number < step.lowest or number > step.highest:
+                return cython.NULL
+            number *= step.factor
+        if after == cython.NULL:
             return cython.NULL
         if code == Code.DATE:
             put_int(node, cython.cast(cython.int, number))
-        else:
-            put_long(node, number * step.factor)
-        return after
+            return after
+        if code == Code.TIMESTAMP:
+            put_long(node, number)
+            return after
+        return cython.NULL
 
     def read_text(self, at, end):
         """Behind a string; `text` and `size` are what it says, and it can be none."""
@@ -730,38 +731,43 @@ def _put_parts(
 ) -> cython.int:
     """Whether the parts are a date or a time of the step's type, which the node has then."""
     number: cython.longlong = 0
-    begin: cython.int = 0 if step.code == Code.INT else 3
     at: cython.int
     for at in range(count, 7):
         parts[at] = 0
-    if step.code != Code.INT and (count < 3 or not _day_of(parts[0], parts[1], parts[2], cython.address(number))):
+    if step.code == Code.INT:
+        if not step.unit_ns or not 2 <= count <= 4 or not _is_time(parts):
+            return False
+        number = (_second_of(parts) * 1_000_000_000 + parts[3]) // step.unit_ns
+        if number > step.highest:
+            return False
+        put_fixed(node, cython.cast(cython.p_uchar, cython.address(number)))
+        return True
+    if count < 3 or not _day_of(parts[0], parts[1], parts[2], cython.address(number)):
         return False
     if step.code == Code.DATE:
         if count == 3:
             put_int(node, cython.cast(cython.int, number))
         return count == 3
-    if step.code == Code.INT:
-        if not step.unit_ns or count > 4:
+    if step.code == Code.TIMESTAMP:
+        if step.has_zone or count < 5 or not _is_time(parts + 3):
             return False
-    elif step.has_zone:
-        return False
-    if (
-        count < begin + 2
-        or not 0 <= parts[begin] < 24
-        or not 0 <= parts[begin + 1] < 60
-        or not 0 <= parts[begin + 2] < 60
-        or not 0 <= parts[begin + 3] < 1_000_000_000
-    ):
-        return False
-    number = ((number * 24 + parts[begin]) * 60 + parts[begin + 1]) * 60 + parts[begin + 2]
-    if step.code != Code.INT:
-        put_long(node, number * 1_000_000 + parts[6] // 1000)
+        put_long(node, (number * 86_400 + _second_of(parts + 3)) * 1_000_000 + parts[6] // 1000)
         return True
-    number = (number * 1_000_000_000 + parts[3]) // step.unit_ns
-    if number > step.highest:
-        return False
-    put_fixed(node, cython.cast(cython.p_uchar, cython.address(number)))
-    return True
+    return False
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _is_time(parts: cython.p_longlong) -> cython.bint:
+    """Return whether hour, minute, second and nanosecond are those of a day."""
+    return 0 <= parts[0] < 24 and 0 <= parts[1] < 60 and 0 <= parts[2] < 60 and 0 <= parts[3] < 1_000_000_000
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _second_of(parts: cython.p_longlong) -> cython.longlong:
+    """Return the second of the day of an hour, minute and second."""
+    return (parts[0] * 60 + parts[1]) * 60 + parts[2]
 
 
 @cython.cfunc

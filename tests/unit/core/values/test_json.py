@@ -625,6 +625,18 @@ def test_times_as_jackson_writes_those_of_java(name: str, text: str, value: Any)
     assert found == (f"field {name}: {value}" if isinstance(value, str) else dict.fromkeys("tldmu") | {name: value})
 
 
+@pytest.mark.parametrize(
+    ("type_", "title"),
+    [(pa.bool_(), "boolean"), (pa.int32(), "int"), (pa.float32(), "float"), (pa.float64(), "double"),
+     (pa.decimal128(5, 2), "decimal(5,2)"), (pa.binary(), "binary"), (INSTANT, "timestamp")],
+    ids=str,
+)  # fmt: skip
+def test_an_array_of_parts_is_refused_by_types_without_parts(type_: pa.DataType, title: str) -> None:
+    payloads: list[bytes | str | None] = [json.dumps({"a": list(range(1, count + 1))}) for count in range(9)]
+    decoded = decode(payloads, pa.struct([("a", type_)]))
+    assert dict(decoded.reasons) == dict.fromkeys(range(9), f"field a: an array is no {title}")
+
+
 @given(st.lists(st.integers(-1, 61) | st.integers(2019, 2021), max_size=8), st.sampled_from("tldmu"))
 def test_parts_of_times(parts: list[int], name: str) -> None:
     decode_one(json.dumps({name: parts}), SOME_TIMES, TIMES)
