@@ -37,13 +37,50 @@ def load(protocol: str, folder: Path = FOLDER) -> Document:
 
 
 def save(protocol: str, parts: Document, folder: Path) -> None:
-    """Writes results; parts that were measured before and are not among these stay. Draws the chart, too."""
+    """Write results and draw the chart; keep the parts that were measured before and are not among these."""
     folder.mkdir(parents=True, exist_ok=True)
     found = load(protocol, folder) | parts
-    (folder / f"{protocol}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (folder / f"{protocol}.json").write_text(text_of(found) + "\n", encoding="utf-8")
     drawn = [found[part] for part in ("read", "write") if part in found]
     if drawn:
         chart(drawn, folder / f"{protocol}.png")
+
+
+def text_of(value: object, indent: str = "") -> str:
+    """Return JSON with a line for each contender, whose figures have six significant digits.
+
+    Example:
+        >>> case = {"name": "c", "contenders": {"ours": {"label": "x", "value": [1234567.8, 0.25]}}}
+        >>> print(text_of({"cases": [case]}))
+        {
+        "cases": [
+          {
+           "name": "c",
+           "contenders": {
+            "ours": {"label": "x", "value": [1234570, 0.25]}
+           }
+          }
+        ]
+        }
+    """
+    inner = f"{indent} "
+    if isinstance(value, dict) and not {"label", "cores"} & value.keys():
+        lines = [f"{indent}{json.dumps(key)}: {text_of(one, inner)}" for key, one in value.items()]
+        return "{\n" + ",\n".join(lines) + f"\n{indent[1:]}}}"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(f"{inner}{text_of(one, f'{inner} ')}" for one in value) + f"\n{indent[1:]}]"
+    return json.dumps(_rounded(value))
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    if isinstance(value, float):
+        short = float(f"{value:.6g}")
+        return int(short) if short.is_integer() else short
+    return value
 
 
 def middle(contender: Document, figure: str = "value") -> float | None:
