@@ -250,7 +250,7 @@ class JsonDecoder(RowDecoder):
                 # Payloads tend to have the same keys in the same order; one that is left out does not change it.
                 found = expected[0]
                 if found >= 0 and step.keys[found].slot < 0:
-                    at = skip_members(step.keys, cython.address(expected), at, end, limit)
+                    at = skip_space(skip_members(step.keys, cython.address(expected), at, end, limit), end)
                     found = expected[0]
                 if found >= 0 and not is_key(step.keys + found, at, end, limit):
                     found = step.keys[found].next

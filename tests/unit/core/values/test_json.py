@@ -510,6 +510,18 @@ def test_what_is_not_wanted_is_json_all_the_same(separators: tuple[str, str], na
     assert list(decode(list(ends), wanted).reasons) == [*range(len(whole))]
 
 
+@pytest.mark.parametrize("space", ["", " ", "  ", "\t", "\n", "\r\n", "\n    ", " " * 40], ids=repr)
+@pytest.mark.parametrize("place", range(6))
+def test_white_space_may_stand_anywhere_around_skipped_members(space: str, place: int) -> None:
+    marks = ["", "", "", "", "", ""]
+    marks[place] = space
+    first, before, after, comma, behind, last = marks
+    members = [f'"{key}"{before}:{after}{value}' for key, value in (("a", 1), ("b", '"x"'), ("w", 5), ("c", "null"))]
+    payloads: list[bytes | str | None] = [f"{{{first}" + f"{comma},{behind}".join(members) + f"{last}}}"] * 20
+    decoded = decode(payloads, pa.struct([("w", pa.int32())]))
+    assert (dict(decoded.reasons), decoded.values.to_pylist()) == ({}, [{"w": 5}] * 20)
+
+
 def test_a_byte_that_is_not_utf8_is_found_wherever_it_is() -> None:
     text = b'{"a":"' + bytes(range(0x30, 0x5B)) * 2 + b'"}'
     wanted = pa.struct([("a", pa.string())])
