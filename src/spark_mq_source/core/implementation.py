@@ -12,6 +12,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Final
 
+from spark_mq_source.core.errors import UnsupportedFeatureError
+
 _ENVIRONMENT: Final = "SPARK_MQ_SOURCE_IMPL"
 _SUFFIX: Final = "_python"
 
@@ -58,6 +60,36 @@ class Implementation:
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+
+def require_compiled(module: str, what: str, instead: str) -> ModuleType:
+    """Return a compiled module that has no interpreted twin.
+
+    Args:
+        module: its full name.
+        what: the feature that needs it, for the error: a plural.
+        instead: what to do without it, for the error.
+
+    Raises:
+        UnsupportedFeatureError: the module cannot be imported, or the environment variable excludes compiled modules.
+
+    Example:
+        >>> require_compiled("spark_mq_source.core.values._none", "typed values of XML", "read the values as binary")
+        Traceback (most recent call last):
+        ...
+        spark_mq_source.core.errors.UnsupportedFeatureError: ...
+    """
+    if os.environ.get(_ENVIRONMENT, "") == "python":
+        reason = f"{_ENVIRONMENT}=python excludes it"
+    else:
+        try:
+            return import_module(module)
+        except ImportError as error:
+            reason = str(error)
+    raise UnsupportedFeatureError(
+        f"{what} need the compiled module {module}, which cannot be loaded ({reason}): install a wheel of "
+        f"spark-mq-source for this Python and platform, or reinstall with a C compiler, or {instead}"
+    )
 
 
 def name_of_all(*implementations: Implementation) -> str:

@@ -6,7 +6,8 @@ from types import ModuleType
 import pytest
 
 from spark_mq_source.core import implementation as module
-from spark_mq_source.core.implementation import Implementation
+from spark_mq_source.core.errors import UnsupportedFeatureError
+from spark_mq_source.core.implementation import Implementation, require_compiled
 from spark_mq_source.nsq.payload import _messages_python
 
 
@@ -49,3 +50,28 @@ def test_without_a_compiled_one_the_twin_runs_and_says_so_once(monkeypatch: pyte
         Implementation(_messages_python, "python").warn_of_fallback()
     with pytest.raises(ImportError, match="the compiled loop cannot be loaded"):
         Implementation(_messages_python, "native")
+
+
+LOOP = "spark_mq_source.nsq.payload._messages_native"
+
+
+def test_a_compiled_module_without_a_twin_is_loaded() -> None:
+    native = pytest.importorskip(LOOP, exc_type=ImportError)
+    assert require_compiled(LOOP, "typed values", "read binary") is native
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [("", f"{LOOP} is hidden"), ("python", "SPARK_MQ_SOURCE_IMPL=python excludes it")],
+)
+def test_a_compiled_module_without_a_twin_that_cannot_be_loaded_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, environment: str, reason: str
+) -> None:
+    hide_native(monkeypatch)
+    monkeypatch.setenv("SPARK_MQ_SOURCE_IMPL", environment)
+    with pytest.raises(UnsupportedFeatureError) as raised:
+        require_compiled(LOOP, "typed values of Avro", "read the values as binary")
+    assert str(raised.value) == (
+        f"typed values of Avro need the compiled module {LOOP}, which cannot be loaded ({reason}): install a wheel of "
+        "spark-mq-source for this Python and platform, or reinstall with a C compiler, or read the values as binary"
+    )
