@@ -14,6 +14,8 @@ What becomes of a value, so that a reader who has the Avro definition of the col
 from __future__ import annotations
 
 import base64
+import datetime
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -27,6 +29,10 @@ from spark_mq_source.core.errors import UnwritableRowError
 _USUAL_ESCAPES: Final = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _RARE_ESCAPES: Final = tuple((chr(code), f"\\u{code:04x}") for code in range(0x20) if chr(code) not in "\n\r\t")
 _NAMED_FLOATS: Final = (("nan", '"NaN"'), ("-nan", '"NaN"'), ("inf", '"Infinity"'), ("-inf", '"-Infinity"'))
+_FIRST_DAY: Final = datetime.date.min.toordinal() - datetime.date(1970, 1, 1).toordinal()
+_LAST_DAY: Final = datetime.date.max.toordinal() - datetime.date(1970, 1, 1).toordinal()
+_PER_DAY: Final = {"d": 1, "s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_UNITS: Final = {"d": "days", "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _CONTROL: Final = r"[\x00-\x1f]"
 
 
@@ -39,7 +45,8 @@ def json_texts(values: pa.Array, *, text_times: bool = False) -> pa.Array:
         text_times: whether dates and timestamps are texts.
 
     Raises:
-        UnwritableRowError: a string is not UTF-8.
+        UnwritableRowError: a string is not UTF-8, or a date or timestamp that becomes a text is outside the years 1 to
+            9999.
         TypeError: there is no JSON for a type.
 
     Example:
@@ -74,9 +81,27 @@ def _timestamps(values: pa.Array) -> pa.Array:
 
 
 def _in_iso_8601(values: pa.Array) -> pa.Array:
+    _check_years(values)
     if pa.types.is_timestamp(values.type) and values.type.tz:
         values = pc.cast(values, pa.timestamp(values.type.unit, "UTC"))
     return pc.replace_substring(_plain(values), " ", "T")
+
+
+def _check_years(values: pa.Array) -> None:
+    """Refuse dates and timestamps that ISO 8601 has no year of four digits for."""
+    unit = "d" if pa.types.is_date32(values.type) else getattr(values.type, "unit", "")
+    if unit not in _PER_DAY:
+        return
+    numbers = values.view(pa.int32() if unit == "d" else pa.int64())
+    ends = pc.min_max(numbers)
+    for bound in ("min", "max"):
+        number = ends[bound].as_py()
+        if number is not None and not _FIRST_DAY <= number // _PER_DAY[unit] <= _LAST_DAY:
+            kind = "date" if unit == "d" else "timestamp"
+            raise UnwritableRowError(
+                f"a {kind} ({number} {_UNITS[unit]} since 1970) is outside the years 1 to 9999, which a text of "
+                f"ISO 8601 is limited to; keep such values out, or cast them to numbers"
+            )
 
 
 def _texts(values: pa.Array) -> pa.Array:
@@ -129,16 +154,29 @@ def _name(text: str) -> str:
 
 
 def _lists(values: pa.Array, text_times: bool) -> pa.Array:
+    values = _without_hidden(values)
     offsets, first, count = _offsets(values)
     texts = pc.fill_null(json_texts(values.values.slice(first, count), text_times=text_times), _scalar("null"))
     return _null_where(values, _in_brackets("[", offsets, texts, "]"))
 
 
 def _maps(values: pa.Array, text_times: bool) -> pa.Array:
+    values = _without_hidden(values)
     offsets, first, count = _offsets(values)
     names = _texts(values.keys.slice(first, count))
     texts = pc.fill_null(json_texts(values.items.slice(first, count), text_times=text_times), _scalar("null"))
     return _null_where(values, _in_brackets("{", offsets, _joined(names, ":", texts), "}"))
+
+
+def _without_hidden(values: pa.Array) -> pa.Array:
+    """Return the same lists or maps, without elements that stand beneath a NULL: these may be anything."""
+    if not values.null_count:
+        return values
+    lengths = pc.subtract(values.offsets[1:], values.offsets[:-1])
+    if not pc.sum(pc.filter(lengths, pc.is_null(values))).as_py():
+        return values
+    rows = pa.py_buffer(array("i", range(len(values))))
+    return values.take(pa.Array.from_buffers(pa.int32(), len(values), [None, rows]))
 
 
 def _offsets(values: pa.Array) -> tuple[pa.Array, int, int]:

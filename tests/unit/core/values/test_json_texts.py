@@ -116,6 +116,59 @@ def test_times_can_be_texts():
     ]
 
 
+YEAR_1, YEAR_10000 = -62_135_596_800 * 10**6, 253_402_300_800 * 10**6
+LOCAL, DAYS = pa.timestamp("us"), pa.date32()
+
+
+@pytest.mark.parametrize("nest", [pa.list_, lambda t: pa.struct([("f", t)]), lambda t: pa.map_(pa.string(), t)])
+@pytest.mark.parametrize(
+    ("type_", "numbers", "texts"),
+    [
+        (LOCAL, (YEAR_1, YEAR_10000 - 1), ["0001-01-01T00:00:00.000000", "9999-12-31T23:59:59.999999"]),
+        (DAYS, (YEAR_1 // 86_400_000_000, YEAR_10000 // 86_400_000_000 - 1), ["0001-01-01", "9999-12-31"]),
+    ],
+)
+def test_years_that_iso_8601_lacks_are_refused_at_any_depth(nest, type_, numbers, texts):
+    base = pa.int64() if type_ == LOCAL else pa.int32()
+    first, last = numbers
+
+    def nested(cells):
+        column = pa.array([*cells, None], base).view(type_)
+        for shape in (nest, nest):
+            rows = len(column)
+            if pa.types.is_map(shape(type_)):
+                column = pa.MapArray.from_arrays(pa.array([0, rows], pa.int32()), ["k"] * rows, column)
+            elif pa.types.is_struct(shape(type_)):
+                column = pa.StructArray.from_arrays([column], names=["f"])
+            else:
+                column = pa.ListArray.from_arrays(pa.array([0, rows], pa.int32()), column)
+        return column
+
+    found = "".join(json_texts(nested([first, last]), text_times=True).to_pylist())
+    assert [found.count(text) for text in texts] == [1, 1]
+    most = 1 << base.bit_width - 1
+    kind, unit = ("timestamp", "microseconds") if type_ == LOCAL else ("date", "days")
+    for beyond in (first - 1, last + 1, -most, most - 1):
+        with pytest.raises(UnwritableRowError) as caught:
+            json_texts(nested([first, beyond]), text_times=True)
+        assert str(caught.value) == (
+            f"a {kind} ({beyond} {unit} since 1970) is outside the years 1 to 9999, which a text of ISO 8601 is "
+            f"limited to; keep such values out, or cast them to numbers"
+        )
+        assert f"{beyond}" in "".join(json_texts(nested([beyond])).to_pylist())
+
+
+def test_elements_beneath_a_null_are_not_written():
+    texts = pa.array([b"good", b"\xff", b"end"], pa.binary()).view(pa.string())
+    offsets, valid = pa.array([0, 1, 2, 3], pa.int32()).buffers()[1], pa.py_buffer(b"\x05")
+    lists = pa.Array.from_buffers(pa.list_(pa.string()), 3, [valid, offsets], children=[texts])
+    assert json_texts(lists).to_pylist() == ['["good"]', None, '["end"]']
+    assert json_texts(lists.slice(1)).to_pylist() == [None, '["end"]']
+    entries = pa.StructArray.from_arrays([texts, texts], names=["key", "value"])
+    maps = pa.Array.from_buffers(pa.map_(pa.string(), pa.string()), 3, [valid, offsets], children=[entries])
+    assert json_texts(maps).to_pylist() == ['{"good":"good"}', None, '{"end":"end"}']
+
+
 def test_what_is_no_utf8_is_refused():
     column = pa.array([b"good", b"\xff"], pa.binary()).view(pa.string())
     with pytest.raises(UnwritableRowError, match="not UTF-8"):
