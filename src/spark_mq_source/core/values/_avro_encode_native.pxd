@@ -6,8 +6,8 @@ from spark_mq_source.core.values._avro_native cimport int128, uint128
 from spark_mq_source.core.values._loops_native cimport RowEncoder
 
 
-# As `avro_write_steps.WriteCode`, in the same order.
-cdef enum Code:
+# As `avro_write_steps.WriteCode`, which `check_codes` compares with it.
+cpdef enum Code:
     CONSTANT
     BOOLEAN
     BYTE

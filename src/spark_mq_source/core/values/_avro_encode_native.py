@@ -16,7 +16,10 @@ from cython.cimports.spark_mq_source.core._columns_native import allocate
 from cython.cimports.spark_mq_source.core._wire import Slice, slice_of
 from cython.cimports.spark_mq_source.core.values._loops_native import RowEncoder, bind_array, count_steps, lay_out_texts
 
-from spark_mq_source.core.values.avro_write_steps import NO_MEMBER, NO_NULL, NO_SIZE, NO_SYMBOL
+from spark_mq_source.core.values.avro_steps import check_codes
+from spark_mq_source.core.values.avro_write_steps import NO_MEMBER, NO_NULL, NO_SIZE, NO_SYMBOL, WriteCode
+
+check_codes(WriteCode, {code.name: code.value for code in list(Code)})
 
 # Before each value there is room for a branch of a union and for a number, or for eight bytes.
 _HEAD_ROOM = cython.declare(cython.Py_ssize_t, 64)
@@ -182,8 +185,10 @@ class Encoder(RowEncoder):
                 self.put(step.steps + at, row)
         elif code in (Code.ARRAY, Code.MAP):
             self.put_block(step, row)
-        else:
+        elif code == Code.MEMBERS:
             self.put_member(step, row)
+        else:
+            raise AssertionError(f"the compiled loop has no branch for write step {int(code)}")
         return 0
 
     def put_block(self, step, row):

@@ -14,8 +14,8 @@ cdef extern from *:
     ctypedef unsigned long long uint128 "smq_uint128"
 
 
-# As `avro_steps.Code`, in the same order.
-cdef enum Code:
+# As `avro_steps.Code`, which `check_codes` compares with it.
+cpdef enum Code:
     NULL_
     BOOLEAN
     INT

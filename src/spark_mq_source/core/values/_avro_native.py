@@ -43,8 +43,12 @@ from spark_mq_source.core.values.avro_steps import (
     NO_TIME,
     NO_UTF8,
     TOO_MANY,
+    check_codes,
     unknown_symbol,
 )
+from spark_mq_source.core.values.avro_steps import Code as StepCode
+
+check_codes(StepCode, {code.name.rstrip("_"): code.value for code in list(Code)})
 
 _MOST_EMPTY_ITEMS = cython.declare(cython.Py_ssize_t, MOST_EMPTY_ITEMS)
 _MOST_MILLIS = cython.declare(cython.longlong, (2**63 - 1) // 1000)
@@ -253,8 +257,12 @@ class AvroDecoder(RowDecoder):
                         put_null(node.children + at_child)
                 end_struct(node)
             elif code == Code.DEFAULT:
+                # Bounded by the schema, not by the payload: its items do not count.
+                size = self.empty_items
+                self.empty_items = -_MOST_LONG // 2
                 if self.run(one.default_value.data, 0, one.default_value.size, one.steps, 1) < 0:
                     return self.within(step, None)
+                self.empty_items = size
             elif code == Code.FAIL:
                 return self.within(step, self.described[one - self.steps].text)
             elif code == Code.SEQUENCE:
@@ -276,6 +284,8 @@ class AvroDecoder(RowDecoder):
                     if at < 0:
                         return self.unreadable(step, at)
                     at += number
+            else:
+                raise AssertionError(f"the compiled loop has no branch for step {int(code)}")
             step += 1
         return at
 

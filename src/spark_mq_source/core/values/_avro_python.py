@@ -195,7 +195,9 @@ class _Payload:
         return self.read(step.steps[number])
 
     def default(self, step: Step) -> Any:  # noqa: ANN401
-        return _Payload(step.data).read(step.steps[0])
+        payload = _Payload(step.data)
+        payload._empty_items = -(2**62)
+        return payload.read(step.steps[0])
 
     def fail(self, step: Step) -> None:
         raise BadPayloadError(step.text)

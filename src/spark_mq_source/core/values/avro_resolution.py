@@ -3,6 +3,9 @@
 The rules are those of Avro 1.12 (Specification, Schema Resolution). Beyond them:
 
 * Outside of unions the names of records, enums and fixed need not be the same, as with Java's records.
+* Aliases of fields are those of Java's library: a field of the writer's that one of them names is renamed, even where
+  the reader's schema has another field of the writer's name. Beyond Java, a field whose own name was written needs no
+  alias. An alias that leaves open which field is meant is an error.
 * Where both schemas have a timestamp, or a time of day, the writer's unit counts: nothing is off by 1000.
 * A decimal must have one scale in both schemas.
 * What is not wanted needs no resolution: it is skipped by the writer's schema.
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -19,7 +23,7 @@ import pyarrow as pa
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.values.avro_defaults import encode_default
 from spark_mq_source.core.values.avro_schema import AvroField, AvroType
-from spark_mq_source.core.values.avro_steps import Code, Step
+from spark_mq_source.core.values.avro_steps import Code, Step, check_step
 from spark_mq_source.core.values.avro_types import (
     arrow_type,
     check_wanted,
@@ -47,7 +51,9 @@ def resolve(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
         OptionError: as `check_wanted`.
     """
     check_wanted(reader, wanted)
-    return _read(writer, reader, wanted)
+    step = _read(writer, reader, wanted)
+    check_step(step, wanted)
+    return step
 
 
 def _read(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
@@ -109,20 +115,30 @@ def _read_branch(writer: AvroType, union: AvroType, wanted: pa.DataType) -> Step
 def _branch_for(writer: AvroType, union: AvroType, wanted: pa.DataType) -> AvroType:
     # The order is that of Java's Resolver: the same type, by name where it has one; then what is alike; then promotion.
     alike = [branch for branch in union.branches if branch.kind == writer.kind]
-    for branch in alike:
-        if not writer.name or writer.name == branch.name or writer.name in branch.aliases:
+    aliased = [branch for branch in alike if writer.name in branch.aliases]
+    if len(aliased) > 1:
+        raise MisfitError(f"several branches of the reader's union have the alias {writer.name}")
+    for branch in (*aliased, *alike):
+        if not writer.name or writer.name == branch.name or branch in aliased:
             return branch
     for branch in sorted(alike, key=lambda one: _short(one.name) != _short(writer.name)):
-        try:
-            _read(writer, branch, arrow_type(branch))
-        except (MisfitError, OptionError):
-            continue
-        return branch
+        if _is_readable(writer, branch):
+            return branch
     for kind in _PROMOTIONS.get(writer.kind, ()):
         for branch in union.branches:
             if branch.kind == kind:
                 return branch
     raise MisfitError(f"{writer!r} is no branch of the reader's union")
+
+
+# Without the cache, unions within unions would double the time at each level.
+@lru_cache(maxsize=1024)
+def _is_readable(writer: AvroType, reader: AvroType) -> bool:
+    try:
+        _read(writer, reader, arrow_type(reader))
+    except (MisfitError, OptionError):
+        return False
+    return True
 
 
 def _short(name: str) -> str:
@@ -131,17 +147,20 @@ def _short(name: str) -> str:
 
 def _read_record(writer: AvroType, reader: AvroType, wanted: pa.StructType) -> Step:
     places = places_of([field.name for field in reader.fields], wanted)
-    written = {field.name: at for at, field in enumerate(writer.fields)}
+    sources = _sources(writer, reader)
     # The reader's field that a field of the writer's is, and where it goes.
     found: dict[int, tuple[AvroField, int, pa.Field]] = {}
     missing: list[Step] = []
     for at, (slot, column) in places.items():
         field = reader.fields[at]
-        own = next((written[name] for name in (field.name, *field.aliases) if name in written), None)
-        if own is None:
+        if not sources[at]:
             missing.append(replace(_default(field, column.type), slot=slot, key=column.name))
-        else:
-            found[own] = field, slot, column
+            continue
+        own = _only(sources[at], f"the aliases of {field.name} name several fields of the writer's schema", writer)
+        if field.name != writer.fields[own].name:
+            rivals = [rival for rival, known in enumerate(sources) if own in known]
+            _only(rivals, f"several fields have the alias {writer.fields[own].name}", reader)
+        found[own] = field, slot, column
     steps: list[Step] = []
     for at, one in enumerate(writer.fields):
         if at not in found:
@@ -154,6 +173,29 @@ def _read_record(writer: AvroType, reader: AvroType, wanted: pa.StructType) -> S
             raise MisfitError(misfit.why, f".{one.name}{misfit.path}") from None
         steps.append(replace(step, name=f".{one.name}", slot=slot, key=column.name))
     return Step(Code.RECORD, steps=(*_merged(steps), *missing))
+
+
+def _sources(writer: AvroType, reader: AvroType) -> list[list[int]]:
+    """Return the fields of the writer that each field of the reader may be: at most one, unless aliases conflict."""
+    written = {field.name: at for at, field in enumerate(writer.fields)}
+    sources = []
+    aliased: set[int] = set()
+    for field in reader.fields:
+        if field.name in written:
+            sources.append([written[field.name]])
+        else:
+            sources.append([written[alias] for alias in dict.fromkeys(field.aliases) if alias in written])
+            aliased.update(sources[-1])
+    return [
+        [] if field.name in written and written[field.name] in aliased else known
+        for field, known in zip(reader.fields, sources, strict=True)
+    ]
+
+
+def _only(found: Sequence[int], fault: str, record: AvroType) -> int:
+    if len(found) > 1:
+        raise MisfitError(f"{fault}: {', '.join(record.fields[at].name for at in found)}")
+    return found[0]
 
 
 def _default(field: AvroField, wanted: pa.DataType) -> Step:
@@ -262,8 +304,11 @@ def _merged(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _sequence(steps: Sequence[Step]) -> Step:
+    """Return one step for several, which may be a branch of a union: the loop resolves one union a step."""
     merged = tuple(_merged(steps))
-    return merged[0] if len(merged) == 1 else Step(Code.SEQUENCE, steps=merged)
+    if len(merged) == 1 and merged[0].code != Code.UNION:
+        return merged[0]
+    return Step(Code.SEQUENCE, steps=merged)
 
 
 def _is_empty(type_: AvroType) -> bool:

@@ -121,6 +121,8 @@ class _Parser:
             raise ValueError(f"{path} is nested more than {_MOST_DEPTH} types deep")
         if isinstance(kind, list):
             branches = tuple(self.type_of(branch, path, namespace, depth + 1) for branch in kind)
+            if any(branch.kind == "union" for branch in branches):
+                raise ValueError(f"{path} is a union directly within a union")
             return AvroType("union", branches=branches)
         if isinstance(kind, str):
             return AvroType(kind) if kind in PRIMITIVES else self._find(kind, path, namespace)
@@ -162,6 +164,8 @@ class _Parser:
             if not isinstance(kind.get("symbols"), list):
                 raise ValueError(f"{path} is an enum without symbols")
             made.symbols = _texts(kind["symbols"])
+            if len(made.symbols) < len(kind["symbols"]) or not all(map(_is_unicode, made.symbols)):
+                raise ValueError(f"{path} is an enum with a symbol that is no text")
             made.default = kind["default"] if kind.get("default") in made.symbols else ""
         elif type_ == "fixed":
             size = kind.get("size")
@@ -199,6 +203,11 @@ def _full_name(name: str, namespace: str) -> str:
 
 def _texts(given: object) -> tuple[str, ...]:
     return tuple(one for one in given if isinstance(one, str)) if isinstance(given, list) else ()
+
+
+def _is_unicode(text: str) -> bool:
+    # JSON can say half of a pair of surrogates.
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _set_logical_type(made: AvroType, kind: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Final
@@ -86,7 +86,71 @@ def plan_writing(type_: pa.DataType, definition: str, column: str = "value") -> 
         check_finite(parsed)
     except ValueError as error:
         raise OptionError(f"the schema is no Avro schema that values can be written with: {error}") from None
-    return _write(parsed, type_, column)
+    step = _write(parsed, type_, column)
+    check_write_step(step, type_)
+    return step
+
+
+def check_write_step(step: WriteStep, type_: pa.DataType) -> None:
+    """Check that the compiled loop can run a step, and the steps within it, on an array of a type.
+
+    Args:
+        step: the step of a value.
+        type_: the type of the array; null if there is none.
+
+    Raises:
+        AssertionError: the step would read other memory than the array's: an error in the planner, never in a schema.
+    """
+    code, within = step.code, step.steps
+    if code == WriteCode.CONSTANT:
+        _check(not within, step, type_)
+        return
+    _check(code in _READS and _READS[code](type_), step, type_)
+    if code in (WriteCode.ARRAY, WriteCode.MAP):
+        parts = [type_.value_type] if code == WriteCode.ARRAY else [type_.key_type, type_.item_type]
+        _check(len(within) == len(parts), step, type_)
+        for one, part in zip(within, parts, strict=True):
+            check_write_step(one, part)
+        return
+    _check(not within or code in (WriteCode.RECORD, WriteCode.MEMBERS), step, type_)
+    for one in within:
+        _check(one.column < type_.num_fields, step, type_)
+        # A member is chosen by the validity of its column.
+        _check(code == WriteCode.RECORD or (one.column >= 0 and one.code != WriteCode.CONSTANT), step, type_)
+        check_write_step(one, type_.field(one.column).type if one.column >= 0 else pa.null())
+
+
+def _check(fits: bool, step: WriteStep, type_: pa.DataType) -> None:
+    if not fits:
+        steps = ", ".join(one.code.name for one in step.steps)
+        raise AssertionError(f"write step {step.code.name} with steps ({steps}) within cannot read {type_}")
+
+
+def _is_time(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(type_) and type_.unit == "us")
+
+
+_READS: Final[Mapping[WriteCode, Callable[[pa.DataType], bool]]] = {
+    WriteCode.BOOLEAN: pa.types.is_boolean,
+    WriteCode.BYTE: pa.types.is_int8,
+    WriteCode.SHORT: pa.types.is_int16,
+    WriteCode.INT: lambda type_: pa.types.is_int32(type_) or pa.types.is_date32(type_),
+    WriteCode.LONG: lambda type_: pa.types.is_int64(type_) or _is_time(type_),
+    WriteCode.MILLIS: _is_time,
+    WriteCode.FLOAT: pa.types.is_float32,
+    WriteCode.DOUBLE: pa.types.is_float64,
+    WriteCode.INT_TO_DOUBLE: pa.types.is_int32,
+    WriteCode.FLOAT_TO_DOUBLE: pa.types.is_float32,
+    WriteCode.SIZED: lambda type_: pa.types.is_string(type_) or pa.types.is_binary(type_),
+    WriteCode.FIXED: pa.types.is_binary,
+    WriteCode.DECIMAL: pa.types.is_decimal128,
+    WriteCode.FIXED_DECIMAL: pa.types.is_decimal128,
+    WriteCode.ENUM: pa.types.is_string,
+    WriteCode.RECORD: pa.types.is_struct,
+    WriteCode.ARRAY: pa.types.is_list,
+    WriteCode.MAP: pa.types.is_map,
+    WriteCode.MEMBERS: pa.types.is_struct,
+}
 
 
 def _write(schema: AvroType, type_: pa.DataType, path: str) -> WriteStep:  # noqa: PLR0911 - a kind each

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.values import avro_resolution
 from spark_mq_source.core.values.avro import arrow_type_of, avro_decoder
 from spark_mq_source.core.varint import encode_varint
 
@@ -140,7 +141,11 @@ def test_types_are_those_of_from_avro(schema, type_):
         ('{"type": "array"}', r"the schema\[\] has no type"),
         (json.dumps(record(a=["null", "R"])), "the record R contains itself"),
         (json.dumps(record(a=logical("bytes", "decimal", precision=39))), "value.a is a decimal of 39 digits"),
-        ("[" * 70 + '"int"' + "]" * 70, "more than 64 types deep"),
+        ("[" + '{"type": "array", "items": ' * 70 + '"int"' + "}" * 70 + "]", "more than 64 types deep"),
+        ('["null", ["int", "string"]]', "the schema is a union directly within a union"),
+        (json.dumps(record(a=["null", {"type": ["int"]}])), r"the schema\.a is a union directly within a union"),
+        (json.dumps(enum("A", 5, "B")), "the schema is an enum with a symbol that is no text"),
+        (json.dumps(enum("A", "\ud800")), "the schema is an enum with a symbol that is no text"),
     ],
 )
 def test_a_definition_that_cannot_be_columns_is_refused(definition, sentence):
@@ -410,6 +415,39 @@ def test_what_was_not_written_has_the_readers_default(values_of, kind, default, 
     assert values_of(record(a="int"), b"\2", reader=reader) == [{"d": expected, "a": 1}]
 
 
+def test_the_items_of_a_default_do_not_count_as_the_payloads(values_of):
+    nulls = {"type": "array", "items": "null"}
+    reader = with_default(nulls, [None] * 1500)
+    reader["fields"].append({"name": "a", "type": nulls})
+    (value,) = values_of(record(a=nulls), number(1024) + b"\0", reader=reader)
+    assert (len(value["d"]), len(value["a"])) == (1500, 1024)
+
+
+def nested_unions(depth, name):
+    schema = "int"
+    for level in range(depth):
+        fields = [{"name": "x", "type": ["null", schema]}]
+        schema = {"type": "record", "name": f"{name}{level}", "fields": fields}
+    return schema
+
+
+def test_unions_within_unions_are_resolved_in_a_time_that_does_not_double_at_each_level(values_of, monkeypatch):
+    reads = []
+    read = avro_resolution._read
+    monkeypatch.setattr(avro_resolution, "_read", lambda *types: reads.append(0) or read(*types))
+    (value,) = values_of(nested_unions(30, "W"), b"\2" * 30 + b"\2", reader=nested_unions(30, "R"))
+    assert str(value) == "{'x': " * 30 + "1" + "}" * 30
+    assert len(reads) == 1_890
+
+
+def test_an_alias_decides_between_two_records_of_a_union(decode):
+    reader = [INT_IN_RECORD, {**INT_IN_RECORD, "name": "J", "aliases": ["I"]}]
+    assert decode(INT_IN_RECORD, b"\2", reader=reader).values.to_pylist() == [{"member0": None, "member1": {"x": 1}}]
+    reader = json.dumps([*reader, {**INT_IN_RECORD, "name": "K", "aliases": ["I"]}])
+    with pytest.raises(OptionError, match="several branches of the reader's union have the alias I"):
+        avro_decoder(json.dumps(INT_IN_RECORD), arrow_type_of(reader), reader)
+
+
 def test_aliases_are_followed(values_of):
     writer = record(old="int", kept=INT_IN_RECORD)
     fields = [
@@ -419,6 +457,52 @@ def test_aliases_are_followed(values_of):
     value = write(writer, {"old": 1, "kept": {"x": 2}})
     expected = {"new": 1, "kept": {"member0": None, "member1": {"x": 2}}}
     assert values_of(writer, value, reader={"type": "record", "name": "R", "fields": fields}) == [expected]
+
+
+def with_aliases(fields):
+    """A record of strings: ``name:alias,alias=default`` for each field."""
+    made = []
+    for field in fields.split():
+        name, is_default, default = field.partition("=")
+        name, _, aliases = name.partition(":")
+        more = {"default": default} if is_default else {}
+        made.append({"name": name, "type": "string", "aliases": aliases.split(",") if aliases else [], **more})
+    return {"type": "record", "name": "R", "fields": made}
+
+
+# Each of these values was read with Java's library, 1.12.1, as well; but for the last one, which it refuses.
+@pytest.mark.parametrize(
+    ("writer", "reader", "expected"),
+    [
+        ("name", "full_name:name name=none", {"full_name": "vname", "name": "none"}),
+        ("name", "name=none full_name:name", {"name": "none", "full_name": "vname"}),
+        ("a b", "a:b=da b:a=db", {"a": "va", "b": "vb"}),
+        ("a", "a:a", {"a": "va"}),
+        ("old", "x:older,old,old", {"x": "vold"}),
+        ("b a", "x:a y:b", {"x": "va", "y": "vb"}),
+        ("new old", "new:old old=d", {"new": "vnew", "old": "vold"}),
+    ],
+)
+def test_aliases_are_those_of_javas_library(values_of, writer, reader, expected):
+    value = write(with_aliases(writer), {name: f"v{name}" for name in writer.split()})
+    assert values_of(with_aliases(writer), value, reader=with_aliases(reader)) == [expected]
+    for name, one in expected.items():
+        wanted = pa.struct([(name, pa.string())])
+        assert values_of(with_aliases(writer), value, reader=with_aliases(reader), wanted=wanted) == [{name: one}]
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "sentence"),
+    [
+        ("a", "x:a=d y:a=d", "several fields have the alias a: x, y"),
+        ("a b", "x:a,b=d", "the aliases of x name several fields of the writer's schema: a, b"),
+        ("a", "x:a a", "a was not written and has no default"),
+    ],
+)
+def test_aliases_that_leave_open_which_field_is_meant_are_refused(writer, reader, sentence):
+    reader = json.dumps(with_aliases(reader))
+    with pytest.raises(OptionError, match=sentence):
+        avro_decoder(json.dumps(with_aliases(writer)), arrow_type_of(reader), reader)
 
 
 def test_a_branch_that_the_reader_lacks_is_bad_only_in_values_that_have_it(decode):
