@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError
+from spark_mq_source.core.errors import LocalProtocolError, MQSourceError, RemoteProtocolError
 from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.tubemq.payload import _encode_python
 from spark_mq_source.tubemq.protocol import commands as c
@@ -151,6 +151,27 @@ def test_messages_that_go_out_together_have_the_bytes_they_have_alone(
     calls = list(enumerate(messages * (1 + twice), start=1))
     alone = b"".join(encode_request(serial_no, send, timeout_ms=10_000) for serial_no, send in calls)
     assert encode_sends(calls, timeout_ms=10_000) == alone
+
+
+@pytest.mark.parametrize("loops", ["native", "python"])
+@pytest.mark.parametrize(
+    ("field", "content"),
+    [
+        ("client_id", None), ("client_id", "\ud800"), ("topic_name", None), ("topic_name", "a\udcff"),
+        ("partition_id", None), ("partition_id", "1"), ("data", None), ("data", "text"), ("flag", None),
+        ("check_sum", None), ("sent_addr", None), ("msg_type", "\ud800"), ("msg_type", b"a"), ("msg_time", "\ud800"),
+        ("auth_info", "x"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_message_that_does_not_fit_the_protocol_is_an_error_of_ours_in_both_loops(
+    monkeypatch: pytest.MonkeyPatch, loops: str, field: str, content: object, place: int
+) -> None:
+    monkeypatch.setattr("spark_mq_source.tubemq.protocol.hot.encoding", Implementation(_encode_python, loops))
+    sound = c.SendMessage("client", "flights", 1, b"data", 0, 1 << 28, 2130706433, "type", "202611230000", None)
+    messages = [sound._replace(**{field: content}) if at == place else sound for at in range(3)]
+    with pytest.raises(LocalProtocolError, match="SendMessage cannot be sent: "):
+        encode_sends(list(enumerate(messages)), timeout_ms=10_000)
 
 
 @given(responses)

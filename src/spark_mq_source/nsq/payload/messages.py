@@ -18,6 +18,7 @@ import pyarrow as pa
 from spark_mq_source.core.columns import record_batch
 from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
 from spark_mq_source.core.implementation import Implementation, name_of_all
+from spark_mq_source.core.utf8 import check_texts
 from spark_mq_source.nsq.payload import _encode_python, _messages_python
 from spark_mq_source.nsq.payload.columns import COLUMNS
 from spark_mq_source.nsq.protocol.commands import ByteString, Messages
@@ -124,16 +125,21 @@ class MessageDecoder:
         return record_batch(self._schema, self._columns.take_arrays(), rows)
 
 
-def open_rows(batch: pa.RecordBatch, implementation: str | None = None) -> _encode_python.RowSource:
+def open_rows(
+    batch: pa.RecordBatch, implementation: str | None = None, *, first_row: int = 0
+) -> _encode_python.RowSource:
     """The rows of a batch, to be encoded.
 
     Args:
         batch: of ``value``, and ``topic`` and ``defer`` where they are there.
         implementation: ``native`` or ``python``; None for what runs in this process.
+        first_row: the number of the first row among those of the task, for errors.
 
     Raises:
         OptionError: a column is unknown or of a type that cannot be written, or there is no ``value``.
+        UnwritableRowError: the topic of a row is not UTF-8.
     """
+    check_texts(batch, ("topic",), first_row)
     chosen = _encoding if implementation is None else Implementation(_encode_python, implementation)
     chosen.warn_of_fallback()
     source: _encode_python.RowSource = chosen.module.RowSource(batch)

@@ -173,7 +173,10 @@ class NsqWriter:
         """
         if not batch.num_rows:
             return
-        source = open_rows(batch)
+        try:
+            source = open_rows(batch, first_row=self.rows)
+        except UnwritableRowError as error:
+            raise error.within("nsq") from None
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         topics = list(self._topics_of(columns.get("topic"), batch.num_rows))
         defer = columns["defer"].to_pylist() if "defer" in columns else None

@@ -537,6 +537,9 @@ class EntryColumns(Columns):
         try:
             if count <= 0 or count > size // 6:
                 raise CorruptMessageError(f"{size} bytes cannot hold the batch of {count} messages that was announced")
+            self._check_repeated(self.producer_name, self.head.producer_name)
+            self._check_repeated(self.schema_version, self.head.schema_version)
+            self._check_repeated(self.replicated_from, self.head.replicated_from)
             if ack_set or self.has_compacted or first_index > 0 or last_index < count - 1:
                 skipped = self._skipped(ack_set, first_index, last_index)
             if count <= self.max_rows:
@@ -974,6 +977,18 @@ class EntryColumns(Columns):
         fill_long(column, self.rows, rows, time_ms * 1000)
 
     @cython.cfunc
+    @cython.inline
+    @cython.exceptval(-1)
+    def _check_repeated(self, column: cython.pointer(Column), cell: Slice) -> cython.int:
+        """Refuse a cell that the rows of all messages together would repeat too often, in however many parts."""
+        # A cell that is absent has the size 0.
+        if column == cython.NULL:
+            return 0
+        if cell.size * self.num_messages > max(self.max_repeated_bytes, 16 * (self.view.len - self.metadata_end)):
+            raise repeated_too_often(self.name_of(column), cell.size, self.num_messages)
+        return 0
+
+    @cython.cfunc
     def _fill_bytes(self, column: cython.pointer(Column), rows: cython.Py_ssize_t, cell: Slice):
         row: cython.Py_ssize_t
         bad: cython.Py_ssize_t
@@ -983,8 +998,6 @@ class EntryColumns(Columns):
             for row in range(self.rows, self.rows + rows):
                 put_null(column, row)
             return
-        if cell.size * rows > max(self.max_repeated_bytes, 16 * (self.view.len - self.metadata_end)):
-            raise repeated_too_often(self.name_of(column), cell.size, rows)
         if column.is_text:
             bad = find_no_utf8(cell.data, cell.size)
             if bad >= 0:

@@ -321,6 +321,16 @@ class EntryColumns(Columns):
         count = self.num_messages
         if count <= 0 or count > end // SMALLEST_SINGLE_BYTES:
             raise CorruptMessageError(f"{end} bytes cannot hold the batch of {count} messages that was announced")
+        repeated = {
+            "producer_name": self._producer_name,
+            "schema_version": self._schema_version,
+            "replicated_from": self._replicated_from,
+        }
+        for name, cell in repeated.items():
+            # Of all messages, in however many parts their rows come.
+            size = len(cell or b"") * count
+            if name in self._cells and size > max(self._max_repeated_bytes, 16 * len(self._payload)):
+                raise repeated_too_often(name, len(cell or b""), count)
         part = _Rest(data, ledger_id, entry_id, ack_set, first_index, last_index, 0, 0)
         if count <= self._max_rows:
             return self._append_part(part, count)[0]
@@ -510,11 +520,8 @@ class EntryColumns(Columns):
         return keys
 
     def _repeated(self, name: str, cell: bytes | None, rows: int) -> Sequence[bytes | None]:
-        if cell is not None:
-            if len(cell) * rows > max(self._max_repeated_bytes, 16 * len(self._payload)):
-                raise repeated_too_often(name, len(cell), rows)
-            if name != "schema_version":
-                _check_utf8([cell], name, [-1])
+        if cell is not None and name != "schema_version":
+            _check_utf8([cell], name, [-1])
         return [cell] * rows
 
     def append_null(self, ledger_id: int, entry_id: int) -> int:

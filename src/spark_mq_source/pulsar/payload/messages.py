@@ -33,6 +33,7 @@ from spark_mq_source.core.errors import (
     UnwritableRowError,
 )
 from spark_mq_source.core.implementation import Implementation, name_of_all
+from spark_mq_source.core.utf8 import check_texts
 from spark_mq_source.pulsar.payload import _encode_python, _messages_python
 from spark_mq_source.pulsar.payload._encode_python import ALONE, TAKEN, Row, row_of
 from spark_mq_source.pulsar.payload._messages_python import BATCH, CHUNKED, COMPRESSED, ENCRYPTED, MARKER
@@ -654,12 +655,24 @@ def _encoder(asked: str | None) -> ModuleType:
     return chosen.module
 
 
-def open_rows(batch: pa.RecordBatch, implementation: str | None = None) -> _encode_python.RowSource:
+_TEXT_COLUMNS: Final = ("key", "topic", "properties")
+
+
+def open_rows(
+    batch: pa.RecordBatch, implementation: str | None = None, *, first_row: int = 0
+) -> _encode_python.RowSource:
     """The rows of a RecordBatch, for `EntryEncoder.append` of the same implementation.
+
+    Args:
+        batch: the rows.
+        implementation: ``native`` or ``python``; None for the one the environment asks for, or the best there is.
+        first_row: the number of the first row among those of the task, for errors.
 
     Raises:
         OptionError: a column is unknown or of a type that cannot be written, or there is no column ``value``.
+        UnwritableRowError: a row has text that is not UTF-8; a value is bytes, of whatever type its column is.
     """
+    check_texts(batch, _TEXT_COLUMNS, first_row)
     source: _encode_python.RowSource = _encoder(implementation).RowSource(batch)
     return source
 

@@ -349,6 +349,7 @@ class PulsarWriter:
         self._client = PulsarClient(options)
         self._arrived = threading.Condition()
         self._topics: dict[str, _Topic] = {}
+        self._rows = 0
         self._open: list[_Producer] = []
         is_transaction = options.delivery_guarantee is DeliveryGuarantee.TRANSACTION
         self._transaction = TaskTransaction(options, self._client) if is_transaction else None
@@ -382,7 +383,12 @@ class PulsarWriter:
         if not batch.num_rows:
             return
         began = time.monotonic()
-        source = open_rows(batch)
+        try:
+            source = open_rows(batch, first_row=self._rows)
+        except UnwritableRowError as error:
+            to = f": writing to {self._options.topic}" if "topic" not in batch.schema.names else ""
+            raise error.within(f"pulsar-native{to}") from None
+        self._rows += batch.num_rows
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         hashes = hash_keys(columns["key"], self._options.hashing) if "key" in columns else None
         for name, order in self._topics_of(columns.get("topic"), batch.num_rows):

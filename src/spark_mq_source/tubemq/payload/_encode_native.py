@@ -37,6 +37,15 @@ def _put(out: cython.p_uchar, data: bytes) -> cython.p_uchar:
 
 def encode_sends(calls, timeout_ms, encode_one, before_data, tail_of):
     """As `_encode_python.encode_sends`."""
+    try:
+        return _encode_sends(calls, timeout_ms, encode_one, before_data, tail_of)
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        # Of a message that does not fit the protocol, `encode_one` says why.
+        return b"".join([encode_one(serial_no, send, timeout_ms) for serial_no, send in calls])
+
+
+@cython.cfunc
+def _encode_sends(calls, timeout_ms, encode_one, before_data, tail_of):
     capacity: cython.Py_ssize_t = 1 << 16
     used: cython.Py_ssize_t = 0
     payload_bytes: cython.Py_ssize_t

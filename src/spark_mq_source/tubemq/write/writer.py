@@ -31,6 +31,7 @@ from spark_mq_source.core.errors import (
     RequestTimeoutError,
     UnwritableRowError,
 )
+from spark_mq_source.core.utf8 import check_texts
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
@@ -63,6 +64,7 @@ ROWS_AT_ONCE: Final = 256
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 1.0
 """Pause after a failure: the first and the longest; doubled until a message is acknowledged."""
 
+_TEXT_COLUMNS: Final = ("topic", "message_type", "attributes")
 _RESERVED: Final = ("$msgType$", "$msgTime$")
 _SEPARATORS: Final = str.maketrans(",=", ";:")
 _EPOCH: Final = datetime(1970, 1, 1)
@@ -354,6 +356,7 @@ class TubeMQWriter:
         self._sent_addr = 0
         self._producer: ProducerMember | None = None
         self._topics: dict[str, _Topic] = {}
+        self._rows = 0
         self._lanes: dict[Broker, _Lane] = {}
         # Shared with the threads that deliver answers:
         self._arrived = threading.Condition()
@@ -387,6 +390,12 @@ class TubeMQWriter:
             TopicNotFoundError: a topic is on no broker.
             MQSourceError: a broker refused a message permanently, or acknowledged none within `sendTimeout`.
         """
+        try:
+            check_texts(batch, _TEXT_COLUMNS, self._rows)
+        except UnwritableRowError as error:
+            to = f": writing to {self.options.topic}" if "topic" not in batch.schema.names else ""
+            raise error.within(f"tubemq{to}") from None
+        self._rows += batch.num_rows
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             self._write_some(batch.slice(start, ROWS_AT_ONCE))
 

@@ -776,6 +776,27 @@ def test_a_batch_made_to_explode_is_refused(impl: str) -> None:
     assert len(rows_of(impl, body, schema=schema, max_message_bytes=1_000_000)) == 1000
 
 
+@pytest.mark.parametrize("name", ["producer_name", "schema_version", "replicated_from"])
+def test_a_batch_made_to_explode_is_refused_as_a_whole_whose_parts_would_fit(impl: str, name: str) -> None:
+    long: str | bytes = b"n" * 80_000 if name == "schema_version" else "n" * 80_000
+    messages = 860_000
+    # 87 KB that would become 69 GB: no part of 1,000 rows has more than 80 MB of them.
+    body = entry(single() * messages, num_messages_in_batch=messages, compression=2, **{name: long})
+    assert len(body) < 90_000
+    d = decoder(impl, max_message_bytes=5 << 20, max_batch_rows=1000)
+    sentence = f"message 7:5: a {name} of 80000 bytes for each of 860000 messages is more than maxMessageBytes allows"
+    with pytest.raises(CorruptMessageError, match=sentence):
+        d.decode(7, 5, body)
+    assert (d.rows, d.nbytes, d.unfinished) == (0, 0, False)
+    # What nobody asks for is not repeated.
+    assert (
+        decoder(impl, VALUE, max_message_bytes=5 << 20, max_batch_rows=10).decode(
+            7, 5, batch(*[single()] * 20, **{name: long})
+        )
+        == 10
+    )
+
+
 # Chunks
 
 

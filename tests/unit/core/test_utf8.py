@@ -1,0 +1,124 @@
+"""Text that is not UTF-8 never reaches a message, whatever column, row, loop and kind of entry it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.columns import struct_array
+from spark_mq_source.core.errors import UnwritableRowError
+from spark_mq_source.core.options import WRITE
+from spark_mq_source.core.utf8 import check_texts
+from spark_mq_source.nsq.payload import messages as nsq
+from spark_mq_source.pulsar.payload import messages as pulsar
+from spark_mq_source.tubemq.options import TubeMQOptions
+from spark_mq_source.tubemq.write.writer import TubeMQWriter
+
+MAP = pa.map_(pa.string(), pa.string())
+ROWS = 5
+# What Spark's cast of binary to string lets through: bytes that begin nothing, a sequence that is cut off, a surrogate.
+BAD = {"no lead byte": (b"abc\xff", 3), "cut off": (b"\xe2\x82", 0), "surrogate": (b"\xc3\xa4\xed\xa0\x80", 2)}
+LOOPS = ("native", "python")
+
+
+def encode_pulsar(batch: pa.RecordBatch, *, loops: str, batching: bool) -> None:
+    encoder = pulsar.EntryEncoder(
+        producer_id=1,
+        producer_name="p",
+        sequence_id=0,
+        max_message_bytes=5 << 20,
+        batch_bytes=100_000,
+        batch_rows=1000,
+        batching=batching,
+        implementation=loops,
+    )
+    source = pulsar.open_rows(batch, loops, first_row=1000)
+    at = 0
+    while at < source.rows:
+        at = encoder.append(source, None, at, source.rows, now_ms=1)
+    encoder.flush(now_ms=1)
+
+
+def open_nsq(batch: pa.RecordBatch, *, loops: str) -> None:
+    nsq.open_rows(batch, loops, first_row=1000)
+
+
+def write_tubemq(batch: pa.RecordBatch) -> None:
+    with TubeMQWriter(TubeMQOptions.from_spark({"masters": "none.invalid:1"}, WRITE)) as writer:
+        writer._rows = 1000
+        writer.write(batch)
+
+
+PLACES = {
+    f"{label} {name}": (write, name)
+    for label, write, names in (
+        *(
+            (f"pulsar {loops} {how}", partial(encode_pulsar, loops=loops, batching=how == "batched"),
+             ("key", "topic", "properties"))
+            for loops in LOOPS
+            for how in ("batched", "single")
+        ),
+        *((f"nsq {loops}", partial(open_nsq, loops=loops), ("topic",)) for loops in LOOPS),
+        ("tubemq", write_tubemq, ("topic", "message_type", "attributes")),
+    )
+    for name in names
+}  # fmt: skip
+
+
+def texts(cells: list[bytes | None]) -> pa.Array:
+    return pa.array(cells, pa.binary()).view(pa.string())
+
+
+def maps(rows: list[list[tuple[bytes, bytes]] | None]) -> pa.Array:
+    built = pa.array(rows, pa.map_(pa.binary(), pa.binary()))
+    entries = struct_array(MAP.field(0).type, [built.keys.view(pa.string()), built.items.view(pa.string())])
+    return pa.Array.from_buffers(MAP, len(rows), built.buffers()[:2], children=[entries])
+
+
+def column(name: str, bad: bytes, row: int, *, in_key: bool) -> pa.Array:
+    if name not in {"properties", "attributes"}:
+        return texts([bad if at == row else None if at == 1 and name != "topic" else b"k" for at in range(ROWS)])
+    pair = (bad, b"1") if in_key else (b"b", bad)
+    return maps([[(b"a", b"1"), pair] if at == row else None if at == 1 else [(b"a", b"1")] for at in range(ROWS)])
+
+
+@pytest.mark.parametrize(("bad", "byte"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize("row", [0, 2, ROWS - 1], ids=["first", "middle", "last"])
+@pytest.mark.parametrize(("write", "name"), PLACES.values(), ids=PLACES)
+def test_text_that_is_not_utf8_is_refused_by_the_number_of_its_row(
+    write: Callable[[pa.RecordBatch], None], name: str, row: int, bad: bytes, byte: int
+) -> None:
+    sentence = f"its {name} is not UTF-8 (byte {byte}); make_valid_utf8 replaces such bytes; nothing of its batch was"
+    for in_key in (True, False):
+        whole = pa.record_batch({"value": [b"v"] * ROWS, name: column(name, bad, row, in_key=in_key)})
+        for batch, number in ((whole, row), (whole.slice(row), 0)):
+            with pytest.raises(UnwritableRowError) as error:
+                write(batch)
+            assert f"row {1000 + number} of the task cannot be a message: {sentence}" in str(error.value)
+        if write is not write_tubemq:
+            # Outside of the slice it does not count.
+            write(whole.slice(0, row))
+            write(whole.slice(row + 1))
+
+
+def test_there_are_as_many_places_as_columns_of_text() -> None:
+    assert len(PLACES) == 4 * 3 + 2 + 3
+
+
+def test_the_error_names_the_topic_of_the_row() -> None:
+    batch = pa.record_batch({"key": texts([b"k", b"\xff"]), "topic": ["a", "b"]})
+    with pytest.raises(UnwritableRowError, match="row 1 of the task for topic b cannot be a message: its key is not"):
+        check_texts(batch, ("key", "topic"))
+    with pytest.raises(UnwritableRowError, match="row 0 of the task cannot be a message: its topic is not"):
+        check_texts(pa.record_batch({"key": ["k"], "topic": texts([b"\xff"])}), ("key", "topic"))
+
+
+def test_bytes_of_a_null_do_not_count_and_columns_of_bytes_are_not_looked_at() -> None:
+    valid = pa.py_buffer(bytes([0b01]))
+    hidden = pa.Array.from_buffers(pa.string(), 2, [valid, *texts([b"k", b"\xff"]).buffers()[1:]])
+    check_texts(pa.record_batch({"key": hidden, "value": texts([b"\xff"] * 2)}), ("key",))
+    check_texts(pa.record_batch({"key": pa.array([b"\xff"])}), ("key",))
+    check_texts(pa.record_batch({"key": texts([])}), ("key",))
