@@ -91,6 +91,8 @@ cdef class JsonDecoder(RowDecoder):
     cdef Step *steps
     cdef Py_ssize_t num_steps
     cdef list owned
+    cdef dict kept  # of the maps of this payload that have equal keys, by where they begin: which entries count
+    cdef readonly Py_ssize_t reread  # bytes of such maps
     cdef unsigned char *scratch
     cdef Py_ssize_t room
     cdef unsigned char *text  # of `read_text`
@@ -108,7 +110,7 @@ cdef class JsonDecoder(RowDecoder):
         self, Step *step, Node *node, unsigned char *at, unsigned char *end, int depth
     ) except? NULL
     cdef unsigned char *read_map(
-        self, Step *step, Node *node, unsigned char *at, unsigned char *end, int depth, kept
+        self, Step *step, Node *node, unsigned char *at, unsigned char *end, int depth
     ) except? NULL
     cdef unsigned char *read_scalar(
         self, Step *step, Node *node, unsigned char *at, unsigned char *end, int depth

@@ -66,6 +66,7 @@ class JsonDecoder(RowDecoder):
         RowDecoder.__init__(self, step.type)
         self.described = step
         self.owned = []
+        self.kept = {}
         self.num_steps = 1
         self.steps = cython.cast(cython.pointer(Step), allocate(count_steps(step), cython.sizeof(Step)))
         self.lay_out(self.steps, step)
@@ -121,6 +122,8 @@ class JsonDecoder(RowDecoder):
     def read_row(self, payload):
         at: cython.p_uchar
         end: cython.p_uchar = payload.data + payload.size
+        if self.kept:
+            self.kept.clear()
         # Most payloads are ASCII.
         if not is_ascii(payload.data, payload.size) and find_no_utf8(payload.data, payload.size) >= 0:
             return False
@@ -226,7 +229,7 @@ class JsonDecoder(RowDecoder):
             if code == Code.STRUCT:
                 return self.read_struct(step, node, begin, end, depth + 1)
             if code == Code.MAP:
-                return self.read_map(step, node, begin, end, depth + 1, None)
+                return self.read_map(step, node, begin, end, depth + 1)
         elif begin[0] == 0x5B and code == Code.LIST:
             return self.read_list(step, node, begin, end, depth + 1)
         return cython.NULL
@@ -326,8 +329,7 @@ class JsonDecoder(RowDecoder):
         end_list(node)
         return at
 
-    def read_map(self, step, node, at, end, depth, kept):
-        """`kept` are the entries that count, by their numbers; None for all, unless keys turn out to be equal."""
+    def read_map(self, step, node, at, end, depth):
         begin: cython.p_uchar = at
         after: cython.p_uchar
         is_escaped: cython.bint
@@ -335,6 +337,8 @@ class JsonDecoder(RowDecoder):
         entries: cython.pointer(Node) = node.children
         keys: cython.pointer(Node) = entries.children
         before: cython.Py_ssize_t = entries.length
+        # The entries that count, by their numbers; None for all, unless keys turn out to be equal.
+        kept = self.kept.get(cython.cast(cython.Py_ssize_t, begin)) if self.kept else None
         at = skip_space(at + 1, end)
         if at < end and at[0] == 0x7D:
             at += 1
@@ -369,9 +373,11 @@ class JsonDecoder(RowDecoder):
                 at = skip_space(at + 1, end)
         if kept is None and _has_equal(keys, before):
             last: dict = {_key_at(keys, number): number for number in range(before, entries.length)}
-            kept = {number - before for number in last.values()}
+            # Known for maps within maps, which are read again as well: else each level would double the work.
+            self.kept[cython.cast(cython.Py_ssize_t, begin)] = {number - before for number in last.values()}
+            self.reread += at - begin
             truncate(entries, before)
-            return self.read_map(step, node, begin, end, depth, kept)
+            return self.read_map(step, node, begin, end, depth)
         end_list(node)
         return at
 

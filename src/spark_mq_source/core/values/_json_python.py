@@ -41,18 +41,28 @@ _NAMED_FLOATS: Final = {
     "-Infinity": -math.inf,
     "-INF": -math.inf,
 }
-_TOKEN: Final = re.compile(r'[\[\]{}]|"(?:[^"\\]|\\.)*"|[^\s\[\]{},:"]+', re.DOTALL)
+_MARK: Final = re.compile(r'\\.|["\[\]{}]', re.DOTALL)
+"""Has two characters at most, so that a search visits each character once, whatever the text is."""
+_TOKEN: Final = re.compile(r'[\[\]{}]|"[^"\\]*(?:\\.[^"\\]*)*"|[^\s\[\]{},:"]+', re.DOTALL)
+"""Of a text that is JSON: in any other, a search for the end of a string could begin at each quote."""
 
 
 class _Object(list[tuple[str, Any]]):
     """An object of JSON: its members in their order, equal keys and all; and its text, where that is known."""
 
+    span = (0, 0)
     text = ""
 
 
 class _Array(list[Any]):
-    """An array of JSON whose text is known."""
+    """An array of JSON whose text is known.
 
+    Attributes:
+        text: of the whole payload, so that nothing is copied for the arrays and objects that are no texts.
+        span: where the array begins and ends.
+    """
+
+    span = (0, 0)
     text = ""
 
 
@@ -119,11 +129,15 @@ def _value_of(step: Step, data: bytes) -> Any:  # noqa: ANN401 - of any type
 def _check_depth(data: bytes, text: str) -> None:
     if data.count(b"{") + data.count(b"[") <= MOST_DEPTH:
         return
-    depth = 0
-    for token in _TOKEN.finditer(text):
-        depth += (token[0] in ("[", "{")) - (token[0] in ("]", "}"))
-        if depth > MOST_DEPTH:
-            raise BadPayloadError(f"it is nested more than {MOST_DEPTH} deep")
+    depth, in_string = 0, False
+    for mark in _MARK.finditer(text):
+        character = mark[0]
+        if character == '"':
+            in_string = not in_string
+        elif not in_string:
+            depth += (character in ("[", "{")) - (character in ("]", "}"))
+            if depth > MOST_DEPTH:
+                raise BadPayloadError(f"it is nested more than {MOST_DEPTH} deep")
 
 
 _reader: Final = json.JSONDecoder(
@@ -143,7 +157,7 @@ def _with_raw_texts(text: str) -> Any:  # noqa: ANN401 - of any type
             made: _Array | _Object = (
                 _Array(members) if first == "]" else _Object(zip(members[::2], members[1::2], strict=True))
             )
-            made.text = text[start : token.end()]
+            made.text, made.span = text, (start, token.end())
             around[-1][0].append(made)
         else:
             around[-1][0].append(_reader.decode(token[0]))
@@ -175,11 +189,11 @@ def _convert(step: Step, value: Any) -> Any:  # noqa: ANN401
     return None if value is None else _CONVERTERS[step.code](step, value)
 
 
-def _convert_within(step: Step, value: Any, path: str) -> Any:  # noqa: ANN401
+def _convert_within(step: Step, value: Any, at: int | str) -> Any:  # noqa: ANN401
     try:
         return _convert(step, value)
     except BadPayloadError as bad:
-        bad.path.append(path)
+        bad.path.append(f"[{_shown(at)}]")
         raise
 
 
@@ -275,7 +289,7 @@ def _text(step: Step, value: Any) -> str:  # noqa: ANN401
     if isinstance(value, list):
         if not isinstance(value, _Array | _Object) or not value.text:
             raise _RawTextNeeded
-        return value.text
+        return value.text[slice(*value.span)]
     if not _is_text(value):
         raise _misfit(step, value)
     return str(value)
@@ -394,7 +408,7 @@ def _struct(step: Step, value: Any) -> dict[str, Any]:  # noqa: ANN401
 def _list(step: Step, value: Any) -> list[Any]:  # noqa: ANN401
     if not isinstance(value, list) or isinstance(value, _Object):
         raise _misfit(step, value)
-    return [_convert_within(step.steps[0], item, f"[{at}]") for at, item in enumerate(value)]
+    return [_convert_within(step.steps[0], item, at) for at, item in enumerate(value)]
 
 
 def _map(step: Step, value: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
@@ -404,7 +418,7 @@ def _map(step: Step, value: Any) -> list[tuple[str, Any]]:  # noqa: ANN401
     for key, member in value:
         if not _is_text(key):
             raise BadPayloadError(f"the key {_shown(key)} is no string")
-        item = _convert_within(step.steps[0], member, f"[{_shown(key)}]")
+        item = _convert_within(step.steps[0], member, key)
         made.pop(key, None)  # the last of several counts, and where it stands
         made[key] = item
     return list(made.items())

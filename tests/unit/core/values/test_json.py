@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import datetime
 import enum
+import itertools
 import json
 import math
 import re
 import struct
+import sys
 import zoneinfo
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -21,6 +24,7 @@ from hypothesis import strategies as st
 from pulsar import schema as official_schema
 
 from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.values import _json_python
 from spark_mq_source.core.values.decoder import Decoded
 from spark_mq_source.core.values.json import arrow_type_of_json, json_decoder
 from spark_mq_source.core.values.json_steps import MOST_DEPTH
@@ -30,6 +34,7 @@ INSTANT = pa.timestamp("us", "UTC")
 LOCAL = pa.timestamp("us")
 TEXT = st.characters(codec="utf-8")
 
+MARK = _json_python._MARK
 FOLLOWING = pa.array([b" " * 512], pa.binary())
 
 Document = tuple[str, Any]
@@ -437,6 +442,77 @@ def test_nesting_is_bounded_in_what_is_wanted_and_what_is_not(opening: str, clos
         assert decode_one(hostile, field) == too_deep
         assert decode_one(hostile, text) == too_deep
     assert decode_one('["%s"]' % ("[" * 10_000), pa.list_(pa.string())) == ["[" * 10_000]
+
+
+def maps(depth: int) -> pa.DataType:
+    return pa.map_(pa.string(), maps(depth - 1)) if depth else pa.int32()
+
+
+def repeated_keys(depth: int, size: int) -> str:
+    """Maps within maps, each of which has equal keys around and beside the next one."""
+    text = '{"a":1,"a":2}'
+    for _ in range(depth - 2):
+        text = f'{{"a":{{}},"a":{text},"b":{{}},"b":{{}}}}'
+    return "{" + ",".join([f'"k":{text}'] * (size // len(text))) + "}"
+
+
+def beside(text: str) -> str:
+    return f'{{"s":{text},"f":"no number"}}'
+
+
+def and_field(type_: pa.DataType) -> pa.DataType:
+    return pa.struct([("s", type_), ("f", pa.int32())])
+
+
+MAP_DEPTH = 10
+FIELD = pa.struct([("f", pa.int32())])
+HOSTILE: dict[str, tuple[Callable[[int], str], pa.DataType]] = {
+    "an unterminated string of quotes behind brackets": (lambda n: "[]" * 501 + '"' + '\\"' * (n // 2), FIELD),
+    "unterminated strings": (lambda n: "[]" * 501 + '"\\' * (n // 2), FIELD),
+    "open brackets": (lambda n: '[{"a":' * (n // 6), FIELD),
+    "empty arrays": (lambda n: '{"x":[' + "[]," * (n // 3) + "[]]}x", FIELD),
+    "digits": (lambda n: "1" * n, pa.float64()),
+    "digits behind a point": (lambda n: "0." + "0" * n + "1x", pa.float64()),
+    "digits of a decimal": (lambda n: '"' + "1" * n + "." + "1" * n + 'x"', pa.decimal128(38, 0)),
+    "an exponent": (lambda n: "1e" + "9" * n, pa.decimal128(38, 0)),
+    "a fraction of a second": (lambda n: '"2020-01-01T00:00:00.' + "1" * n + 'x"', LOCAL),
+    "halves of pairs": (lambda n: '"' + "\\ud800" * (n // 6) + '"', pa.string()),
+    # Read to the end, then refused.
+    "equal keys of a map": (lambda n: beside("{" + ",".join(['"k":1'] * (n // 6)) + "}"), and_field(maps(1))),
+    "equal keys of maps in maps": (lambda n: beside(repeated_keys(MAP_DEPTH, n)), and_field(maps(MAP_DEPTH))),
+    "equal keys of a struct": (lambda n: "{" + ",".join(['"f":1'] * (n // 6)) + "}x", FIELD),
+    "nested arrays as a text": (lambda n: beside("[" * 499 + f'"{"a" * n}"' + "]" * 499), and_field(pa.string())),
+    "backslashes in an array as a text": (lambda n: beside('["' + "\\\\" * (n // 2) + '"]'), and_field(pa.string())),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_work_is_linear_in_the_length_of_a_payload(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, type_ = HOSTILE[name]
+    marks: list[str] = []
+
+    class Mark:
+        def finditer(self, text: str) -> Iterator[re.Match[str]]:
+            marks[:] = MARK.findall(text)
+            return MARK.finditer(text)
+
+    monkeypatch.setattr(_json_python, "_MARK", Mark())
+
+    def work_of(size: int) -> int:
+        """How many calls decoding and finding the reason make; what they visit within a call is checked here."""
+        calls = itertools.count()
+        decoder: Any = json_decoder(type_, None, "native")
+        payload = pa.array([make(size).encode()], pa.binary())
+        sys.setprofile(lambda *_: next(calls))
+        try:
+            assert list(decoder.decode(payload).reasons) == [0]
+        finally:
+            sys.setprofile(None)
+        assert max(map(len, marks), default=0) <= 2
+        assert decoder.reread <= MAP_DEPTH * size
+        return next(calls)
+
+    assert work_of(1_000_000) <= 110 * work_of(10_000)
 
 
 @pytest.mark.parametrize("extra", [0, 3, 200])
