@@ -21,10 +21,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, overload
 
@@ -60,7 +61,6 @@ class _Declared:
     scope: Scope
     secret: bool
     check: Callable[[Any], object] | None
-    aliases: tuple[str, ...]
     name: str | None
     parse: Callable[[str], Any] | None
     unit: str
@@ -73,6 +73,8 @@ class _Known:
     field: dataclasses.Field[Any]
     declared: _Declared
     name: str
+    aliases: tuple[str, ...]
+    doc: str
     parse: Callable[[str], Any]
 
     @property
@@ -81,7 +83,7 @@ class _Known:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (self.name, *self.declared.aliases)
+        return (self.name, *self.aliases)
 
     def read(self, written: str, text: str) -> Any:  # noqa: ANN401 - the type is the field's own
         """Parses and checks a value. A ValueError shows the text unless it is secret."""
@@ -118,7 +120,6 @@ def option(
     scope: Scope = READ | STREAM,
     secret: bool = False,
     check: Callable[[Any], object] | None = None,
-    aliases: tuple[str, ...] = (),
     name: str | None = None,
     parse: Callable[[str], Any] | None = None,
     unit: str = "",
@@ -132,7 +133,6 @@ def option(
     scope: Scope = READ | STREAM,
     secret: bool = False,
     check: Callable[[Any], object] | None = None,
-    aliases: tuple[str, ...] = (),
     name: str | None = None,
     parse: Callable[[str], Any] | None = None,
     unit: str = "",
@@ -147,7 +147,6 @@ def option(
     scope: Scope = READ | STREAM,
     secret: bool = False,
     check: Callable[[Any], object] | None = None,
-    aliases: tuple[str, ...] = (),
     name: str | None = None,
     parse: Callable[[str], Any] | None = None,
     unit: str = "",
@@ -161,13 +160,12 @@ def option(
         scope: the uses of the option.
         secret: whether to hide the value; the name must be one that Spark redacts.
         check: raises ValueError with the reason if a parsed value is invalid.
-        aliases: further names, as in other connectors.
         name: name of the option, if it is not the field's name in camelCase.
         parse: converts the text, raising ValueError with the reason; by default derived from the field's type (bool,
             int, str, an enum of texts, or one of these or None).
         unit: suffix of the field's name that the option's name lacks.
     """
-    declared = _Declared(doc, default_text, scope, secret, check, aliases, name, parse, unit)
+    declared = _Declared(doc, default_text, scope, secret, check, name, parse, unit)
     return dataclasses.field(default=default, repr=not secret, metadata={_Declared: declared})
 
 
@@ -181,7 +179,6 @@ def duration_option(
     default_text: str | None = None,
     scope: Scope = READ | STREAM,
     least: str = "1ms",
-    aliases: tuple[str, ...] = (),
     check: Callable[[Any], object] | None = None,
 ) -> Any:  # noqa: ANN401 - as `option`
     """An option in milliseconds, for a field whose name ends in ``_ms``; the option's name lacks the suffix.
@@ -192,7 +189,6 @@ def duration_option(
         default_text: see `option`; the default itself unless given.
         scope: see `option`.
         least: the shortest valid duration, as text; the longest is the largest int32.
-        aliases: see `option`.
         check: replaces the check of these limits.
     """
     return option(
@@ -200,7 +196,6 @@ def duration_option(
         default=None if default is None else parse_duration_ms(default),
         default_text=default_text or (None if default is None else f"`{default}`"),
         scope=scope,
-        aliases=aliases,
         unit="_ms",
         parse=parse_duration_ms,
         check=check or between(parse_duration_ms(least), INT32_MAX, f"from {least} to 24 days"),
@@ -215,7 +210,6 @@ def size_option(
     most: str = "2g",
     default_text: str | None = None,
     scope: Scope = READ | STREAM,
-    aliases: tuple[str, ...] = (),
 ) -> Any:  # noqa: ANN401 - as `option`
     """An option in bytes.
 
@@ -226,14 +220,12 @@ def size_option(
         most: the largest valid size, as text; ``2g`` means the largest int32.
         default_text: see `option`; the default itself unless given.
         scope: see `option`.
-        aliases: see `option`.
     """
     return option(
         doc,
         default=None if default is None else parse_size_bytes(default),
         default_text=default_text or (None if default is None else f"`{default}`"),
         scope=scope,
-        aliases=aliases,
         parse=parse_size_bytes,
         check=between(parse_size_bytes(least), min(parse_size_bytes(most), INT32_MAX), f"from {least} to {most}"),
     )
@@ -241,13 +233,17 @@ def size_option(
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Options:
-    """The base of each format's options.
+    """The base of each format's options, and of each group of options that formats share.
+
+    A format inherits the groups it needs; the reference shows its own options first, and then the groups in order. Each class checks its own
+    options in `problems`, and passes the call on to the next one.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True, repr=False)
         ... class ExampleOptions(Options):
         ...     format_name: ClassVar[str] = "example"
-        ...     service_url: str = option("Where the broker is.", aliases=("service.url",))
+        ...     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"serviceUrl": ("service.url",)}
+        ...     service_url: str = option("Where the broker is.")
         ...     auth_token: str | None = option("Who we are.", default=None, secret=True)
         ...     fail_on_data_loss: bool = option("Stop where data is gone.", default=True)
         >>> ExampleOptions.from_spark({"service.url": "mq://h", "authtoken": "eyJh"}, READ)
@@ -260,6 +256,15 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
     """
 
     format_name: ClassVar[str] = ""
+
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Further names of options, as in other connectors."""
+
+    notes: ClassVar[Mapping[str, str]] = {}
+    """Sentences that the reference adds to the description of a shared option."""
+
+    parsers: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
+    """Parsers that replace those of shared options."""
 
     typed: TypedRead | None = None
     """What a read decodes: no option, but what the driver makes of them and of the registry for the tasks."""
@@ -329,8 +334,8 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
         del given, scope
         return ()
 
-    def problems(self, scope: Scope, given: frozenset[str]) -> Iterable[str]:
-        """Contradictions between options, one sentence each.
+    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
+        """Yield the contradictions between options, one sentence each.
 
         A missing or invalid field has its default here (or None) and is already reported.
 
@@ -339,7 +344,24 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
             given: the fields that the user set, valid or not.
         """
         del scope, given
-        return ()
+        yield from ()
+
+    @classmethod
+    def name_of(cls, field: str) -> str:
+        """Return the name of the option that a field declares."""
+        return next(one.name for one in _known_options(cls) if one.field.name == field)
+
+    @classmethod
+    def set_together(cls, one: str, other: str, given: frozenset[str]) -> Iterator[str]:
+        """Yield a problem if only one of two fields is given."""
+        if (one in given) != (other in given):
+            yield f"{cls.name_of(one)} and {cls.name_of(other)} go together: set both"
+
+    @classmethod
+    def set_one(cls, one: str, other: str, given: frozenset[str]) -> Iterator[str]:
+        """Yield a problem if both of two fields are given."""
+        if {one, other} <= given:
+            yield f"{cls.name_of(one)} and {cls.name_of(other)} contradict each other: set only one"
 
     @classmethod
     def names(cls, scope: Scope = READ | STREAM | WRITE) -> tuple[str, ...]:
@@ -350,7 +372,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
     def described(cls) -> Sequence[Described]:
         """Every option for the reference, in the order of the fields."""
         return [
-            Described(one.name, one.declared.scope, _default_text(one), one.declared.doc, one.declared.aliases)
+            Described(one.name, one.declared.scope, _default_text(one), one.doc, one.aliases)
             for one in _known_options(cls)
         ]
 
@@ -372,19 +394,37 @@ _KNOWN: Final[dict[type[Options], tuple[_Known, ...]]] = {}
 
 
 def _known_options(cls: type[Options]) -> tuple[_Known, ...]:
-    """The options of a class, cached because Spark parses options for every step of a query."""
+    """Return the options of a class, cached because Spark parses options for every step of a query."""
     if cls not in _KNOWN:
         hints = typing.get_type_hints(cls)
+        fields = {field.name: field for field in dataclasses.fields(cls) if _Declared in field.metadata}
+        ordered = [fields.pop(name) for group in cls.__mro__ for name in fields_of(group) if name in fields]
         known = []
-        for field in dataclasses.fields(cls):
-            if _Declared not in field.metadata:
-                continue
+        for field in ordered:
             declared: _Declared = field.metadata[_Declared]
             first, *rest = field.name.removesuffix(declared.unit).split("_")
             name = declared.name or first + "".join(part.capitalize() for part in rest)
-            known.append(_Known(field, declared, name, declared.parse or _parser_of(hints[field.name], field.name)))
+            doc = declared.doc + cls.notes.get(name, "")
+            parse = cls.parsers.get(name) or declared.parse or _parser_of(hints[field.name], field.name)
+            known.append(_Known(field, declared, name, cls.aliases.get(name, ()), doc, parse))
+        unknown = {*cls.aliases, *cls.notes, *cls.parsers} - {one.name for one in known}
+        if unknown:
+            raise TypeError(f"{cls.__name__} has no such options: {sorted(unknown)}")
         _KNOWN[cls] = tuple(known)
     return _KNOWN[cls]
+
+
+def fields_of(group: type[object]) -> tuple[str, ...]:
+    """Return the fields that a group declares itself.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True, repr=False)
+        ... class PaceOptions(Options):
+        ...     max_rows: int = option("Maximum.", default=1)
+        >>> fields_of(PaceOptions)
+        ('max_rows',)
+    """
+    return tuple(name for name in inspect.get_annotations(group) if name not in Options.__annotations__)
 
 
 def _parser_of(hint: Any, field_name: str) -> Callable[[str], Any]:  # noqa: ANN401 - a type hint has no better type

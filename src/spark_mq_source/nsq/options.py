@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from spark_mq_source.core.options import (
@@ -15,7 +15,6 @@ from spark_mq_source.core.options import (
     READ,
     STREAM,
     WRITE,
-    Options,
     Scope,
     at_least,
     between,
@@ -28,30 +27,12 @@ from spark_mq_source.core.options import (
 )
 from spark_mq_source.core.shared_options import (
     EVERYWHERE,
-    OnCorrupt,
-    client_cert_option,
-    client_key_option,
-    dead_letter_problems,
-    dead_letter_topic_option,
-    drain_problems,
-    flatten_option,
-    idle_timeout_option,
-    max_batch_bytes_option,
-    max_batch_rows_option,
-    max_rows_option,
-    max_seconds_option,
-    max_trigger_delay_option,
-    min_rows_per_trigger_option,
-    on_corrupt_option,
-    pace_problems,
-    run_id_option,
-    trust_certs_option,
-    typed_problems,
-    value_format_option,
-    value_message_option,
-    value_schema_option,
-    verify_hostname_option,
-    wal_dir_option,
+    BatchOptions,
+    CorruptOptions,
+    DrainOptions,
+    PaceOptions,
+    TlsOptions,
+    TypedOptions,
 )
 from spark_mq_source.nsq.protocol.commands import parse_name
 
@@ -81,7 +62,7 @@ class OnMaxAttempts(enum.StrEnum):
     """What to do with a message that was delivered more than `maxAttempts` times."""
 
     FAIL = "fail"
-    DEAD_LETTER_TOPIC = "deadLetterTopic"
+    DEAD_LETTER = "deadLetter"
 
 
 def parse_address(text: str, default_port: int) -> tuple[str, int]:
@@ -153,7 +134,7 @@ def _parse_topic(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class NsqOptions(Options):
+class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOptions, BatchOptions):
     """See docs/reference/nsq.md, which is made from this class.
 
     Example:
@@ -165,6 +146,16 @@ class NsqOptions(Options):
     """
 
     format_name: ClassVar[str] = "nsq"
+
+    notes: ClassVar[Mapping[str, str]] = {
+        "walDir": " NSQ deletes finished messages, so batches are replayed from here. Required for a stream.",
+        "minRowsPerTrigger": " Counted by the HTTP interfaces of the nsqd; if one is unreachable, a trigger does not "
+        "wait.",
+        "deadLetterTopic": " NSQ's messages have no properties: the log says where a dead letter comes from, and why. "
+        "With `onMaxAttempts=deadLetter`: the topic for messages with too many attempts, on the nsqd they came "
+        "from.",
+    }
+    parsers: ClassVar[Mapping[str, Callable[[str], Any]]] = {"deadLetterTopic": _parse_topic}
 
     # -- connection and authentication
     nsqlookupd_http_addresses: tuple[str, ...] = option(
@@ -205,10 +196,6 @@ class NsqOptions(Options):
     tls: bool = option(
         "Whether to upgrade connections to TLS; an nsqd without TLS is an error.", default=False, scope=EVERYWHERE
     )
-    trust_certs: str | None = trust_certs_option()
-    client_cert: str | None = client_cert_option("nsqd")
-    client_key: str | None = client_key_option()
-    tls_verify_hostname: bool = verify_hostname_option("nsqd's")
     compression: Compression = option(
         "Compression of connections: `none`, `deflate` or `snappy`. If an nsqd does not offer it, the connection stays "
         "uncompressed and a warning is logged.",
@@ -242,24 +229,12 @@ class NsqOptions(Options):
         "channels only messages published from then on.",
         default=False,
     )
-    wal_dir: str | None = wal_dir_option(
-        "NSQ deletes finished messages, so batches are replayed from here. Required for a stream."
-    )
-    run_id: str | None = run_id_option(_parse_topic)
     ack_mode: AckMode = option(
         "`fin` removes the messages from the channel. `requeue` puts them back, which counts as an attempt, and limits "
         "the read to the in-flight messages of each connection (nsqd's `-max-rdy-count`, 2,500).",
         default=AckMode.FIN,
         scope=READ,
     )
-    max_rows: int | None = max_rows_option()
-    max_seconds: int | None = max_seconds_option()
-    idle_timeout_ms: int | None = idle_timeout_option()
-    on_corrupt: OnCorrupt = on_corrupt_option()
-    value_format: str = value_format_option()
-    value_schema: bytes | None = value_schema_option()
-    value_message: str | None = value_message_option()
-    flatten: bool = flatten_option()
     max_rows_per_trigger: int | None = option(
         "Maximum number of messages per trigger, distributed over the tasks.",
         default=None,
@@ -267,10 +242,6 @@ class NsqOptions(Options):
         scope=STREAM,
         check=at_least(1),
     )
-    min_rows_per_trigger: int | None = min_rows_per_trigger_option(
-        "Counted by the HTTP interfaces of the nsqd; where one does not tell, a trigger does not wait."
-    )
-    max_trigger_delay_ms: int = max_trigger_delay_option()
     max_attempts: int = option(
         "Maximum delivery attempts of a message, after which `onMaxAttempts` applies; 0 for no limit. Messages are "
         "never discarded.",
@@ -278,15 +249,9 @@ class NsqOptions(Options):
         check=between(0, 65535),
     )
     on_max_attempts: OnMaxAttempts = option(
-        "`fail` stops the query; `deadLetterTopic` publishes the message to the topic `deadLetterTopic` and continues.",
+        "`fail` stops the query; `deadLetter` publishes the message to the topic `deadLetterTopic` and continues.",
         default=OnMaxAttempts.FAIL,
     )
-    dead_letter_topic: str | None = dead_letter_topic_option(
-        _parse_topic,
-        doc="NSQ's messages have no properties: the log says where a dead letter comes from, and why. With "
-        "`onMaxAttempts=deadLetterTopic`: the topic for messages with too many attempts, on the nsqd they came from.",
-    )
-
     # -- reading
     connections_per_nsqd: int = option(
         "Number of tasks per nsqd, with one connection each. **Above 1, a redelivered message may be in two tasks of "
@@ -361,8 +326,6 @@ class NsqOptions(Options):
         "64m",
         least="1m",
     )
-    max_batch_rows: int = max_batch_rows_option()
-    max_batch_bytes: int = max_batch_bytes_option()
     max_message_bytes: int | None = size_option(
         "Largest message in bytes: nsqd's `-max-msg-size`. A larger row is an error before anything is sent; a larger "
         "received message is an error too.",
@@ -401,10 +364,15 @@ class NsqOptions(Options):
         scope=WRITE,
     )
 
+    @property
+    def has_tls(self) -> bool:
+        """Whether any connection uses TLS, to nsqd or to an HTTP interface."""
+        urls = self.nsqlookupd_http_addresses + self.nsqd_http_addresses
+        return self.tls or any(url.startswith("https:") for url in urls)
+
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """Contradictions between options, one sentence each."""
-        yield from typed_problems(self, scope, given)
-        yield from pace_problems(self, given)
+        yield from super().problems(scope, given)
         if not given & {"nsqlookupd_http_addresses", "nsqd_tcp_addresses"}:
             yield "set nsqlookupdHttpAddresses or nsqdTcpAddresses"
         if self.nsqd_http_addresses and len(self.nsqd_http_addresses) != len(self.nsqd_tcp_addresses):
@@ -415,15 +383,14 @@ class NsqOptions(Options):
         if scope == STREAM and "wal_dir" not in given:
             yield "walDir: required but not set: a failed batch is replayed from it"
         if scope == READ:
-            yield from drain_problems(given, "a topic")
+            yield from self.drain_problems(given, "a topic")
         yield from self._security_problems(given)
 
     def _dead_letter_problems(self, given: frozenset[str]) -> Iterator[str]:
-        yield from dead_letter_problems(
-            self.on_corrupt,
+        yield from self.dead_letter_problems(
             given,
             is_read=self.dead_letter_topic is not None and self.dead_letter_topic == self.topic,
-            others={"onMaxAttempts=deadLetterTopic": self.on_max_attempts is OnMaxAttempts.DEAD_LETTER_TOPIC},
+            others={"onMaxAttempts=deadLetter": self.on_max_attempts is OnMaxAttempts.DEAD_LETTER},
         )
         if "on_max_attempts" in given and not self.max_attempts:
             yield "onMaxAttempts has no meaning without maxAttempts"
@@ -431,12 +398,5 @@ class NsqOptions(Options):
     def _security_problems(self, given: frozenset[str]) -> Iterator[str]:
         if self.lookupd_authorization and self.auth_secret is None:
             yield "lookupdAuthorization needs authSecret"
-        if "client_key" in given and "client_cert" not in given:
-            yield "clientKey needs clientCert"
-        has_https = any(url.startswith("https:") for url in self.nsqlookupd_http_addresses + self.nsqd_http_addresses)
-        if not self.tls and not has_https:
-            for name, field in (("trustCerts", "trust_certs"), ("clientCert", "client_cert")):
-                if field in given:
-                    yield f"{name} has no meaning without tls=true"
         if "deflate_level" in given and self.compression is not Compression.DEFLATE:
             yield "deflateLevel has no meaning without compression=deflate"

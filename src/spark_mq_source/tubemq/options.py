@@ -7,15 +7,14 @@ import enum
 import hashlib
 import re
 import zoneinfo
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from spark_mq_source.core.options import (
     READ,
     STREAM,
     WRITE,
-    Options,
     Scope,
     at_least,
     between,
@@ -27,24 +26,11 @@ from spark_mq_source.core.options import (
 )
 from spark_mq_source.core.shared_options import (
     EVERYWHERE,
-    OnCorrupt,
-    client_cert_option,
-    client_key_option,
-    dead_letter_problems,
-    dead_letter_topic_option,
-    flatten_option,
-    max_batch_bytes_option,
-    max_batch_rows_option,
-    max_trigger_delay_option,
-    min_rows_per_trigger_option,
-    on_corrupt_option,
-    pace_problems,
-    trust_certs_option,
-    typed_problems,
-    value_format_option,
-    value_message_option,
-    value_schema_option,
-    verify_hostname_option,
+    BatchOptions,
+    CorruptOptions,
+    PaceOptions,
+    TlsOptions,
+    TypedOptions,
 )
 from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, WantedOffsets, parse_offsets, parse_topic
 
@@ -126,7 +112,7 @@ def _parse_zone(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TubeMQOptions(Options):
+class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, BatchOptions):
     """Options of `tubemq`; made by `from_spark`.
 
     Example:
@@ -136,6 +122,17 @@ class TubeMQOptions(Options):
     """
 
     format_name: ClassVar[str] = "tubemq"
+
+    notes: ClassVar[Mapping[str, str]] = {
+        "maxRowsPerTrigger": " Counted in the index, which the partitions of one store share: exact if each store has "
+        "one partition of the topic; otherwise an upper bound that is rarely reached, because each partition's share "
+        "counts all messages of its store. Filters reduce the count further.",
+        "minRowsPerTrigger": " Counted in the index, before filters.",
+        "deadLetterTopic": " Its attributes say where it comes from, and why; `waitForDisk` holds for it as well.",
+    }
+    parsers: ClassVar[Mapping[str, Callable[[str], Any]]] = {
+        "deadLetterTopic": lambda text: parse_topic(parse_text(text)),
+    }
 
     # -- connection and authentication
     masters: str = option(
@@ -150,10 +147,6 @@ class TubeMQOptions(Options):
         default=False,
         scope=EVERYWHERE,
     )
-    trust_certs: str | None = trust_certs_option()
-    client_cert: str | None = client_cert_option("masters and brokers, which require one")
-    client_key: str | None = client_key_option()
-    tls_verify_hostname: bool = verify_hostname_option("a")
     auth_user: str | None = option("User name, if the cluster authenticates clients.", default=None, scope=EVERYWHERE)
     auth_password: str | None = option("That user's password.", default=None, scope=EVERYWHERE, secret=True)
 
@@ -221,17 +214,6 @@ class TubeMQOptions(Options):
         "its memory and reuses the offsets for other messages; with `true` this can go unnoticed.**",
         default=False,
     )
-    max_rows_per_trigger: int | None = option(
-        "Maximum number of messages per trigger, distributed by backlog. Counted in the index, which the partitions of "
-        "one store share: exact if each store has one partition of the topic; otherwise an upper bound that is rarely "
-        "reached, because each partition's share counts all messages of its store. Filters reduce the count further.",
-        default=None,
-        default_text="no limit",
-        scope=STREAM,
-        check=at_least(1),
-    )
-    min_rows_per_trigger: int | None = min_rows_per_trigger_option("Counted in the index, before filters.")
-    max_trigger_delay_ms: int = max_trigger_delay_option()
     min_partitions: int | None = option(
         "Minimum number of tasks, each with its own connection: partitions are split to reach it.",
         default=None,
@@ -242,15 +224,6 @@ class TubeMQOptions(Options):
         "Whether to fail if messages of the range are no longer on the broker; `false` logs the loss and continues.",
         default=True,
     )
-    on_corrupt: OnCorrupt = on_corrupt_option()
-    dead_letter_topic: str | None = dead_letter_topic_option(
-        lambda text: parse_topic(parse_text(text)),
-        doc="Its attributes say where it comes from, and why; `waitForDisk` holds for it as well.",
-    )
-    value_format: str = value_format_option()
-    value_schema: bytes | None = value_schema_option()
-    value_message: str | None = value_message_option()
-    flatten: bool = flatten_option()
     message_time_zone: str = option(
         "Time zone of message times, which TubeMQ stores as minutes without a zone.",
         default="UTC",
@@ -279,8 +252,6 @@ class TubeMQOptions(Options):
         default=8,
         check=between(1, 64),
     )
-    max_batch_rows: int = max_batch_rows_option()
-    max_batch_bytes: int = max_batch_bytes_option()
 
     # -- writing
     max_pending_messages: int = option(
@@ -339,15 +310,19 @@ class TubeMQOptions(Options):
         """The qryPriorityId of reads."""
         return WITH_MEMORY if self.low_latency else FLUSHED_ONLY
 
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections use TLS."""
+        return self.tls
+
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
         """Contradictions between options, one sentence each."""
-        yield from typed_problems(self, scope, given)
-        yield from pace_problems(self, given)
+        yield from super().problems(scope, given)
         if scope != WRITE and len(given & {"topic", "topics"}) != 1:
             yield "set exactly one of topic, topics" + (", not both" if "topic" in given else "")
         if scope & _READING:
             is_read = self.dead_letter_topic is not None and self.dead_letter_topic in self.topic_names
-            yield from dead_letter_problems(self.on_corrupt, given, is_read=is_read)
+            yield from self.dead_letter_problems(given, is_read=is_read)
             if "wait_for_disk" in given and "dead_letter_topic" not in given:
                 yield "waitForDisk: has no meaning when reading without deadLetterTopic"
         if scope == READ:
@@ -363,14 +338,7 @@ class TubeMQOptions(Options):
                     "startingOffsets: with assignment=server offsets belong to the group; use earliest or latest for a "
                     "group that has none, or assignment=client"
                 )
-        if ("auth_user" in given) != ("auth_password" in given):
-            yield "authUser and authPassword go together: set both"
-        if "client_key" in given and "client_cert" not in given:
-            yield "clientKey needs clientCert"
-        if not self.tls:
-            for name, attribute in (("trustCerts", "trust_certs"), ("clientCert", "client_cert")):
-                if attribute in given:
-                    yield f"{name} has no meaning without tls=true"
+        yield from self.set_together("auth_user", "auth_password", given)
 
     def _range_problems(self) -> Iterator[str]:
         starts, ends = self.starting_offsets, self.ending_offsets

@@ -232,7 +232,7 @@ def test_messages_that_come_too_often_go_to_another_topic(nsq: NsqUnderTest):
     put_back(nsq.tcp_address, topic, count=3, times=2)
     nsq.publish(topic, b"new")
     dead = nsq.topic("c")
-    aside = {"maxAttempts": 2, "onMaxAttempts": "deadLetterTopic", "deadLetterTopic": dead}
+    aside = {"maxAttempts": 2, "onMaxAttempts": "deadLetter", "deadLetterTopic": dead}
     assert values(read(read_options(nsq, topic, maxRows=4, **aside))) == [b"new"]
     assert waiting(nsq, topic) == (0, 0)
     assert sorted(values(read(read_options(nsq, dead, maxRows=3)))) == numbered(3)

@@ -651,7 +651,7 @@ def test_messages_that_come_too_often_are_put_aside_once(nsq: NsqUnderTest, quer
     nsq.publish(topic, *numbered(3))
     put_back(nsq.tcp_address, topic, count=3, times=2)
     nsq.publish(topic, b"new")
-    q = query(nsq, topic, maxAttempts=2, onMaxAttempts="deadLetterTopic", deadLetterTopic=dead)
+    q = query(nsq, topic, maxAttempts=2, onMaxAttempts="deadLetter", deadLetterTopic=dead)
     _, tasks = q.plan()
     for _ in range(2):
         assert values(read_tasks(q.options, tasks)) == [b"new"]

@@ -3,7 +3,7 @@
 import enum
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import FrozenInstanceError, dataclass
 from typing import ClassVar
 
@@ -36,12 +36,16 @@ class Colour(enum.StrEnum):
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BoatOptions(Options):
     format_name: ClassVar[str] = "boat"
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "serviceUrl": ("service.url",),
+        "oars": ("paddles", "boat.oars"),
+    }
 
-    service_url: str = option("Where.", scope=READ | STREAM | WRITE, aliases=("service.url",))
+    service_url: str = option("Where.", scope=READ | STREAM | WRITE)
     auth_token: str | None = option("Who.", default=None, scope=READ | WRITE, secret=True)
     fail_on_data_loss: bool = option("Stop | go.", default=True)
     colour: Colour = option("Hull.", default=Colour.RED)  # noqa: RUF009 - this is dataclasses.field()
-    oars: int | None = option("Pairs.", default=None, check=at_least(1), aliases=("paddles", "boat.oars"))
+    oars: int | None = option("Pairs.", default=None, check=at_least(1))
     patience_ms: int = option(
         "How long.", default=30_000, default_text="`30s`", name="patience", parse=parse_duration_ms
     )

@@ -106,15 +106,15 @@ def test_a_secret_is_not_shown() -> None:
         (READ, {"walDir": "/w"}, "walDir needs runId"),
         (READ, {"runId": "r"}, "runId needs walDir"),
         (READ, {"clientKey": "k", "tls": "true"}, "clientKey needs clientCert"),
-        (READ, {"trustCerts": "k"}, "trustCerts has no meaning without tls=true"),
+        (READ, {"trustCerts": "k"}, "trustCerts has no meaning without TLS: set tls=true"),
         (READ, {"lookupdAuthorization": "true"}, "lookupdAuthorization needs authSecret"),
         (READ, {"nsqdHttpAddresses": "a,b"}, "one for each of nsqdTcpAddresses"),
-        (READ, {"maxAttempts": "3", "onMaxAttempts": "deadLetterTopic"}, "go together"),
+        (READ, {"maxAttempts": "3", "onMaxAttempts": "deadLetter"}, "go together"),
         (READ, {"maxAttempts": "3", "deadLetterTopic": "d"}, "go together"),
         (READ, {"onMaxAttempts": "fail"}, "no meaning without maxAttempts"),
         (
             READ,
-            {"maxAttempts": "3", "onMaxAttempts": "deadLetterTopic", "deadLetterTopic": "t"},
+            {"maxAttempts": "3", "onMaxAttempts": "deadLetter", "deadLetterTopic": "t"},
             "would get its own messages back",
         ),
         (READ, {"maxRowsPerTrigger": "1"}, "has no meaning when reading a batch"),
@@ -149,8 +149,8 @@ def test_everything_that_is_missing_is_said_at_once() -> None:
 
 
 def test_a_dead_letter_topic_is_named_in_any_case() -> None:
-    options = parse(maxAttempts="3", onMaxAttempts="DeadLetterTopic", deadLetterTopic="dead")
-    assert (options.on_max_attempts, options.dead_letter_topic) == (OnMaxAttempts.DEAD_LETTER_TOPIC, "dead")
+    options = parse(maxAttempts="3", onMaxAttempts="DeadLetter", deadLetterTopic="dead")
+    assert (options.on_max_attempts, options.dead_letter_topic) == (OnMaxAttempts.DEAD_LETTER, "dead")
 
 
 def test_certificates_are_for_lookups_too() -> None:

@@ -144,7 +144,7 @@ def test_a_range_of_nothing_is_refused():
 def test_security_goes_together():
     assert refusal(authPassword=SECRET) == "authUser and authPassword go together: set both"
     assert refusal(clientKey="k", tls="true") == "clientKey needs clientCert"
-    assert refusal(trustCerts="c") == "trustCerts has no meaning without tls=true"
+    assert refusal(trustCerts="c") == "trustCerts has no meaning without TLS: set tls=true"
     assert made(tls="true", trustCerts="c", clientCert="d").client_cert == "d"
 
 

@@ -269,7 +269,7 @@ class _Task:
         if options.on_max_attempts is OnMaxAttempts.FAIL:
             raise TooManyAttemptsError(
                 f"{self._where}: message {id_} was delivered {attempts} times, and maxAttempts is "
-                f"{options.max_attempts}; set onMaxAttempts=deadLetterTopic to put such messages aside"
+                f"{options.max_attempts}; set onMaxAttempts=deadLetter to put such messages aside"
             )
         answer = consumer.session.publish(Pub(options.dead_letter_topic or "", value))
         try:

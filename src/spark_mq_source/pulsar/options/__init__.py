@@ -1,0 +1,233 @@
+"""The options of `pulsar-native`. Names of pulsar-spark are accepted too: a job moves by changing the format name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from spark_mq_source.core.options import READ, STREAM, Scope, fields_of, parse_text
+from spark_mq_source.core.shared_options import (
+    AUTO,
+    DEFINED,
+    RAW,
+    BatchOptions,
+    CorruptOptions,
+    DrainOptions,
+    PaceOptions,
+    TypedOptions,
+    parse_one_of,
+)
+from spark_mq_source.core.values.encodings import PRIMITIVES
+from spark_mq_source.pulsar.offsets import parse_topic, split_partition
+from spark_mq_source.pulsar.options.connection import ConnectionOptions, parse_service_url
+from spark_mq_source.pulsar.options.keys import KeyOptions, KeyValueEncodingType
+from spark_mq_source.pulsar.options.queue import (
+    SHARED_TYPES,
+    AckMode,
+    InitialPosition,
+    KeySharedMode,
+    OnMaxRedeliver,
+    QueueOptions,
+    SubscriptionOptions,
+    SubscriptionType,
+    parse_properties,
+)
+from spark_mq_source.pulsar.options.reading import (
+    OnEncrypted,
+    RangeOptions,
+    ReadOptions,
+    TopicOptions,
+    TopicsPattern,
+    parse_topics_pattern,
+)
+from spark_mq_source.pulsar.options.writing import DeliveryGuarantee, WriteOptions
+from spark_mq_source.pulsar.payload.schema import AVRO, BYTES, JSON, STRING
+from spark_mq_source.pulsar.pulsar_spark import translate
+
+__all__ = [
+    "SHARED_TYPES", "AckMode", "DeliveryGuarantee", "InitialPosition", "KeySharedMode", "KeyValueEncodingType",
+    "OnEncrypted", "OnMaxRedeliver", "PulsarOptions", "SubscriptionType", "TopicsPattern", "parse_properties",
+    "parse_service_url", "parse_topics_pattern",
+]  # fmt: skip
+
+_READING: Final = READ | STREAM
+_NEEDS_STORAGE: Final = (
+    "ack_mode",
+    "end_at_termination",
+    "initial_position",
+    "max_redeliver_count",
+    "min_rows_per_trigger",
+    "read_compacted",
+    "retry_topic",
+)
+"""Fields that have a meaning for topics that store messages only."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PulsarOptions(
+    ConnectionOptions,
+    TopicOptions,
+    RangeOptions,
+    ReadOptions,
+    CorruptOptions,
+    TypedOptions,
+    KeyOptions,
+    PaceOptions,
+    SubscriptionOptions,
+    QueueOptions,
+    BatchOptions,
+    WriteOptions,
+):
+    """Options of `pulsar-native`; made by `from_spark`.
+
+    Example:
+        >>> options = PulsarOptions.from_spark({"serviceurl": "pulsar://broker", "topic": "flights"}, READ)
+        >>> options.addresses, options.uses_tls
+        ((('broker', 6650),), False)
+        >>> options.topic
+        'persistent://public/default/flights'
+        >>> options.subscription_kind
+        <SubscriptionType.EXCLUSIVE: 'exclusive'>
+    """
+
+    format_name: ClassVar[str] = "pulsar-native"
+
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "serviceUrl": (
+            "service.url",
+            "pulsar.client.serviceUrl",
+        ),
+        "listenerName": ("pulsar.client.listenerName",),
+        "adminUrl": ("admin.url",),
+        "authIssuerUrl": ("issuerUrl",),
+        "authAudience": ("audience",),
+        "authScope": ("scope",),
+        "operationTimeout": (
+            "pollTimeoutMs",
+            "pulsar.client.operationTimeoutMs",
+        ),
+        "connectTimeout": ("pulsar.client.connectionTimeoutMs",),
+        "startingTimestamp": ("startingTime",),
+        "endingTimestamp": ("endingTime",),
+        "subscription": ("predefinedSubscription",),
+        "accessMode": ("pulsar.producer.accessMode",),
+        "compressionType": ("pulsar.producer.compressionType",),
+        "hashingScheme": ("pulsar.producer.hashingScheme",),
+        "batching": ("pulsar.producer.batchingEnabled",),
+        "batchingMaxBytes": ("pulsar.producer.batchingMaxBytes",),
+        "batchingMaxMessages": ("pulsar.producer.batchingMaxMessages",),
+        "chunking": ("pulsar.producer.chunkingEnabled",),
+        "sendTimeout": ("pulsar.producer.sendTimeoutMs",),
+        "producerName": ("pulsar.producer.producerName",),
+        "readCompacted": ("pulsar.reader.readCompacted",),
+        "receiverQueueSize": ("pulsar.reader.receiverQueueSize",),
+        "trustCerts": ("pulsar.client.tlsTrustCertsFilePath",),
+        "clientCert": ("pulsar.client.tlsCertificateFilePath",),
+        "clientKey": ("pulsar.client.tlsKeyFilePath",),
+        "tlsVerifyHostname": ("pulsar.client.tlsHostnameVerificationEnable",),
+    }
+    notes: ClassVar[Mapping[str, str]] = {
+        "walDir": " A broker deletes acknowledged messages, so batches of a queue are replayed from here. In a stream "
+        "it makes a queue of `subscription`; `shared` and `key_shared` need it.",
+        "maxRows": " Rounded down to whole entries, but at least one for each task; what was received and does not fit "
+        "is delivered again (of a `non-persistent://` topic it is lost).",
+        "maxRowsPerTrigger": " Rounded to whole entries, at least one. Exact to the entry if the broker stores the "
+        "message index and exposes it to clients (broker entry metadata). Otherwise estimated from the messages per "
+        "entry in the first and last entry of this and earlier triggers: exact if the entries of a partition are "
+        "alike, and possibly exceeded if they are not. If several limits are set, the smallest applies.",
+        "minRowsPerTrigger": " Estimated from the entries that wait and the messages per entry in the first one and in "
+        "those of earlier triggers.",
+        "deadLetterTopic": " Its properties say where it comes from, and why, with the names of the Java client. "
+        "`createTopic` says whether the topic is created.",
+        "valueFormat": " `auto`: as the topic's registered schema says, each message by its own version. Or one of the "
+        f"single values of Pulsar's schemas: {', '.join(f'`{name}`' for name in PRIMITIVES)}. With any but `raw`, a "
+        "write registers the schema.",
+    }
+    parsers: ClassVar[Mapping[str, Callable[[str], Any]]] = {
+        "deadLetterTopic": lambda text: parse_topic(parse_text(text)),
+        "valueFormat": parse_one_of(*dict.fromkeys((RAW, *DEFINED, "string", AUTO, *PRIMITIVES))),
+    }
+
+    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
+        """Yield the contradictions between options, one sentence each."""
+        yield from super().problems(scope, given)
+        if scope & _READING:
+            gives_up = self.on_max_redeliver is OnMaxRedeliver.DEAD_LETTER
+            others = {"onMaxRedeliver=deadLetter": gives_up} if "dead_letter_topic" in given else {}
+            yield from self.dead_letter_problems(given, is_read=self._reads_dead_letters(), others=others)
+            makes_topics = gives_up or self.retry_topic or self.live_topics
+            if "create_topic" in given and "dead_letter_topic" not in given and not makes_topics:
+                yield "createTopic: has no meaning when reading without deadLetterTopic"
+        elif self.topic is not None:
+            yield from self.unstorable(self.topic)
+        if scope in (READ, STREAM):
+            yield from self._queue_or_range_problems(scope, given)
+        if self.schema is not None:
+            yield from self._schema_problems(self.schema.type, given)
+
+    def _queue_or_range_problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
+        kind = self.subscription_kind
+        is_queue = ("wal_dir" if scope == STREAM else "subscription_type") in given
+        yield from self._non_persistent_problems(given, is_queue=is_queue)
+        if is_queue:
+            yield from self.queue_problems(kind, given)
+            if kind in SHARED_TYPES and self.read_compacted:
+                yield f"readCompacted needs subscriptionType=exclusive or failover, not {kind.value}"
+            if scope == READ:
+                yield from self.drain_problems(given, "a queue")
+            return
+        if kind in SHARED_TYPES:
+            yield (
+                f"subscriptionType={kind.value} has no positions, by which a query could go on: set walDir, where "
+                f"batches are kept until they are processed, or exclusive or failover"
+            )
+        yield from (
+            f"{self.name_of(field)} has no meaning unless subscription is a queue: set "
+            + ("walDir" if scope == STREAM else "subscriptionType")
+            for field in (*fields_of(DrainOptions), *fields_of(QueueOptions))
+            if field in given
+        )
+
+    def _non_persistent_problems(self, given: frozenset[str], *, is_queue: bool) -> Iterator[str]:
+        live = ", ".join(self.live_topics)
+        if live and not is_queue:
+            yield (
+                f"{live}: a non-persistent topic stores nothing, so there are no positions to read from: only a queue "
+                f"can read it; set subscription, and walDir (in a batch, subscriptionType)"
+            )
+        elif live:
+            yield from (
+                f"{self.name_of(field)} has no meaning for {live}: a non-persistent topic stores nothing, so "
+                f"no message waits, is given back or comes again"
+                for field in _NEEDS_STORAGE
+                if field in given
+            )
+
+    def _schema_problems(self, schema_type: str, given: frozenset[str]) -> Iterator[str]:
+        fitting = {"json": (JSON, BYTES, ""), "avro": (AVRO, "")}.get(self.value_format, (BYTES, STRING, JSON, AVRO))
+        if self.value_format in (*PRIMITIVES, "protobuf"):
+            yield f"schema has no meaning with valueFormat={self.value_format}: remove it"
+        elif schema_type not in fitting and schema_type:
+            yield f"schema: {schema_type} and valueFormat={self.value_format} contradict each other"
+        elif schema_type not in fitting:
+            yield (
+                'schema: name the encoding of the values, as {"type": "JSON", "schema": ...} or with "AVRO", or set '
+                "valueFormat=json or avro and write a struct"
+            )
+        if "value_schema" in given:
+            yield "schema and valueSchema contradict each other: set only one"
+        if self.key_format != RAW and self.value_format == RAW:
+            yield "schema: with keyFormat, valueFormat says how values are encoded: set that"
+
+    def _reads_dead_letters(self) -> bool:
+        if self.dead_letter_topic is None:
+            return False
+        base, _ = split_partition(self.dead_letter_topic)
+        is_matched = self.topics_pattern is not None and self.topics_pattern.matches(base)
+        return is_matched or base in {split_partition(topic)[0] for topic in self.topic_names}
+
+    @classmethod
+    def translate(cls, given: dict[str, str], scope: Scope) -> Iterator[str]:
+        """Translates pulsar-spark's options that are not mere aliases; returns what to do about the others."""
+        return translate(given, cls.names(scope))

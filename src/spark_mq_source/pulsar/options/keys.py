@@ -1,0 +1,54 @@
+"""Options that say how keys are decoded and encoded."""
+
+# ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spark_mq_source.core.options import WRITE, Options, Scope, option
+from spark_mq_source.core.shared_options import (
+    DEFINED,
+    EVERYWHERE,
+    RAW,
+    parse_one_of,
+    value_message_option,
+    value_schema_option,
+)
+from spark_mq_source.core.values.encodings import PRIMITIVES
+
+
+class KeyValueEncodingType(enum.StrEnum):
+    """Where the key of a KEY_VALUE schema is."""
+
+    SEPARATED = "SEPARATED"
+    INLINE = "INLINE"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class KeyOptions(Options):
+    """Options that say how keys are decoded and encoded."""
+
+    key_format: str = option(
+        "Encoding of the column `key`: `raw`, `json`, `avro`, `protobuf`, `string`, or one of the single values. With "
+        "a KEY_VALUE schema, `valueFormat=auto` decodes both. Writing: with it, key and value have a KEY_VALUE schema "
+        "together.",
+        default=RAW,
+        scope=EVERYWHERE,
+        parse=parse_one_of(RAW, *DEFINED, *PRIMITIVES),
+    )
+    key_schema: bytes | None = value_schema_option("key")
+    key_message: str | None = value_message_option("key")
+    key_value_encoding: KeyValueEncodingType = option(
+        "With `keyFormat`, where the key is: `SEPARATED`, it is the message's key, by which the topic is partitioned "
+        "and compacted; `INLINE`, it is in the payload before the value, and the message has no key.",
+        default=KeyValueEncodingType.SEPARATED,
+        scope=WRITE,
+    )
+
+    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
+        """Yield the contradictions between options, one sentence each."""
+        yield from super().problems(scope, given)
+        if "key_value_encoding" in given and self.key_format == RAW:
+            yield "keyValueEncoding needs keyFormat"

@@ -1,0 +1,348 @@
+"""Options that say which topics are read or written, and which part of them."""
+
+# ruff: noqa: RUF009 - option() is dataclasses.field() under another name, no shared default
+from __future__ import annotations
+
+import enum
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from spark_mq_source.core.options import (
+    READ,
+    STREAM,
+    WRITE,
+    Options,
+    Scope,
+    at_least,
+    between,
+    duration_option,
+    option,
+    parse_list,
+    parse_size_bytes,
+    parse_text,
+    size_option,
+)
+from spark_mq_source.core.shared_options import EVERYWHERE
+from spark_mq_source.pulsar.offsets import (
+    EARLIEST,
+    LATEST,
+    PerTopic,
+    Position,
+    is_persistent,
+    parse_offsets,
+    parse_timestamps,
+    parse_topic,
+    split_partition,
+)
+
+# Longer than any topic name, and short enough to compile quickly.
+_LONGEST_PATTERN: Final = 1000
+# Matches (..a+..)* and similar, but not the possessive (..a++..)*; a{3} inside is harmless, a{3,} is not.
+_REPEATED_REPETITION: Final = re.compile(
+    r"\([^()]*(?:(?<![\\+*?}])[+*](?!\+)|\{[0-9]*,[0-9]*\}(?!\+))[^()]*\)(?:[+*](?!\+)|\{[0-9]*,)"
+)
+
+
+class OnEncrypted(enum.StrEnum):
+    """What to do with a message whose payload is encrypted."""
+
+    FAIL = "fail"
+    RAW = "raw"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsPattern:
+    """All topics of one namespace whose name matches.
+
+    Attributes:
+        namespace: ``tenant/namespace``.
+        regex: must match the topic's whole local name (the part after the namespace).
+
+    Example:
+        >>> pattern = parse_topics_pattern("persistent://acme/prod/flights-.*")
+        >>> pattern.namespace, pattern.matches("persistent://acme/prod/flights-2013-partition-0")
+        ('acme/prod', True)
+    """
+
+    namespace: str
+    regex: re.Pattern[str]
+
+    def matches(self, topic: str) -> bool:
+        """Whether the full name of a topic, or of one of its partitions, matches."""
+        prefix = f"persistent://{self.namespace}/"
+        name = split_partition(topic)[0]
+        return name.startswith(prefix) and self.regex.fullmatch(name[len(prefix) :]) is not None
+
+
+def parse_topics_pattern(text: str) -> TopicsPattern:
+    """Parses ``persistent://tenant/namespace/regex``, ``tenant/namespace/regex`` or ``regex``.
+
+    Tenant and namespace are literal, as in pulsar-spark, because a broker lists topics by namespace. The regular
+    expression is Python's: the forms that Java reads differently are errors.
+
+    Raises:
+        ValueError: not a pattern; the message says why.
+    """
+    if len(text) > _LONGEST_PATTERN:
+        raise ValueError(f"longer than {_LONGEST_PATTERN} characters")
+    scheme, found, rest = text.partition("://")
+    if found and scheme != "persistent":
+        parse_topic(f"{scheme}://t/n/t")  # raises the sentence for this scheme
+    rest = rest if found else text
+    if found or re.match(r"[-=:.\w]+/[-=:.\w]+/", rest, re.ASCII):
+        match = re.fullmatch(r"([-=:.\w]+/[-=:.\w]+)/(.+)", rest, re.ASCII | re.DOTALL)
+        if not match:
+            raise ValueError("tenant and namespace must be plain names: persistent://tenant/namespace/regex")
+        namespace, expression = match[1], match[2]
+    else:
+        namespace, expression = "public/default", rest
+    if "/" in expression:
+        raise ValueError("a topic's name has no /; write tenant/namespace/regex with plain names before the regex")
+    # Other expressions can backtrack for ever too, but this form is written by accident.
+    if _REPEATED_REPETITION.search(expression):
+        raise ValueError(
+            "a repeated group that contains a repetition can take for ever to match; remove the inner repetition"
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # nested sets, which Java reads differently
+            regex = re.compile(expression)
+    except (re.error, FutureWarning, RecursionError, OverflowError) as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return TopicsPattern(namespace, regex)
+
+
+def _parse_topics(text: str) -> tuple[str, ...]:
+    topics = tuple(parse_topic(name, stored=False) for name in parse_list(text))
+    for topic in topics:
+        base, partition = split_partition(topic)
+        if topics.count(topic) > 1:
+            raise ValueError(f"duplicate topic {topic}")
+        if partition >= 0 and base in topics:
+            raise ValueError(f"{topic} is a partition of {base}, which is also listed")
+    return topics
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TopicOptions(Options):
+    """Options that name topics."""
+
+    topic: str | None = option(
+        "The topic: `name`, `tenant/namespace/name` or `persistent://tenant/namespace/name`. `name-partition-0` "
+        "selects a single partition. A read needs exactly one of `topic`, `topics`, `topicsPattern`. Required for "
+        "writing unless every row has a `topic`. A `non-persistent://` topic stores nothing: it can be written to, and "
+        "read as a queue, which gets what is published while its tasks run; the rest is lost.",
+        default=None,
+        scope=EVERYWHERE,
+        parse=lambda text: parse_topic(parse_text(text), stored=False),
+    )
+    topics: tuple[str, ...] = option("Comma-separated list of topics.", default=(), parse=_parse_topics)
+    topics_pattern: TopicsPattern | None = option(
+        "All matching topics of one namespace: `tenant/namespace/regex`, or `regex` for `public/default`.",
+        default=None,
+        parse=lambda text: parse_topics_pattern(parse_text(text)),
+    )
+    create_topic: bool = option(
+        "Whether a missing topic is created, with the broker's defaults; otherwise it is an error. Reading: whether "
+        "`deadLetterTopic` is created, and a `non-persistent://` topic, which exists only while somebody uses it.",
+        default=False,
+        scope=EVERYWHERE,
+    )
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        """The full names of `topic` or `topics`; empty if `topics_pattern` is set."""
+        return (self.topic,) if self.topic else self.topics
+
+    @property
+    def live_topics(self) -> tuple[str, ...]:
+        """Those of them that store nothing; a pattern matches none."""
+        return tuple(topic for topic in self.topic_names if not is_persistent(topic))
+
+    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
+        """Yield the contradictions between options, one sentence each."""
+        yield from super().problems(scope, given)
+        topics = [name for name in ("topic", "topics", "topics_pattern") if name in given]
+        if scope != WRITE and len(topics) != 1:
+            yield "set exactly one of topic, topics, topicsPattern" + (
+                f", not {' and '.join(self.name_of(name) for name in topics)}" if topics else ""
+            )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RangeOptions(Options):
+    """Options of a read by position: none of them has a meaning for a queue."""
+
+    starting_offsets: PerTopic[Position] | None = option(
+        'Positions to start after: `earliest`, or JSON per topic or partition: `{"flights": {"0": {"ledger": 12, '
+        '"entry": 3}, "1": "earliest"}}`. A position is that of the last message already read; its optional '
+        "`batch` is an index within the entry's batch, and without it the whole entry counts as read. A stream uses "
+        "this only if it has no checkpoint.",
+        default=None,
+        default_text="`earliest`; `latest` in a stream",
+        parse=parse_offsets,
+    )
+    ending_offsets: PerTopic[Position] | None = option(
+        "Positions of the last messages to read: `latest` (as of planning), or JSON as for `startingOffsets`.",
+        default=None,
+        default_text="`latest`",
+        scope=READ,
+        parse=parse_offsets,
+    )
+    starting_timestamp: PerTopic[int] | None = option(
+        "Read messages published at or after this time: milliseconds since 1970, ISO-8601 with a zone "
+        '(`2013-01-01T05:15:00Z`), or JSON of these per topic or partition: `{"flights": 1357017300000}`.',
+        default=None,
+        parse=parse_timestamps,
+    )
+    ending_timestamp: PerTopic[int] | None = option(
+        "Read messages published before this time; same format as `startingTimestamp`.",
+        default=None,
+        scope=READ,
+        parse=parse_timestamps,
+    )
+    max_entries_per_trigger: int | None = option(
+        "Maximum number of entries per trigger, distributed by backlog. An entry is a batch of messages as its "
+        "producer sent it, or a single message. Exact.",
+        default=None,
+        default_text="no limit",
+        scope=STREAM,
+        check=at_least(1),
+    )
+    max_bytes_per_trigger: int | None = option(
+        "Maximum number of bytes per trigger (`64m`), as the broker stores them: compressed, with metadata. With "
+        "`adminUrl`, estimated from the average entry size of each ledger, at one request per partition with a "
+        "backlog; otherwise as exact as `maxRowsPerTrigger` without an index.",
+        default=None,
+        default_text="no limit",
+        scope=STREAM,
+        parse=parse_size_bytes,
+        check=at_least(1),
+    )
+    fail_on_data_loss: bool = option(
+        "Whether to fail if messages of the range are no longer on the broker, or if a position never existed there "
+        "(recreated topic, different cluster). `false` logs the loss and continues with the messages that remain.",
+        default=True,
+    )
+    pushdown: bool = option(
+        "Accept filters on topic, partition and publish_time from Spark. Needs Spark 4.1 or newer and "
+        "`spark.sql.python.filterPushdown.enabled=true`. **Use one filter per `load()`**: Spark plans a loaded "
+        "DataFrame once, so a second query on it with another filter silently gets the partitions of the first (seen "
+        "on 4.3.0, with any data source).",
+        default=False,
+        scope=READ,
+    )
+    publish_time_slack_ms: int = duration_option(
+        "With `pushdown`, the margin added on both sides of a filter on publish_time. It must cover publish times that "
+        "are out of order within a partition, and their difference from the broker's clock, which brokers with entry "
+        "metadata use to look up times.",
+        "1m",
+        scope=READ,
+        least="0ms",
+    )
+
+    def starting_at(self, topic_partition: str) -> Position | int | None:
+        """Where a batch read of a topic-partition (full name) starts.
+
+        Returns:
+            The last position already read (EARLIEST for the whole topic); or, as an int, the publish time in ms of
+            the first message wanted; or None if the user named only other topic-partitions.
+        """
+        if self.starting_timestamp is not None:
+            return self.starting_timestamp.at(topic_partition)
+        return EARLIEST if self.starting_offsets is None else self.starting_offsets.at(topic_partition)
+
+    def stream_starting_at(self, topic_partition: str) -> Position | int | None:
+        """Where a stream without a checkpoint starts; as `starting_at`, but LATEST by default."""
+        if self.starting_offsets is None and self.starting_timestamp is None:
+            return LATEST
+        return self.starting_at(topic_partition)
+
+    def ending_at(self, topic_partition: str) -> Position | int | None:
+        """Where a batch read of a topic-partition (full name) ends.
+
+        Returns:
+            The last position to read (LATEST for everything); or, as an int, the publish time in ms of the first
+            message not wanted; or None if the user named only other topic-partitions.
+        """
+        if self.ending_timestamp is not None:
+            return self.ending_timestamp.at(topic_partition)
+        return LATEST if self.ending_offsets is None else self.ending_offsets.at(topic_partition)
+
+    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
+        """Yield the contradictions between options, one sentence each."""
+        yield from super().problems(scope, given)
+        yield from self.set_one("starting_offsets", "starting_timestamp", given)
+        yield from self.set_one("ending_offsets", "ending_timestamp", given)
+        if scope == READ:
+            yield from self._range_problems()
+
+    def _range_problems(self) -> Iterator[str]:
+        if self.starting_offsets is not None and LATEST in _values(self.starting_offsets):
+            yield "startingOffsets: latest would read nothing in a batch; use earliest or a position"
+        if self.ending_offsets is not None and EARLIEST in _values(self.ending_offsets):
+            yield "endingOffsets: earliest would read nothing; use latest or a position"
+        if self.starting_offsets is not None and self.ending_offsets is not None:
+            for name, start in self.starting_offsets.named.items():
+                end = self.ending_offsets.named.get(name)
+                if end is not None and LATEST != start > end != EARLIEST:
+                    yield f"startingOffsets is past endingOffsets for {name}: {start} and {end}"
+        if self.starting_timestamp is not None and self.ending_timestamp is not None:
+            first, last = self.starting_timestamp.everywhere, self.ending_timestamp.everywhere
+            if first is not None and last is not None and first > last:
+                yield "startingTimestamp is past endingTimestamp"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ReadOptions(Options):
+    """Options of reads by position and of queues."""
+
+    read_compacted: bool = option(
+        "Read the compacted topic: only the last message of each key, in the part that is already compacted.",
+        default=False,
+    )
+    end_at_termination: bool = option(
+        "Whether the query ends when all its topics are terminated (`pulsar-admin topics terminate`) and read. Spark "
+        "lets a source end a query only by an error, which is `EndOfStreamError`: "
+        "`spark_mq_source.spark.progress.await_end` waits for it, and takes it for the end.",
+        default=False,
+        scope=STREAM,
+    )
+    min_partitions: int | None = option(
+        "Minimum number of tasks: topic-partitions are split to reach it, if possible.",
+        default=None,
+        default_text="one task per topic-partition",
+        check=at_least(1),
+    )
+    on_encrypted: OnEncrypted = option(
+        "An encrypted payload: `fail`, or `raw` for the ciphertext as `value`; the column `encryption_context` then "
+        "has the keys and parameters for decryption.",
+        default=OnEncrypted.FAIL,
+    )
+    receiver_queue_messages: int = option(
+        "Maximum number of messages that a broker may send ahead.",
+        default=100_000,
+        name="receiverQueueSize",
+        check=between(1, 2**30),
+    )
+    receive_queue_bytes: int = size_option(
+        "Maximum bytes that a task may hold received and not yet decoded.",
+        "64m",
+        least="1m",
+    )
+    max_message_bytes: int = size_option(
+        "Largest entry accepted, in bytes after decompression; larger ones are treated as corrupt.",
+        "128m",
+    )
+    max_pending_chunk_bytes: int = size_option(
+        "Maximum bytes of incomplete chunked messages in a task. Beyond it the oldest are dropped, and read again if "
+        "their last chunk arrives.",
+        "128m",
+    )
+
+
+def _values(wanted: PerTopic[Position]) -> tuple[Position | None, ...]:
+    return (wanted.everywhere, *wanted.named.values())
