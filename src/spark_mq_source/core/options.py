@@ -235,8 +235,8 @@ def size_option(
 class Options:
     """The base of each format's options, and of each group of options that formats share.
 
-    A format inherits the groups it needs; the reference shows its own options first, and then the groups in order. Each class checks its own
-    options in `problems`, and passes the call on to the next one.
+    A format inherits the groups it needs; the reference shows its own options first, and then the groups in order.
+    Each class checks its own options in `problems`, and passes the call on to the next one.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True, repr=False)

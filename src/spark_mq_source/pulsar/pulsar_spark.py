@@ -1,6 +1,6 @@
 """The options of pulsar-spark, StreamNative's connector, for jobs that change only the format name.
 
-Aliases are declared with our options, in `options.py`. This module translates the other options, or refuses them with
+Aliases are in `PulsarOptions.aliases`. This module translates the other options, or refuses them with
 the name of our equivalent.
 """
 
