@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq_source.core.base_format import BaseFormat
+from spark_mq_source.base_format import BaseFormat
 from spark_mq_source.core.columns import VALUE
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import MQSourceError, OptionError, TopicNotFoundError

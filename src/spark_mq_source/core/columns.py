@@ -389,3 +389,13 @@ def _with_small_offsets(type_: pa.DataType) -> pa.DataType:
 
 def _field_with_small_offsets(field: pa.Field) -> pa.Field:
     return field.with_type(_with_small_offsets(field.type))
+
+
+def version_name(version: bytes) -> str:
+    """Return a schema version as people write it: the number that a broker counts in 8 bytes, or else hexadecimal.
+
+    Example:
+        >>> version_name((2).to_bytes(8, "big")), version_name(b"?")
+        ('2', '0x3f')
+    """
+    return str(int.from_bytes(version, "big")) if len(version) == 8 else f"0x{version.hex()}"

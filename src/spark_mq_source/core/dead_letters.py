@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import CORRUPT, KEY, SCHEMA_VERSION, VALUE
+from spark_mq_source.core.columns import CORRUPT, KEY, SCHEMA_VERSION, VALUE, version_name
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import MQSourceError
-from spark_mq_source.core.values.encodings import version_name
 
 if TYPE_CHECKING:
     from spark_mq_source.core.columns import ColumnTable

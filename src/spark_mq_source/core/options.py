@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, overload
 
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.core.values.encodings import TypedRead, TypedWrite
 
 T = TypeVar("T")
 
@@ -265,12 +264,6 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
 
     parsers: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
     """Parsers that replace those of shared options."""
-
-    typed: TypedRead | None = None
-    """What a read decodes: no option, but what the driver makes of them and of the registry for the tasks."""
-
-    encoded: TypedWrite | None = None
-    """What a write encodes, likewise."""
 
     @classmethod
     def from_spark(cls, options: Mapping[str, str], scope: Scope) -> Self:

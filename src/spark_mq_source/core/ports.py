@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from spark_mq_source.core.columns import ColumnTable
     from spark_mq_source.core.counters import Counters
-    from spark_mq_source.core.values.encodings import TypedRead
 
 
 OptionsT = TypeVar("OptionsT")
@@ -53,13 +52,13 @@ class BatchFormat(Protocol[OptionsT, RangeT]):
     def parse_options(self, options: Mapping[str, str]) -> OptionsT:
         """The format's options dataclass. Raises OptionError with all problems at once."""
 
-    def columns_by_default(self, options: Mapping[str, str]) -> tuple[pa.Schema, TypedRead | None]:
+    def columns_by_default(self, options: Mapping[str, str]) -> tuple[pa.Schema, Any]:
         """The columns that are read where the user names none, and what is decoded for them (driver).
 
         `options` are those of a batch or a stream. Raises OptionError with all problems at once.
         """
 
-    def fit_read(self, options: OptionsT, schema: pa.Schema, typed: TypedRead | None = None) -> OptionsT:
+    def fit_read(self, options: OptionsT, schema: pa.Schema, typed: Any = None) -> OptionsT:  # noqa: ANN401 - a TypedRead, which is above this room
         """The options of a read of these columns, with what it decodes: `typed`, or else what the options say.
 
         Raises OptionError if the columns do not fit what is decoded (driver).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_mq_source.core.base_format import BaseFormat
+from spark_mq_source.base_format import BaseFormat
 from spark_mq_source.core.errors import DataLossError
 from spark_mq_source.core.options import READ
 from spark_mq_source.core.queue_offsets import count_lag

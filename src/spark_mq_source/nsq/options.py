@@ -32,8 +32,8 @@ from spark_mq_source.core.shared_options import (
     DrainOptions,
     PaceOptions,
     TlsOptions,
-    TypedOptions,
 )
+from spark_mq_source.core.values.options import TypedOptions
 from spark_mq_source.nsq.protocol.commands import parse_name
 
 _READING: Final = READ | STREAM

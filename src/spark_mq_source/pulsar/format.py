@@ -6,13 +6,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spark_mq_source.core.base_format import BaseFormat
+from spark_mq_source.base_format import BaseFormat
 from spark_mq_source.core.columns import CORRUPT, ERROR
 from spark_mq_source.core.errors import DataLossError, OptionError
 from spark_mq_source.core.options import READ
 from spark_mq_source.core.ports import TaskAttempt
-from spark_mq_source.core.shared_options import AUTO
 from spark_mq_source.core.values.encodings import TypedRead, TypedWrite
+from spark_mq_source.core.values.options import AUTO
 from spark_mq_source.pulsar.inspector import PulsarInspector
 from spark_mq_source.pulsar.offsets import count_lag
 from spark_mq_source.pulsar.options import AckMode, PulsarOptions

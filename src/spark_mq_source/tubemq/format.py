@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_mq_source.core.base_format import BaseFormat
+from spark_mq_source.base_format import BaseFormat
 from spark_mq_source.core.columns import CORRUPT, ERROR
 from spark_mq_source.tubemq.inspector import TubeMQInspector
 from spark_mq_source.tubemq.offsets import count_lag

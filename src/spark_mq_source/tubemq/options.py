@@ -24,14 +24,8 @@ from spark_mq_source.core.options import (
     parse_text,
     size_option,
 )
-from spark_mq_source.core.shared_options import (
-    EVERYWHERE,
-    BatchOptions,
-    CorruptOptions,
-    PaceOptions,
-    TlsOptions,
-    TypedOptions,
-)
+from spark_mq_source.core.shared_options import EVERYWHERE, BatchOptions, CorruptOptions, PaceOptions, TlsOptions
+from spark_mq_source.core.values.options import TypedOptions
 from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, WantedOffsets, parse_offsets, parse_topic
 
 _READING: Final = READ | STREAM

@@ -15,7 +15,6 @@ from spark_mq_source.core.sql_types import arrow_type_of_ddl
 if TYPE_CHECKING:
     from spark_mq_source.core.values.decoder import ValueDecoder
 
-_VERSION_BYTES: Final = 8
 
 PRIMITIVES: Final = (
     "bool",
@@ -244,13 +243,3 @@ def decoder_for(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) 
         ValueError: they do not fit; the message names the field.
     """
     return CODECS[writer.name].decoder_for(writer, wanted, reader)
-
-
-def version_name(version: bytes) -> str:
-    """A schema version for people: brokers count them in 8 bytes.
-
-    Example:
-        >>> version_name((2).to_bytes(8, "big")), version_name(b"?")
-        ('2', '0x3f')
-    """
-    return str(int.from_bytes(version, "big")) if len(version) == _VERSION_BYTES else f"0x{version.hex()}"

@@ -15,17 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import CORRUPT, ERROR, KEY, SCHEMA_VERSION, VALUE, record_batch
+from spark_mq_source.core.columns import CORRUPT, ERROR, KEY, SCHEMA_VERSION, VALUE, record_batch, version_name
 from spark_mq_source.core.errors import CorruptMessageError, OptionError
 from spark_mq_source.core.sql_types import arrow_type_of_ddl
-from spark_mq_source.core.values.encodings import (
-    Encoding,
-    KeyValueEncoding,
-    TypedRead,
-    decoder_for,
-    type_of,
-    version_name,
-)
+from spark_mq_source.core.values.encodings import Encoding, KeyValueEncoding, TypedRead, decoder_for, type_of
 from spark_mq_source.core.values.pairs import pair_decoder
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
+from spark_mq_source.core.columns import version_name
 from spark_mq_source.core.errors import (
     BrokerError,
     MQSourceError,
@@ -30,7 +31,6 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
-from spark_mq_source.core.values.encodings import version_name
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer, QueueSubscription, open_queue_consumer

@@ -7,18 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from spark_mq_source.core.options import READ, STREAM, Scope, fields_of, parse_text
-from spark_mq_source.core.shared_options import (
-    AUTO,
-    DEFINED,
-    RAW,
-    BatchOptions,
-    CorruptOptions,
-    DrainOptions,
-    PaceOptions,
-    TypedOptions,
-    parse_one_of,
-)
+from spark_mq_source.core.shared_options import BatchOptions, CorruptOptions, DrainOptions, PaceOptions, parse_one_of
 from spark_mq_source.core.values.encodings import PRIMITIVES
+from spark_mq_source.core.values.options import AUTO, DEFINED, RAW, TypedOptions
 from spark_mq_source.pulsar.offsets import parse_topic, split_partition
 from spark_mq_source.pulsar.options.connection import ConnectionOptions, parse_service_url
 from spark_mq_source.pulsar.options.keys import KeyOptions, KeyValueEncodingType

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spark_mq_source.core.errors import MQSourceError, OptionError
-from spark_mq_source.core.shared_options import RAW, key_encoding_of
 from spark_mq_source.core.values.encodings import Encoding, KeyValueEncoding, TypedRead, type_of
+from spark_mq_source.core.values.options import RAW, key_encoding_of
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.registry import encoding_of_schema

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from spark_mq_source.core.columns import CORRUPT, ERROR, ColumnTable
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, UnwritableRowError
-from spark_mq_source.core.options import READ, STREAM, WRITE, Options, Scope
-from spark_mq_source.core.shared_options import OnCorrupt, typed_read_of, typed_write_of
+from spark_mq_source.core.options import READ, STREAM, WRITE, Scope
+from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.core.values.encodings import TypedRead, TypedWrite
+from spark_mq_source.core.values.options import TypedOptions, typed_read_of, typed_write_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from spark_mq_source.core.values.rows import SchemaLookup
 
 
-OptionsT = TypeVar("OptionsT", bound=Options)
+OptionsT = TypeVar("OptionsT", bound=TypedOptions)
 RangeT = TypeVar("RangeT")
 ReportT = TypeVar("ReportT")
 
@@ -39,7 +40,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
 
     name: str
     columns: ColumnTable
-    options_type: ClassVar[type[Options]]
+    options_type: ClassVar[type[TypedOptions]]
     raw_errors: ClassVar[Collection[str]] = ()
 
     def parse_options(self, options: Mapping[str, str]) -> OptionsT:
@@ -245,12 +246,12 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
     def _typed_read(self, options: OptionsT) -> TypedRead | None:
         """What a read decodes; asks a registry where the options say so."""
         with self._option_errors(prefix="valueSchema: "):
-            return typed_read_of(options)  # type: ignore[arg-type] # every format declares these options
+            return typed_read_of(options)
 
     def _typed_write(self, options: OptionsT) -> TypedWrite | None:
         """What a write encodes."""
         with self._option_errors(prefix="valueSchema: "):
-            return typed_write_of(options)  # type: ignore[arg-type] # every format declares these options
+            return typed_write_of(options)
 
     def _schema_lookup(self, options: OptionsT, task: RangeT) -> SchemaLookup | None:
         """Asks the registry for the schema versions of a task's messages; None without a registry."""
