@@ -100,6 +100,9 @@ cdef class AvroDecoder(RowDecoder):
     cdef list described  # the steps as `avro_steps` has them, which own the bytes
     cdef str wrong
     cdef Py_ssize_t empty_items
+    # Blocks, and items that were read or skipped one by one, since the decoder was made: with the bytes of the payloads,
+    # they bound the time that it took.
+    cdef readonly Py_ssize_t items
 
     cdef int lay_out(self, Step *step, described, Node *node, Py_ssize_t *used) except -1
     cdef Py_ssize_t run(

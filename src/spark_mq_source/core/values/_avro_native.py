@@ -184,8 +184,7 @@ class AvroDecoder(RowDecoder):
                     return self.within(step, NO_TIME)
                 put_long(node, number * 1000)
             elif code == Code.INT_TO_FLOAT:
-                double = cython.cast(cython.double, number)
-                put_float(node, cython.cast(cython.float, double))
+                put_float(node, cython.cast(cython.float, number))
             elif code == Code.INT_TO_DOUBLE:
                 put_double(node, cython.cast(cython.double, number))
             elif code == Code.ENUM:
@@ -302,6 +301,7 @@ class AvroDecoder(RowDecoder):
             if at < 0:
                 self.wrong = _WHYS[at]
                 return -1
+            self.items += 1
             if count == 0:
                 return at
             size = -1
@@ -330,6 +330,7 @@ class AvroDecoder(RowDecoder):
                     continue
                 if step.is_empty:
                     continue
+            self.items += count
             while count:
                 if entries != cython.NULL:
                     at = self.put_key(data, at, end, entries.children)

@@ -117,7 +117,11 @@ class _Payload:
         return value * 1000
 
     def int_to_float(self, step: Step) -> float:
-        number: float = struct.unpack("<f", struct.pack("<f", float(self.long(step))))[0]
+        # Rounded once: what is cut off before leaves a bit that decides between two neighbours.
+        value = self.long(step)
+        more = max(value.bit_length() - 30, 0)
+        kept = value >> more | (value & (1 << more) - 1 != 0)
+        number: float = struct.unpack("<f", struct.pack("<f", float(kept) * 2.0**more))[0]
         return number
 
     def int_to_double(self, step: Step) -> float:

@@ -113,7 +113,8 @@ def _read_branch(writer: AvroType, union: AvroType, wanted: pa.DataType) -> Step
 
 
 def _branch_for(writer: AvroType, union: AvroType, wanted: pa.DataType) -> AvroType:
-    # The order is that of Java's Resolver: the same type, by name where it has one; then what is alike; then promotion.
+    # The order is that of Java's Resolver: the same type, by name if it has one; a record that can be read, the last of
+    # those with its name in another namespace or else the first; then the first branch to which the type is promoted.
     alike = [branch for branch in union.branches if branch.kind == writer.kind]
     aliased = [branch for branch in alike if writer.name in branch.aliases]
     if len(aliased) > 1:
@@ -121,13 +122,13 @@ def _branch_for(writer: AvroType, union: AvroType, wanted: pa.DataType) -> AvroT
     for branch in (*aliased, *alike):
         if not writer.name or writer.name == branch.name or branch in aliased:
             return branch
-    for branch in sorted(alike, key=lambda one: _short(one.name) != _short(writer.name)):
-        if _is_readable(writer, branch):
+    able = [branch for branch in alike if _is_readable(writer, branch)]
+    short = [branch for branch in able if _short(branch.name) == _short(writer.name)]
+    if able:
+        return short[-1] if short else able[0]
+    for branch in union.branches:
+        if branch.kind in _PROMOTIONS.get(writer.kind, ()):
             return branch
-    for kind in _PROMOTIONS.get(writer.kind, ()):
-        for branch in union.branches:
-            if branch.kind == kind:
-                return branch
     raise MisfitError(f"{writer!r} is no branch of the reader's union")
 
 

@@ -333,7 +333,8 @@ def test_nulls_in_arrays_are_bounded_for_a_payload_and_not_for_a_batch(decode):
         ("bytes", b"a", "string", "a"),
         ("int", 5, ["null", "long"], 5),
         ("int", 5, ["string", "long", "int"], {"member0": None, "member1": None, "member2": 5}),
-        ("int", 5, ["string", "double", "long"], {"member0": None, "member1": None, "member2": 5}),
+        ("int", 5, ["string", "double", "long"], {"member0": None, "member1": 5.0, "member2": None}),
+        ("long", 2**54 + 2**30 + 1, "float", 2.0**54 + 2.0**31),
         (["null", "int"], 5, "long", 5),
         (["null", "int"], None, ["null", "double"], None),
         (["int", "string"], "a", "string", "a"),
@@ -373,6 +374,14 @@ def test_nulls_in_arrays_are_bounded_for_a_payload_and_not_for_a_batch(decode):
             {"member0": None, "member1": {"x": 1}},
         ),
         (INT_IN_RECORD, {"x": 1}, {**INT_IN_RECORD, "name": "Other"}, {"x": 1}),
+        *(
+            (INT_IN_RECORD, {"x": 1}, [{**INT_IN_RECORD, "name": name} for name in names], {"member0": x, "member1": y})
+            for names, x, y in (
+                (["Other", "n.I"], None, {"x": 1}),
+                (["n.I", "m.I"], None, {"x": 1}),
+                (["Other", "More"], {"x": 1}, None),
+            )
+        ),
     ],
 )
 def test_a_value_is_resolved_to_the_readers_schema(values_of, writer, value, reader, expected):
@@ -628,3 +637,41 @@ def test_nan_is_a_number(implementation):
     decoder = avro_decoder("double", pa.float64(), None, implementation)
     values = decoder.decode(pa.array([struct.pack("<d", float("nan"))], pa.binary())).values
     assert math.isnan(values[0].as_py())
+
+
+DEEP = "int"
+for _ in range(20):
+    DEEP = {"type": "array", "items": DEEP}
+NULLS = {"type": "array", "items": "null"}
+TEXTS = {"type": "map", "values": "string"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "unit", "end"),
+    [
+        (INTS, number(1) + b"\0", b"\0"),
+        (INTS, number(1) + b"\0", b"\xff"),
+        (INTS, number(-1) + number(0) + b"\0", b"\0"),
+        (INTS, number(-1) + number(1) + b"\0", b""),
+        ({"type": "array", "items": NULLS}, number(1) + number(0), b"\0"),
+        ({"type": "array", "items": NULLS}, number(-2) + number(2) + number(0) * 2, b"\0"),
+        (NULLS, number(-1) + number(0), b"\0"),
+        ({"type": "array", "items": record(a=NULLS, b="null")}, number(1) + number(1) + number(0), b"\0"),
+        (TEXTS, number(2) + b"\0\0" * 2, b"\0"),
+        (TEXTS, number(1) + b"\2a\2\xff", b"\0"),
+        (DEEP, number(1) * 19 + number(0) * 19, b"\0"),
+        ({"type": "array", "items": ["null", INTS]}, number(1) + number(1) + number(0), b"\7"),
+    ],
+)
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_the_work_is_linear_in_the_payloads_length(schema, unit, end, is_wanted):
+    schema = record(a=schema, n="int")
+    wanted = arrow_type_of(json.dumps(schema)) if is_wanted else pa.struct([("n", pa.int32())])
+    for size in (10_000, 1_000_000):
+        decoder = avro_decoder(json.dumps(schema), wanted)
+        payload = unit * (size // len(unit)) + end
+        decoded = decoder.decode(pa.array([payload], pa.binary()))
+        # A block and its item have a byte each, but for the items that are empty.
+        assert decoder.items <= 2 * len(payload) + 1024
+        # Either all of it was read, or what is wrong was found where it is.
+        assert len(decoded.reasons) == decoded.values.null_count
