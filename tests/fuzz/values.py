@@ -21,8 +21,8 @@ from spark_mq_source.core.values.pairs import pair_decoder
 from spark_mq_source.core.values.protobuf import arrow_type_of as protobuf_type_of
 from spark_mq_source.core.values.protobuf import protobuf_decoder
 from spark_mq_source.core.values.protobuf_writer import encode_protobuf
-from tests.protobuf_cases import random_bytes_of
-from tests.protobuf_cases import schema as protobuf_schema
+from tests.oracles.protobuf import random_bytes_of
+from tests.oracles.protobuf import schema as protobuf_schema
 
 AVRO: list[dict[str, Any]] = [
     {

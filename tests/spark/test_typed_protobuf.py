@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tests.formats import Format
-from tests.protobuf_cases import schema
+from tests.oracles.protobuf import schema
 from tests.spark.frames import load
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from tests.behaviours.pulsar.test_typed import columns
 from tests.behaviours.pulsar.test_writer import options, write
 from tests.fix_brokers import PulsarUnderTest
 from tests.formats.pulsar import PulsarFormat
-from tests.protobuf_cases import schema as protobuf_schema
+from tests.oracles.protobuf import schema as protobuf_schema
 
 UTC = datetime.UTC
 STRUCTS = ["avro", "json"]

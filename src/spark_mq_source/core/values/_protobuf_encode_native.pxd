@@ -6,7 +6,7 @@ from spark_mq_source.core.values._loops_native cimport RowEncoder
 
 
 # As `protobuf_write_steps.WriteCode`, in the same order.
-cdef enum Code:
+cpdef enum Code:
     BYTE
     SHORT
     INT
@@ -28,7 +28,7 @@ cdef enum Code:
 
 
 # As `protobuf_write_steps.Form`, in the same order.
-cdef enum Form:
+cpdef enum Form:
     VARINT
     VARINT32
     ZIGZAG32

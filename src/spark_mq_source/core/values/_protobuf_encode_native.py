@@ -62,6 +62,8 @@ class Encoder(RowEncoder):
         self.described[step - self.steps] = described
         step.code = described.code
         step.form = described.form
+        if not (Code.BYTE <= step.code <= Code.MAP and Form.VARINT <= step.form <= Form.FIXED64):
+            raise TypeError(f"the protobuf encoder has no branch for {described.code!r} and {described.form!r}")
         step.is_implicit = described.is_implicit
         step.is_required = described.is_required
         step.oneof = described.oneof

@@ -5,7 +5,8 @@ from spark_mq_source.core.values._loops_native cimport RowDecoder
 from spark_mq_source.core.values._tree_native cimport Node
 
 
-cdef enum Read:  # what a number on the wire stands for
+# As `protobuf_schema.Read`, in the same order.
+cpdef enum Read:
     AS_IS
     SIGNED32
     UNSIGNED32
@@ -14,19 +15,20 @@ cdef enum Read:  # what a number on the wire stands for
     TRUTH
 
 
-cdef enum Put:  # what becomes of a value
+# As `protobuf_schema.Put`, in the same order.
+cpdef enum Put:
     NOWHERE
-    INT  # also the bits of a float
-    LONG  # also those of a double
-    NUMBER  # as a double
-    FLOAT  # as a double
+    INT
+    LONG
+    NUMBER
+    FLOAT
     DECIMAL
     BOOL
-    BYTES_
+    BINARY
     TEXT
     NAME
     MICROS
-    STRUCT_
+    STRUCT
 
 
 # An occurrence of a repeated field or of a message, in a list of them.
@@ -45,7 +47,7 @@ cdef struct Field:
     bint is_map
     bint is_required
     bint is_implicit
-    int oneof
+    Field *sibling  # in its oneof the next one, or the first; NULL without one
     int label  # where its name is in `Decoder.labels`
     Message *message
     Node *node
@@ -89,18 +91,20 @@ cdef class Decoder(RowDecoder):
     cdef Py_ssize_t room
     cdef const unsigned char *base
     cdef bint is_dry  # what is put is taken back
+    cdef readonly long long work  # bytes that were scanned, again in each message that has them, and values moved
     cdef int code  # of `CORRUPT`
     cdef Py_ssize_t where
 
     cdef void *take_memory(self, Py_ssize_t size) except NULL
     cdef Message *build_message(self, object plan, Node *nodes) except NULL
     cdef int build_field(self, Field *field, object plan, Node *node) except -99
+    cdef int check_node(self, Field *field, object plan, Node *node) except -99
     cdef int build_default(self, Field *field, object default) except -99
     cdef int build_names(self, Field *field, object plan) except -99
     cdef int add_piece(self, Field *field, unsigned char *data, unsigned long long value) except -99
     cdef int scan(self, Message *message, unsigned char *data, Py_ssize_t size, int depth) except -99
     cdef int fail(self, const unsigned char *data, Py_ssize_t at, int code) except -99
-    cdef int clear_others(self, Message *message, Field *field, int depth) except -99
+    cdef int clear_others(self, Field *field, int depth) except -99
     cdef int scan_pieces(self, Message *message, Py_ssize_t piece, bint is_merged, int depth) except -99
     cdef int emit_fields(self, Message *message, int depth) except -99
     cdef int emit_field(self, Field *field, int depth) except -99
@@ -108,6 +112,6 @@ cdef class Decoder(RowDecoder):
     cdef int emit_elements(self, Field *field, int depth) except -99
     cdef int emit_packed(self, Field *field, Node *node, unsigned char *data, Py_ssize_t size) except -99
     cdef int emit_map(self, Field *field, int depth) except -99
-    cdef int emit_last_entries(self, Field *field, int depth) except -99
+    cdef int keep_last_entries(self, Node *entry, Py_ssize_t had) except -99
     cdef int put_value(self, Field *field, Node *node, unsigned char *data, unsigned long long value) except -99
     cdef int put_name(self, Field *field, Node *node, int number) except -99

@@ -11,7 +11,6 @@ import cython
 if not cython.compiled:
     raise ImportError("spark_mq_source.core.values._protobuf_native is not compiled")
 
-import pyarrow as pa
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcmp, memcpy
 from cython.cimports.spark_mq_source.core._columns_native import allocate, resize
@@ -22,6 +21,7 @@ from cython.cimports.spark_mq_source.core.values._tree_native import (
     Node,
     end_list,
     end_struct,
+    keep_values,
     put_bool,
     put_bytes,
     put_double,
@@ -32,7 +32,7 @@ from cython.cimports.spark_mq_source.core.values._tree_native import (
     truncate,
 )
 
-from spark_mq_source.core.values.protobuf_schema import MAX_DEPTH, MOST_SECONDS, why_of, wire_type_of
+from spark_mq_source.core.values.protobuf_schema import MAX_DEPTH, MOST_SECONDS, why_of
 
 _DEPTH = cython.declare(cython.int, MAX_DEPTH)
 _TABLE = cython.declare(cython.int, 4096)
@@ -40,12 +40,6 @@ _LEAST_PIECES = cython.declare(cython.Py_ssize_t, 64)
 _MOST_KEPT = cython.declare(cython.Py_ssize_t, 1 << 16)
 _MOST_SECONDS = cython.declare(cython.longlong, MOST_SECONDS)
 _FEW_KEYS = cython.declare(cython.Py_ssize_t, 16)
-
-# FieldDescriptor.TYPE_* -> what its numbers stand for
-_READS = {
-    5: Read.SIGNED32, 15: Read.SIGNED32, 14: Read.SIGNED32, 13: Read.UNSIGNED32, 7: Read.UNSIGNED32,
-    17: Read.ZIGZAG32, 18: Read.ZIGZAG64, 8: Read.TRUTH,
-}  # fmt: skip
 
 
 @cython.final
@@ -62,6 +56,8 @@ class Decoder(RowDecoder):
         RowDecoder.__init__(self, type_)
         self.labels = []
         self.kept = []
+        if self.tree.nodes.kind != Kind.STRUCT or self.tree.nodes.count != plan.columns:
+            raise TypeError(f"the protobuf decoder cannot put message {plan.name} into a column of {type_}")
         self.root = self.build_message(plan, self.tree.nodes.children)
 
     def __dealloc__(self):
@@ -127,17 +123,26 @@ class Decoder(RowDecoder):
                 message.table[message.fields[at].number] = at + 1
         for at, place in enumerate(sorted(range(message.count), key=numbers.__getitem__)):
             message.order[at] = place
+        last: dict = {}
+        # Through the last field to the first one, so that each oneof is a ring.
+        for at, field in enumerate((*plan.fields, *plan.fields)):
+            if field.oneof >= 0:
+                if field.oneof in last:
+                    message.fields[cython.cast(cython.int, last[field.oneof])].sibling = (
+                        message.fields + at % message.count
+                    )
+                last[field.oneof] = at % message.count
         return message
 
     def build_field(self, field, plan, node):
         field.number = plan.number
-        field.wire_type = wire_type_of(plan.kind)
-        field.read = _READS.get(plan.kind, Read.AS_IS)
+        field.wire_type = plan.wire_type
+        field.read = plan.read
+        field.put = plan.put
         field.is_repeated = plan.is_repeated
         field.is_map = plan.is_map
         field.is_required = plan.is_required
         field.is_implicit = plan.is_implicit
-        field.oneof = plan.oneof
         field.label = len(self.labels)
         self.labels.append(f".{plan.name}")
         field.node = node
@@ -147,31 +152,44 @@ class Decoder(RowDecoder):
         if node == cython.NULL:
             field.put = Put.NOWHERE
             return 0
-        inner: cython.pointer(Node) = node
-        type_ = plan.type
-        if field.is_repeated:
-            inner = node.children
+        inner: cython.pointer(Node) = node.children if field.is_repeated else node
+        self.check_node(field, plan, inner)
         if plan.message is not None:
-            if pa.types.is_struct(type_) or field.is_map:
-                field.put = Put.STRUCT_
-                field.message = self.build_message(plan.message, inner.children)
-            else:
-                field.put = Put.MICROS
-                field.message = self.build_message(plan.message, cython.NULL)
-        elif pa.types.is_string(type_):
-            field.put = Put.NAME if plan.names is not None else Put.TEXT
-        elif pa.types.is_binary(type_):
-            field.put = Put.BYTES_
-        elif pa.types.is_boolean(type_):
-            field.put = Put.BOOL
-        elif pa.types.is_decimal(type_):
-            field.put = Put.DECIMAL
-        elif pa.types.is_float64(type_) and plan.kind != 1:
-            field.put = Put.FLOAT if plan.kind == 2 else Put.NUMBER
-        else:
-            field.put = Put.INT if type_.bit_width == 32 else Put.LONG
+            field.message = self.build_message(plan.message, inner.children if field.put == Put.STRUCT else cython.NULL)
         if plan.default is not None:
             self.build_default(field, plan.default)
+        return 0
+
+    def check_node(self, field, plan, node):
+        """Raises if `put_value` and the like have no branch for the field, or its column cannot take what they put.
+
+        All that is put goes through the nodes of fields that this has seen.
+        """
+        inside: cython.Py_ssize_t = plan.message.columns if plan.message is not None else -1
+        fits: cython.bint = False
+        if field.put == Put.INT:
+            fits = node.kind == Kind.FIXED and node.width == 4
+        elif field.put in (Put.LONG, Put.NUMBER, Put.FLOAT, Put.MICROS):
+            fits = node.kind == Kind.FIXED and node.width == 8
+        elif field.put == Put.DECIMAL:
+            fits = node.kind == Kind.FIXED and node.width == 16
+        elif field.put == Put.BOOL:
+            fits = node.kind == Kind.BIT
+        elif field.put in (Put.BINARY, Put.TEXT, Put.NAME):
+            fits = node.kind == Kind.BYTES
+        elif field.put == Put.STRUCT:
+            fits = node.kind == Kind.STRUCT and node.count == inside
+        if field.put == Put.MICROS or field.is_map:
+            # Seconds and nanoseconds, or key and value.
+            fits = fits and inside == 2
+        elif field.put != Put.STRUCT:
+            fits = fits and inside < 0
+        if field.put == Put.NAME:
+            fits = fits and plan.names is not None
+        if field.is_repeated:
+            fits = fits and field.node.kind == Kind.LIST
+        if not fits or not Read.AS_IS <= field.read <= Read.TRUTH:
+            raise TypeError(f"the protobuf decoder cannot put field {plan.name} into a column of {plan.type}")
         return 0
 
     def build_default(self, field, default):
@@ -243,6 +261,7 @@ class Decoder(RowDecoder):
         word: cython.uint
         field: cython.pointer(Field)
         start: cython.p_uchar
+        self.work += size
         while at < size:
             started = at
             tag = data[at]
@@ -301,8 +320,8 @@ class Decoder(RowDecoder):
             if field.is_closed and start == cython.NULL and find_name(field, cython.cast(cython.int, value)) < 0:
                 message.is_dropped = True
                 continue
-            if field.oneof >= 0:
-                code = self.clear_others(message, field, depth)
+            if field.sibling != cython.NULL:
+                code = self.clear_others(field, depth)
                 if code:
                     return code
             field.is_seen = True
@@ -317,17 +336,16 @@ class Decoder(RowDecoder):
         self.where = data + at - self.base
         return code
 
-    def clear_others(self, message, field, depth):
+    def clear_others(self, field, depth):
         """Forgets the fields of the same oneof."""
-        at: cython.int
         code: cython.int
-        other: cython.pointer(Field)
-        for at in range(message.count):
-            other = message.fields + at
-            if other.oneof == field.oneof and other != field and other.is_seen:
+        length: cython.Py_ssize_t
+        other: cython.pointer(Field) = field.sibling
+        while other != field:
+            if other.is_seen:
                 if other.message != cython.NULL:
                     # These bytes are no message if that one is none, although no column shows it.
-                    length: cython.Py_ssize_t = other.node.length
+                    length = other.node.length
                     was_dry: cython.bint = self.is_dry
                     self.is_dry = True
                     code = self.emit_field(other, depth)
@@ -338,6 +356,7 @@ class Decoder(RowDecoder):
                     truncate(other.node, length)
                 other.is_seen = False
                 other.first = -1
+            other = other.sibling
         return 0
 
     # -- from there into the tree
@@ -392,7 +411,10 @@ class Decoder(RowDecoder):
         code = self.scan_pieces(field.message, piece, is_merged, depth)
         if code:
             return code
-        if field.put == Put.STRUCT_:
+        if field.is_map and field.message.is_dropped:
+            # Its bytes are an unknown field, of which nothing is looked at.
+            return 0
+        if field.put == Put.STRUCT:
             code = self.emit_fields(field.message, depth - 1)
             if code:
                 return code
@@ -434,6 +456,7 @@ class Decoder(RowDecoder):
         started: cython.Py_ssize_t
         value: cython.ulonglong = 0
         word: cython.uint
+        self.work += size
         if field.wire_type != 0 and size % (8 if field.wire_type == 1 else 4):
             return self.fail(data, 0, -3)
         while at < size:
@@ -459,44 +482,32 @@ class Decoder(RowDecoder):
         code: cython.int
         entry: cython.pointer(Node) = field.node.children
         had: cython.Py_ssize_t = entry.length
-        length: cython.Py_ssize_t
         at: cython.Py_ssize_t = field.first
         while at >= 0:
-            length = entry.length
             code = self.emit_message(field, entry, at, False, depth)
             if code:
-                self.path.append(f"[{length - had}]")
+                self.path.append(f"[{entry.length - had}]")
                 return code
-            if field.message.is_dropped:
-                truncate(entry, length)
             at = self.pieces[at].next
         if entry.length - had > 1 and has_twice(entry.children, had, entry.length):
-            truncate(entry, had)
-            code = self.emit_last_entries(field, depth)
-            if code:
-                return code
+            self.keep_last_entries(entry, had)
         return end_list(field.node)
 
-    def emit_last_entries(self, field, depth):
-        """Puts the last entry of each key."""
-        code: cython.int
-        entry: cython.pointer(Node) = field.node.children
-        length: cython.Py_ssize_t
-        last: dict = {}
-        is_first: cython.bint
-        for is_first in (True, False):
-            at: cython.Py_ssize_t = field.first
-            while at >= 0:
-                length = entry.length
-                code = self.emit_message(field, entry, at, False, depth)
-                if code:
-                    return code
-                key = key_at(entry.children, length)
-                if is_first and not field.message.is_dropped:
-                    last[key] = at
-                if is_first or field.message.is_dropped or last[key] != at:
-                    truncate(entry, length)
-                at = self.pieces[at].next
+    def keep_last_entries(self, entry, had):
+        """Takes back all entries behind the first `had` but the last one of each key."""
+        at: cython.Py_ssize_t
+        count: cython.Py_ssize_t = entry.length - had
+        found: set = set()
+        marks: cython.p_uchar = cython.cast(cython.p_uchar, allocate(count, 1))
+        try:
+            for at in range(count - 1, -1, -1):
+                key = key_at(entry.children, had + at)
+                if key not in found:
+                    found.add(key)
+                    marks[at] = 1
+            self.work += keep_values(entry, had, marks)
+        finally:
+            free(marks)
         return 0
 
     def put_value(self, field, node, data, value):
@@ -513,7 +524,7 @@ class Decoder(RowDecoder):
             if bad >= 0 and not self.is_dry:
                 return self.fail(data, bad, -8)
             return put_bytes(node, data, value)
-        elif field.put == Put.BYTES_:
+        elif field.put == Put.BINARY:
             return put_bytes(node, data, value)
         elif field.put == Put.BOOL:
             return put_bool(node, value != 0)

@@ -36,6 +36,7 @@ cdef int grow(Node *node) except -1
 cdef int grow_bytes(Node *node, Py_ssize_t more) except -1
 cdef int put_null(Node *node) except -1
 cdef void truncate(Node *node, Py_ssize_t length) noexcept
+cdef Py_ssize_t keep_values(Node *node, Py_ssize_t start, const unsigned char *marks) except -1
 
 
 cdef inline int reserve_value(Node *node) except -1:

@@ -7,7 +7,7 @@ if not cython.compiled:
 
 import pyarrow as pa
 from cython.cimports.libc.stdlib import free
-from cython.cimports.libc.string import memset
+from cython.cimports.libc.string import memmove, memset
 from cython.cimports.spark_mq_source.core._columns_native import allocate, hand_over, resize
 
 from spark_mq_source.core._columns_python import column_overflow
@@ -203,3 +203,72 @@ def truncate(node, length):
                 node.nulls -= 1
                 node.valid[at >> 3] |= 1 << (at & 7)
     node.length = length
+
+
+def keep_values(node, start, marks):
+    """Take back the values from `start` on that have no mark, and what is beneath them; how many values were moved."""
+    at: cython.Py_ssize_t
+    inner: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    last: cython.Py_ssize_t
+    beneath: cython.p_uchar = cython.NULL
+    begin: cython.Py_ssize_t = 0
+    to: cython.Py_ssize_t = start
+    used: cython.Py_ssize_t = 0
+    moved: cython.Py_ssize_t = node.length - start
+    if node.kind == Kind.STRUCT:
+        for at in range(node.count):
+            moved += keep_values(node.children + at, start, marks)
+    elif node.kind == Kind.LIST and node.length > start:
+        begin = node.offsets[start]
+        beneath = cython.cast(cython.p_uchar, allocate(node.offsets[node.length] - begin, 1))
+        used = begin
+    elif node.kind == Kind.BYTES and node.length > start:
+        used = node.offsets[start]
+    for at in range(start, node.length):
+        if node.kind in (Kind.LIST, Kind.BYTES):
+            first, last = node.offsets[at], node.offsets[at + 1]
+        if not marks[at - start]:
+            if node.nulls and not node.valid[at >> 3] >> (at & 7) & 1:
+                node.nulls -= 1
+            continue
+        if node.kind == Kind.FIXED:
+            memmove(node.data + to * node.width, node.data + at * node.width, node.width)
+        elif node.kind == Kind.BIT:
+            put_bit(node.data, to, node.data[at >> 3] >> (at & 7) & 1)
+        elif node.kind == Kind.BYTES:
+            if last > first:
+                memmove(node.data + used, node.data + first, last - first)
+            used += last - first
+            node.offsets[to + 1] = cython.cast(cython.int, used)
+        elif node.kind == Kind.LIST:
+            for inner in range(first, last):
+                beneath[inner - begin] = 1
+            used += last - first
+            node.offsets[to + 1] = cython.cast(cython.int, used)
+        if node.valid:
+            put_bit(node.valid, to, node.valid[at >> 3] >> (at & 7) & 1)
+        to += 1
+    if node.valid:
+        # What has no value yet is valid.
+        for at in range(to, node.length):
+            put_bit(node.valid, at, True)
+    if node.kind == Kind.BYTES and node.length > start:
+        node.used = used
+    node.length = to
+    if beneath != cython.NULL:
+        try:
+            moved += keep_values(node.children, begin, beneath)
+        finally:
+            free(beneath)
+    return moved
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def put_bit(bits: cython.p_uchar, at: cython.Py_ssize_t, value: cython.bint) -> cython.void:
+    if value:
+        bits[at >> 3] |= 1 << (at & 7)
+    else:
+        bits[at >> 3] &= ~(1 << (at & 7))

@@ -33,6 +33,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -58,26 +59,66 @@ _UINT32: Final = (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_FIXED32)
 _INT64: Final = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_SINT64, FieldDescriptor.TYPE_SFIXED64)
 _UINT64: Final = (FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64)
 
-_TYPES: Final[Mapping[int, pa.DataType]] = (
-    dict.fromkeys((*_INT32, *_UINT32), pa.int32())
-    | dict.fromkeys((*_INT64, *_UINT64), pa.int64())
+
+class Read(IntEnum):
+    """How a number on the wire becomes a value; in the order of ``_protobuf_native.pxd``."""
+
+    AS_IS = 0
+    SIGNED32 = 1
+    UNSIGNED32 = 2
+    ZIGZAG32 = 3
+    ZIGZAG64 = 4
+    TRUTH = 5
+
+
+class Put(IntEnum):
+    """How a value goes into its column, likewise."""
+
+    NOWHERE = 0  # it has none
+    INT = 1  # also the bits of a float
+    LONG = 2  # also those of a double
+    NUMBER = 3  # an integer as a double
+    FLOAT = 4  # a float as a double
+    DECIMAL = 5
+    BOOL = 6
+    BINARY = 7
+    TEXT = 8
+    NAME = 9  # of an enum's number
+    MICROS = 10  # of seconds and nanoseconds
+    STRUCT = 11
+
+
+_OF_32: Final = {pa.int32(): Put.INT, pa.int64(): Put.LONG, pa.float64(): Put.NUMBER}
+_OF_INT64: Final = {pa.int64(): Put.LONG}
+_OF_UINT64: Final = {pa.int64(): Put.LONG, pa.decimal128(20, 0): Put.DECIMAL}
+
+_PUTS: Final[Mapping[int, Mapping[pa.DataType, Put]]] = (
+    dict.fromkeys((*_INT32, *_UINT32), _OF_32)
+    | dict.fromkeys(_INT64, _OF_INT64)
+    | dict.fromkeys(_UINT64, _OF_UINT64)
     | {
-        FieldDescriptor.TYPE_FLOAT: pa.float32(),
-        FieldDescriptor.TYPE_DOUBLE: pa.float64(),
-        FieldDescriptor.TYPE_BOOL: pa.bool_(),
-        FieldDescriptor.TYPE_STRING: pa.string(),
-        FieldDescriptor.TYPE_BYTES: pa.binary(),
-        FieldDescriptor.TYPE_ENUM: pa.string(),
+        FieldDescriptor.TYPE_FLOAT: {pa.float32(): Put.INT, pa.float64(): Put.FLOAT},
+        FieldDescriptor.TYPE_DOUBLE: {pa.float64(): Put.LONG},
+        FieldDescriptor.TYPE_BOOL: {pa.bool_(): Put.BOOL},
+        FieldDescriptor.TYPE_STRING: {pa.string(): Put.TEXT},
+        FieldDescriptor.TYPE_BYTES: {pa.binary(): Put.BINARY},
+        FieldDescriptor.TYPE_ENUM: {pa.string(): Put.NAME, pa.int32(): Put.INT, pa.int64(): Put.LONG},
     }
 )
+"""The types that a scalar can be wanted as, by protobuf's type: Spark's own first, then those that lose nothing."""
+
+_TYPES: Final = {kind: next(iter(puts)) for kind, puts in _PUTS.items()}
 """The Arrow types of scalars, by protobuf's."""
 
-_WIDER: Final[Mapping[int, tuple[pa.DataType, ...]]] = (
-    dict.fromkeys((*_INT32, *_UINT32), (pa.int64(), pa.float64()))
-    | dict.fromkeys(_UINT64, (pa.decimal128(20, 0),))
-    | {FieldDescriptor.TYPE_FLOAT: (pa.float64(),), FieldDescriptor.TYPE_ENUM: (pa.int32(), pa.int64())}
-)
-"""As what else a scalar can be wanted, without a loss."""
+_READS: Final[Mapping[int, Read]] = dict.fromkeys(
+    (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_ENUM), Read.SIGNED32
+) | {
+    FieldDescriptor.TYPE_UINT32: Read.UNSIGNED32,
+    FieldDescriptor.TYPE_FIXED32: Read.UNSIGNED32,
+    FieldDescriptor.TYPE_SINT32: Read.ZIGZAG32,
+    FieldDescriptor.TYPE_SINT64: Read.ZIGZAG64,
+    FieldDescriptor.TYPE_BOOL: Read.TRUTH,
+}
 
 _WIRE_TYPES: Final[Mapping[int, int]] = (
     dict.fromkeys((FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64, FieldDescriptor.TYPE_DOUBLE), 1)
@@ -117,6 +158,9 @@ class FieldPlan:
         number: on the wire.
         name: in the descriptor.
         kind: `FieldDescriptor.TYPE_*`.
+        wire_type: of a single value.
+        read: how a number on the wire becomes a value.
+        put: how a value, or an element, goes into its column.
         type: the Arrow type of a value, or of an element; None if no column has it: it is read only because the others
             of its oneof are cleared by it.
         column: the name of the column.
@@ -134,6 +178,9 @@ class FieldPlan:
     number: int
     name: str
     kind: int
+    wire_type: int
+    read: Read
+    put: Put
     type: pa.DataType | None
     column: str
     is_repeated: bool
@@ -494,7 +541,7 @@ def _plan_field(
     else:
         type_ = type_.value_type if is_repeated(field) else type_
         if inner is None:
-            if type_ != _TYPES[field.type] and type_ not in _WIDER.get(field.type, ()):
+            if type_ not in _PUTS[field.type]:
                 expected = _TYPES[field.type]
         elif pa.types.is_struct(type_):
             message = _plan(inner, type_, f"{path}.", problems)
@@ -536,6 +583,9 @@ def _field(
         number=field.number,
         name=field.name,
         kind=field.type,
+        wire_type=wire_type_of(field.type),
+        read=_READS.get(field.type, Read.AS_IS),
+        put=_put_of(field, type_, message),
         type=type_,
         column=column,
         is_repeated=repeated,
@@ -549,6 +599,15 @@ def _field(
         unknown=None if enum is None or enum.is_closed else ENUM_WITHOUT_NAME.format(enum.name),
         message=message,
     )
+
+
+def _put_of(field: FieldDescriptor, type_: pa.DataType | None, message: MessagePlan | None) -> Put:
+    if type_ is None:
+        return Put.NOWHERE
+    if message is not None:
+        return Put.STRUCT if is_map(field) or pa.types.is_struct(type_) else Put.MICROS
+    # A type that does not fit has been reported, so this plan is not used.
+    return _PUTS.get(field.type, {}).get(type_, Put.NOWHERE)
 
 
 def _oneof_of(field: FieldDescriptor, oneofs: Mapping[str, int]) -> int:

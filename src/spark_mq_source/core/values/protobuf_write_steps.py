@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
@@ -129,7 +129,35 @@ def plan_writing(type_: pa.DataType, descriptors: bytes, message: str, column: s
     steps = _fields(found, type_, column, problems)
     if problems:
         raise OptionError(f"the columns do not fit the protobuf message {found.full_name}: {'; '.join(problems)}")
-    return WriteStep(WriteCode.MESSAGE, column, steps=steps)
+    step = WriteStep(WriteCode.MESSAGE, column, steps=steps)
+    check_step(step, type_)
+    return step
+
+
+def check_step(step: WriteStep, type_: pa.DataType) -> None:
+    """Check that the encoders have a branch for a step and those within it, and that it reads the columns.
+
+    Raises:
+        TypeError: they do not.
+    """
+    columns, inner = _BRANCHES.get(step.code, ((), ()))
+    if step.code in (WriteCode.MESSAGE, WriteCode.GROUP):
+        types = [type_[one.column].type for one in step.steps] if pa.types.is_struct(type_) else []
+    elif step.code == WriteCode.MAP:
+        types = [type_.key_type, type_.item_type] if pa.types.is_map(type_) else []
+    elif step.code in (WriteCode.LIST, WriteCode.PACKED):
+        types = [type_.value_type] if pa.types.is_list(type_) else []
+    else:
+        types = [pa.int64()] * len(inner)
+    allowed = inner * len(types) if step.code in (WriteCode.MESSAGE, WriteCode.GROUP) else inner
+    if (
+        not any(is_read(type_) for is_read in columns)
+        or not len(step.steps) == len(types) == len(allowed)
+        or any(one.code not in codes for one, codes in zip(step.steps, allowed, strict=True))
+    ):
+        raise TypeError(f"the protobuf encoder cannot write {step.path}, {type_}, as {step.code!r} of {step.steps}")
+    for one, inside in zip(step.steps, types, strict=True):
+        check_step(one, inside)
 
 
 def _fields(message: Descriptor, struct: pa.StructType, path: str, problems: list[str]) -> tuple[WriteStep, ...]:
@@ -296,4 +324,47 @@ _CODES: Final[Mapping[int, Mapping[str, WriteCode]]] = {
     FieldDescriptor.TYPE_STRING: {"string": WriteCode.SIZED},
     FieldDescriptor.TYPE_BYTES: {"binary": WriteCode.SIZED},
     FieldDescriptor.TYPE_ENUM: {"string": WriteCode.NAME, "int32": WriteCode.INT},
+}
+
+_NUMBERS: Final = (
+    WriteCode.BYTE,
+    WriteCode.SHORT,
+    WriteCode.INT,
+    WriteCode.LONG,
+    WriteCode.WIDE,
+    WriteCode.DECIMAL,
+    WriteCode.BOOLEAN,
+    WriteCode.FLOAT,
+    WriteCode.NAME,
+    WriteCode.CHECKED,
+)
+_TIMES: Final = (WriteCode.TIMESTAMP, WriteCode.DURATION)
+_KEYS: Final = (*_NUMBERS, WriteCode.SIZED)
+_VALUES: Final = (*_KEYS, *_TIMES, WriteCode.MESSAGE, WriteCode.GROUP)
+_PARTS: Final = ((WriteCode.LONG,), (WriteCode.LONG,))
+_FIELDS: Final = ((*_VALUES, WriteCode.LIST, WriteCode.PACKED, WriteCode.MAP),)
+
+_Is = Callable[[pa.DataType], bool]
+
+# By code: the columns that its branch can read, and the codes that may be directly within it, step by step; those of
+# a message stand for all its steps.
+_BRANCHES: Final[Mapping[WriteCode, tuple[tuple[_Is, ...], tuple[tuple[WriteCode, ...], ...]]]] = {
+    WriteCode.BYTE: ((pa.types.is_int8,), ()),
+    WriteCode.SHORT: ((pa.types.is_int16,), ()),
+    WriteCode.INT: ((pa.types.is_int32, pa.types.is_float32), ()),
+    WriteCode.LONG: ((pa.types.is_int64, pa.types.is_float64), ()),
+    WriteCode.WIDE: ((pa.types.is_int64,), ()),
+    WriteCode.DECIMAL: ((pa.types.is_decimal128,), ()),
+    WriteCode.BOOLEAN: ((pa.types.is_boolean,), ()),
+    WriteCode.FLOAT: ((pa.types.is_float32,), ()),
+    WriteCode.SIZED: ((pa.types.is_string, pa.types.is_binary), ()),
+    WriteCode.NAME: ((pa.types.is_string,), ()),
+    WriteCode.CHECKED: ((pa.types.is_int32,), ()),
+    WriteCode.TIMESTAMP: ((pa.types.is_timestamp,), _PARTS),
+    WriteCode.DURATION: ((pa.types.is_duration,), _PARTS),
+    WriteCode.MESSAGE: ((pa.types.is_struct,), _FIELDS),
+    WriteCode.GROUP: ((pa.types.is_struct,), _FIELDS),
+    WriteCode.LIST: ((pa.types.is_list,), (_VALUES,)),
+    WriteCode.PACKED: ((pa.types.is_list,), (_NUMBERS,)),
+    WriteCode.MAP: ((pa.types.is_map,), (_KEYS, _VALUES)),
 }

@@ -12,7 +12,7 @@ from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.core.values.encoders import RowEncoder, encoded_rows, encoder_for, with_definitions
 from spark_mq_source.core.values.encodings import PRIMITIVES, Encoding, TypedWrite, decoder_for
 from spark_mq_source.core.values.primitives import primitive_decoder, primitive_type_of
-from tests.protobuf_cases import schema as protobuf_schema
+from tests.oracles.protobuf import schema as protobuf_schema
 
 UTC = datetime.UTC
 BEFORE = datetime.datetime(1969, 12, 31, 23, 59, 59, 999000, UTC)

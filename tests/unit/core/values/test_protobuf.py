@@ -1,3 +1,5 @@
+import dataclasses
+import itertools
 import struct
 
 import pyarrow as pa
@@ -7,8 +9,14 @@ from google.protobuf import struct_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
+from spark_mq_source.core.values import (
+    _protobuf_encode_native,
+    _protobuf_native,
+    protobuf_schema,
+    protobuf_write_steps,
+)
 from spark_mq_source.core.values.protobuf import arrow_type_of, protobuf_decoder
-from tests.protobuf_cases import Schema, new_file, schema, sized, tag, varint
+from tests.oracles.protobuf import Schema, new_file, schema, sized, tag, varint
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -125,6 +133,16 @@ def test_a_closed_enum_has_no_other_numbers(decode):
         + wire(3, wire(1, 3) + wire(2, 9))
     )
     assert decode(message, payload) == ([{"one": "B", "many": ["A", "B", "A"], "by": [(2, "A"), (3, "B")]}], {})
+
+
+def test_nothing_is_looked_at_in_an_entry_that_a_closed_enum_drops(decode):
+    message = schema("M: by map<string, Color> 1", syntax="proto2", enums="Color: A 0, B 9")
+    bad_key = wire(1, b"\xff")
+    payloads = [wire(1, bad_key + wire(2, 77)), wire(1, bad_key + wire(2, 77)) + wire(1, wire(1, "k") + wire(2, 9))]
+    assert decode(message, *payloads) == ([{"by": []}, {"by": [("k", "B")]}], {})
+    assert decode(message, wire(1, bad_key + wire(2, 9)))[0] == [None]
+    # As protobuf's runtime has it.
+    assert [dict(message.make.FromString(payload).by) for payload in payloads] == [{}, {"k": 9}]
 
 
 @pytest.mark.parametrize(
@@ -322,6 +340,48 @@ def test_the_last_entry_of_a_key_counts(decode):
     assert rows[2]["a"] == [(str(n % 70), n) for n in range(30, 100)]
 
 
+@pytest.mark.parametrize(
+    ("item", "values"),
+    [
+        ("int32", [(wire(2, n), n) for n in range(5)]),
+        ("optional bool", [(wire(2, n % 2), n % 2 == 1) for n in range(5)]),
+        ("string", [(wire(2, "x" * n), "x" * n) for n in range(5)]),
+        (
+            "Part",
+            [
+                (wire(2, part), {"n": n or None, "ok": None if n == 3 else n % 2 == 1, "t": ["ab"[:n], "c"], "by": by})
+                for n in range(5)
+                for by in [[(1, "y" * n), (2, "z")]]
+                for part in [
+                    wire(1, n)
+                    + (b"" if n == 3 else wire(2, n % 2))
+                    + wire(3, "ab"[:n])
+                    + wire(3, "c")
+                    + wire(4, wire(1, 1) + wire(2, "x"))
+                    + wire(4, wire(1, 1) + wire(2, "y" * n))
+                    + wire(4, wire(1, 2) + wire(2, "z"))
+                ]
+            ],
+        ),
+    ],
+)
+def test_entries_that_are_taken_back_leave_no_trace(decode, item, values):
+    item = item.removeprefix("optional ")
+    message = schema(
+        f"M: f map<int32, {item}> 1\nPart: n int32 1, optional ok bool 2, repeated t string 3, by map<int32, string> 4"
+    )
+    # Each choice of four keys for five entries, all in one batch.
+    keys = [*itertools.product((7, 8, 9, 10), repeat=5)]
+    payloads = [
+        b"".join(wire(1, wire(1, key) + data) for key, (data, _) in zip(row, values, strict=True)) for row in keys
+    ]
+    rows, reasons = decode(message, *payloads)
+    assert not reasons
+    for row, found in zip(keys, rows, strict=True):
+        last = {key: at for at, key in enumerate(row)}
+        assert found["f"] == [(key, values[at][1]) for at, key in enumerate(row) if last[key] == at]
+
+
 def test_an_entry_of_a_map_may_have_fields_that_are_unknown(value):
     # As in Java; protobuf's C runtime, and so its Python package, leaves such an entry out.
     assert value(schema("M: f map<int32, int32> 1"), wire(1, wire(1, 1) + wire(3, "x") + wire(2, 2))) == [(1, 2)]
@@ -410,6 +470,57 @@ def test_very_deep_groups_do_not_overflow_the_stack(decode):
     assert decode(schema("M: a int32 1"), tag(9, 3) * 1_000_000)[0] == [None]
 
 
+DEEP = (
+    "M: m M1 1, repeated g group:G 2, by map<int32, B1> 3, a M1 4 / o, b M1 5 / o, repeated n int32 6, t string 7\n"
+    "M1: m M2 1, a M2 4 / o, b M2 5 / o\nM2: m Leaf 1, a Leaf 4 / o, b Leaf 5 / o\nLeaf: repeated n int32 1\n"
+    "G: g group:G1 2\nG1: g group:G2 2\nG2: n int32 6\nB1: by map<int32, B2> 3\nB2: by map<int32, Leaf> 3"
+)
+LEAF = wire(1, 1)
+HOSTILE_SHAPES = {
+    "a message in pieces": wire(1, wire(1, wire(1, LEAF))),
+    "a message in pieces of pieces": wire(1, wire(1, wire(1, LEAF) * 5) * 5),
+    "elements": wire(6, 1),
+    "elements in runs": wire(6, b"\x01\x02\x03") + wire(6, 1) + wire(6, b""),
+    "groups": tag(2, 3) * 3 + wire(6, 1) + tag(2, 4) * 3,
+    "groups that are unknown": tag(9, 3) * 100 + tag(9, 4) * 100,
+    "entries of one key": wire(3, wire(2, wire(3, wire(2, wire(3, wire(2, LEAF)) * 2)) * 2)) * 2,
+    "a oneof that flips": wire(4, wire(4, wire(4, LEAF) + wire(5, LEAF)) * 2) + wire(5, wire(5, LEAF)),
+    "unknown fields": wire(9, 1) + wire(9, b"abc"),
+    "long numbers": tag(6, 0) + b"\x81" + b"\x80" * 8 + b"\x00",
+    "texts": wire(7, "Zürich" * 20),
+}
+
+
+@pytest.mark.parametrize("end", [b"", b"\x08"], ids=["whole", "corrupt"])
+@pytest.mark.parametrize("shape", HOSTILE_SHAPES)
+def test_the_work_is_linear_in_the_size(shape, end):
+    message = schema(DEEP, syntax="proto2")
+    work = []
+    for size in (10_000, 1_000_000):
+        payload = HOSTILE_SHAPES[shape] * (size // len(HOSTILE_SHAPES[shape])) + end
+        decoder = protobuf_decoder(message.descriptors, "M", arrow_type_of(message.descriptors, "M"))
+        decoded = decoder.decode(pa.array([payload], pa.binary()))
+        assert len(decoded.reasons) == len(end)
+        work.append(decoder.work / len(payload))
+    # Each byte is looked at once for each of the messages that have it, and each value moved once for each map.
+    assert max(work) < 8
+    assert work[1] == pytest.approx(work[0], rel=0.05)
+
+
+def test_the_work_does_not_multiply_with_the_depth_of_maps():
+    work = []
+    for depth in (2, 8):
+        inner = "\n".join(f"M{at}: by map<int32, M{at + 1}> 1" for at in range(depth))
+        message = schema(f"M: by map<int32, M0> 1\n{inner}\nM{depth}: x int32 1")
+        payload = b""
+        for _ in range(depth + 1):
+            payload = wire(1, wire(2, payload)) * 2
+        decoder = protobuf_decoder(message.descriptors, "M", arrow_type_of(message.descriptors, "M"))
+        assert not decoder.decode(pa.array([payload], pa.binary())).reasons
+        work.append(decoder.work / len(payload) / depth)
+    assert work[1] < 2 * work[0]
+
+
 def test_many_elements_and_rows_grow_the_arrays(decode):
     message = schema("M: repeated a int32 1, repeated b string 2, m map<int32, string> 3")
     payloads = [
@@ -433,6 +544,52 @@ def test_a_decoder_serves_batch_after_batch(implementation):
     assert decoder.decode(payloads.slice(5)).values.to_pylist() == []
     assert decoder.decode(pa.array([], pa.binary())).values.to_pylist() == []
     assert decoder.decode(payloads).values.to_pylist() == [None, {"a": 1}, None, {"a": 3}, {"a": None}]
+
+
+# -- steps
+
+
+def test_the_compiled_loops_know_the_same_codes():
+    for ours, compiled in (
+        (protobuf_schema.Read, _protobuf_native.Read),
+        (protobuf_schema.Put, _protobuf_native.Put),
+        (protobuf_write_steps.WriteCode, _protobuf_encode_native.Code),
+        (protobuf_write_steps.Form, _protobuf_encode_native.Form),
+    ):
+        assert [(one.name, one.value) for one in compiled] == [(one.name, one.value) for one in ours]
+
+
+PUTS = {
+    "int32": ["INT"], "int64": ["LONG", "NUMBER", "FLOAT", "MICROS"], "double": ["LONG", "NUMBER", "FLOAT", "MICROS"],
+    "bool": ["BOOL"], "string": ["BINARY", "TEXT"], "bytes": ["BINARY", "TEXT"], "Part": ["STRUCT"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PUTS)
+@pytest.mark.parametrize("put", [*protobuf_schema.Put, 12])
+def test_a_column_takes_only_what_fits_it(kind, put):
+    message = schema(f"M: f {kind} 1\nPart: x int32 1, y int32 2")
+    wanted = arrow_type_of(message.descriptors, "M")
+    plan = protobuf_schema.plan_of(message.descriptors, "M", wanted)
+    two = pa.struct([("x", pa.int32()), ("y", pa.int32())])
+    parts = [protobuf_schema.plan_of(message.descriptors, "Part", type_) for type_ in (two, pa.struct([]))]
+    for part in (None, *parts):
+        wrong = dataclasses.replace(plan, fields=(dataclasses.replace(plan.fields[0], put=put, message=part),))
+        name = put.name if isinstance(put, protobuf_schema.Put) else ""
+        needs_message = name in ("STRUCT", "MICROS")
+        if name in PUTS[kind] and part is (parts[0] if needs_message else None):
+            _protobuf_native.Decoder(wrong, wanted)
+        else:
+            with pytest.raises(TypeError, match=r"^the protobuf decoder cannot put field f into a column of "):
+                _protobuf_native.Decoder(wrong, wanted)
+
+
+def test_a_message_needs_a_struct_of_its_columns():
+    message = schema("M: x int32 1, y int32 2")
+    plan = protobuf_schema.plan_of(message.descriptors, "M", pa.struct([("x", pa.int32()), ("y", pa.int32())]))
+    for type_ in (pa.int32(), pa.struct([("x", pa.int32())]), pa.list_(pa.int32())):
+        with pytest.raises(TypeError, match=r"^the protobuf decoder cannot put message p.M into a column of "):
+            _protobuf_native.Decoder(plan, type_)
 
 
 # -- wanted columns

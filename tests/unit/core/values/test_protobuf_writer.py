@@ -1,11 +1,30 @@
 import decimal
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
+from spark_mq_source.core.values import _protobuf_encode_native
+from spark_mq_source.core.values.protobuf_write_steps import WriteCode, WriteStep, check_step
 from spark_mq_source.core.values.protobuf_writer import encode_protobuf
-from tests.protobuf_cases import schema
+from tests.oracles.protobuf import schema
+
+NUMBER, VALUE = ("field", "element", "packed"), ("field", "element")
+COLUMNS = {
+    "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(), "decimal": pa.decimal128(20, 0), "bool": pa.bool_(), "string": pa.string(),
+    "binary": pa.binary(), "timestamp": pa.timestamp("us", "UTC"), "duration": pa.duration("us"),
+    "struct": pa.struct([]),
+}  # fmt: skip
+BRANCHES = {
+    "BYTE": (["int8"], NUMBER), "SHORT": (["int16"], NUMBER), "INT": (["int32", "float"], NUMBER),
+    "LONG": (["int64", "double"], NUMBER), "WIDE": (["int64"], NUMBER), "DECIMAL": (["decimal"], NUMBER),
+    "BOOLEAN": (["bool"], NUMBER), "FLOAT": (["float"], NUMBER), "SIZED": (["string", "binary"], VALUE),
+    "NAME": (["string"], NUMBER), "CHECKED": (["int32"], NUMBER), "TIMESTAMP": (["timestamp"], VALUE),
+    "DURATION": (["duration"], VALUE), "MESSAGE": (["struct"], VALUE), "GROUP": (["struct"], VALUE),
+    "LIST": ([], ()), "PACKED": ([], ()), "MAP": ([], ()),
+}  # fmt: skip
 
 
 @pytest.fixture(params=["native", "python"])
@@ -334,3 +353,37 @@ def test_all_problems_are_in_one_sentence(encode):
 def test_what_is_no_struct_is_no_message():
     with pytest.raises(OptionError, match="column value is int32: a protobuf message is written of a struct"):
         encode_protobuf(pa.array([1], pa.int32()), schema("M:").descriptors, "M")
+
+
+# -- steps
+
+
+@pytest.mark.parametrize("code", WriteCode)
+def test_a_step_is_planned_only_where_the_loop_has_a_branch(code):
+    """The codes that fit a column as a field, in an array, and as a packed one."""
+    value = WriteStep(code, column=0)
+    parts = tuple(WriteStep(WriteCode.LONG) for _ in range(2))
+    step = replace(value, steps=parts if code in (WriteCode.TIMESTAMP, WriteCode.DURATION) else ())
+    found = {"field": [], "element": [], "packed": []}
+    errors = []
+    for name, type_ in COLUMNS.items():
+        for place, outer, column in (
+            ("field", WriteStep(WriteCode.MESSAGE, steps=(step,)), pa.struct([("f", type_)])),
+            ("element", WriteStep(WriteCode.LIST, steps=(step,)), pa.list_(type_)),
+            ("packed", WriteStep(WriteCode.PACKED, steps=(step,)), pa.list_(type_)),
+        ):
+            try:
+                check_step(outer, column)
+                found[place].append(name)
+            except TypeError as error:
+                errors.append(str(error))
+    columns, places = BRANCHES[code.name]
+    assert found == {place: columns if place in places else [] for place in found}
+    assert all(error.startswith("the protobuf encoder cannot write ") for error in errors)
+
+
+@pytest.mark.parametrize(("part", "number"), [("code", 18), ("form", 6)])
+def test_the_loop_refuses_a_step_without_a_branch(part, number):
+    step = replace(WriteStep(WriteCode.MESSAGE, steps=(WriteStep(WriteCode.INT, column=0),)), **{part: number})
+    with pytest.raises(TypeError, match=r"^the protobuf encoder has no branch for "):
+        _protobuf_encode_native.Encoder(step, pa.array([{"f": 1}]))
