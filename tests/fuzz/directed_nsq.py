@@ -53,7 +53,9 @@ def run_decoder(rng: Random, seed: int, loops: str) -> int:
             data = damaged(rng, data)
         case = (seed, number, loops, columns, data.hex())
         count, end = oracle.scan(data, MOST_BYTES)
-        assert module.scan_messages(memoryview(data), 0, MOST_BYTES) == (count, end), case
+        before = rng.randint(0, 9)
+        scanned = module.scan_messages(memoryview(bytes(before) + data), before, MOST_BYTES)
+        assert scanned == (count, before + end), case
         if rng.random() < 0.7:
             data = data[:end]
         wanted: Any

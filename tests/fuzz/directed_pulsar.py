@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from base64 import b64encode
 from itertools import pairwise
 from random import Random
@@ -236,6 +237,8 @@ def random_metadata(rng: Random) -> list[tuple[str, Any]]:
 
 def random_entry(rng: Random, *, makes_damage: bool) -> bytes:
     """Return an entry: a single message or a batch, compressed, encrypted, compacted or damaged at times."""
+    if makes_damage and rng.random() < 0.05:
+        return random_garbage(rng)
     contents = random_metadata(rng)
     codec = rng.choice([0, 0, 0, 1, 2, 3, 4])
     harms = rng.choice(["metadata", "payload", "body"]) if makes_damage and rng.random() < 0.5 else ""
@@ -266,6 +269,15 @@ def random_entry(rng: Random, *, makes_damage: bool) -> bytes:
         contents += [("compression", codec if rng.random() < 0.99 else 9), ("uncompressed_size", size)]
         payload = oracle.COMPRESS[codec](payload)
     return framed(rng, contents, payload, harms)
+
+
+def random_garbage(rng: Random) -> bytes:
+    """Return bytes that are an entry up to where fields of any number and wire type begin, or none at all."""
+    fields = b"".join(bytes([rng.getrandbits(7)]) + rng.randbytes(rng.randint(0, 11)) for _ in range(rng.randint(0, 4)))
+    head = bytes.fromhex(rng.choice(["", "0a017010001800", "0a0170100018005803"])) + fields
+    single = len(fields).to_bytes(4, "big") + b"\x18\x02" + fields
+    garbage = len(head).to_bytes(4, "big") + head + rng.choice([b"", single * 3, rng.randbytes(60)])
+    return rng.choice([garbage, garbage, rng.randbytes(rng.randint(0, 100)), b"\x0e\x02\xff\xff\xff\xff"])
 
 
 def framed(rng: Random, contents: list[tuple[str, Any]], payload: bytes, harms: str = "") -> bytes:
@@ -367,21 +379,25 @@ def run_encoder(rng: Random, seed: int, loops: str) -> int:
     for _ in range(rng.randint(1, 3)):
         batch = random_batch(rng)
         rows = [written(cells) for cells in rows_of([batch])]
+        order = None
+        if rng.random() < 0.3 and rows:
+            order = array("i", (rng.randrange(len(rows)) for _ in range(rng.randint(0, len(rows)))))
+            rows = [rows[row] for row in order]
         case = (seed, loops, options, batch.schema)
         at = 0
         try:
-            while at < batch.num_rows:
-                at = encoder.append(open_rows(batch, loops), None, at, batch.num_rows, now_ms=5)
+            while at < len(rows):
+                at = encoder.append(open_rows(batch, loops), order, at, len(rows), now_ms=5)
         except UnwritableRowError as error:
             encoder.flush(now_ms=5)
-            bad = next((row for row, cells in enumerate(rows) if cells["bad"]), batch.num_rows)
+            bad = next((row for row, cells in enumerate(rows) if cells["bad"]), len(rows))
             if "larger than" in str(error) or "leave no room" in str(error):
                 count = len(entries_of(encoder, options, expected + rows, case))
                 cells = rows[count - len(expected)]
                 assert not cells["bad"], case
                 assert cells["size"] >= options["max_message_bytes"] - 400, case
                 return max(1, count)
-            assert bad < batch.num_rows, case
+            assert bad < len(rows), case
             entries_of(encoder, options, expected + rows[:bad], case, ends=True)
             return max(1, len(expected) + bad)
         assert not any(cells["bad"] for cells in rows), case
@@ -428,6 +444,7 @@ def entries_of(
         assert said.sequence_id == send.sequence_id, case
         assert said.schema_version == options["schema_version"], case
         assert (send.txnid_least_bits, send.txnid_most_bits) == (options["txn_id"] or (None, None)), case
+        assert send.is_chunk == entry.is_chunk == said.HasField("chunk_id"), case
         if entry.is_batch:
             assert len(read) == send.num_messages == entry.messages <= options["batch_rows"], case
             assert said.sequence_id == read[0]["sequence_id"], case

@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_mq_source.core.errors import CorruptMessageError, MQSourceError, RemoteProtocolError, UnwritableRowError
 from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.core.sql_types import arrow_schema_of
-from spark_mq_source.tubemq.payload import _encode_python
+from spark_mq_source.tubemq.payload import _encode_python, _messages_python
 from spark_mq_source.tubemq.payload.columns import COLUMNS
 from spark_mq_source.tubemq.payload.messages import MessageDecoder
 from spark_mq_source.tubemq.protocol import hot
@@ -57,6 +57,7 @@ def run_decoder(rng: Random, seed: int, loops: str) -> int:
     )
     expected: list[dict[str, Any]] = []
     origins: list[Any] = []
+    module = Implementation(_messages_python, loops).module
     makes_damage = rng.random() < 0.6
     compared = 0
     for number in range(ANSWERS):
@@ -80,7 +81,17 @@ def run_decoder(rng: Random, seed: int, loops: str) -> int:
             wanted = len(rows)
         except (CorruptError, oracle.UnreadableError) as error:
             rows, wanted = [], ERRORS[type(error)]
+        others: Any
+        try:
+            others = b"".join(part for is_message, part in oracle.parts_of(body) if not is_message)
+        except oracle.UnreadableError:
+            others = RemoteProtocolError
         outcome: Any
+        try:
+            outcome = module.without_messages(body)
+        except MQSourceError as error:
+            outcome = type(error)
+        assert outcome == others, case
         before = decoder.rows
         try:
             outcome = decoder.decode(memoryview(body), 2800 + number, stop_at)

@@ -14,13 +14,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from spark_mq_source.core.columns import CORRUPT, ERROR
 from spark_mq_source.core.compression import CODECS, compress, decompress
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import MQSourceError, UnwritableRowError
 from spark_mq_source.core.implementation import Implementation
-from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.nsq.payload import _messages_python as nsq_python
 from spark_mq_source.nsq.payload import messages as nsq_messages
+from spark_mq_source.nsq.payload.columns import COLUMNS as NSQ_COLUMNS
 from spark_mq_source.nsq.protocol import commands as nsq_commands
 from spark_mq_source.nsq.protocol.compression import DeflateStream, SnappyStream
 from spark_mq_source.nsq.protocol.connection import NsqConnection
@@ -31,6 +32,7 @@ from spark_mq_source.pulsar.protocol import wire as pulsar_wire
 from spark_mq_source.pulsar.protocol.codec import decode_command
 from spark_mq_source.tubemq.payload import _messages_python
 from spark_mq_source.tubemq.payload._messages_python import first_message
+from spark_mq_source.tubemq.payload.columns import COLUMNS as TUBEMQ_COLUMNS
 from spark_mq_source.tubemq.payload.messages import MessageDecoder
 from spark_mq_source.tubemq.protocol import wire as tubemq_wire
 from spark_mq_source.tubemq.protocol.codec import decode_response
@@ -49,6 +51,7 @@ from tests.fuzz.values import (
 )
 from tests.protobuf import pulsar as pulsar_pb
 from tests.protobuf import tubemq as tubemq_pb
+from tests.readable import schema_of
 from tests.unit.nsq.vectors import FROM_NSQD
 from tests.vectors import pulsar_frames, tubemq_calls
 
@@ -60,45 +63,11 @@ FULL_BYTES = 4 << 20
 
 TIME = pa.timestamp("us", "UTC")
 MAP = pa.map_(pa.string(), pa.string())
-PULSAR_COLUMNS = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "message_id": pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())]),
-    "publish_time": TIME,
-    "event_time": TIME,
-    "properties": MAP,
-    "producer_name": pa.string(),
-    "sequence_id": pa.int64(),
-    "ordering_key": pa.binary(),
-    "schema_version": pa.binary(),
-    "replicated_from": pa.string(),
-    "broker_publish_time": TIME,
-    "broker_index": pa.int64(),
-    "redelivery_count": pa.int32(),
-    "encryption_context": arrow_schema_of({"encryption_context": COLUMNS.readable["encryption_context"][0]}).types[0],
-}
-TUBEMQ_COLUMNS = {
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "broker_id": pa.int32(),
-    "partition": pa.int32(),
-    "message_id": pa.int64(),
-    "message_time": TIME,
-    "message_type": pa.string(),
-    "attributes": MAP,
-    "fetch_offset": pa.int64(),
-}
-NSQ_COLUMNS = {
-    "value": pa.binary(),
-    "message_id": pa.string(),
-    "timestamp": TIME,
-    "attempts": pa.int32(),
-    "topic": pa.string(),
-    "channel": pa.string(),
-    "nsqd": pa.string(),
-}
+# Of several faults in one input, each implementation names the one that it meets first.
+PULSAR_SCHEMA = schema_of(COLUMNS, without=(ERROR,))
+TUBEMQ_SCHEMA = schema_of(TUBEMQ_COLUMNS, without=(ERROR,))
+# The reader makes the other columns of what it writes down.
+NSQ_SCHEMA = schema_of(NSQ_COLUMNS, without=(CORRUPT, ERROR))
 
 
 class Session(Protocol):
@@ -120,12 +89,14 @@ class Target(NamedTuple):
     has_twin: bool = True
 
 
-def random_schema(rng: Random, columns: dict[str, pa.DataType]) -> pa.Schema:
+def random_schema(rng: Random, columns: pa.Schema) -> pa.Schema:
     """All columns half of the time, else some; each binary one is text at times."""
-    names = list(columns) if rng.random() < 0.5 else rng.sample(list(columns), rng.randint(0, len(columns)))
+    names = columns.names if rng.random() < 0.5 else rng.sample(columns.names, rng.randint(0, len(columns)))
     as_text = rng.random() < 0.3
     texts = {"key", "value"} if as_text else set()
-    return pa.schema([(name, pa.string() if name in texts else columns[name]) for name in names])
+    return pa.schema(
+        [columns.field(name).with_type(pa.string()) if name in texts else columns.field(name) for name in names]
+    )
 
 
 class DecoderSession:
@@ -168,7 +139,7 @@ class PulsarDecoding(DecoderSession):
         super().__init__()
         rng = Random(seed)
         self.decoder = EntryDecoder(
-            random_schema(rng, PULSAR_COLUMNS),
+            random_schema(rng, PULSAR_SCHEMA),
             topic="t",
             partition=3,
             verify_checksum=rng.random() < 0.1,
@@ -289,7 +260,7 @@ class TubeMQDecoding(DecoderSession):
         super().__init__()
         rng = Random(seed)
         self.decoder = MessageDecoder(
-            random_schema(rng, TUBEMQ_COLUMNS),
+            random_schema(rng, TUBEMQ_SCHEMA),
             topic="t",
             broker_id=1,
             partition=3,
@@ -329,7 +300,7 @@ class NsqDecoding(DecoderSession):
         super().__init__()
         self.loops = Implementation(nsq_python, implementation).module
         self.decoder = nsq_messages.MessageDecoder(
-            random_schema(Random(seed), NSQ_COLUMNS), topic="t", channel="c", nsqd="n", implementation=implementation
+            random_schema(Random(seed), NSQ_SCHEMA), topic="t", channel="c", nsqd="n", implementation=implementation
         )
 
     def decode(self, data: memoryview) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -116,14 +116,20 @@ class Reader:
         }
 
 
-def messages_of(body: bytes) -> Any:
-    """Yield the messages of an answer, up to where it cannot be read.
+def messages_of(body: bytes) -> Iterator[bytes]:
+    """Yield the messages of an answer; see `parts_of`."""
+    return (content for is_message, content in parts_of(body) if is_message)
+
+
+def parts_of(body: bytes) -> Iterator[tuple[bool, bytes]]:
+    """Yield the fields of an answer, a message without its head, up to where it cannot be read.
 
     Raises:
         UnreadableError: it cannot be read from here on.
     """
     at = 0
     while at < len(body):
+        begin = at
         try:
             tag, after = take_varint(body, at)
             check(8 <= tag < 1 << 32, "number")
@@ -137,8 +143,7 @@ def messages_of(body: bytes) -> Any:
             check(at <= len(body), "end")
         except CorruptError as error:
             raise UnreadableError from error
-        if tag == 4 << 3 | LENGTH:
-            yield body[after:at]
+        yield (True, body[after:at]) if tag == 4 << 3 | LENGTH else (False, body[begin:at])
 
 
 def time_of(minute: bytes | None, zone: str) -> int | None:

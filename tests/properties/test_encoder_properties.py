@@ -1,9 +1,8 @@
-"""Both encoders against each other, and what they write against our decoder and protobuf's own."""
+"""How rows come does not change the entries, and both loops choose the same partitions; the rest: directed_pulsar."""
 
 from __future__ import annotations
 
 import base64
-import itertools
 from array import array
 from typing import Any
 
@@ -13,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_mq_source.core.compression import CODECS
-from spark_mq_source.core.errors import UnwritableRowError
 from spark_mq_source.pulsar.payload import _encode_python
-from spark_mq_source.pulsar.payload.messages import EntryDecoder, EntryEncoder, group_rows, hash_keys, open_rows
+from spark_mq_source.pulsar.payload.messages import EntryEncoder, group_rows, hash_keys, open_rows
 from spark_mq_source.pulsar.protocol.commands import Send
-from tests.protobuf import pulsar as pb
 
 pytest.importorskip("spark_mq_source.pulsar.payload._encode_native", exc_type=ImportError)
 
@@ -82,114 +79,25 @@ def batch_of(items: list[dict[str, Any]], names: set[str]) -> pa.RecordBatch:
 def encoded(
     implementation: str,
     batches: list[pa.RecordBatch],
-    *,
-    order: array[int] | None = None,
-    max_message_bytes: int = 8000,
     **configuration: Any,
 ) -> list[Send]:
     encoder = EntryEncoder(
         producer_id=3,
         producer_name="p",
         sequence_id=126,
-        max_message_bytes=max_message_bytes,
+        max_message_bytes=8000,
         implementation=implementation,
         **{"batch_bytes": 100_000, "batch_rows": 2**31 - 1, **configuration},
     )
     sends = []
     for batch in batches:
         source = open_rows(batch, implementation)
-        at, end = 0, batch.num_rows if order is None else len(order)
+        at, end = 0, batch.num_rows
         while at < end:
-            at = encoder.append(source, order, at, end, now_ms=NOW_MS)
+            at = encoder.append(source, None, at, end, now_ms=NOW_MS)
             sends += encoder.take()
     encoder.flush(now_ms=NOW_MS)
     return [send._replace(body=bytes(send.body)) for send in sends + encoder.take()]
-
-
-DECODED = pa.schema(
-    [
-        ("value", pa.binary()),
-        ("key", pa.binary()),
-        ("ordering_key", pa.binary()),
-        ("event_time", pa.timestamp("us", "UTC")),
-        ("properties", MAP),
-        ("producer_name", pa.string()),
-        ("sequence_id", pa.int64()),
-        ("publish_time", TIME),
-        ("schema_version", pa.binary()),
-    ]
-)
-
-
-def decoded(sends: list[Send]) -> list[dict[str, Any]]:
-    decoder = EntryDecoder(
-        DECODED, topic="t", partition=-1, max_message_bytes=64 << 20, max_pending_chunk_bytes=64 << 20
-    )
-    for entry_id, send in enumerate(sends):
-        decoder.decode(7, entry_id, send.body)
-    batch = decoder.take_batch()
-    batch.validate(full=True)
-    cells = {
-        name: (column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    }
-    return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
-
-
-def expected(batch: pa.RecordBatch, configuration: dict[str, Any]) -> list[dict[str, Any]]:
-    cells = {
-        name: (column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    }
-    found = []
-    for index in range(batch.num_rows):
-        row = {name: column[index] for name, column in cells.items()}
-        key, time = row.get("key"), row.get("event_time")
-        found.append(
-            {
-                "value": row["value"],
-                "key": key.encode() if isinstance(key, str) else key,
-                "ordering_key": row.get("ordering_key"),
-                "event_time": None if time is None else time // 1000 * 1000,
-                "properties": row.get("properties") or [],
-                "producer_name": "p",
-                "sequence_id": 126 + index,
-                "publish_time": NOW_MS * 1000,
-                "schema_version": configuration.get("schema_version") or None,
-            }
-        )
-    return found
-
-
-@given(rows, column_sets, configurations)
-@settings(max_examples=300, deadline=None)
-def test_what_is_written_is_read_back_and_both_write_the_same(
-    items: list[dict[str, Any]], names: set[str], configuration: dict[str, Any]
-) -> None:
-    batch = batch_of(items, names)
-    sends = encoded("native", [batch], **configuration)
-    assert sends == encoded("python", [batch], **configuration)
-    assert decoded(sends) == expected(batch, configuration)
-    # The SENDs tell of their bodies what is in them.
-    ids = []
-    for send in sends:
-        metadata = metadata_of(send)
-        assert metadata.sequence_id == send.sequence_id
-        assert metadata.num_messages_in_batch == send.num_messages
-        last = send.sequence_id + send.num_messages - 1
-        if send.num_messages > 1:
-            assert send.highest_sequence_id == metadata.highest_sequence_id == last
-        ids += range(send.sequence_id, last + 1)
-        assert (metadata.txnid_least_bits, metadata.txnid_most_bits) == (configuration.get("txn_id") or (0, 0))
-        assert len(send.body) <= 8000
-    assert ids == list(range(126, 126 + batch.num_rows))
-
-
-def metadata_of(send: Send) -> Any:
-    body = bytes(send.body)
-    assert body[:2] == b"\x0e\x01"
-    size = int.from_bytes(body[6:10], "big")
-    return pb.MessageMetadata.FromString(body[10 : 10 + size])
 
 
 @given(rows, column_sets, configurations, st.integers(0, 30))
@@ -201,45 +109,6 @@ def test_how_rows_come_does_not_change_the_entries(
     pieces = [batch.slice(0, cut), batch.slice(min(cut, batch.num_rows))]
     for implementation in ("native", "python"):
         assert encoded(implementation, pieces, **configuration) == encoded(implementation, [batch], **configuration)
-
-
-@given(rows, column_sets, st.data())
-@settings(deadline=None)
-def test_rows_can_be_chosen(items: list[dict[str, Any]], names: set[str], data: st.DataObject) -> None:
-    batch = batch_of(items, names)
-    indices = st.integers(0, max(0, len(items) - 1))
-    order = array("i", data.draw(st.lists(indices, max_size=10)) if items else [])
-    sends = encoded("native", [batch], order=order)
-    assert sends == encoded("python", [batch], order=order)
-    chosen = pa.RecordBatch.from_struct_array(batch.to_struct_array().take(pa.array(order, pa.int32())))
-    assert decoded(sends) == expected(chosen, {})
-
-
-@given(rows, column_sets, configurations, st.sampled_from([400, 700, 2000]))
-@settings(deadline=None)
-def test_large_messages_come_in_chunks(
-    items: list[dict[str, Any]], names: set[str], configuration: dict[str, Any], max_message_bytes: int
-) -> None:
-    batch = batch_of(items, names)
-    how = configuration | {"chunking": True, "max_message_bytes": max_message_bytes}
-    results = []
-    for implementation in ("native", "python"):
-        try:
-            results.append(encoded(implementation, [batch], **how))
-        except UnwritableRowError as error:
-            results.append(str(error))
-    sends, others = results
-    assert sends == others
-    if isinstance(sends, str):
-        assert "leave no room" in sends
-        return
-    found, wanted = decoded(sends), expected(batch, configuration)
-    # Each chunk has an id of its own.
-    ids = [row.pop("sequence_id") for row in found]
-    assert all(one < other for one, other in itertools.pairwise(ids))
-    assert found == [{name: cell for name, cell in row.items() if name != "sequence_id"} for row in wanted]
-    assert all(len(send.body) <= max_message_bytes for send in sends)
-    assert all(send.is_chunk == metadata_of(send).HasField("chunk_id") for send in sends)
 
 
 @given(st.lists(st.none() | text), st.sampled_from([0, 1]), st.booleans())

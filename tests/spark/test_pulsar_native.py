@@ -13,10 +13,12 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.spark._compat import FILTER_OPERATORS
 from tests.fix_brokers import PulsarUnderTest
 from tests.formats import numbers
 from tests.formats.pulsar import MESSAGE_ID_TYPE, PulsarFeed
+from tests.readable import ddl_of, types_of
 from tests.spark.frames import failure, load
 
 if TYPE_CHECKING:
@@ -58,21 +60,9 @@ def test_rare_columns_have_their_types_and_values(spark: SparkSession, pulsar_fe
     )
     producer.send(b"a", partition_key="k", ordering_key="o", event_timestamp=1357017300123, properties={"x": "1"})
     producer.send(b"b")
-    schema = {
-        "broker_index": "bigint",
-        "broker_publish_time": "timestamp",
-        "replicated_from": "string",
-        "schema_version": "binary",
-        "ordering_key": "binary",
-        "sequence_id": "bigint",
-        "producer_name": "string",
-        "key": "string",
-        "message_id": MESSAGE_ID_TYPE,
-        "properties": "map<string,string>",
-        "publish_time": "timestamp",
-    }
+    schema = types_of(COLUMNS, key="string")
     options = secured(pulsar_featured, topic)
-    df = load(spark, NAME, options, ", ".join(f"{name} {kind}" for name, kind in schema.items()))
+    df = load(spark, NAME, options, ddl_of(COLUMNS, key="string"))
     assert {field.name: field.dataType.simpleString() for field in df.schema} == schema
     first, second = df.withColumn("late", F.col("broker_publish_time") < F.col("publish_time")).collect()
     assert (first.producer_name, first.sequence_id, second.sequence_id) == ("p-1", 42, 43)

@@ -12,14 +12,10 @@ from spark_mq_source.pulsar.payload.columns import COLUMNS
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.raw_producer import RawProducer, batch, chunk, metadata
 from tests.formats.pulsar import MESSAGE_ID, PulsarFormat, assert_each_once
+from tests.readable import ddl_of
 
 CODECS = ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"]
-ROW = (
-    f"key binary, value binary, topic string, partition int, {MESSAGE_ID}, publish_time timestamp, "
-    "event_time timestamp, properties map<string,string>, producer_name string, sequence_id bigint, "
-    "ordering_key binary, schema_version binary, replicated_from string, broker_publish_time timestamp, "
-    "broker_index bigint"
-)
+ROW = ddl_of(COLUMNS)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -124,14 +120,17 @@ def test_all_columns_of_a_message(pulsar_format: PulsarFormat, java: JavaClient)
             "replicated_from": None,
             "broker_publish_time": None,
             "broker_index": None,
+            "redelivery_count": 0,
+            "encryption_context": None,
+            "_corrupt": None,
+            "_error": None,
         }
 
 
 def test_the_columns_that_are_read_by_default(pulsar_format: PulsarFormat):
-    kinds = dict(part.split(" ", 1) for part in ROW.split(", "))
     topic = pulsar_format.new_topic(2)
     pulsar_format.publish(topic, [b"v"], partition=1)
-    ddl = ", ".join(f"{name} {kinds[name]}" for name in COLUMNS.default)
+    ddl = ddl_of(COLUMNS, without=set(COLUMNS.readable) - set(COLUMNS.default))
     (row,) = pulsar_format.read(topic, ddl).to_pylist()
     assert (row["key"], row["value"], row["topic"], row["partition"]) == (None, b"v", topic, 1)
     assert (row["event_time"], row["properties"]) == (None, [])

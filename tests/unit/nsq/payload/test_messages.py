@@ -23,20 +23,11 @@ from spark_mq_source.nsq.payload.messages import (
 )
 from spark_mq_source.nsq.protocol.commands import Messages
 from spark_mq_source.nsq.protocol.wire import ERROR, MESSAGE, RESPONSE, encode_frame
+from tests.readable import schema_of
 from tests.unit.nsq.vectors import FROM_NSQD, sent
 
 TIME = pa.timestamp("us", "UTC")
-ALL = pa.schema(
-    [
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("channel", pa.string()),
-        ("message_id", pa.string()),
-        ("timestamp", TIME),
-        ("attempts", pa.int32()),
-        ("nsqd", pa.string()),
-    ]
-)
+ALL = schema_of(COLUMNS, without=("_corrupt", "_error"))
 ID = b"0123456789abcdef"
 LIMIT = 1 << 20
 RECORDED = [frame for frame in FROM_NSQD if frame[7] == MESSAGE]

@@ -24,6 +24,7 @@ from spark_mq_source.core.errors import (
     UnsupportedFeatureError,
 )
 from spark_mq_source.pulsar.payload._messages_python import EntryColumns as PythonColumns
+from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.messages import (
     WHOLE_ENTRY,
     ChunkAssembly,
@@ -33,31 +34,14 @@ from spark_mq_source.pulsar.payload.messages import (
 )
 from spark_mq_source.pulsar.protocol.wire import take_frame
 from tests.protobuf import pulsar as pulsar_pb
+from tests.readable import schema_of
 from tests.vectors import RecordedFrame, pulsar_frames
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIME = pa.timestamp("us", "UTC")
 MESSAGE_ID = pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("batch_index", pa.int32())])
-ALL = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("message_id", MESSAGE_ID),
-        ("publish_time", TIME),
-        ("event_time", TIME),
-        ("properties", pa.map_(pa.string(), pa.string())),
-        ("producer_name", pa.string()),
-        ("sequence_id", pa.int64()),
-        ("ordering_key", pa.binary()),
-        ("schema_version", pa.binary()),
-        ("replicated_from", pa.string()),
-        ("broker_publish_time", TIME),
-        ("broker_index", pa.int64()),
-        ("redelivery_count", pa.int32()),
-    ]
-)
+# The loops leave the others to `SparseColumns`.
+ALL = schema_of(COLUMNS, without=("encryption_context", "_corrupt", "_error"))
 VALUE = pa.schema([("value", pa.binary())])
 CODECS = {
     1: lambda data: lz4.block.compress(data, store_size=False),
@@ -300,6 +284,39 @@ def test_every_field_of_a_single_message(impl: str) -> None:
             "redelivery_count": 0,
         }
     ]
+
+
+def test_every_column_has_what_an_entry_with_every_field_says(impl: str) -> None:
+    pair = pulsar_pb.KeyValue(key="k", value="v")
+    said = {
+        "producer_name": "p", "sequence_id": 1, "publish_time": 2, "properties": [pair], "replicated_from": "r",
+        "partition_key": "k", "event_time": 3, "encryption_algo": "AES", "encryption_param": b"iv",
+        "schema_version": b"s", "partition_key_b64_encoded": False, "ordering_key": b"o", "deliver_at_time": 4,
+        "txnid_least_bits": 5, "txnid_most_bits": 6, "highest_sequence_id": 7, "null_value": False,
+        "null_partition_key": False, "compression": 0, "uncompressed_size": 8,
+    }  # fmt: skip
+    key = {"key": "k", "value": b"v", "metadata": [pair]}
+    more = {"uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": 1, "chunk_id": 0,
+            "num_messages_in_batch": 1, "compacted_batch_indexes": [1]}  # fmt: skip
+    fields = {field.name for field in pulsar_pb.MessageMetadata.DESCRIPTOR.fields}
+    assert {*said, *more, "encryption_keys", "marker_type"} == fields
+    d = decoder(impl, schema_of(COLUMNS), on_encrypted="raw", on_corrupt="null")
+    broker = pulsar_pb.BrokerEntryMetadata(broker_timestamp=8, index=9)
+    body = entry(b"v", broker=broker, encryption_keys=[key], **said, **more)
+    assert d.decode(7, 5, body, redelivery_count=3) == 1
+    assert d.decode(7, 6, b"corrupt") == 1
+    whole, corrupt = taken(d)
+    assert [name for name in whole if whole[name] is None and corrupt[name] is None] == []
+    assert [name for name in COLUMNS.readable if whole[name] is None] == ["_corrupt", "_error"]
+    context = whole.pop("encryption_context")
+    assert (context["param"], context["uuid"], context["num_chunks"]) == (b"iv", "u", 2)
+    assert whole == {
+        "key": b"k", "value": b"v", "topic": "t", "partition": 3,
+        "message_id": {"ledger_id": 7, "entry_id": 5, "batch_index": -1}, "publish_time": ms(2), "event_time": ms(3),
+        "properties": {"k": "v"}, "producer_name": "p", "sequence_id": 1, "ordering_key": b"o", "schema_version": b"s",
+        "replicated_from": "r", "broker_publish_time": ms(8), "broker_index": 9, "redelivery_count": 3,
+        "_corrupt": None, "_error": None,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("count", "shown"), [(3, 3), (2**31 - 1, 2**31 - 1), (2**32 - 1, 2**31 - 1)])

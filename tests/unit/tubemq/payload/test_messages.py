@@ -13,26 +13,16 @@ import pytest
 
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, RemoteProtocolError
 from spark_mq_source.tubemq.payload._messages_python import first_message
+from spark_mq_source.tubemq.payload.columns import COLUMNS
 from spark_mq_source.tubemq.payload.messages import MessageDecoder, implementation
 from spark_mq_source.tubemq.protocol.codec import decode_response
 from spark_mq_source.tubemq.protocol.commands import GetMessageResponse
 from spark_mq_source.tubemq.protocol.wire import take_frame
 from tests.protobuf import tubemq as tubemq_pb
+from tests.readable import schema_of
 from tests.vectors import FOLDER
 
-ALL = pa.schema(
-    [
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("broker_id", pa.int32()),
-        ("partition", pa.int32()),
-        ("message_id", pa.int64()),
-        ("message_time", pa.timestamp("us", "UTC")),
-        ("message_type", pa.string()),
-        ("attributes", pa.map_(pa.string(), pa.string())),
-        ("fetch_offset", pa.int64()),
-    ]
-)
+ALL = schema_of(COLUMNS, without=("_corrupt", "_error"))
 VALUE = pa.schema([("value", pa.binary())])
 
 
@@ -124,6 +114,20 @@ def test_messages_of_a_real_broker(impl: str) -> None:
     assert typed["attributes"] == {}
     assert large["value"] == b"Z" * 20_000
     assert first_message(body) == (234145655977672704, 1242675533)
+
+
+def test_every_column_has_what_a_message_with_every_field_says(impl: str) -> None:
+    d = decoder(impl, schema_of(COLUMNS), on_corrupt="null")
+    assert d.decode(answer(message(b"v", "$msgType$=a,$msgTime$=202611231200,k=v"), broken(9)), 2800) == 2
+    whole, corrupt = taken(d)
+    assert [name for name in COLUMNS.readable if whole[name] is None] == ["_corrupt", "_error"]
+    assert corrupt["_corrupt"] is not None
+    assert corrupt["_error"] is not None
+    assert whole == {
+        "value": b"v", "topic": "t", "broker_id": 1, "partition": 10_002, "message_id": 7, "attributes": {"k": "v"},
+        "message_time": datetime(2026, 11, 23, 12, tzinfo=UTC), "message_type": "a", "fetch_offset": 2800,
+        "_corrupt": None, "_error": None,
+    }  # fmt: skip
 
 
 def test_an_answer_without_messages(impl: str) -> None:
