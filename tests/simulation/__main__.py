@@ -189,6 +189,11 @@ def mutants(
         for mutation in mutations(protocol):
             if only and only not in mutation.name:
                 continue
+            if mutation.test is not None:
+                kind = _failing(mutation, mutation.test)
+                missed += not kind
+                print(f"| {protocol} | {mutation.name}: {mutation.what} | a test, not seeds | {kind} |", flush=True)  # noqa: T201
+                continue
             needed, kind = _hunt(protocol, mutation, seeds, first, jobs)
             missed += needed is None
             shown = f"not in {seeds}" if needed is None else str(needed)
@@ -199,12 +204,28 @@ def mutants(
         raise typer.Exit(1)
 
 
+def _failing(mutation: Mutation, test: str) -> str:
+    """The first test that fails with a mutation; empty if none does."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-rf", test]
+        ended = subprocess.run(command, env=_environment(mutation, Path(folder)), capture_output=True, check=False)
+    failed = [line for line in ended.stdout.decode().splitlines() if line.startswith("FAILED ")]
+    # 1: tests failed.
+    if ended.returncode not in {0, 1} or bool(failed) != bool(ended.returncode):
+        raise RuntimeError(f"{mutation.name}: {ended.stdout.decode()}{ended.stderr.decode()}")
+    return failed[0].split()[1] if failed else ""
+
+
+def _environment(mutation: Mutation, folder: Path) -> dict[str, str]:
+    """The environment of a process that imports the package with a mutation, from a copy in a folder."""
+    path = os.pathsep.join([str(mutated_source(mutation, folder)), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, **mutation.environment, "PYTHONPATH": path}
+
+
 def _hunt(protocol: str, mutation: Mutation, seeds: int, first: int, jobs: int | None) -> tuple[int | None, str]:
     """How many seeds it took to find a mutation, and as what; None where that was not enough of them."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-        source = mutated_source(mutation, Path(folder))
-        environment = {**os.environ, **mutation.environment}
-        environment["PYTHONPATH"] = os.pathsep.join([str(source), environment.get("PYTHONPATH", "")])
+        environment = _environment(mutation, Path(folder))
         command = [sys.executable, "-m", "tests.simulation", "explore", protocol, "--seeds", str(seeds)]
         command += ["--first", str(first), "--stop", "--json", "--shrink-tries", "0"]
         if jobs is not None:

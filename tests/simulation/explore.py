@@ -8,8 +8,10 @@ the protocol's `regressions.py`.
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
+import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,15 +87,27 @@ def load(protocol: str) -> None:
     """Loads what worlds of a protocol need, for good: the collection of garbage after each world passes over it."""
     scenarios(protocol)
     standins.install()
+    _freeze(len(sys.modules))
+
+
+@functools.cache
+def _freeze(modules: int) -> None:
+    """Excludes what is alive now from the collection of garbage; once for each number of loaded modules."""
     gc.collect()
     gc.freeze()
+
+
+@functools.cache
+def _lots(protocol: str) -> Sequence[str]:
+    """The names that a seed draws from: those in the protocol's `LOTS` as often as it says, the others once."""
+    lots: Mapping[str, int] = getattr(import_module(f"tests.simulation.{protocol}.scenarios"), "LOTS", {})
+    return [name for name in sorted(scenarios(protocol)) for _ in range(lots.get(name, 1))]
 
 
 def plan_of(protocol: str, seed: int, scenario: str | None = None) -> Plan:
     """The plan of a seed; of this scenario if one is given."""
     dice = Random(f"plan {seed}")
-    names = sorted(scenarios(protocol))
-    name = scenario or names[dice.randrange(len(names))]
+    name = scenario or dice.choice(_lots(protocol))
     size = dice.randint(1, MOST_SIZE)
     return Plan(name, seed, size, tuple(scenarios(protocol)[name].faults(dice, size)))
 
@@ -120,6 +134,7 @@ def run_plan(protocol: str, plan: Plan) -> str:
 def _play(world: World, protocol: str, plan: Plan) -> str:
     standins.install()
     standins.reset()
+    _freeze(len(sys.modules))
     with world.running():
         for fault in plan.faults:
             apply_common(world, fault)

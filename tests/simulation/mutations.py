@@ -25,6 +25,7 @@ class Mutation:
         edits: (file below `spark_mq_source`, text, what replaces it).
         environment: variables to set, as SPARK_MQ_SOURCE_IMPL=python where what is edited has a compiled twin.
         scenario: the only one to look in, where all together take long; None for all.
+        test: a test of pytest (file or node) that must fail instead, where seeds would take too long.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Mutation:
     edits: Sequence[tuple[str, str, str]]
     environment: Mapping[str, str] = field(default_factory=dict)
     scenario: str | None = None
+    test: str | None = None
 
 
 def mutations(protocol: str) -> Sequence[Mutation]:

@@ -6,8 +6,11 @@ From Spark's own source (4.0 to 4.3) and from runs on 4.0.0 and 4.3.0:
   first one that succeeds counts (`TaskSetManager`). The loser is killed, later; until then it goes on.
 - A micro-batch is written into the offset log before it runs and into the commit log after it has
   (`MicroBatchExecution`). The source's `commit` of a batch is called when the *next* one has been logged. A restarted
-  query whose last logged batch is not committed runs it again with the logged offsets, in a new stream object that has
-  never been asked for `latest`.
+  query whose last logged batch is not committed runs it again, in a new stream object that has never been asked for
+  `latest`. The offset log has ends alone: a batch begins at the logged end of the batch before, and batch 0 at what
+  `initial` says now.
+- Before that, a restarted query asks a Python reader for the ranges from the last logged end to itself
+  (`PythonMicroBatchStream.setLatestSeenOffset`). By that `spark/_compat.py` knows where `latest` begins before 4.2.
 - A Python reader's `latest` and `ranges` run in one process as long as the query lives, `read` in the executors'. The
   objects that run there are copies made by pickle.
 - A batch write's tasks send commit messages; when all have succeeded `commit` is called with one of each, otherwise
@@ -229,12 +232,14 @@ class Checkpoint:
         sink: the rows of each batch that reached a sink which keeps each batch once; a batch that is done over
             replaces itself.
         replays: every run of a batch that ended well, in order: (batch, rows).
+        restarts: the places in `replays` of runs that began at `initial`, because nothing was committed before.
     """
 
     offsets: list[tuple[Any, Any]] = field(default_factory=list)
     committed: set[int] = field(default_factory=set)
     sink: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     replays: list[tuple[int, list[dict[str, Any]]]] = field(default_factory=list)
+    restarts: set[int] = field(default_factory=set)
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of all committed batches, in order of batches."""
@@ -260,7 +265,8 @@ class Query:
         executors: run its tasks.
         checkpoint: outlives it.
         interval: seconds between triggers.
-        limited: whether Spark hands the start to `latest` (from 4.2).
+        limited: whether the limits of the options count; not with `Trigger.Once`.
+        planned: is told the number of each batch when it is logged.
         sink: is handed each batch's number and the rows of its tasks.
         aimed: called when a life with `available_now` knows where it ends.
     """
@@ -272,6 +278,7 @@ class Query:
     checkpoint: Checkpoint
     interval: float = 0.1
     limited: bool = True
+    planned: Callable[[int], None] | None = None
     sink: Callable[[int, list[list[dict[str, Any]]]], None] | None = None
     aimed: Callable[[], None] | None = None
 
@@ -293,14 +300,17 @@ class Query:
                 stream.aim_at_now()
                 if self.aimed is not None:
                     self.aimed()
-            if log.offsets and len(log.offsets) - 1 not in log.committed:
-                self._run_batch(stream, len(log.offsets) - 1)
-            start = _copy(log.offsets[-1][1]) if log.offsets else None
-            if start is None:
+            if log.offsets:
+                number, end = len(log.offsets) - 1, log.offsets[-1][1]
+                stream.ranges(_copy(end), _copy(end))
+                if number not in log.committed:
+                    self._run_batch(stream, number, None if number else _copy(stream.initial()))
+                start = _copy(end)
+            else:
                 start = _copy(stream.initial())
             while not until():
                 world.pause()
-                end = _copy(stream.latest(start if self.limited else None, limited=self.limited))
+                end = _copy(stream.latest(start, limited=self.limited))
                 if end == start:
                     if available_now:
                         return
@@ -311,18 +321,23 @@ class Query:
                 if number > 0:
                     stream.commit(_copy(log.offsets[number - 1][1]))
                 world.pause()
+                if self.planned is not None:
+                    self.planned(number)
                 self._run_batch(stream, number)
                 start = end
                 world.sleep(self.interval)
         finally:
             stream.close()
 
-    def _run_batch(self, stream: Any, number: int) -> None:
+    def _run_batch(self, stream: Any, number: int, restart: Any = None) -> None:
+        """Runs a logged batch; one that is run again and was the first begins at `restart`."""
         start, end = self.checkpoint.offsets[number]
-        ranges = list(stream.ranges(_copy(start), _copy(end)))
+        ranges = list(stream.ranges(_copy(start) if restart is None else restart, _copy(end)))
         work = [read_task(self.format, self.options, task, self.schema, self.executors) for task in ranges]
         found = self.executors.run(work, _reading)
         rows = [row for task in found for row in task]
+        if restart is not None:
+            self.checkpoint.restarts.add(len(self.checkpoint.replays))
         self.checkpoint.replays.append((number, rows))
         here().pause()
         if self.sink is not None:

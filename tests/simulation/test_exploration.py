@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.__main__ import fresh_seed
-from tests.simulation.explore import PROTOCOLS
+from tests.simulation.explore import PROTOCOLS, plan_of, scenarios
 from tests.simulation.mutations import Mutation, mutated_source, mutations
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "1000"))
@@ -38,6 +39,14 @@ def test_no_seed_breaks_a_guarantee(protocol: str, seeds: int, capsys: pytest.Ca
     ended = command("explore", protocol, "--seeds", seeds, "--first", first, "--jobs", 1, "--json")
     assert ended.returncode == 0, f"python -m tests.simulation explore {protocol} --first {first}\n{ended.stderr}"
     assert json.loads(ended.stdout)[protocol]["runs"] == seeds
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_scenario_has_its_share_of_the_seeds(protocol: str) -> None:
+    drawn = Counter(plan_of(protocol, seed).scenario for seed in range(1000))
+    assert sorted(drawn) == sorted(scenarios(protocol))
+    # 39 lots of Pulsar: 26 of 1,000 each, and 12 is three standard deviations less.
+    assert {name: n for name, n in drawn.items() if n < 12} == {}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -74,3 +83,5 @@ def test_what_once_failed(protocol: str, name: str) -> None:
 )
 def test_a_mutation_still_finds_the_text_that_it_changes(mutation: Mutation, tmp_path: Path) -> None:
     mutated_source(mutation, tmp_path / "mutant")
+    if mutation.test is not None:
+        assert Path(mutation.test.partition("::")[0]).is_file()

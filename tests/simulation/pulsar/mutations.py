@@ -266,4 +266,64 @@ MUTATIONS: Sequence[Mutation] = (
         ),
         scenario="queue_stream",
     ),
+    Mutation(
+        "repeat-start-included",
+        "batch 0, done over, begins behind the first entry though the topic was empty when it began",
+        (("pulsar/read/stream.py", "if at > held[tp].first}", "if at >= held[tp].first}"),),
+        scenario="stream_subscription",
+    ),
+    Mutation(
+        "send-after-timeout",
+        "a transaction sends entries though its timeout is near",
+        (
+            (
+                "pulsar/write/writer.py",
+                "        if self._transaction is not None:\n            self._transaction.check_time()\n        entry.",
+                "        entry.",
+            ),
+        ),
+        scenario="write_transaction",
+    ),
+    Mutation(
+        "following-forgotten",
+        "what follows a ledger is not noted where a limited trigger ends with it",
+        (("pulsar/read/limits.py", "if entry + left < last:", "if entry + left <= last:"),),
+        scenario="stream_trimmed",
+    ),
+    Mutation(
+        "pin-left-ahead",
+        "a durable subscription that is ahead of the query's start stays there",
+        (("pulsar/read/stream.py", "if at != cursors[tp]]", "if cursors[tp] < at]"),),
+        scenario="stream_subscription",
+    ),
+    Mutation(
+        "visible-neighbour",
+        "any entry behind that of a transaction proves that it was committed",
+        (
+            (
+                "pulsar/write/transactions.py",
+                "return found is not None and (found.ledger_id, found.entry_id) == (position.ledger, position.entry)",
+                "return found is not None",
+            ),
+        ),
+        scenario="commits",
+    ),
+    Mutation(
+        "cursor-moved-again",
+        "a cursor that the broker moves again, no farther, means nothing though entries came in between",
+        (
+            (
+                "pulsar/read/reader.py",
+                "if received != consumer.opened.first or cursor > self._moved_to:",
+                "if received != consumer.opened.first and cursor > self._moved_to:",
+            ),
+        ),
+        scenario="batch_read_removal",
+    ),
+    Mutation(
+        "following-at-once",
+        "what follows the position read last is taken for what was not noted before",
+        (("pulsar/read/stream.py", "first >= following)", "first > following)"),),
+        test="tests/unit/pulsar/read/test_stream.py",
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -24,6 +25,7 @@ from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.read.stream import offsets_from_json
 from spark_mq_source.pulsar.write.transactions import Transaction
 from spark_mq_source.pulsar.write.writer import WriteReport
+from tests.simulation.clockwork import here
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, common_faults
 from tests.simulation.pulsar import oracle
 from tests.simulation.pulsar.broker import Cluster
@@ -83,12 +85,24 @@ def cluster_faults(dice: Random, *, kinds: Sequence[str], partitions: int, secon
             yield Fault(kind, at=at, args=(dice.randrange(partitions),))
 
 
+def removals(dice: Random, seconds: float) -> Iterator[Fault]:
+    """Faults that remove messages, or take them from the consumers there are; one at least."""
+    for _ in range(dice.choice((1, 1, 2))):
+        kind = dice.choice(("acknowledge", "acknowledge", "expire", "truncate", "sweep"))
+        at, partition = round(dice.random() * seconds, 3), dice.randrange(3)
+        if kind == "sweep":
+            yield Fault(kind, at=at, args=(partition, dice.choice((5, 20, 60)), dice.choice((0.002, 0.005, 0.02))))
+        else:
+            yield Fault(kind, at=at, args=(partition, round(dice.random(), 2)))
+
+
 def arrange(world: World, cluster: Cluster, names: Sequence[str], faults: Sequence[Fault]) -> None:
     """Has the faults of the cluster happen at their times from now on.
 
     - `unload`, `trim`, `expire`, `truncate`, `roll_over`: number of a topic-partition.
     - `kill_broker`: number of the broker, seconds until it runs again.
     - `acknowledge`: number of a topic-partition; the foreign subscription acknowledges this part of its entries.
+    - `sweep`: number of a topic-partition, how often and every how many seconds something new comes and TTL takes it.
     """
     for fault in faults:
         call = _cluster_fault(cluster, names, fault)
@@ -107,9 +121,14 @@ def _cluster_fault(cluster: Cluster, names: Sequence[str], fault: Fault) -> Call
             world.after(seconds, broker.start)
 
         return kill
-    if fault.kind in {"unload", "trim", "expire", "truncate"}:
+    if fault.kind in {"unload", "trim", "expire", "truncate", "sweep"}:
         name = names[fault.args[0] % len(names)]
-        return lambda: getattr(cluster, fault.kind)(name)
+        if fault.kind == "sweep":
+            left, seconds = fault.args[1:]
+            call = partial(_sweep, cluster, left=left, seconds=seconds)
+        else:
+            call = getattr(cluster, fault.kind)
+        return lambda: call(name)
     if fault.kind == "add_partition":
 
         def add_partition() -> None:
@@ -139,8 +158,12 @@ def _cluster_fault(cluster: Cluster, names: Sequence[str], fault: Fault) -> Call
     return None
 
 
-REMOVING = frozenset({"trim", "expire", "truncate", "acknowledge", "unload", "roll_over"})
-"""Faults after which messages can be gone."""
+def _sweep(cluster: Cluster, name: str, *, left: int, seconds: float) -> None:
+    # TTL moves the other cursors only if a durable one has a backlog.
+    cluster.publish(name, [f"swept-{cluster.world.count('swept')}".encode()], sequence_id=9000)
+    cluster.expire(name)
+    if left > 1:
+        cluster.world.after(seconds, partial(_sweep, cluster, name, left=left - 1, seconds=seconds))
 
 
 def check_nothing_leaks(world: World, cluster: Cluster) -> None:
@@ -269,11 +292,7 @@ class BatchRead:
         kinds = ("unload", "kill_broker", "roll_over")
         found += cluster_faults(dice, kinds=kinds, partitions=3, seconds=seconds)
         if self._removal:
-            for _ in range(dice.choice((1, 1, 2))):
-                kind = dice.choice(("acknowledge", "acknowledge", "expire", "truncate"))
-                at = round(dice.random() * seconds, 3)
-                part = round(dice.random(), 2)
-                found.append(Fault(kind, at=at, args=(dice.randrange(3), part)))
+            found += removals(dice, seconds)
         return found
 
     def run(self, world: World, plan: Plan) -> str:
@@ -371,10 +390,10 @@ class StreamRead:
         kinds = ("unload", "kill_broker", "roll_over", "add_partition", *(["trim"] if self._subscription else []))
         found += cluster_faults(dice, kinds=kinds, partitions=3, seconds=seconds)
         if self._removal:
-            for _ in range(dice.choice((1, 1, 2))):
-                kind = dice.choice(("acknowledge", "acknowledge", "expire", "truncate"))
-                at, part = round(dice.random() * seconds, 3), round(dice.random(), 2)
-                found.append(Fault(kind, at=at, args=(dice.randrange(3), part)))
+            found += removals(dice, seconds)
+        if dice.random() < 0.2:
+            # The driver is killed so long after the first batch was logged.
+            found.append(Fault("interrupt", args=(round(dice.choice((0.01, 0.1)) * dice.random(), 4),)))
         return found
 
     def run(self, world: World, plan: Plan) -> str:
@@ -400,6 +419,7 @@ class StreamRead:
             options |= waiting_for_rows(world)
         if self._subscription:
             options["subscription"] = "query"
+            self._subscribe_before(world, cluster, names)
             if world.dice("failover").random() < 0.3:
                 options |= {"subscriptionType": "failover", "priorityLevel": "1", "consumerName": "q"}
         options |= self._options()
@@ -414,6 +434,7 @@ class StreamRead:
             Checkpoint(),
             limited=dice.random() < 0.8 or not self._places_cursors,
         )
+        query.planned = partial(self._planned, cluster, plan)
         self._begins_at_latest = options["startingOffsets"] == "latest"
         self._publish(world, cluster, plan, dice)
         outcome = self._live(world, plan, cluster, query, fails=fails)
@@ -423,6 +444,32 @@ class StreamRead:
     def _options(self) -> Mapping[str, str]:
         """More options of the query."""
         return {}
+
+    @staticmethod
+    def _subscribe_before(world: World, cluster: Cluster, names: Sequence[str]) -> None:
+        """The subscription may be there already, and anywhere."""
+        dice = world.dice("subscription")
+        if dice.random() < 0.3:
+            for name in names:
+                cluster.subscribe(name, "query")
+                entries = list(cluster.load(name).ledger.entries)
+                if entries and dice.random() < 0.8:
+                    cluster.acknowledge(name, "query", dice.choice(entries))
+
+    def _planned(self, cluster: Cluster, plan: Plan, number: int) -> None:
+        """A batch is logged: from the first one on, the query's subscription alone keeps what it needs."""
+        if number != 0:
+            return
+        world = cluster.world
+        for fault in plan.faults:
+            if fault.kind == "interrupt":
+                world.after(fault.args[0], partial(world.kill, world.here))
+        if self._subscription:
+            for ledger in cluster.storage.values():
+                ledger.cursors.pop("keeper", None)
+            if world.dice("subscription").random() < 0.5:
+                for name in cluster.names(TOPIC):
+                    cluster.trim(name)
 
     def _publish(self, world: World, cluster: Cluster, plan: Plan, dice: Random) -> None:
         """Foreign producers publish while the query runs."""
@@ -449,9 +496,6 @@ class StreamRead:
             self._check_progress(query)
             if world.now > until + 60.0:
                 query.interval = 5.0  # thousands of triggers that find nothing would tell no more
-            if self._subscription and query.checkpoint.committed:
-                for ledger in cluster.storage.values():
-                    ledger.cursors.pop("keeper", None)
             return world.now > until and self._is_complete(cluster, query, fails=fails)
 
         lives = 0
@@ -463,6 +507,8 @@ class StreamRead:
                 world.note("the driver was killed")
             except (JobFailedError, MQSourceError) as failed:
                 error = failed.cause if isinstance(failed, JobFailedError) else failed
+                if self._is_start_lost(query, error):
+                    return "start lost"
                 if isinstance(error, DataLossError):
                     self._check_loss(cluster, error, fails=fails)
                     self._check_batches(cluster, query, fails=fails)
@@ -480,6 +526,12 @@ class StreamRead:
     @staticmethod
     def _check_allowed(plan: Plan, error: BaseException) -> None:
         check_allowed(plan, error)
+
+    def _is_start_lost(self, query: Query, error: BaseException) -> bool:
+        """Whether batch 0, of which Spark logs no start, began at the latest message and is to be done over."""
+        log = query.checkpoint
+        has_lost = self._begins_at_latest and not self._subscription and bool(log.offsets) and not log.committed
+        return has_lost and isinstance(error, DataLossError) and "interrupted in its first batch" in str(error)
 
     @staticmethod
     def _check_progress(query: Query) -> None:
@@ -539,15 +591,85 @@ class StreamRead:
         Raises:
             ViolationError: one has not.
         """
-        for number, rows in query.checkpoint.replays:
+        for run, (number, rows) in enumerate(query.checkpoint.replays):
             start, end = (offsets_from_json(offset) for offset in query.checkpoint.offsets[number])
             for at in end:
                 mine = [r for r in rows if r["topic"] == at.topic and r["partition"] == at.partition]
                 begin = start.get(at, EARLIEST)
+                if run in query.checkpoint.restarts:
+                    begin = self._restarted_at(begin, mine)
+                    if begin is None:
+                        continue
                 try:
                     self._check_rows(cluster, at, begin, end[at], mine, may_lose=not fails)
                 except ViolationError as error:
                     raise ViolationError(f"batch {number}: {error}") from error
+
+    def _restarted_at(self, begin: Position, rows: Sequence[Mapping[str, Any]]) -> Position | None:
+        """Where batch 0 began in a topic-partition when it was done over; None if nothing is promised there.
+
+        Args:
+            begin: where it began at first, which is not logged.
+            rows: those of this run.
+        """
+        if not self._begins_at_latest:
+            return EARLIEST
+        if not self._subscription:
+            return None  # failOnDataLoss=false
+        # A subscription before the first entry does not tell whether that was the start, or whether there was nothing.
+        is_first = bool(rows) and oracle.row_position(oracle.found_rows(rows)[0]) <= begin
+        return Position(begin.ledger, -1) if begin.entry == 0 and is_first else begin
+
+
+class StreamTrimmed(StreamRead):
+    """A query with limits, of whose topic what it has read is removed at once, and nothing else: nothing is lost.
+
+    Where a trigger ends with a ledger that is removed then, only what the driver has noted before tells that nothing
+    came between: so it lives on, and the whole backlog is there from the beginning.
+    """
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        seconds = 1.0 * size
+        found = list(common_faults(dice, streams=8, processes=("executor-0", "executor-1"), seconds=seconds))
+        return [*found, *cluster_faults(dice, kinds=("unload", "unload", "kill_broker"), partitions=3, seconds=seconds)]
+
+    def _options(self) -> Mapping[str, str]:
+        return {
+            "startingOffsets": "earliest",
+            "maxEntriesPerTrigger": here().dice("trimmed").choice(("1", "2", "3", "5")),
+        }
+
+    def _publish(self, world: World, cluster: Cluster, plan: Plan, dice: Random) -> None:
+        self._publishes_until = world.now
+        for name in cluster.names(TOPIC):
+            for n in range(3 * plan.size):
+                cluster.publish(name, [f"more-{n}".encode()], sequence_id=2000 + n)
+
+    def _trim(self, cluster: Cluster, query: Query) -> None:
+        """What was read is acknowledged between two triggers, but not the end of the topic, which no limit made."""
+        dice = here().dice("trimmed")
+        for name, end in _logged_ends(query).items():
+            read = end.ledger, end.entry
+            if end != EARLIEST and read < cluster.storage[name].last and dice.random() < 0.7:
+                cluster.acknowledge(name, "keeper", read)
+
+    def _live(self, world: World, plan: Plan, cluster: Cluster, query: Query, *, fails: bool) -> str:
+        def has_all() -> bool:
+            self._trim(cluster, query)
+            return self._is_complete(cluster, query, fails=fails)
+
+        try:
+            query.run(until=has_all)
+        except (JobFailedError, MQSourceError) as failed:
+            error = failed.cause if isinstance(failed, JobFailedError) else failed
+            if isinstance(error, DataLossError):
+                raise ViolationError(f"only what was read is removed, and yet: {error}") from error
+            self._check_allowed(plan, error)
+            return "failed"
+        finally:
+            self._check_batches(cluster, query, fails=fails)
+        return "read"
 
 
 class Termination(StreamRead):
@@ -585,6 +707,8 @@ class Termination(StreamRead):
                 world.note("the driver was killed")
             except (JobFailedError, MQSourceError) as failed:
                 error = failed.cause if isinstance(failed, JobFailedError) else failed
+                if self._is_start_lost(query, error):
+                    return "start lost"
                 if isinstance(error, EndOfStreamError):
                     self._check_end(cluster, query, fails=fails)
                     return "ended"
@@ -612,7 +736,6 @@ class AvailableNow(StreamRead):
     """A query started again and again with `Trigger.AvailableNow`, while messages come and partitions are added."""
 
     def _live(self, world: World, plan: Plan, cluster: Cluster, query: Query, *, fails: bool) -> str:
-        # Before 4.2 it is one batch within the limits, and nothing that is asked for here is promised.
         query.limited = True
         give_up = world.now + 900.0
         failures = 0
@@ -633,6 +756,8 @@ class AvailableNow(StreamRead):
                 failures += 1
             except (JobFailedError, MQSourceError) as failed:
                 error = failed.cause if isinstance(failed, JobFailedError) else failed
+                if self._is_start_lost(query, error):
+                    return "start lost"
                 if isinstance(error, DataLossError):
                     self._check_loss(cluster, error, fails=fails)
                     self._check_batches(cluster, query, fails=fails)
@@ -707,9 +832,13 @@ class Write:
         found += cluster_faults(dice, kinds=("unload", "unload", "kill_broker"), partitions=3, seconds=seconds)
         most = (4 * size + 4) * (3 if self._chunks else 1)
         found += write_faults(dice, most)
-        if self._guarantee == "transaction" and dice.random() < 0.1:
+        if self._guarantee == "transaction":
+            draw = dice.random()
             # Longer than transactionTimeout.
-            found.append(Fault("stop", at=dice.random() * seconds, args=(dice.choice(processes), 150.0)))
+            if draw < 0.1:
+                found.append(Fault("stop", at=dice.random() * seconds, args=(dice.choice(processes), 150.0)))
+            elif draw < 0.2:
+                found.append(Fault("slow_input", args=(dice.choice((45.0, 90.0, 150.0)),)))
         return found
 
     def run(self, world: World, plan: Plan) -> str:
@@ -743,6 +872,7 @@ class Write:
         executors = Executors(
             speculation=dice.choice((0.0, 0.3)), zombies=dice.choice((0.0, 0.5)), slow=dice.choice((0.0, 0.0, 0.05))
         )
+        executors.slow = max([executors.slow, *(fault.args[0] for fault in plan.faults if fault.kind == "slow_input")])
         batches = dice.randint(1, 3) if self._streams else 1
         written: list[bytes] = []
         outcome = "written"
@@ -1086,6 +1216,8 @@ class Commits:
             cluster.coordinators.add(txn, (name,))
             written.append(f"row-{n}".encode())
             position = cluster.publish(name, [written[-1]], txn=txn)
+            if count <= 20 and dice.random() < 0.5:
+                cluster.publish(name, [f"{FOREIGN}{n}".encode()])
             reports.append(WriteReport(1, Transaction(*txn, TopicPartition.parse(name), Position(*position))))
         if times_out := dice.random() < 0.3:
             # Some time out while the driver ends them, or all just before.
@@ -1114,8 +1246,12 @@ class Commits:
         return outcome
 
 
+FOREIGN = "foreign-"
+
+
 def _visible(cluster: Cluster) -> list[bytes]:
-    return [row[3] for name in cluster.names(TOPIC) for row in oracle.rows_of(cluster, name)]
+    values = [row[3] for name in cluster.names(TOPIC) for row in oracle.rows_of(cluster, name)]
+    return [value for value in values if not value.startswith(FOREIGN.encode())]
 
 
 class Rebuilt:
@@ -1162,10 +1298,9 @@ class Rebuilt:
             cluster.restore(lambda entries: dice.randint(0, entries // 2))
         else:
             cluster.rebuild()
-        # Old positions are past the end there: fewer entries in ledgers of lower ids. Spark before 4.2 tells nobody the
-        # start, so an empty topic looks there like one that was read and trimmed.
+        # Old positions are past the end there: fewer entries in ledgers of lower ids.
         for name in names:
-            for n in range(dice.choice((0 if query.limited else 2, 1, 3))):
+            for n in range(dice.choice((0, 1, 3))):
                 cluster.publish(name, [f"other-{n}".encode()])
         if not any(at > Position(*cluster.storage[str(tp)].last) for tp, at in ends.items()):
             return "not past the end"
@@ -1206,6 +1341,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "stream_2_10": StreamRead(subscription=False, removal=False, places_cursors=False),
     "stream_removal": StreamRead(subscription=False, removal=True),
     "stream_subscription": StreamRead(subscription=True, removal=False),
+    "stream_trimmed": StreamTrimmed(subscription=False, removal=False),
     "termination": Termination(subscription=False, removal=False),
     "termination_subscription": Termination(subscription=True, removal=False),
     "write_at_least_once": Write("at-least-once"),
@@ -1216,3 +1352,9 @@ SCENARIOS: Mapping[str, Scenario] = {
     "write_stream_exactly_once": Write("exactly-once", streams=True),
     "write_transaction": Write("transaction"),
 }
+
+LOTS: Mapping[str, int] = {
+    **dict.fromkeys(("queue_available_now", "queue_drain", "queue_retry", "queue_stream"), 3),
+    **dict.fromkeys(("stream", "stream_2_10", "stream_removal", "stream_subscription"), 2),
+}
+"""Those with more ways to go than one lot in the draw explores."""

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import DataLossError, OptionError
 from spark_mq_source.core.options import STREAM
+from spark_mq_source.pulsar.client.session import Bounds
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.read.stream import PulsarStream, offsets_from_json, offsets_to_json
 from spark_mq_source.spark.base import MQStreamReader
 
@@ -83,3 +85,61 @@ def test_a_trigger_that_ends_before_its_start_is_loss_if_the_start_is_not_there(
 def test_a_trigger_that_ends_before_its_start_is_empty_if_the_start_is_there():
     # The transaction behind the start was aborted, and the start is a marker: neither is the last message any more.
     assert FakeStream(Position(12, 3)).planned(Position(12, 1), Position(12, 0)) == []
+
+
+AT = TopicPartition(TOPIC, -1)
+READ, FIRST = Position(12, 9), Position(14, -1)
+"""The position read last, whose ledger is gone, and where the first one that is left begins."""
+
+
+@pytest.mark.parametrize("watched", [Position(12, 8), READ, Position(12, 10), Position(13, 9), FIRST])
+@pytest.mark.parametrize("following", [None, Position(13, 0), FIRST, Position(14, 0)])
+def test_a_ledger_that_is_gone_is_loss_if_a_cursor_has_passed_it_and_nothing_tells_what_followed(watched, following):
+    stream = FakeStream(READ)
+    stream._client.fetch_bounds = lambda asked: dict.fromkeys(asked, Bounds(FIRST, Position(14, 5)))
+    stream._watch = lambda _: {AT: Bounds(watched, Position(14, 5))}
+    stream._watchers = {AT: None}
+    stream._limiter.following = lambda *_: following
+    if watched > READ and (following is None or following <= FIRST):
+        with pytest.raises(DataLossError, match=f"{TOPIC}: messages after 12:9 up to 14:-1 are gone"):
+            stream._check_trimmed(AT, READ)
+        assert stream._successors == {}
+    else:
+        stream._check_trimmed(AT, READ)
+        assert stream._successors == {(AT, READ): FIRST}
+
+
+@pytest.mark.parametrize(
+    ("position", "is_looked_at"), [(Position(14, -1), False), (Position(14, 0), True), (Position(14, 1), False)]
+)
+def test_a_watcher_right_at_the_position_read_last_may_mean_that_its_ledger_is_gone(position, is_looked_at):
+    stream = FakeStream(Position(14, 9))
+    looked_at = []
+    stream._check_trimmed = lambda _, at: looked_at.append(at)
+    first = position if is_looked_at else FIRST
+    assert stream._checked({AT: position}, {AT: Bounds(first, Position(14, 9))}) == {AT: position}
+    assert looked_at == [position] * is_looked_at
+
+
+@pytest.mark.parametrize(
+    ("cursor", "begin"),
+    [
+        # Right before the first entry: the start was that, or there was nothing, and the entry is read.
+        (Position(14, -1), EARLIEST),
+        (Position(14, 0), Position(14, 1)),
+        (Position(14, 3), Position(14, 4)),
+        # The end of the batch and the last message: this is no place where a batch began.
+        (Position(14, 4), None),
+        (Position(14, 5), None),
+    ],
+)
+@pytest.mark.parametrize("last", [Position(14, 4), Position(14, 9)])
+def test_batch_0_done_over_begins_where_the_subscription_has_been_placed(cursor, begin, last):
+    stream = FakeStream(last, subscription="s")
+    stream._open_pins = lambda *_, **__: None
+    stream._ask_pins = lambda asked: dict.fromkeys(asked, cursor)
+    stream._client.fetch_bounds = lambda asked: dict.fromkeys(asked, Bounds(FIRST, last))
+    stream._client.fetch_first_entries = lambda asked: {
+        at: c.Message(0, first.ledger, first.entry, 0, (), memoryview(b"")) for at, first in asked.items()
+    }
+    assert stream._pinned_starts({AT: Position(14, 4)}) == ({} if begin is None else {AT: begin})

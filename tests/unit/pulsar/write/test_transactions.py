@@ -10,11 +10,13 @@ import pytest
 
 from spark_mq_source.core.errors import BrokerError
 from spark_mq_source.core.options import WRITE
+from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.write.transactions import (
     MAX_ENDS_IN_FLIGHT,
     Transaction,
+    _is_visible,
     abort_transactions,
     commit_transactions,
 )
@@ -89,6 +91,18 @@ def test_one_that_is_never_answered_may_have_been_committed(broker) -> None:
     at = broker(nothing)
     with pytest.raises(BrokerError, match=r"may have been committed, or not: .*no answer to END_TXN of \(0,0\)"):
         commit_transactions(options(at, sendTimeout="1s"), TRANSACTIONS[:1])
+
+
+@pytest.mark.parametrize(("first", "is_visible"), [((7, 3), True), ((7, 4), False), ((8, 3), False), (None, False)])
+def test_only_its_own_entry_proves_that_a_transaction_was_committed(first, is_visible) -> None:
+    at, position = TopicPartition("persistent://public/default/t", 0), Position(7, 3)
+
+    class Client:
+        def fetch_first_entries(self, starts: object) -> dict[TopicPartition, c.Message]:
+            assert starts == {at: position}
+            return {} if first is None else {at: c.Message(0, *first, 0, (), memoryview(b""))}
+
+    assert _is_visible(Client(), Transaction(0, 1, at, position)) is is_visible
 
 
 def test_an_abort_leaves_what_cannot_be_aborted(broker) -> None:

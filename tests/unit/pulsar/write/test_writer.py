@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -499,6 +500,22 @@ def test_a_transaction_that_ends_soon_does_not_wait_for_receipts(broker, writer)
     assert [type(one) for one in first.commands].count(c.EndTxn) == 0
     assert len(others) == 1
     assert made._counters.reconnects == 0, "it gave up only when it had lost the connection"
+    assert transactions.ended == [c.TxnAction.ABORT]
+
+
+def test_a_transaction_sends_nothing_after_the_time_from_which_it_is_quiet(broker, writer) -> None:
+    transactions = Transactions()
+    at = broker(transactions.answers)
+    made = writer(at, **TRANSACTION, transactionTimeout="100s")
+    began = time.monotonic()
+    made.write(rows(b"a"))
+    made.flush()
+    # A quarter of the timeout, and 30 s at most, before it.
+    assert began + 75 <= made._transaction.quiet_from <= time.monotonic() + 75
+    made._transaction.quiet_from = time.monotonic()
+    with pytest.raises(RequestTimeoutError, match="ends soon"):
+        write_and_finish(made, rows(b"b"))
+    assert sent(at) == [0]
     assert transactions.ended == [c.TxnAction.ABORT]
 
 
