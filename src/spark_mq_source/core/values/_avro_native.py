@@ -133,7 +133,11 @@ class AvroDecoder(RowDecoder):
         return self.within(step, _WHYS[fault])
 
     def run(self, data, at, end, step, count):
-        """Where the values end that some steps in a row read; negative if a payload is bad."""
+        """Where the values end that some steps in a row read; negative if a payload is bad.
+
+        A code without a branch here would read nothing: `avro_steps.check_step` refuses it, because a last branch that
+        raises costs 4 % of the rate.
+        """
         one: cython.pointer(cython.const[Step])
         last: cython.pointer(cython.const[Step]) = step + count
         node: cython.pointer(Node)
@@ -283,8 +287,6 @@ class AvroDecoder(RowDecoder):
                     if at < 0:
                         return self.unreadable(step, at)
                     at += number
-            else:
-                raise AssertionError(f"the compiled loop has no branch for step {int(code)}")
             step += 1
         return at
 
