@@ -42,6 +42,10 @@ setup: .make/venv .make/native ## Build .venv: the package, its development and 
 	$(BIN)/python $(BOOTSTRAP) --native .venv
 	@touch $@
 
+.PHONY: native
+native: ## Compile what is older than its sources, in place: seconds for one module, once .venv is there
+	$(BIN)/python setup.py --quiet build_ext --inplace
+
 .PHONY: setup-oldest
 setup-oldest: .make/venv-oldest .make/native-oldest ## Build .venv-oldest: the lowest supported dependencies (pyspark 4.0.0)
 

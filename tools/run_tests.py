@@ -3,10 +3,10 @@
     python -m tools.run_tests [--slow] [argument of pytest ...]
 
 Each line says which part it is of; when all have ended, what pytest says of each at its end is said once more. The
-parts are what needs no broker, what runs in a Spark session, everything else, and, in .venv-oldest, those of
-tests/spark that depend on the release of Spark. ``--slow`` runs what these leave out: the tests marked `slow`, and in
-.venv-oldest the rest of tests/spark, but for the faults, as what those kill is the same there. ``TEST_JOBS=1`` in the
-environment has the parts run one after the other.
+parts are what needs no broker, on the checked build of the compiled modules (`tests.checked`), what runs in a Spark
+session, everything else, and, in .venv-oldest, those of tests/spark that depend on the release of Spark. ``--slow``
+runs what these leave out: the tests marked `slow`, and in .venv-oldest the rest of tests/spark, but for the faults, as
+what those kill is the same there. ``TEST_JOBS=1`` in the environment has the parts run one after the other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ SPARK = "tests/spark"
 WITH_SPARK = (SPARK, "tests/docs")
 """What shares one session."""
 QUICK = ("tests/unit", "tests/properties", "src")
-"""What needs neither a broker nor Spark, with the examples in docstrings."""
+"""What needs neither a broker nor Spark, with the examples in docstrings: run on the checked build."""
+CHECKED = ("-p", "tests.checked")
 RELEASES = tuple(
     f"{SPARK}/test_{name}.py"
     for name in ("batch_contract", "stream_contract", "write_contract", "streaming", "streaming_limits")
@@ -93,7 +94,7 @@ def parts(arguments: Sequence[str], *, slow: bool = False) -> list[Part]:
         Part("other", [NEWEST, *pytest, "not slow", *arguments, "tests", *_but(*WITH_SPARK, *QUICK)]),
         Part("spark", [NEWEST, *pytest, "not slow", *arguments, *WITH_SPARK]),
         Part("oldest", [OLDEST, *pytest, "not slow", *arguments, *RELEASES, *SAME_IN_ALL_RELEASES]),
-        Part("quick", [NEWEST, *pytest, "not slow", *arguments, *QUICK]),
+        Part("quick", [NEWEST, *pytest, "not slow", *arguments, *CHECKED, *QUICK]),
     ]
 
 

@@ -13,7 +13,8 @@ import random
 import sys
 from pathlib import Path
 
-from tests.fuzz.build import ROOT, build
+from tests.fuzz.build import build
+from tests.native import ROOT
 
 
 def main() -> None:

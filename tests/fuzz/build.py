@@ -1,4 +1,4 @@
-"""Builds what fuzzing needs: the compiled modules with sanitizers, and the fuzzer's own C."""
+"""Builds what fuzzing needs: the compiled modules with sanitizers and assertions, and the fuzzer's own C."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from tests import native
 from tests.fuzz.worker import FOLDER
 
-ROOT = Path(__file__).parents[2]
 SANITIZERS = ("libasan.so", "libubsan.so")
 
 OPTIONS = {
@@ -54,9 +54,7 @@ def build() -> Build:
     source = Path(__file__).with_name("fuzzer.c")
     if not fuzzer.exists() or fuzzer.stat().st_mtime < source.stat().st_mtime:
         _run(compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(fuzzer), str(source))
-    modules = FOLDER / "lib"
-    build_ext = ("build_ext", "--build-lib", str(modules), "--build-temp", str(FOLDER / "temp"))
-    _run(sys.executable, "setup.py", "--quiet", *build_ext, SPARK_MQ_SOURCE_SANITIZE="1")
+    modules = native.build(FOLDER, SPARK_MQ_SOURCE_SANITIZE="1")
     return Build(modules, fuzzer, ":".join([*libraries, str(fuzzer)]))
 
 
@@ -68,7 +66,7 @@ def _library(compiler: str, name: str) -> str:
     return path
 
 
-def _run(*command: str, **environment: str) -> None:
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, check=False, capture_output=True, text=True)
+def _run(*command: str) -> None:
+    done = subprocess.run(command, cwd=native.ROOT, check=False, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}{done.stderr[-6000:]}")

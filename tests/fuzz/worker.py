@@ -17,10 +17,11 @@ import traceback
 import zlib
 from array import array
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NoReturn
+
+from tests.native import use_modules
 
 if TYPE_CHECKING:
     from tests.fuzz.targets import Target
@@ -119,29 +120,6 @@ def check_group(target: Target, seed: int, inputs: list[bytes]) -> None:
     native = run_group(target, seed, inputs, "native")
     if target.has_twin:
         compare(native, run_group(target, seed, inputs, "python"))
-
-
-def use_modules(folder: Path) -> None:
-    """Puts the instrumented modules before the installed ones."""
-    for room in ("core", "core.values", "pulsar.payload", "tubemq.payload", "nsq.payload"):
-        package = import_module(f"spark_mq_source.{room}")
-        package.__path__.insert(0, str(folder.joinpath("spark_mq_source", *room.split("."))))
-    for protocol in ("pulsar", "tubemq", "nsq"):
-        for name in (
-            f"{protocol}.payload._messages_native",
-            f"{protocol}.payload._encode_native",
-            "core._columns_native",
-            "core.values._tree_native",
-            "core.values._loops_native",
-            "core.values._avro_native",
-            "core.values._avro_encode_native",
-            "core.values._json_native",
-            "core.values._pairs_native",
-            "core.values._protobuf_native",
-            "core.values._protobuf_encode_native",
-        ):
-            module = import_module(f"spark_mq_source.{name}")
-            assert str(module.__file__).startswith(str(folder)), f"{module.__file__} has no sanitizers"
 
 
 def fuzz(target: Target, corpus: list[bytes], rng: Random, shared: Shared, until: float) -> list[bytes]:

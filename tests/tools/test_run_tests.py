@@ -79,7 +79,7 @@ def test_the_parts_are_the_whole_suite_but_for_the_slow_ones() -> None:
     commands = {one.name: " ".join(one.command) for one in parts(["-k", "x"])}
     assert all("-m pytest -m not slow -k x " in command for command in commands.values())
     assert commands["spark"].endswith(" -k x tests/spark tests/docs")
-    assert commands["quick"].endswith(" -k x tests/unit tests/properties src")
+    assert commands["quick"].endswith(" -p tests.checked tests/unit tests/properties src")
     left = " --ignore=tests/spark --ignore=tests/docs --ignore=tests/unit --ignore=tests/properties --ignore=src"
     assert commands["other"].endswith(f" -k x tests{left}")
 

@@ -13,8 +13,9 @@ if not cython.compiled:
 import pyarrow as pa
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memset
+from cython.cimports.spark_mq_source.core._checked import IS_CHECKED, allocation_fails, check
 
-from spark_mq_source.core._columns_python import column_overflow, layout_of, parts_of
+from spark_mq_source.core._columns_python import column_overflow, layout_of, parts_of, unfilled
 from spark_mq_source.core.columns import (
     MAX_COLUMN_BYTES,
     fixed_row_bytes,
@@ -37,12 +38,15 @@ class _Block:
         free(self.pointer)
 
 
-@cython.cfunc
-def hand_over(pointer: cython.p_void, size: cython.Py_ssize_t):
-    """The memory as an Arrow buffer, which frees it."""
+def hand_over(pointer, size):
+    """Return the memory as an Arrow buffer, which frees it; the caller's pointer becomes NULL unless this raises."""
     block: _Block = _Block.__new__(_Block)
-    block.pointer = pointer
-    return pa.foreign_buffer(cython.cast(cython.size_t, pointer), size, block)
+    if allocation_fails():
+        raise MemoryError
+    buffer = pa.foreign_buffer(cython.cast(cython.size_t, pointer[0]), size, block)
+    block.pointer = pointer[0]
+    pointer[0] = cython.NULL
+    return buffer
 
 
 @cython.cclass
@@ -55,6 +59,7 @@ class Columns:
         self.remedy = remedy
         self.constant, self.row_bytes, parts = layout_of(schema, constants)
         self.names = [name for name, _, _ in parts]
+        self.unclaimed = [field.name for field in schema if field.name not in self.constant]
         self.columns = cython.cast(cython.pointer(Column), allocate(len(parts), cython.sizeof(Column)))
         for _, type_, parent in parts:
             column = self.columns + self.num_columns
@@ -83,7 +88,19 @@ class Columns:
         return total
 
     def find(self, name):
-        return self.columns + self.names.index(name) if name in self.names else cython.NULL
+        """Return the column that the loop fills from now on; NULL if nobody asked for it."""
+        if name not in self.names:
+            return cython.NULL
+        whole = name.partition(".")[0]
+        if whole in self.unclaimed:
+            self.unclaimed.remove(whole)
+        return self.columns + self.names.index(name)
+
+    def raise_unclaimed(self):
+        """Raise if the loop leaves out a column, whose memory nobody would write."""
+        if self.unclaimed:
+            raise unfilled(self.unclaimed[0])
+        return 0
 
     def name_of(self, column):
         return self.names[column - self.columns]
@@ -98,12 +115,16 @@ class Columns:
     def reserve_rows(self, more):
         """Make room for `more` rows, but for their bytes and entries."""
         at: cython.Py_ssize_t
+        capacity: cython.Py_ssize_t
         if self.rows + more <= self.row_capacity:
             return 0
-        self.row_capacity = max(self.rows + more, 2 * self.row_capacity, self.row_hint, 64)
+        self.raise_unclaimed()
+        capacity = max(self.rows + more, 2 * self.row_capacity, self.row_hint, 64)
         for at in range(self.num_columns):
             if not self.columns[at].is_entry:
-                _resize_rows(self.columns + at, self.row_capacity)
+                _resize_rows(self.columns + at, capacity)
+        # Not before all columns have the room: an allocation that fails leaves the old capacity.
+        self.row_capacity = capacity
         return 0
 
     def reserve(self, column, more):
@@ -132,8 +153,9 @@ class Columns:
         if count > most:
             raise column_overflow(self.name_of(mapping), self.remedy)
         count = min(max(count, 2 * mapping[1].rows), most)
-        _resize_rows(mapping + 1, count)
+        # The keys last: their rows say for how many entries there is room.
         _resize_rows(mapping + 2, count)
+        _resize_rows(mapping + 1, count)
         return 0
 
     def mark(self):
@@ -152,6 +174,8 @@ class Columns:
         for at in range(self.num_columns):
             column = self.columns + at
             column.used = column.marked_used
+            if IS_CHECKED and not column.is_entry:
+                column.filled = min(column.filled, cython.cast(cython.int, self.rows))
             if column.nulls != column.marked_nulls:
                 column.nulls = column.marked_nulls
                 # The next rows count on bits that are set.
@@ -159,22 +183,49 @@ class Columns:
                 memset(column.valid + self.rows // 8 + 1, 0xFF, column.rows // 8 - self.rows // 8)
 
     def take_arrays(self):
-        """As `_columns_python.Columns.take_arrays`."""
-        at: cython.Py_ssize_t = 0
-        arrays: list = []
+        """As `_columns_python.Columns.take_arrays`; if that fails, the rows are lost, and the next ones are not."""
         if not self.rows:
             return [pa.nulls(0, field.type) for field in self.schema]
+        try:
+            arrays: list = self.collect()
+        except BaseException:
+            self.clear()
+            raise
+        # As much again is likely to come: enough at once spares growing, which copies.
+        self.row_hint = self.rows + self.rows // 8
+        self.row_capacity = 0
+        self.rows = 0
+        if IS_CHECKED:
+            for array in arrays:
+                array.validate(full=True)
+        return arrays
+
+    def collect(self):
+        """Return an array of each column of the schema."""
+        at: cython.Py_ssize_t = 0
+        arrays: list = []
         for field in self.schema:
             if field.name in self.constant:
                 arrays.append(self.constant[field.name].take(self.rows))
             else:
                 arrays.append(self.take_column(self.columns + at, field.type, self.rows))
                 at += len(parts_of(field))
-        # As much again is likely to come: enough at once spares growing, which copies.
-        self.row_hint = self.rows + self.rows // 8
-        self.row_capacity = 0
-        self.rows = 0
         return arrays
+
+    def clear(self):
+        """Drop all rows, and the memory that they have."""
+        at: cython.Py_ssize_t
+        column: cython.pointer(Column)
+        self.rows = self.row_capacity = 0
+        for at in range(self.num_columns):
+            column = self.columns + at
+            free(column.data)
+            free(column.offsets)
+            free(column.valid)
+            column.data = column.valid = cython.NULL
+            column.offsets = cython.NULL
+            column.used = column.capacity = column.nulls = column.rows = 0
+            column.filled = 0
 
     def take_column(self, column, type_, rows):
         if not rows:
@@ -182,26 +233,28 @@ class Columns:
         if pa.types.is_struct(type_):
             fields = [type_.field(at).type for at in range(type_.num_fields)]
             return struct_array(type_, [self.take_column(column + at, fields[at], rows) for at in range(len(fields))])
+        if IS_CHECKED:
+            check(column.filled >= rows, "a column has fewer rows than its batch")
+            check(bool(column.width) or column.offsets[rows] == column.used, "bytes are used behind the last row")
+            column.filled = 0
         validity = None
         nulls = column.nulls
         if nulls:
-            validity = hand_over(column.valid, (rows + 7) // 8)
-            column.valid = cython.NULL
+            validity = hand_over(cython.cast(cython.pp_void, cython.address(column.valid)), (rows + 7) // 8)
             column.nulls = 0
         column.rows = 0
         if column.width:
-            data = hand_over(column.data, rows * column.width)
-            column.data = cython.NULL
+            data = hand_over(cython.cast(cython.pp_void, cython.address(column.data)), rows * column.width)
             return fixed_width_array(type_, rows, data, validity, nulls)
-        offsets = hand_over(column.offsets, (rows + 1) * 4)
-        column.offsets = cython.NULL
+        offsets = hand_over(cython.cast(cython.pp_void, cython.address(column.offsets)), (rows + 1) * 4)
         used: cython.Py_ssize_t = column.used
         column.used = 0
         if pa.types.is_map(type_):
             keys = self.take_column(column + 1, type_.key_type, used)
             return map_array(type_, rows, offsets, keys, self.take_column(column + 2, type_.item_type, used))
-        data = hand_over(column.data, used) if column.data else pa.py_buffer(b"")
-        column.data = cython.NULL
+        data = pa.py_buffer(b"")
+        if column.data:
+            data = hand_over(cython.cast(cython.pp_void, cython.address(column.data)), used)
         column.hint = used + used // 8
         column.capacity = 0
         return variable_width_array(type_, rows, offsets, data, validity, nulls)
@@ -210,6 +263,9 @@ class Columns:
 @cython.cfunc
 @cython.exceptval(-1)
 def _resize_rows(column: cython.pointer(Column), rows: cython.Py_ssize_t) -> cython.int:
+    # More than others already, if their allocation failed.
+    if rows <= column.rows:
+        return 0
     if column.width:
         column.data = cython.cast(cython.p_uchar, resize(column.data, rows * column.width))
     else:

@@ -71,7 +71,13 @@ class Columns:
         return sizes
 
     def _extend(self, rows: int, added: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> None:
-        """Adds the new cells, `rows` of them to each column."""
+        """Adds the new cells, `rows` of them to each column.
+
+        Raises:
+            RuntimeError: a column has none.
+        """
+        if len(added) != len(self._names):
+            raise unfilled(next(name for name in self._names if name not in added))
         for name, cells in added.items():
             self._cells[name].extend(cells)
         for name, size in sizes.items():
@@ -144,4 +150,12 @@ def column_overflow(name: str, remedy: str) -> UnsupportedFeatureError:
     """The error for a column that would not fit in one Arrow batch."""
     return UnsupportedFeatureError(
         f"column {name.partition('.')[0]} would pass the 2 GiB that one Arrow batch can hold; lower {remedy}"
+    )
+
+
+def unfilled(name: str) -> RuntimeError:
+    """The error for a column that the loop leaves out, as if it were older than the table of columns."""
+    return RuntimeError(
+        f"column {name.partition('.')[0]} is not filled by this build of the loops; "
+        "run `make native` in a checkout, or install the package again"
     )

@@ -88,15 +88,24 @@ class RowEncoder:
         bit: cython.Py_ssize_t = array.offset
         valid: cython.p_uchar = address_of(array.buffers()[0]) if array.null_count else cython.NULL
         ends: cython.p_int = cython.cast(cython.p_int, resize(cython.NULL, (rows + 1) * 4))
-        offsets = hand_over(ends, (rows + 1) * 4)
+        owned: cython.p_void = ends
+        try:
+            offsets = hand_over(cython.address(owned), (rows + 1) * 4)
+        finally:
+            free(owned)
         ends[0] = 0
-        for row in range(rows):
-            if is_valid(valid, bit + row):
-                self.put_row(row)
-            ends[row + 1] = cython.cast(cython.int, self.used)
-        data = hand_over(self.out, self.used) if self.out != cython.NULL else pa.py_buffer(b"")
-        self.out = cython.NULL
-        self.used = self.room = 0
+        try:
+            for row in range(rows):
+                if is_valid(valid, bit + row):
+                    self.put_row(row)
+                ends[row + 1] = cython.cast(cython.int, self.used)
+            data = pa.py_buffer(b"")
+            if self.out != cython.NULL:
+                data = hand_over(cython.cast(cython.pp_void, cython.address(self.out)), self.used)
+                self.room = 0
+        finally:
+            # Also if a row has no form: the next array begins anew.
+            self.used = 0
         # A validity bitmap of Arrow's own, which begins with the array.
         bits = array.is_valid().buffers()[1] if array.null_count else None
         return pa.Array.from_buffers(pa.binary(), rows, [bits, offsets, data])
@@ -109,8 +118,9 @@ class RowEncoder:
         """Makes room for that many bytes."""
         if more > _MOST_BYTES - self.used:
             raise too_large()
-        self.room = min(max(2 * self.room, self.used + more, _LEAST_ROOM), _MOST_BYTES)
-        self.out = cython.cast(cython.p_uchar, resize(self.out, self.room))
+        room: cython.Py_ssize_t = min(max(2 * self.room, self.used + more, _LEAST_ROOM), _MOST_BYTES)
+        self.out = cython.cast(cython.p_uchar, resize(self.out, room))
+        self.room = room
         return 0
 
     def refuse(self, step, why):

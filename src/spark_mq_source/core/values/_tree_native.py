@@ -8,6 +8,7 @@ if not cython.compiled:
 import pyarrow as pa
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memmove, memset
+from cython.cimports.spark_mq_source.core._checked import IS_CHECKED, check, must
 from cython.cimports.spark_mq_source.core._columns_native import allocate, hand_over, resize
 
 from spark_mq_source.core._columns_python import column_overflow
@@ -67,13 +68,35 @@ class Tree:
         truncate(self.nodes, length)
 
     def take(self):
-        """The values so far as an Arrow array, which owns them; the tree is empty again."""
-        return self.take_node(self.nodes, self.type)
+        """The values so far as an Arrow array, which owns them; the tree is empty again, also if this fails."""
+        try:
+            array = self.take_node(self.nodes, self.type)
+        except BaseException:
+            self.clear()
+            raise
+        if IS_CHECKED:
+            array.validate(full=True)
+        return array
+
+    def clear(self):
+        """Drop all values, and the memory that they have."""
+        at: cython.Py_ssize_t
+        node: cython.pointer(Node)
+        for at in range(self.num_nodes):
+            node = self.nodes + at
+            free(node.valid)
+            free(node.offsets)
+            free(node.data)
+            node.valid = node.data = cython.NULL
+            node.offsets = cython.NULL
+            node.length = node.capacity = node.nulls = node.used = node.room = 0
 
     def take_node(self, node, type_):
         types: list = children_of(type_)
         length = node.length
         nulls = node.nulls
+        if IS_CHECKED:
+            check_end(node)
         if node.kind == Kind.NOTHING:
             node.length = 0
             return pa.nulls(length, type_)
@@ -82,18 +105,18 @@ class Tree:
             return pa.nulls(0, type_)
         buffers: list = [None]
         if nulls:
-            buffers[0] = hand_over(node.valid, (length + 7) // 8)
-            node.valid = cython.NULL
+            buffers[0] = hand_over(cython.cast(cython.pp_void, cython.address(node.valid)), (length + 7) // 8)
         if node.kind in (Kind.LIST, Kind.BYTES):
-            buffers.append(hand_over(node.offsets, (length + 1) * 4))
-            node.offsets = cython.NULL
+            buffers.append(hand_over(cython.cast(cython.pp_void, cython.address(node.offsets)), (length + 1) * 4))
         if node.kind == Kind.FIXED:
-            buffers.append(hand_over(node.data, length * node.width))
+            buffers.append(hand_over(cython.cast(cython.pp_void, cython.address(node.data)), length * node.width))
         elif node.kind == Kind.BIT:
-            buffers.append(hand_over(node.data, (length + 7) // 8))
+            buffers.append(hand_over(cython.cast(cython.pp_void, cython.address(node.data)), (length + 7) // 8))
         elif node.kind == Kind.BYTES:
-            buffers.append(hand_over(node.data, node.used) if node.data else pa.py_buffer(b""))
-        node.data = cython.NULL
+            if node.data:
+                buffers.append(hand_over(cython.cast(cython.pp_void, cython.address(node.data)), node.used))
+            else:
+                buffers.append(pa.py_buffer(b""))
         node.length = node.capacity = node.nulls = node.used = node.room = 0
         return pa.Array.from_buffers(type_, length, buffers, null_count=nulls, children=children or None)
 
@@ -127,6 +150,7 @@ def _describe(node: cython.pointer(Node), type_) -> cython.int:
     else:
         node.kind = Kind.FIXED
         node.width = type_.bit_width // 8
+        node.is_floating = pa.types.is_floating(type_)
     return 0
 
 
@@ -165,6 +189,8 @@ def put_null(node):
     """A null; beneath it, a struct's children have one value more as well, and a list's none."""
     at: cython.Py_ssize_t
     reserve_value(node)
+    if IS_CHECKED:
+        check_end(node)
     if node.kind == Kind.STRUCT:
         for at in range(node.count):
             put_null(node.children + at)
@@ -184,9 +210,21 @@ def put_null(node):
     return 0
 
 
+def check_end(node):
+    """For the checked build: no value is unfinished, and what is beneath the last one belongs to it."""
+    end: cython.Py_ssize_t
+    if node.kind == Kind.STRUCT:
+        return check_children(node, node.length)
+    if node.kind in (Kind.LIST, Kind.BYTES):
+        end = node.children.length if node.kind == Kind.LIST else node.used
+        return check(end == (node.offsets[node.length] if node.capacity else 0), "a value is unfinished")
+    return 0
+
+
 def truncate(node, length):
     """Take back all values of a node but the first `length`, and what is beneath them."""
     at: cython.Py_ssize_t
+    must(0 <= length <= node.length, "more values are kept than there are")
     if node.kind == Kind.STRUCT:
         # An unfinished struct has children with more values than it has itself.
         for at in range(node.count):

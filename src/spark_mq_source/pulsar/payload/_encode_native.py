@@ -429,8 +429,7 @@ class BatchPayload:
             return joined
         memcpy(self._block + _HEAD_ROOM - size, PyBytes_AS_STRING(head), size)
         end: cython.Py_ssize_t = _HEAD_ROOM + self.nbytes
-        buffer = hand_over(self._block, end)
-        self._block = cython.NULL
+        buffer = hand_over(cython.cast(cython.pp_void, cython.address(self._block)), end)
         self._capacity = 0
         # The next one will be about as large.
         self._hint = max(end, _FIRST_BYTES)
