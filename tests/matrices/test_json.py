@@ -17,7 +17,9 @@ import pytest
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.values.json import json_decoder
 from spark_mq_source.core.values.json_texts import json_texts
+from tests.fuzz.directed_json import run
 from tests.oracles.json import differences, read_all, reader_of, storage_of
+from tests.oracles.json_tokens import SPACES, TOKENS, VALID
 
 INSTANT, LOCAL, DATE = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()
 SCALARS = {
@@ -27,49 +29,6 @@ SCALARS = {
         pa.decimal128(5, 2), pa.decimal128(38, 10), pa.string(), pa.binary(), DATE, INSTANT, LOCAL,
     )
 }  # fmt: skip
-
-# -- the kinds of tokens
-
-NUMBERS = [
-    "0", "-0", "1", "-1", "23", "127", "128", "-128", "-129", "32767", "32768", "2147483647", "2147483648",
-    "-2147483648", "-2147483649", "9223372036854775807", "9223372036854775808", "-9223372036854775808",
-    "9223372036854", "9223372036855", "123456789012345678901234567890", "0.0", "-0.0", "1.5", "-1.500000000", "-0.25",
-    "1e2", "1E+2", "15e-1", "0e400", "1e400", "-1e39", "3.5e38", "1e-400", "999.99", "1000.00", "0.005",
-    "253402300800.5", "9223372036854.775808", "0.1000000000000000055511151231257827", "1e-30",
-    "NaN", "Infinity", "-Infinity",
-]  # fmt: skip
-STRINGS = [
-    "", "a", "1", "1.5", "-1.50", "+1e2", ".5", "5.", "1e99999999999", "NaN", "Infinity", "+Infinity", "-INF", "+INF",
-    "INF", "null", "AQI=", "AQID", "AQ==", "A===", "AQI", "-_8=", "====", "AB CD", "0001-01-01", "2020-2-29",
-    "2021-02-29", "9999-12-31", "0000-01-01", "10000-01-01", "2020-02-29T23:59", "2020-02-29 23:59:59.9999999",
-    "2020-02-29T23:59:59Z", "2020-02-29T1:2:3.5UTC", "2020-02-29T00:00+18:00", "2020-02-29T00:00-18:01",
-    "2020-02-29T00:00+0130", "2020-02-29T00:00-08", "2020-02-29T24:00Z", "2020-02-29T00:00:00.Z", "2020-02-29Z",
-    "0001-01-01T00:00+18:00", "9999-12-31T23:59:59.999999-18:00", "\u00e9\U0001f600", "tab\t", '"\\/', "\0",
-]  # fmt: skip
-ESCAPED = [
-    '"\\u0031.5"',
-    '"\\u0041Q\\u003d="',
-    '"\\ud83d\\ude00"',
-    '"\\ud800"',
-    '"\\udc00\\ud800"',
-    '"2020\\u002d01-01"',
-]
-OBJECTS = ["{}", '{"a":1}', '{"f":null,"k":[]}', '{"k":1,"f":2,"k":3}', '{"\\ud800":1}', '{"":{"":{}}}']
-NO_JSON = [
-    "", "nul", "+1", "01", "-", "1.", ".1", "1e", "'a'", '"', '"\\"', '"\\x"', '"\t"', "[", "[1", "[1,", "[,]", "{",
-    '{"f"', '{"f":', '{"f":1,}', "{1:2}", "1 2", "]", "}", "\ufeff1", '"\\u00g0"', "tru\u00e9", "[1}", '{"f":1]',
-]  # fmt: skip
-PARTS = [  # elements of arrays of 0 to 8
-    ["2020", "2", "29", "23", "59", "58", "999999999", "1"],
-    ["23", "59", "59", "999999999", "0", "0", "0", "0"],
-    ["1", "2", "3", "4", "5", "6", "7", "8"],
-    *([one] * 8 for one in ("0", "-1", "9223372036854775808", "1.5", "null", "true", '"1"', "[1]", "{}", "NaN", "[]")),
-    ["2020", "1", "1", "1", "null", "1", "1", "1"],
-]
-ARRAYS = [f"[{','.join(parts[:count])}]" for parts in PARTS for count in range(9)]
-VALID = ["null", "true", "false", *NUMBERS, *map(json.dumps, STRINGS), *ESCAPED, *OBJECTS, *dict.fromkeys(ARRAYS)]
-TOKENS = [*VALID, *NO_JSON]
-
 
 # -- the shapes of types, two deep
 
@@ -163,9 +122,6 @@ def test_a_projection_skips_every_token(frame: str) -> None:
     # A thousand rows of one frame: its keys are known after the first.
     assert check(WANTED, texts) > 10 * 256 * 13
     assert check(pa.struct([]), texts, all_layouts=False) == len(TOKENS) * 13
-
-
-SPACES = ["", " ", "  ", "\t", "\n", "\r", "\r\n\t ", "\n" + " " * 40]
 
 
 def spaced(text: str, space: str) -> str:
@@ -266,15 +222,21 @@ def test_a_decoder_is_right_after_any_damage(nesting: tuple[str, ...]) -> None:
     damaged = [good[:at] for at in range(len(good))] + [good[:at] + "\x01" + good[at + 1 :] for at in range(len(good))]
     decoder = json_decoder(type_)
     thousand = pa.array([good.encode()] * 1000, pa.binary())
-    values = pa.array([reader_of(type_)(good.encode())] * 1000, storage_of(type_))
+    first = decoder.decode(thousand)
+    assert not list(differences(first.values, first.reasons, read_all(reader_of(type_), [good.encode()]) * 1000))
     for bad in damaged[::41]:
         reasons = decoder.decode(pa.array([bad.encode()], pa.binary())).reasons
         again = decoder.decode(thousand)
         assert ([*reasons], [*again.reasons]) == ([0], [])
         again.values.validate(full=True)
-        assert again.values.view(storage_of(type_)).equals(values)
+        assert again.values.equals(first.values)
     texts = [text for bad in damaged[::23] for text in (bad, good)]
     assert check(type_, texts) > 9 * len(texts)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_types_values_encodings_and_damage(seed: int) -> None:
+    assert run(seed) > 300
 
 
 # -- what is written

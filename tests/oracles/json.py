@@ -319,7 +319,7 @@ def _text(value: Any) -> str:
 
 
 def _binary(value: Any) -> bytes:
-    if type(value) is not str:
+    if type(value) is not str or len(value) % 4:
         raise Refused
     try:
         return base64.b64decode(value, validate=True)
@@ -385,13 +385,14 @@ def storage_of(type_: pa.DataType, *, bits: bool = False) -> pa.DataType:
         return pa.list_(storage_of(type_.value_type, bits=bits))
     if pa.types.is_temporal(type_) or (bits and pa.types.is_floating(type_)):
         return pa.int32() if type_.bit_width == 32 else pa.int64()
-    return type_
+    # pyarrow 26 casts void within a map or list to one of another length.
+    return pa.int8() if pa.types.is_null(type_) and not bits else type_
 
 
 def differences(values: pa.Array, reasons: Mapping[int, str], expected: list[Any]) -> Iterator[tuple[int, Any]]:
     """Yield the rows, and what they hold, that differ from what is expected: values, or `Refused`."""
     values.validate(full=True)
-    found: list[Any] = values.view(storage_of(values.type)).to_pylist()
+    found: list[Any] = values.cast(storage_of(values.type)).to_pylist()
     if len(found) != len(expected):
         yield len(found), "rows"
     for row, (one, other) in enumerate(zip(found, expected, strict=False)):

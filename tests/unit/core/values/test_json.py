@@ -586,18 +586,6 @@ def test_what_is_not_wanted_is_json_all_the_same(separators: tuple[str, str], na
     assert list(decode(list(ends), wanted).reasons) == [*range(len(whole))]
 
 
-@pytest.mark.parametrize("space", ["", " ", "  ", "\t", "\n", "\r\n", "\n    ", " " * 40], ids=repr)
-@pytest.mark.parametrize("place", range(6))
-def test_white_space_may_stand_anywhere_around_skipped_members(space: str, place: int) -> None:
-    marks = ["", "", "", "", "", ""]
-    marks[place] = space
-    first, before, after, comma, behind, last = marks
-    members = [f'"{key}"{before}:{after}{value}' for key, value in (("a", 1), ("b", '"x"'), ("w", 5), ("c", "null"))]
-    payloads: list[bytes | str | None] = [f"{{{first}" + f"{comma},{behind}".join(members) + f"{last}}}"] * 20
-    decoded = decode(payloads, pa.struct([("w", pa.int32())]))
-    assert (dict(decoded.reasons), decoded.values.to_pylist()) == ({}, [{"w": 5}] * 20)
-
-
 def test_a_byte_that_is_not_utf8_is_found_wherever_it_is() -> None:
     text = b'{"a":"' + bytes(range(0x30, 0x5B)) * 2 + b'"}'
     wanted = pa.struct([("a", pa.string())])
@@ -723,11 +711,6 @@ def test_an_array_of_parts_is_refused_by_types_without_parts(type_: pa.DataType,
     payloads: list[bytes | str | None] = [json.dumps({"a": list(range(1, count + 1))}) for count in range(9)]
     decoded = decode(payloads, pa.struct([("a", type_)]))
     assert dict(decoded.reasons) == dict.fromkeys(range(9), f"field a: an array is no {title}")
-
-
-@given(st.lists(st.integers(-1, 61) | st.integers(2019, 2021), max_size=8), st.sampled_from("tldmu"))
-def test_parts_of_times(parts: list[int], name: str) -> None:
-    decode_one(json.dumps({name: parts}), SOME_TIMES, TIMES)
 
 
 def test_a_time_of_day_that_its_column_cannot_hold_is_a_reason() -> None:
