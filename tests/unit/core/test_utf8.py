@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,9 +13,14 @@ import pytest
 from spark_mq_source.core.columns import struct_array
 from spark_mq_source.core.errors import UnwritableRowError
 from spark_mq_source.core.options import WRITE
+from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.core.utf8 import check_texts
+from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.payload import messages as nsq
+from spark_mq_source.nsq.write.writer import NsqWriter
+from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload import messages as pulsar
+from spark_mq_source.pulsar.write.writer import PulsarWriter
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.write.writer import TubeMQWriter
 
@@ -122,3 +129,27 @@ def test_bytes_of_a_null_do_not_count_and_columns_of_bytes_are_not_looked_at() -
     check_texts(pa.record_batch({"key": hidden, "value": texts([b"\xff"] * 2)}), ("key",))
     check_texts(pa.record_batch({"key": pa.array([b"\xff"])}), ("key",))
     check_texts(pa.record_batch({"key": texts([])}), ("key",))
+
+
+@pytest.mark.parametrize(
+    ("writer", "options", "where"),
+    [
+        (lambda given: PulsarWriter(PulsarOptions.from_spark(given, WRITE), TaskAttempt("q")),
+         {"serviceUrl": "pulsar://none.invalid:6650", "topic": "t"},
+         "pulsar-native: writing to persistent://public/default/t: row 3 of the task cannot"),
+        (lambda given: TubeMQWriter(TubeMQOptions.from_spark(given, WRITE)),
+         {"masters": "none.invalid:1", "topic": "t"}, "tubemq: writing to t: row 3 of the task cannot"),
+        (lambda given: NsqWriter(NsqOptions.from_spark(given, WRITE)),
+         {"nsqdTcpAddresses": "none.invalid:4150", "topic": "t"}, "nsq: row 3 of the task cannot"),
+    ],
+    ids=["pulsar", "tubemq", "nsq"],
+)  # fmt: skip
+def test_writers_say_where_they_write(
+    writer: Callable[[dict[str, str]], Any], options: dict[str, str], where: str
+) -> None:
+    made = writer(options)
+    # A batch was written before this one.
+    setattr(made, "rows" if hasattr(made, "rows") else "_rows", 2)
+    name = {"pulsar-native": "key", "tubemq": "message_type", "nsq": "topic"}[where.partition(":")[0]]
+    with made, pytest.raises(UnwritableRowError, match=re.escape(where)):
+        made.write(pa.record_batch({"value": [b"v", b"w"], name: texts([b"k", b"\xff"])}))
