@@ -23,7 +23,7 @@ from tests.simulation.pulsar.transactions import Coordinators, TransactionBuffer
 from tests.simulation.pulsar.writes import WriteFaults
 from tests.simulation.world import World
 
-METADATA_ERROR, CONSUMER_BUSY, SERVICE_NOT_READY, TOPIC_NOT_FOUND, PRODUCER_BUSY = 1, 5, 6, 11, 16
+METADATA_ERROR, PERSISTENCE_ERROR, CONSUMER_BUSY, SERVICE_NOT_READY, TOPIC_NOT_FOUND, PRODUCER_BUSY = 1, 2, 5, 6, 11, 16
 TOPIC_TERMINATED = 15
 ASSIGN_ERROR, NOT_ALLOWED = 19, 22
 
@@ -55,6 +55,8 @@ class Cluster:
         partitions: how many a topic has, by full name; 0 for one that is not partitioned.
         storage: by topic-partition.
         writes: what goes wrong with what is published.
+        ack_faults: what goes wrong with an ACK, by its number: `lost` or `unanswered` (the connection ends before or
+            after it is handled), or `refused`.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self.owners: dict[str, Broker] = {}
         self.writes = WriteFaults()
+        self.ack_faults: dict[int, str] = {}
         self.deduplicates = deduplicates
         self.ledger_entries = ledger_entries
         self.coordinators = Coordinators(world, self._loaded_buffer, coordinators, self._stored_by)
@@ -659,8 +662,16 @@ class Connection:
         consumer = self.consumers.get(command.consumer_id)
         if consumer is None:
             return
-        consumer.subscription.acknowledge(consumer, command)
-        if command.request_id is not None:
+        cluster = self.broker.cluster
+        fault = cluster.ack_faults.get(cluster.world.count("acks")) if command.request_id is not None else None
+        if fault == "refused":
+            self.reply(commands.AckResponse(command.consumer_id, PERSISTENCE_ERROR, "no room", command.request_id))
+            return
+        if fault != "lost":
+            consumer.subscription.acknowledge(consumer, command)
+        if fault is not None:
+            self.close()
+        elif command.request_id is not None:
             self.reply(commands.AckResponse(command.consumer_id, request_id=command.request_id))
 
     def _seek(self, command: commands.Seek) -> None:

@@ -326,4 +326,41 @@ MUTATIONS: Sequence[Mutation] = (
         (("pulsar/read/stream.py", "first >= following)", "first > following)"),),
         test="tests/unit/pulsar/read/test_stream.py",
     ),
+    Mutation(
+        "queue-peek-twice",
+        "a read that leaves its messages there forgets what it has handed on when it loses its connection",
+        (("pulsar/read/queue_reader.py", "        self._here.add(self._held)\n", ""),),
+        scenario="queue_peek",
+    ),
+    Mutation(
+        "queue-unanswered-forgotten",
+        "acknowledgements of a queue that no broker has answered are not sent again",
+        (
+            (
+                "pulsar/read/queue_reader.py",
+                "                failure = error\n                self._unconfirmed += entries\n",
+                "                failure = error\n",
+            ),
+        ),
+        scenario="queue_drain",
+    ),
+    Mutation(
+        "queue-unanswered-dropped",
+        "acknowledgements of a queue that were on their way when a consumer was lost are not sent again",
+        (
+            (
+                "pulsar/read/queue_reader.py",
+                "            if not acknowledgement.done() or acknowledgement.exception() is not None:\n"
+                "                self._unconfirmed += entries\n",
+                "            pass\n",
+            ),
+        ),
+        scenario="queue_drain",
+    ),
+    Mutation(
+        "queue-twice-at-once",
+        "an entry that comes twice in one burst is read twice",
+        (("pulsar/read/queue_reader.py", "one[2] < other[1] for", "one[2] <= other[1] for"),),
+        test="tests/unit/pulsar/read/test_queue_reader.py",
+    ),
 )

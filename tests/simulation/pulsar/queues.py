@@ -11,13 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from spark_mq_source.core.errors import ResourceBusyError
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.protocol.commands import KeySharedMeta, KeySharedMode, SubType
+from spark_mq_source.pulsar.read import queue_reader
+from spark_mq_source.pulsar.read.recent import EntryRanges
 from tests.simulation import files, spark
 from tests.simulation.explore import Fault, Plan, ViolationError, check_allowed, common_faults
 from tests.simulation.pulsar import oracle
@@ -96,10 +98,28 @@ def _own_faults(dice: Random, seconds: float) -> Iterator[Fault]:
             yield Fault(kind, at=at(), args=(dice.randrange(3),))
     for _ in range(dice.choice((0, 0, 1, 2, 3))):
         yield Fault("foreign", at=at(), args=(dice.randrange(3), dice.choice((0.2, 1.0, 10.0))))
+    for _ in range(dice.choice((0, 0, 1, 2))):
+        yield Fault("ack", args=(int(dice.random() * 4 * seconds), dice.choice(("lost", "unanswered", "refused"))))
 
 
 HARMLESS = frozenset({"foreign", "roll_over", "wall_clock"})
 """Faults after which nothing comes again that was acknowledged."""
+
+
+class _CheckedInflow(queue_reader._Inflow):
+    """The inflow of a task. After `settle` the broker has all its acknowledgements, but for those returned.
+
+    Attributes:
+        market: of the current world.
+    """
+
+    market: ClassVar[Market]
+
+    def settle(self) -> list[Position]:
+        """See `_Inflow`."""
+        refused = super().settle()
+        self.market.check_settled(str(self._task.topic_partition), EntryRanges([self.acknowledged]), refused)
+        return refused
 
 
 class Market:
@@ -112,12 +132,15 @@ class Market:
     """
 
     def __init__(self, world: World, plan: Plan, kinds: Sequence[str] = TYPES) -> None:
+        _CheckedInflow.market = self
+        queue_reader._Inflow = _CheckedInflow  # type: ignore[misc]
         dice = world.dice("scenario")
         self.world = world
         self.plan = plan
         self.has_chunks = dice.random() < 0.3
         # FLOW of one with too much unacknowledged does not count, and chunks are, until their message is complete.
         limits = Limits() if self.has_chunks else Limits(dice.choice((4, 50_000)), dice.choice((8, 200_000)))
+        self.most_unacknowledged = min(limits.consumer, limits.subscription)
         self.cluster = Cluster(
             world,
             brokers=dice.choice((1, 1, 2, 3)),
@@ -133,6 +156,7 @@ class Market:
         """Of a message in chunks, by its topic-partition and last chunk: all of them."""
         self.began_ms = int(world.wall * 1000)
         self.publishes_until = world.now
+        self._unsettled: list[str] = []
         self._last: dict[str, int] = {}
 
     @property
@@ -200,10 +224,13 @@ class Market:
         - `unload`, `roll_over`: number of a topic-partition; of letters, too, when there are some.
         - `kill_broker`: number of the broker, seconds until it runs again.
         - `foreign`: number of a topic-partition which a foreign consumer joins, for how many seconds.
+        - `ack`: the number of an ACK, and what goes wrong with it; see `Cluster`.
+        - `drop`: nothing more; all consumers lose their connections.
         - those of the folder, see `arrange_folder`.
         """
         world, cluster = self.world, self.cluster
         arrange_folder(world, self.plan.faults)
+        cluster.ack_faults.update(fault.args for fault in self.plan.faults if fault.kind == "ack")
 
         def kill_broker(number: int, seconds: float) -> None:
             broker = cluster.brokers[number % len(cluster.brokers)]
@@ -219,10 +246,16 @@ class Market:
             "roll_over": lambda number: cluster.load(named(number)).ledger.roll_over(),
             "kill_broker": kill_broker,
             "foreign": lambda number, seconds: self._foreign(named(number), seconds),
+            "drop": self.drop_consumers,
         }
         for fault in self.plan.faults:
             if (call := calls.get(fault.kind)) is not None:
                 world.after(fault.at, lambda call=call, args=fault.args: call(*args))
+
+    def drop_consumers(self) -> None:
+        """All consumers lose their connections."""
+        for connection in [one for broker in self.cluster.brokers for one in broker.connections if one.consumers]:
+            connection.close()
 
     def _foreign(self, name: str, seconds: float) -> None:
         if self.is_sticky or self.kind == "exclusive" or self.cluster.owner(name) is None:
@@ -334,12 +367,9 @@ class Market:
             ViolationError: it has.
         """
         self.check_not_twice(rows)
-        found = self.found(rows)
-        invented = sorted(found.keys() - set(self.published()))
-        if invented:
-            raise ViolationError(f"never published: {invented[:8]}")
+        self.check_published(rows)
         if self.is_calm:
-            others = sorted(filter(self.is_handled, found))
+            others = sorted(filter(self.is_handled, self.found(rows)))
             if others:
                 raise ViolationError(f"here, and handled by others: {others[:8]}")
 
@@ -352,6 +382,44 @@ class Market:
         twice = sorted(message for message, n in self.found(rows).items() if n > 1)
         if twice:
             raise ViolationError(f"{len(twice)} messages twice: {twice[:8]}")
+
+    def check_published(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Nothing is there that was never published.
+
+        Raises:
+            ViolationError: it is.
+        """
+        invented = sorted(self.found(rows).keys() - set(self.published()))
+        if invented:
+            raise ViolationError(f"never published: {invented[:8]}")
+
+    def check_settled(self, name: str, acknowledged: EntryRanges, refused: Sequence[Position]) -> None:
+        """The broker has these acknowledgements but for those refused, unless a kill made it forget them.
+
+        Otherwise `check_nothing_leaks` raises.
+        """
+        if any("kill_broker" in (fault.kind, *fault.args) for fault in self.plan.faults):
+            return
+        ledger = self.cluster.storage[name]
+        left = [at for at in ledger.entries if at in acknowledged and not ledger.cursors[SUBSCRIPTION].is_deleted(at)]
+        if not set(left) <= set(refused):
+            # Raised here it would be an attempt that fails, and Spark makes another one.
+            self._unsettled.append(f"{name}: {left} are not acknowledged, and only {refused} are said not to be")
+
+    def check_left(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """What was read is still in the subscription, unless a foreign consumer has handled it.
+
+        Raises:
+            ViolationError: it is not.
+        """
+        gone = [
+            message
+            for message in self.found(rows)
+            if self.cluster.storage[message[0]].cursors[SUBSCRIPTION].is_deleted(message[1][:2])
+            and not self.is_handled(message)
+        ]
+        if gone:
+            raise ViolationError(f"acknowledged by a read that leaves messages there: {gone[:8]}")
 
     def check_keys(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Messages of a key are in order, in and across batches, where nothing goes wrong and each key has one task.
@@ -367,11 +435,13 @@ class Market:
             last[name, key] = row
 
     def check_nothing_leaks(self) -> None:
-        """Some time after a run its processes hold nothing open.
+        """Some time after a run its processes hold nothing open, and its tasks have settled all acknowledgements.
 
         Raises:
-            ViolationError: they do.
+            ViolationError: they do, or have not.
         """
+        if self._unsettled:
+            raise ViolationError("; ".join(self._unsettled[:3]))
         self.world.rest(80.0)  # a half-open connection takes a minute to be found out by its broker
         for broker in self.cluster.brokers:
             for connection in broker.connections:
@@ -573,3 +643,53 @@ class QueueDrain:
                 return None
             world.sleep(1.0)
         raise ViolationError("a read failed a thousand times")
+
+
+class QueuePeek:
+    """Batch reads that leave the messages in their subscription (`ackMode=nack`).
+
+    A read has no message twice, whatever is lost meanwhile, and acknowledges nothing. If nothing goes wrong the last
+    one has as many messages of each topic-partition as its limits allow.
+    """
+
+    def faults(self, dice: Random, size: int) -> Sequence[Fault]:
+        """See `Scenario`."""
+        found = [fault for fault in queue_faults(dice, size) if fault.kind not in {"fill_disk", "tear"}]
+        drops = dice.choice((0, 0, 1, 3, 6))
+        return found + [Fault("drop", at=round(dice.random() * 2.0 * size, 3)) for _ in range(drops)]
+
+    def run(self, world: World, plan: Plan) -> str:
+        """See `Scenario`."""
+        install()
+        dice = world.dice("scenario")
+        market = Market(world, plan)
+        most = dice.choice((4, 8, 30))
+        given = {name: text for name, text in market.options.items() if name not in {"walDir", "consumersPerPartition"}}
+        given |= {"ackMode": "nack", "maxInFlight": str(most), "idleTimeout": dice.choice(("300ms", "2s"))}
+        if dice.random() < 0.3:
+            given["maxRows"] = dice.choice(("2", "7", "50"))
+        options, executors = FORMAT.parse_options(given), executors_of(world)
+        market.arrange()
+        market.publish(6 * plan.size, 2.0 * plan.size)
+        is_over = False
+        while not is_over:
+            is_over = world.now > market.publishes_until
+            found = QueueDrain.run_once(world, plan, options, executors)
+            assert found is not None
+            rows = [row for task in found for row in task]
+            market.check_not_twice(rows)
+            market.check_published(rows)
+            market.check_left(rows)
+            world.sleep(dice.choice((0.1, 1.0)))
+        if not plan.faults and not executors.speculation:
+            self._check_complete(market, rows, min(most, options.max_rows or most))
+        market.check_nothing_leaks()
+        return "read"
+
+    @staticmethod
+    def _check_complete(market: Market, rows: Sequence[Mapping[str, Any]], most: int) -> None:
+        found = Counter(name for name, _ in market.found(rows))
+        for name, published in Counter(name for name, _ in market.published()).items():
+            # A broker stops at its limit of unacknowledged messages; a message in chunks counts as several there.
+            if found[name] < min(published, 1 if market.has_chunks else market.most_unacknowledged, most):
+                raise ViolationError(f"{found[name]} messages of {name} were read; there are {published}")

@@ -235,8 +235,7 @@ class QueueRetry:
                 broker.kill()
                 world.after(0.5, broker.start)
             else:
-                for connection in [one for broker in cluster.brokers for one in broker.connections if one.consumers]:
-                    connection.close()
+                market.drop_consumers()
 
         def call(kind: str, seconds: float) -> Callable[[Producer], None]:
             return lambda producer: world.after(seconds, lambda: happen(kind, producer))

@@ -29,7 +29,7 @@ from tests.simulation.clockwork import here
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, check_allowed, common_faults
 from tests.simulation.pulsar import oracle
 from tests.simulation.pulsar.broker import Cluster
-from tests.simulation.pulsar.queues import QueueDrain, QueueStream
+from tests.simulation.pulsar.queues import QueueDrain, QueuePeek, QueueStream
 from tests.simulation.pulsar.retries import QueueRetry
 from tests.simulation.pulsar.writes import arrange_writes, write_faults
 from tests.simulation.spark import (
@@ -1333,6 +1333,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "dead_letters": DeadLetters(),
     "queue_available_now": QueueStream(available_now=True),
     "queue_drain": QueueDrain(),
+    "queue_peek": QueuePeek(),
     "queue_retry": QueueRetry(),
     "queue_stream": QueueStream(),
     "rebuilt": Rebuilt(),

@@ -51,6 +51,7 @@ class Broker:
         stores: what it keeps, by topic and store.
         starts: how often its process has been started.
         acked_over: how many messages it has acknowledged over each connection.
+        was_killed: whether it has lost positions.
         taken_over: partitions that a group's reader took while another of its readers had not left them: the group,
             the topic, the partition. A broker that was restarted knows no reader, and the master gives a partition to
             another one where it was restarted too: nobody can have told the first one.
@@ -74,6 +75,7 @@ class Broker:
         self._fetched: dict[tuple[str, str, int], int] = {}
         self._dice = self.world.dice(f"broker {number}")
         self._last_message_id = 0
+        self.was_killed = False
         self.start()
 
     # -- its life
@@ -93,6 +95,7 @@ class Broker:
 
     def kill(self) -> None:
         """SIGKILL: what is in memory is lost."""
+        self.was_killed = True
         self._end()
         for store in self.stores.values():
             store.lose_memory()

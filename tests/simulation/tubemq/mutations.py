@@ -85,6 +85,24 @@ MUTATIONS: Final[Sequence[Mutation]] = (
         [("tubemq/write/writer.py", "            if link.session.closed:\n", "            if False:\n")],
     ),
     Mutation(
+        "back-where-it-was",
+        "a partition that comes back is read from where this query was, though another member has read on",
+        [
+            (
+                "tubemq/read/stream.py",
+                "max(known.get(tp, 0), self._held[tp].position)",
+                "known.get(tp, self._held[tp].position)",
+            )
+        ],
+        scenario="group_read",
+    ),
+    Mutation(
+        "last-unproven",
+        "of several fetches that found nothing only the last is checked for messages that were removed",
+        [("tubemq/read/reader.py", "self._prove_kept(unproven[0])", "self._prove_kept(unproven[-1])")],
+        scenario="batch_read_removal",
+    ),
+    Mutation(
         "letters-unconfirmed",
         "a batch is passed on before the broker has answered for its dead letters",
         [("core/dead_letters.py", "            self._writer.flush()\n", "")],
