@@ -257,6 +257,8 @@ class Broker:
             self._commit_fetched(key, consumed=True)
         position = self._positions.get(key, 0)
         end = self._end_for(store, holder.priority)
+        if removed := self.cluster.removals.get(self.world.count("fetches")):
+            store.remove(position + ENTRY_BYTES * removed)
         if self._dice.random() < self.cluster.limits:
             return c.GetMessageResponse(False, 452, "limited", -1, 200)
         if position >= end:

@@ -73,7 +73,9 @@ def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
     - `kill_broker`, `stop_broker`, `kill_master`: number, seconds until it runs again.
     - `stall_broker`: number, for how many seconds it answers nothing.
     - `remove`: number, and which part of what its stores have is removed, in 20ths.
+    - `remove_fetched`: the number of a fetch, and how many messages are removed from where it begins.
     """
+    cluster.removals.update(fault.args for fault in faults if fault.kind == "remove_fetched")
     for fault in faults:
         call = _cluster_fault(cluster, fault)
         if call is not None:
@@ -265,6 +267,8 @@ class BatchRead:
         if self._removal:
             at = round(dice.random() * seconds, 3)
             found.append(Fault("remove", at=at, args=(dice.randrange(2), dice.randint(1, 20))))
+            for _ in range(dice.choice((0, 2, 4))):
+                found.append(Fault("remove_fetched", args=(int(dice.random() * 12 * size), dice.randint(1, 12))))
         return found
 
     def run(self, world: World, plan: Plan) -> str:
@@ -272,7 +276,7 @@ class BatchRead:
         dice = world.dice("scenario")
         cluster = make_cluster(world, plan)
         # A filter that matches 1 message in 20 has several fetches in sequence find none.
-        is_sparse = dice.random() < 0.4
+        is_sparse = dice.random() < 0.5
         producer = Producer(cluster, types=("rare", *19 * TYPES[:1]) if is_sparse else (None, *TYPES))
         producer.publish((40 if is_sparse else 10) * plan.size)
         for broker in cluster.brokers:

@@ -1,0 +1,299 @@
+"""A range on a scripted partition: fetches that move on or not, and what the broker turns out to have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.errors import (
+    BrokerError,
+    DataLossError,
+    RequestTimeoutError,
+    ServiceNotReadyError,
+)
+from spark_mq_source.core.options import READ
+from spark_mq_source.tubemq.client.bounds import Bounds
+from spark_mq_source.tubemq.offsets import TopicPartition
+from spark_mq_source.tubemq.options import TubeMQOptions
+from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
+from spark_mq_source.tubemq.protocol.commands import GetMessageResponse
+from spark_mq_source.tubemq.protocol.error_codes import DUPLICATE_PARTITION, SERVER_CONSUME_SPEED_LIMIT
+from spark_mq_source.tubemq.read import reader as module
+from spark_mq_source.tubemq.read.reader import LONGEST_LIMIT_MS, MOST_UNPROVEN, TubeMQRange
+from tests.unit.tubemq.payload.test_messages import answer, message
+
+TP, BROKER = TopicPartition("t", 1, 0), Broker(1, "host", 8123)
+SCHEMA = pa.schema([("value", pa.binary())])
+
+Fetch = tuple[int, int, int]
+"""A fetch: its code, where it says that it began, and where its commit ended."""
+
+
+def done(value: object) -> Future[Any]:
+    future = Future[Any]()
+    future.set_result(value)
+    return future
+
+
+class Consumer:
+    """A registered partition, whose fetches are answered in order; `registered` is where it is registered again."""
+
+    partition, address, client_id, group = BrokerPartition(BROKER, "t", 0), "host:8123", "id", "g"
+
+    def __init__(self, fetches: Sequence[Fetch | tuple[int, int, int, bytes]], registered: Sequence[int] = ()) -> None:
+        self.fetches, self.registered = list(fetches), list(registered)
+        self.asked = 0
+
+    def get_and_commit(self) -> tuple[Future[Any], Future[Any]]:
+        self.asked += 1
+        code, began, ended, *body = self.fetches.pop(0) if self.fetches else (404, -1, 0)
+        limit_ms = ended if code == SERVER_CONSUME_SPEED_LIMIT else -1
+        got = GetMessageResponse(code == 200, code, "said", began, limit_ms, body=memoryview(*body or (b"",)))
+        return done(got), done(SimpleNamespace(curr_offset=-1 if code == SERVER_CONSUME_SPEED_LIMIT else ended))
+
+    def register(self, *, curr_offset: int, **_: object) -> Future[Any]:
+        at = self.registered.pop(0) if self.registered else curr_offset
+        return done(SimpleNamespace(curr_offset=at, max_offset=10**6))
+
+
+CLIENT: Any = SimpleNamespace(wait=lambda future, _: future.result())
+
+
+class World:
+    """What the fetches of a test can see: where the partition begins, how long was waited, and what was asked.
+
+    Attributes:
+        proven: from where on it was asked that nothing is removed.
+        waits: seconds between fetches.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.first, self.now = 0, 100.0
+        self.proofs = 0
+        self.waits: list[float] = []
+        monkeypatch.setattr(module, "fetch_bounds", self._bounds)
+        event = SimpleNamespace(wait=self._wait)
+        monkeypatch.setattr(module, "threading", SimpleNamespace(Event=lambda: event))
+        monkeypatch.setattr("spark_mq_source.net.retry.time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def _bounds(self, *_: object, **__: object) -> dict[TopicPartition, Bounds]:
+        self.proofs += 1
+        return {TP: Bounds(self.first, 10**6)}
+
+    def _wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def options_of(**given: str) -> TubeMQOptions:
+    made = {"masters": "h:1", "topics": "t", "operationTimeout": "2s", "fetchesInFlight": "1"} | given
+    return TubeMQOptions.from_spark({name.lower(): value for name, value in made.items()}, READ)
+
+
+def cursor(consumer: Any, start: int = 0, **given: str) -> module._Cursor:
+    return module._Cursor(CLIENT, options_of(**given), consumer, start)
+
+
+@pytest.mark.parametrize(
+    ("fetches", "end", "began", "position", "proofs", "asked"),
+    [
+        ([(200, 0, 280)], 560, 0, 280, 0, 1),
+        # Those that found nothing are passed over, up to the next that says where it began ...
+        ([(404, -1, 280), (200, 280, 560)], 840, 280, 560, 1, 2),
+        ([(404, -1, 280), (404, -1, 308), (200, 308, 560)], 840, 308, 560, 1, 3),
+        # ... or to the end, or to a number of them.
+        ([(404, -1, 560)], 560, 0, 560, 1, 1),
+        ([(404, -1, 532), (404, -1, 560)], 560, 532, 560, 1, 2),
+        (
+            [(404, -1, 28 * n) for n in range(1, 40)],
+            2800,
+            28 * (MOST_UNPROVEN - 1),
+            28 * MOST_UNPROVEN,
+            1,
+            MOST_UNPROVEN,
+        ),
+        # One that has not moved on is asked again.
+        ([(404, -1, 0), (404, -1, 0), (200, 0, 28)], 560, 0, 28, 0, 3),
+    ],
+)
+def test_a_fetch_that_moves_on(
+    world: World, fetches: list[Fetch], end: int, began: int, position: int, proofs: int, asked: int
+) -> None:
+    consumer = Consumer(fetches)
+    made = cursor(consumer)
+    made.next_fetch(end)
+    assert (made.began, made.position, world.proofs, consumer.asked) == (began, position, proofs, asked)
+
+
+@pytest.mark.parametrize(("first", "is_kept"), [(0, True), (28, True), (29, False), (56, False), (400, False)])
+def test_what_fetches_passed_over_must_be_there_still_from_the_first_of_them_on(
+    world: World, first: int, is_kept: bool
+) -> None:
+    world.first = first
+    made = cursor(Consumer([(404, -1, 280), (404, -1, 560), (200, 560, 588)]), 28)
+    if is_kept:
+        made.next_fetch(10**4)
+    else:
+        with pytest.raises(ServiceNotReadyError, match=f"its first message is at {first} now, behind 28, from"):
+            made.next_fetch(10**4)
+
+
+def test_a_fetch_that_began_elsewhere_is_not_taken(world: World) -> None:
+    with pytest.raises(ServiceNotReadyError, match="a fetch began at 56 where 28 was to follow"):
+        cursor(Consumer([(200, 56, 84)]), 28).next_fetch(560)
+
+
+@pytest.mark.parametrize(
+    ("most", "end", "asked"),
+    [("4", 29, 2), ("4", 28, 1), ("4", 56, 2), ("4", 57, 3), ("4", 10**4, 4), ("1", 10**4, 1), ("2", 10**4, 2)],
+)
+def test_as_many_fetches_are_under_way_as_likely_begin_before_the_end(
+    world: World, most: str, end: int, asked: int
+) -> None:
+    consumer = Consumer([(200, n * 28 - 28, n * 28) for n in range(1, 40)])
+    made = cursor(consumer, fetchesInFlight=most)
+    made._advance = 28
+    made._ask_ahead(end)
+    assert consumer.asked == min(int(most), max(1, asked))
+
+
+def test_behind_the_end_one_fetch_is_under_way(world: World) -> None:
+    consumer = Consumer([])
+    cursor(consumer, 560, fetchesInFlight="8")._ask_ahead(560)
+    assert consumer.asked == 1
+
+
+def test_a_broker_that_has_nothing_is_asked_ever_less_often_and_not_for_ever(world: World) -> None:
+    with pytest.raises(RequestTimeoutError, match=r"nothing to read at 0 for 2000 ms \(404: said\), though the range"):
+        cursor(Consumer([])).next_fetch(560)
+    assert [round(seconds, 2) for seconds in world.waits] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5, 0.5]
+
+
+def test_patience_is_renewed_by_what_moves_on(world: World) -> None:
+    fetches: list[Fetch] = [(404, -1, 0)] * 7 + [(404, -1, 28)] + [(404, -1, 28)] * 7 + [(200, 28, 56)]
+    made = cursor(Consumer(fetches))
+    made.next_fetch(560)
+    assert (made.position, sum(world.waits) > 2) == (56, True)
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "waited"),
+    [(0, 0.001), (1, 0.001), (700, 0.7), (LONGEST_LIMIT_MS, 10.0), (LONGEST_LIMIT_MS + 1, 10.0), (-1, 0.001)],
+)
+def test_flow_control_is_obeyed_and_is_no_silence(world: World, limit_ms: int, waited: float) -> None:
+    held = (SERVER_CONSUME_SPEED_LIMIT, -1, limit_ms)
+    made = cursor(Consumer([held, held, held, (200, 0, 28)]))
+    made.next_fetch(560)
+    assert (made.position, world.waits) == (28, [waited] * 3)
+
+
+# -- a range
+
+
+def reader(
+    consumer: Consumer, at: int = 0, most: int = 10**6, *, start: int = 0, end: int = 560, **given: str
+) -> module._RangeReader:
+    task = TubeMQRange(TP, BROKER, start, end)
+    made = module._RangeReader(CLIENT, options_of(**given), task, SCHEMA, Counters())
+    response: Any = SimpleNamespace(curr_offset=at, max_offset=most)
+    made._check(consumer, response)  # type: ignore[arg-type]
+    return made
+
+
+LOST, RESTARTED = "what was between 280 and 308 is gone", "it has messages up to"
+
+
+@pytest.mark.parametrize(
+    ("at", "most", "lost", "span"),
+    [
+        (280, 560, None, (280, 560)),
+        (280, 588, None, (280, 560)),
+        (308, 560, LOST, (308, 560)),
+        (280, 532, RESTARTED, (280, 532)),
+        # Nothing is left: the range is over.
+        (280, 280, RESTARTED, (280, 280)),
+        (252, 252, RESTARTED, (280, 280)),
+        (252, 560, RESTARTED, (280, 280)),
+        (308, 532, LOST, (308, 532)),
+    ],
+)
+def test_what_a_broker_has_of_a_range(at: int, most: int, lost: str | None, span: tuple[int, int]) -> None:
+    if lost is not None:
+        with pytest.raises(DataLossError, match=lost):
+            reader(Consumer([]), at, most, start=280)
+    made = reader(Consumer([]), at, most, start=280, failOnDataLoss="false" if lost else "true")
+    assert (made._done, made._end) == span
+    assert made._is_finished() == (span[0] >= span[1])
+
+
+def rows(consumer: Consumer, **given: Any) -> list[bytes]:
+    made = reader(consumer, **given)
+    batches = [*made._drain(consumer), *made._rest()]  # type: ignore[arg-type]
+    return [row["value"] for batch in batches for row in batch.to_pylist()]
+
+
+def body(*numbers: int) -> bytes:
+    return answer(*(message(b"%d" % n, message_id=n) for n in numbers))
+
+
+def test_a_range_that_ends_with_a_fetch(world: World) -> None:
+    consumer = Consumer([(200, 0, 280, body(0, 1)), (200, 280, 560, body(2))])
+    assert rows(consumer) == [b"0", b"1", b"2"]
+    assert consumer.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("behind", "found"),
+    [
+        # The first message from the end on is where the fetch that passes the end is cut.
+        ([(200, 560, 588, body(2))], [b"0", b"1"]),
+        ([(404, -1, 580), (200, 580, 588, body(2))], [b"0", b"1"]),
+        # There is none of this partition before the fetch's end.
+        ([(200, 560, 588, b"")], [b"0", b"1", b"2"]),
+        ([(200, 560, 574, b""), (200, 574, 588, b"")], [b"0", b"1", b"2"]),
+    ],
+)
+def test_a_fetch_that_passes_the_end_is_cut_there(world: World, behind: list[Any], found: list[bytes]) -> None:
+    assert rows(Consumer([(200, 0, 588, body(0, 1, 2)), *behind])) == found
+
+
+def test_an_end_that_is_gone_is_found_out_by_opening_again(world: World) -> None:
+    with pytest.raises(ServiceNotReadyError, match="registered at 588 and not at 560"):
+        rows(Consumer([(200, 0, 588, body(0, 1))], registered=[588]))
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ({}, [3]),
+        ({"maxBatchRows": "3"}, [3]),
+        ({"maxBatchRows": "2"}, [2, 1]),
+        ({"maxBatchRows": "1"}, [1, 1, 1]),
+        ({"maxBatchBytes": "1"}, [2, 1]),
+    ],
+)
+def test_rows_of_a_batch(world: World, given: dict[str, str], sizes: list[int]) -> None:
+    consumer = Consumer([(200, 0, 280, body(0, 1)), (200, 280, 560, body(2))])
+    made = reader(consumer, **given)
+    batches = [*made._drain(consumer), *made._rest()]  # type: ignore[arg-type]
+    assert [batch.num_rows for batch in batches] == sizes
+
+
+def test_which_errors_a_range_outlives() -> None:
+    made = reader(Consumer([]))
+    codes = [DUPLICATE_PARTITION, DUPLICATE_PARTITION + 1]
+    errors = [BrokerError("no", code=code) for code in codes] + [ServiceNotReadyError("not yet"), DataLossError("gone")]
+    for error in errors[:2]:
+        error.retryable = False
+    assert [made._may_pass(error) for error in errors] == [True, False, True, False]
