@@ -130,6 +130,24 @@ def share_waiting(waiting: Mapping[SourceT, int | None], budget: int, turn: int 
     return {source: shares[source] for source in sources}
 
 
+def share_drain(waiting: Mapping[SourceT, int | None], budget: int) -> dict[SourceT, int]:
+    """Return how many messages a batch read takes of each source: `budget` in all.
+
+    A batch read waits for more messages than there are now, so the rest of the budget is spread over all sources.
+
+    Args:
+        waiting: the number of waiting messages; None if it is unknown.
+        budget: the number of messages to take.
+
+    Example:
+        >>> share_drain({"a": 1, "b": 0}, 6), share_drain({}, 6)
+        ({'a': 4, 'b': 2}, {})
+    """
+    parts = share_waiting(waiting, budget)
+    each, odd = divmod(budget - sum(parts.values()), max(len(parts), 1))
+    return {source: part + each + (index < odd) for index, (source, part) in enumerate(parts.items())}
+
+
 def split_parts(parts: Iterable[tuple[SourceT, int | None]], count: int) -> list[tuple[SourceT, int | None]]:
     """The same, each in up to `count` parts of about one size; a part without a bound (None) has parts without.
 

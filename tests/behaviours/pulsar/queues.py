@@ -22,7 +22,7 @@ ROW = f"value string, key string, topic string, partition int, {MESSAGE_ID}"
 SUBSCRIPTION = "queue"
 
 
-def drain_options(broker: PulsarUnderTest, topic: str, **options: Any) -> PulsarOptions:
+def drain_options(broker: PulsarUnderTest, topic: str | None, **options: Any) -> PulsarOptions:
     """A read that is to have all of `maxRows` waits for them for as long as a busy machine takes."""
     given = {
         "serviceUrl": broker.service_url,
@@ -60,7 +60,7 @@ class SubscriptionQuery(QueueQuery[PulsarQueueRange, str]):
     A trigger waits for what it was planned for, unless `idleTimeout` is given: a busy broker is no silent one.
     """
 
-    def __init__(self, broker: PulsarUnderTest, topic: str, wal: Path, **options: Any) -> None:
+    def __init__(self, broker: PulsarUnderTest, topic: str | None, wal: Path, **options: Any) -> None:
         given = {
             "serviceUrl": broker.service_url,
             "topic": topic,

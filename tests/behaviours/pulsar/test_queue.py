@@ -40,7 +40,7 @@ def queue(pulsar: PulsarUnderTest, tmp_path: Path) -> Iterator[Callable[..., Sub
     """Starts queries: `queue(topic, option=value)`; ended with the test."""
     with contextlib.ExitStack() as stack:
 
-        def start(topic: str, **options: Any) -> SubscriptionQuery:
+        def start(topic: str | None, **options: Any) -> SubscriptionQuery:
             made = SubscriptionQuery(pulsar, topic, options.pop("walDir", tmp_path / "wal"), **options)
             stack.callback(made.close)
             return made
@@ -177,6 +177,16 @@ def test_a_run_gives_the_same_rows_again(pulsar: PulsarUnderTest, tmp_path: Path
     publish(pulsar, topic, ["newer"])
     assert read(options).equals(first)
     assert read(options, "value binary").column("value").to_pylist() == [value.encode() for value in numbered(30)]
+
+
+def test_a_pattern_that_nothing_matches_has_no_rows(
+    pulsar: PulsarUnderTest, queue: Callable[..., SubscriptionQuery], tmp_path: Path
+):
+    pattern = f"{pulsar.new_namespace()}/none-.*"
+    run = {"maxRows": 5, "walDir": tmp_path / "run", "runId": "r"}
+    for limits in ({}, {"maxRows": 5}, {"maxRows": 5, "consumersPerPartition": 2, "minPartitions": 3}, run, run):
+        assert values(read(drain_options(pulsar, None, topicsPattern=pattern, **limits))) == []
+    assert queue(None, topicsPattern=pattern, maxRowsPerTrigger=5).trigger() == []
 
 
 def test_a_drain_is_not_done_over(pulsar: PulsarUnderTest):

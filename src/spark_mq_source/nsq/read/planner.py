@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from spark_mq_source.core.errors import BrokerError, MQSourceError, TopicNotFoundError
-from spark_mq_source.net.queue_plan import run_tasks, share_waiting, split_parts
+from spark_mq_source.net.queue_plan import run_tasks, share_drain, share_waiting, split_parts
 from spark_mq_source.net.write_ahead import open_folder
 from spark_mq_source.nsq.client.client import ChannelStats, NsqClient, Nsqd
 from spark_mq_source.nsq.options import NsqOptions
@@ -154,9 +154,7 @@ def _drain_tasks(options: NsqOptions, waiting: Waiting) -> list[NsqRange]:
     budget = options.max_rows
     if budget is None:
         return _tasks(options, dict.fromkeys(waiting))
-    parts = share_waiting(waiting, budget)
-    each, odd = divmod(budget - sum(parts.values()), len(parts))
-    return _tasks(options, {n: part + each + (index < odd) for index, (n, part) in enumerate(parts.items())})
+    return _tasks(options, share_drain(waiting, budget))
 
 
 def _tasks(options: NsqOptions, parts: Waiting) -> list[NsqRange]:

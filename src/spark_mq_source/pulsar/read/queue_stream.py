@@ -11,7 +11,7 @@ from typing import Final
 from spark_mq_source.core.errors import EndOfStreamError, MQSourceError, TopicNotFoundError
 from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.net.pace import TriggerPace
-from spark_mq_source.net.queue_plan import run_tasks, share_waiting, split_parts
+from spark_mq_source.net.queue_plan import run_tasks, share_drain, share_waiting, split_parts
 from spark_mq_source.net.queue_stream import QueueStream
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.write_ahead import open_folder
@@ -63,11 +63,8 @@ def _drain_tasks(options: PulsarOptions) -> list[PulsarQueueRange]:
     count = _tasks_per_source(options, sources)
     if options.max_rows is None:
         return _numbered([PulsarQueueRange(source) for source, _ in split_parts(dict.fromkeys(sources).items(), count)])
-    parts = share_waiting({one: _scaled(depth, options.max_rows) for one, depth in waiting.items()}, options.max_rows)
-    # Who waits for more than there is now waits for it everywhere.
-    each, odd = divmod(options.max_rows - sum(parts.values()), len(parts))
-    whole = {one: part + each + (index < odd) for index, (one, part) in enumerate(parts.items())}
-    return _numbered([PulsarQueueRange(source, rows) for source, rows in split_parts(whole.items(), count)])
+    parts = share_drain({one: _scaled(depth, options.max_rows) for one, depth in waiting.items()}, options.max_rows)
+    return _numbered([PulsarQueueRange(source, rows) for source, rows in split_parts(parts.items(), count)])
 
 
 def _numbered(tasks: Sequence[PulsarQueueRange]) -> list[PulsarQueueRange]:
