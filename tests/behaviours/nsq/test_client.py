@@ -15,7 +15,7 @@ from spark_mq_source.nsq.options import NsqOptions
 from tests.behaviours.nsq.clients import open_session
 from tests.behaviours.nsq.conftest import PATIENCE_S
 from tests.fix_brokers import NsqUnderTest, wait_until
-from tests.fix_net import FaultProxy, Peer, ScriptedServer, free_port
+from tests.fix_net import FaultProxy, Peer, ScriptedServer, Step, TlsMaterial, failing_tls, free_port, tls
 
 Start = Callable[..., NsqUnderTest]
 Proxies = Callable[[str, int], FaultProxy]
@@ -95,18 +95,50 @@ def test_no_lookup_at_all_is_an_error():
             made.fetch_topology("t")
 
 
+def answering(body: bytes) -> Step:
+    """Answers one request over HTTP, and closes the connection."""
+
+    def answer(peer: Peer) -> None:
+        while peer.read_line().strip():
+            pass
+        peer.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        peer.close()
+
+    return answer
+
+
+def test_a_lookup_that_one_user_cannot_reach_is_asked_for_the_next(
+    scripted_server: Callable[..., ScriptedServer], tls_material: TlsMaterial
+):
+    producer = b'{"producers":[{"broadcast_address":"h","tcp_port":%d,"http_port":2}]}'
+    context = tls_material.server()
+    secured = scripted_server([failing_tls(context)], [tls(context), answering(producer % 1)])
+    plain = scripted_server([answering(producer % 2)], repeat=True)
+    for authority, found in ((tls_material.other_ca, ["h:2"]), (tls_material.ca, ["h:1", "h:2"])):
+        asked = client(nsqlookupdHttpAddresses=f"https://{secured.address},{plain.address}", trustCerts=authority)
+        assert [nsqd.name for nsqd in asked.fetch_topology("t").nsqds] == found
+
+
+def test_an_nsqd_that_one_user_cannot_ask_is_asked_for_the_next(
+    scripted_server: Callable[..., ScriptedServer], tls_material: TlsMaterial
+):
+    stats = b'{"topics":[{"topic_name":"t","depth":3,"channels":[]}]}'
+    server = scripted_server([tls(tls_material.server()), answering(stats)])
+    nsqd = Nsqd("h:1", "h", 1, f"https://{server.address}")
+    theirs, ours = (
+        client(nsqdTcpAddresses="h", tls="true", trustCerts=path) for path in ("/secret/theirs.pem", tls_material.ca)
+    )
+    assert theirs.fetch_stats(nsqd, "t", "c") is None
+    assert "/secret/theirs.pem" in theirs.why_no_stats(nsqd)
+    assert ours.fetch_stats(nsqd, "t", "c") == ChannelStats(exists=False, depth=3)
+    assert ours.why_no_stats(nsqd) == ""
+
+
 @pytest.mark.parametrize(
     "answer", [b'{"producers": 3}', b"[]", b'{"producers": [{"broadcast_address": "h"}]}', b'{"producers": [1]}', b"x"]
 )
 def test_what_is_no_lookup_is_said(scripted_server: Callable[..., ScriptedServer], answer: bytes):
-    def say(peer: Peer) -> None:
-        while peer.read_line().strip():
-            pass
-        head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(answer)
-        peer.send(head + answer)
-        peer.close()
-
-    server = scripted_server([say], repeat=True)
+    server = scripted_server([answering(answer)], repeat=True)
     with pytest.raises(RemoteProtocolError) as caught:
         client(nsqlookupdHttpAddresses=server.address, operationTimeout="5s").fetch_topology("t")
     assert server.address in str(caught.value)
@@ -138,13 +170,8 @@ def test_answers_of_old_lookups_are_read_too(scripted_server: Callable[..., Scri
     producer = b'{"broadcast_address":"h","tcp_port":1,"http_port":2}'
     answer = b'{"status_code":200,"data":{"channels":["c"],"producers":[%b]}}' % producer
 
-    def say(peer: Peer) -> None:
-        while peer.read_line().strip():
-            pass
-        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
-        peer.close()
-
-    found = client(nsqlookupdHttpAddresses=scripted_server([say], repeat=True).address).fetch_topology("t")
+    server = scripted_server([answering(answer)], repeat=True)
+    found = client(nsqlookupdHttpAddresses=server.address).fetch_topology("t")
     assert found.nsqds == (Nsqd("h:1", "h", 1, "http://h:2"),)
     assert found.channels == {"c"}
 

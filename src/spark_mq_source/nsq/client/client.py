@@ -37,10 +37,13 @@ _NANOSECONDS_A_MS: Final = 1_000_000
 _NO_SUCH_TOPIC: Final = "TOPIC_NOT_FOUND"
 """In the body of nsqlookupd's 404 to a lookup (nsqlookupd 1.3.0)."""
 
-_unreachable_until: dict[str, float] = {}
-"""By URL, in monotonic seconds; of this process, because each task asks anew."""
-_unreachable_reasons: dict[str, str] = {}
-"""By URL; why it did not answer the last time."""
+_Interface = tuple[str, TlsSettings]
+"""The URL of an HTTP interface, and how it is reached: others may reach it with other certificates."""
+
+_unreachable_until: dict[_Interface, float] = {}
+"""In monotonic seconds; of this process, because each task asks anew."""
+_unreachable_reasons: dict[_Interface, str] = {}
+"""Why it did not answer the last time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ class NsqClient:
     def __init__(self, options: NsqOptions) -> None:
         self._options = options
         self._mapped = dict(options.host_map)
+        self._tls = TlsSettings.of(options)
 
     def open_session(self, nsqd: Nsqd, *, deadline: Deadline | None = None) -> Session:
         """A connection to an nsqd, negotiated and authorized; tries again until `deadline` where that can help.
@@ -202,7 +206,7 @@ class NsqClient:
 
     def why_no_stats(self, nsqd: Nsqd) -> str:
         """Why `fetch_stats` gave None; empty if it is not known."""
-        return _unreachable_reasons.get(nsqd.http_url or "", "")
+        return _unreachable_reasons.get((nsqd.http_url or "", self._tls), "")
 
     def fetch_limits(self, nsqd: Nsqd) -> Limits:
         """What an nsqd takes: what the options say, else what it says itself, else nsqd's defaults."""
@@ -252,7 +256,7 @@ class NsqClient:
             return ()
         now = time.monotonic()
         # One that is down is not waited for each time, unless there is no other.
-        fresh = [url for url in urls if _unreachable_until.get(url, 0.0) <= now]
+        fresh = [url for url in urls if _unreachable_until.get((url, self._tls), 0.0) <= now]
         deadline = Deadline.after_ms(self._options.operation_timeout_ms)
         # Nor is one that is new longer than so, unless it is the only one.
         seconds = deadline.remaining_seconds() if len(urls) == 1 else min(deadline.remaining_seconds(), 2.0)
@@ -300,26 +304,28 @@ class NsqClient:
         failures = [(url, answer) for url, answer in answers if isinstance(answer, MQSourceError)]
         for url, answer in answers:
             if isinstance(answer, TransportError):
-                _unreachable_until[url] = time.monotonic() + _UNREACHABLE_SECONDS
+                _unreachable_until[url, self._tls] = time.monotonic() + _UNREACHABLE_SECONDS
             else:
-                _unreachable_until.pop(url, None)
+                _unreachable_until.pop((url, self._tls), None)
         return [(url, answer) for url, answer in answers if not isinstance(answer, MQSourceError)], failures
 
     def _ask_nsqd(self, nsqd: Nsqd, path: str) -> object:
         """An answer of nsqd's HTTP interface; None where there is none to be had."""
         url = nsqd.http_url
-        if url is None or _unreachable_until.get(url, 0.0) > time.monotonic():
+        if url is None or _unreachable_until.get((url, self._tls), 0.0) > time.monotonic():
             return None
         try:
             is_guess = not self._options.nsqd_http_addresses and nsqd.name in dict(self._given())
             if is_guess and not self._is_of(url, nsqd):
-                _unreachable_reasons[url] = f"{url} is not the HTTP interface of {nsqd.name}; set nsqdHttpAddresses"
+                _unreachable_reasons[url, self._tls] = (
+                    f"{url} is not the HTTP interface of {nsqd.name}; set nsqdHttpAddresses"
+                )
                 return None
             return self._fetch(url + path, _OPTIONAL_SECONDS, {}, retries=False)
         except MQSourceError as error:
             logger.info("%s: no HTTP interface at %s, going on without: %s", nsqd.name, url, error)
-            _unreachable_reasons[url] = str(error)
-            _unreachable_until[url] = time.monotonic() + _UNREACHABLE_SECONDS
+            _unreachable_reasons[url, self._tls] = str(error)
+            _unreachable_until[url, self._tls] = time.monotonic() + _UNREACHABLE_SECONDS
             return None
 
     def _is_of(self, url: str, nsqd: Nsqd) -> bool:
@@ -334,7 +340,7 @@ class NsqClient:
         return fetch_json(
             url,
             headers=headers,
-            tls=TlsSettings.of(self._options),
+            tls=self._tls,
             timeout_seconds=timeout_seconds,
             address="nsqd's or nsqlookupd's HTTP address",
             retries=retries,

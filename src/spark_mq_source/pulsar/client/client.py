@@ -42,6 +42,7 @@ from spark_mq_source.pulsar.client.session import (
     Session,
     authentication_of,
     expect,
+    proof_of,
 )
 from spark_mq_source.pulsar.client.warm import SessionKey, warm_sessions
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition, is_persistent
@@ -94,8 +95,8 @@ _MOST_SCHEMAS = 1000
 _SCHEMA_SECONDS = 300.0
 """How long it does."""
 
-_schemas: dict[tuple[str, str, bytes | None], tuple[commands.Schema, float]] = {}
-"""By service, topic and version; with the time until when they are remembered."""
+_schemas: dict[tuple[object, ...], tuple[commands.Schema, float]] = {}
+"""By service, TLS and credentials, topic and version; with the time until when they are remembered."""
 
 MAX_ENTRIES_AT_ONCE = 16
 """Entries looked at together: each is as large as a broker accepts, 5 MiB unless configured."""
@@ -301,9 +302,9 @@ class PulsarClient:
         Raises:
             MQSourceError: no answer in time, or a refusal.
         """
-        key = (self._options.service_url, topic, version)
+        key = () if version is None else self._schema_key(topic, version)
         known = _schemas.get(key)
-        if version is not None and known is not None and known[1] > time.monotonic():
+        if known is not None and known[1] > time.monotonic():
             return known[0]
 
         def ask() -> commands.Schema | None:
@@ -319,6 +320,12 @@ class PulsarClient:
                 _schemas.clear()
             _schemas[key] = schema, time.monotonic() + _SCHEMA_SECONDS
         return schema
+
+    def _schema_key(self, topic: str, version: bytes) -> tuple[object, ...]:
+        """Everything on which the broker's answer depends: it may refuse another user."""
+        options, authentication = self._options, authentication_of(self._options)
+        tls = TlsSettings.of(options) if options.uses_tls else None
+        return options.service_url, tls, authentication, proof_of(authentication), topic, version
 
     # -- positions
 

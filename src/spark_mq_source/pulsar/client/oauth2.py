@@ -41,7 +41,7 @@ class OAuth2Authentication:
         issuer_url: of the issuer, without a slash at its end.
         client_id: who we are to it; None where `credentials_file` says it.
         client_secret: what proves it; the same.
-        credentials_file: JSON with ``client_id`` and ``client_secret``; read whenever a token is fetched.
+        credentials_file: JSON with ``client_id`` and ``client_secret``; read for each connection.
         audience: whom the token is for; None where the issuer does not ask.
         scope: what it is for; the same.
         trust_certs: PEM file of the authorities to trust for the issuer; None trusts the system's.
@@ -75,9 +75,10 @@ class OAuth2Authentication:
         """
         with _lock:
             now = time.monotonic()
-            token = _tokens.get(self)
+            client = self._credentials()
+            token = _tokens.get((self, *client))
             if token is None or now >= token.until or (challenge is not None and now >= token.since + _FRESH_SECONDS):
-                token = _tokens[self] = self._fetch(now)
+                token = _tokens[self, *client] = self._fetch(now, *client)
         return token.text.encode()
 
     def principal(self, data: bytes) -> str:
@@ -85,8 +86,7 @@ class OAuth2Authentication:
         who = f"the client in {self.credentials_file}" if self.client_id is None else f"client {self.client_id!r}"
         return f"{who} of {self.issuer_url}"
 
-    def _fetch(self, now: float) -> _Token:
-        client_id, secret = self._credentials()
+    def _fetch(self, now: float, client_id: str, secret: str) -> _Token:
         form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": secret}
         if self.audience is not None:
             form["audience"] = self.audience
@@ -154,4 +154,5 @@ class OAuth2Authentication:
 
 
 _lock = threading.Lock()
-_tokens: dict[OAuth2Authentication, _Token] = {}
+_tokens: dict[tuple[OAuth2Authentication, str, str], _Token] = {}
+"""By issuer, client id and secret: a credentials file may hold those of another client by now."""

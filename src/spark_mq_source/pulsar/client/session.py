@@ -333,6 +333,11 @@ class Session:
         return self._driver.closed
 
     @property
+    def proof(self) -> bytes:
+        """The credentials that the broker was shown last: a token, or a user's name and password; empty for none."""
+        return self._connection.proof
+
+    @property
     def at_rest(self) -> bool:
         """True where it could serve somebody else: open, nothing read or waited for, and no topic has moved away."""
         return not (self.closed or self._waiting or self._consumers or self._producers or self.migrated_to is not None)
@@ -634,6 +639,15 @@ def authentication_of(options: PulsarOptions) -> Authentication | None:  # noqa:
     if options.client_cert is not None and options.uses_tls:
         return TlsAuthentication(options.client_cert)
     return None
+
+
+def proof_of(authentication: Authentication | None) -> bytes:
+    """Return the credentials that a new connection would show to the broker; see `Session.proof`.
+
+    Raises:
+        MQSourceError: they cannot be read, or nobody issues them.
+    """
+    return b"" if authentication is None else authentication.auth_data(None)
 
 
 def _success_of(response: object) -> object:

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 
 from spark_mq_source.net.transport import TlsSettings
-from spark_mq_source.pulsar.client.session import Session, authentication_of, keep_alive_ms
+from spark_mq_source.pulsar.client.session import Session, authentication_of, keep_alive_ms, proof_of
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol.connection import Authentication
 
@@ -70,13 +70,22 @@ class WarmSessions:
         return len(self._idle)
 
     def take(self, key: SessionKey) -> Session | None:
-        """A connection that works as far as is known, the last one handed over first; None where there is none."""
-        now = time.monotonic()
+        """A connection that works as far as is known, the last one handed over first; None where there is none.
+
+        It has shown the broker the same credentials that a new one would: a token's file or function may have those of
+        another user by now.
+
+        Raises:
+            MQSourceError: the credentials cannot be read, or nobody issues them.
+        """
+        if not self._idle:
+            return None
+        now, proof = time.monotonic(), proof_of(key.authentication)
         with self._lock:
             for place in reversed(range(len(self._idle))):
                 idle = self._idle[place]
                 # The clock is looked at here too: a process that was stopped meanwhile has not closed any.
-                if idle.key == key and idle.until > now and idle.session.at_rest:
+                if idle.key == key and idle.session.proof == proof and idle.until > now and idle.session.at_rest:
                     del self._idle[place]
                     return idle.session
         return None

@@ -344,6 +344,11 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         """Who we are to the broker, for an error; without a secret."""
         return "nobody in particular" if self._authentication is None else self._authentication.principal(self._shown)
 
+    @property
+    def proof(self) -> bytes:
+        """The credentials that the broker was shown last; empty for none."""
+        return self._shown
+
     # What goes out.
 
     def next_request_id(self) -> int:

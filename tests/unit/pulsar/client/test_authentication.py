@@ -165,6 +165,21 @@ def test_credentials_may_be_in_a_file(issuer, tmp_path):
     assert client_of(issuer, client_id=None, client_secret=None, credentials_file=str(file)).auth_data(None)
 
 
+def test_a_token_is_kept_for_the_credentials_that_the_file_holds_now(issuer, tmp_path):
+    file = tmp_path / "credentials.json"
+    authentication = client_of(issuer, client_id=None, client_secret=None, credentials_file=str(file))
+    right, wrong = ({"client_id": CLIENT_ID, "client_secret": secret} for secret in (CLIENT_SECRET, "wrong"))
+    for _ in range(2):
+        file.write_text(json.dumps(right))
+        assert authentication.auth_data(None) == b"token-0"
+        file.write_text(json.dumps(wrong))
+        with pytest.raises(AuthenticationError, match="invalid_client"):
+            authentication.auth_data(None)
+    file.unlink()
+    with pytest.raises(AuthenticationError, match="cannot be read"):
+        authentication.auth_data(None)
+
+
 def test_a_process_asks_once_until_a_token_is_old(issuer, monkeypatch):
     now = 1000.0
     monkeypatch.setattr(oauth2.time, "monotonic", lambda: now)

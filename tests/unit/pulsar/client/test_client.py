@@ -1005,3 +1005,46 @@ def test_a_question_goes_on_to_the_broker_of_a_topic_with_the_token_if_that_brok
             assert asked.fetch_ledgers(TP) == []
             assert owner.tokens == ["Bearer secret"]
         assert first.tokens == ["Bearer secret"]
+
+
+# -- what a process keeps, and for whom
+
+
+def test_a_schema_that_a_process_keeps_is_given_to_nobody_else(broker, client, tmp_path):
+    version = bytes(8)
+    schema = c.Schema("t", b"", c.SchemaType.INT32)
+    allowed = [b"alice", b"in-the-file"]
+
+    def answer(link, command):
+        if link.connect.auth_data in allowed:
+            return c.GetSchemaResponse(command.request_id, schema=schema)
+        return c.GetSchemaResponse(command.request_id, error_code=4, error_message="no")
+
+    one = broker({c.GetSchema: answer})
+    file = tmp_path / "token"
+    file.write_text("in-the-file")
+    alice, from_file = {"authToken": "alice"}, {"authTokenFile": str(file)}
+    for credentials in (alice, alice, from_file, from_file):
+        assert client(one.url, **credentials).schema_of(TOPIC, version) == schema
+    assert len(one.of(c.GetSchema)) == 2  # alice, and the token in the file, once each
+    file.write_text("of-another-user")
+    nobody = {}
+    for credentials in ({"authToken": "bob"}, from_file, {"authBasicUser": "alice", "authBasicPassword": "x"}, nobody):
+        with pytest.raises(AuthorizationError):
+            client(one.url, **credentials).schema_of(TOPIC, version)
+
+
+def test_a_connection_that_waits_is_given_only_to_who_would_show_the_same_token(broker, client, tmp_path):
+    one = broker()
+    file = tmp_path / "token"
+    shown = []
+    for token in ("a", "a", "b", "a"):
+        file.write_text(token)
+        asked = client(one.url, authTokenFile=str(file))
+        asked.fetch_partitions([TOPIC])
+        asked.hand_over()
+        shown.append([link.connect.auth_data for link in one.links])
+    assert shown == [[b"a"], [b"a"], [b"a", b"b"], [b"a", b"b"]]
+    file.unlink()
+    with pytest.raises(AuthenticationError, match="cannot be read"):
+        client(one.url, authTokenFile=str(file)).fetch_partitions([TOPIC])
