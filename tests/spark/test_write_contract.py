@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql.datasource import DataSource
 
+from spark_mq_source.spark.base import MQBatchWriter
+from tests.fix_brokers import wait_until
 from tests.formats import Feed, Format, numbers
 from tests.spark.streams import finish
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -60,3 +68,74 @@ def test_columns_and_options_are_checked_before_anything_is_written(spark: Spark
     assert "cannot be overwritten" in refusal(good, mq, topic, mode="overwrite")
     save(good, mq, topic)
     assert mq.consume(topic.topic, 1) == [b"0"]
+
+
+def recording_source(folder: Path) -> type[DataSource]:
+    """A data source whose writer notes in `folder` what it took for all rows of a task, or how the task ended.
+
+    Its classes are made here, so that they go to Spark's workers by value.
+    """
+
+    class RecordingFormat:
+        name = "recording"
+
+        def write(self, options: object, batches: Iterator[pa.RecordBatch], *_: object) -> None:
+            rows, outcome = 0, "its rows were taken for all"
+            try:
+                for batch in batches:
+                    rows += batch.num_rows
+                    (folder / "begun").touch()
+            except Exception as error:
+                outcome = type(error).__name__
+                raise
+            finally:
+                (folder / "new").write_text(f"{rows} rows: {outcome}")
+                (folder / "new").rename(folder / "outcome")
+
+        def commit(self, options: object, reports: Sequence[object]) -> None: ...
+
+        def abort(self, options: object, reports: Sequence[object]) -> None: ...
+
+    class RecordingSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "recording"
+
+        def writer(self, schema: object, overwrite: bool) -> Any:
+            return MQBatchWriter(RecordingFormat(), None)  # type: ignore[arg-type] - the part that a task calls
+
+    return RecordingSource
+
+
+def test_rows_that_spark_cuts_short_are_not_taken_for_all(spark: SparkSession, tmp_path: Path) -> None:
+    """A task is killed while Spark's worker writes its rows: what the writer has by then must not count as complete.
+
+    Spark closes the connection to the worker, and Arrow takes that for the regular end of the rows: no error comes from
+    Spark itself. The writer finds out by looking at the connection, which it has to find in the frames of the worker of
+    this release of Spark: this test runs on the newest and on the oldest.
+    """
+    spark.dataSource.register(recording_source(tmp_path))
+    outcome = tmp_path / "outcome"
+
+    def save_rows(count: int) -> None:
+        spark.range(0, count, 1, 1).write.format("recording").mode("append").save()
+
+    def kill_when_it_writes() -> None:
+        wait_until((tmp_path / "begun").exists, "the first rows")
+        spark.sparkContext.cancelJobGroup("cut short")
+
+    save_rows(1000)
+    assert outcome.read_text() == "1000 rows: its rows were taken for all"
+    for used in (outcome, tmp_path / "begun"):
+        used.unlink()
+    with ThreadPoolExecutor(1) as pool:
+        spark.sparkContext.setJobGroup("cut short", "", interruptOnCancel=True)
+        killing = pool.submit(kill_when_it_writes)
+        try:
+            with pytest.raises(Py4JJavaError, match="cancelled part of cancelled job group cut short"):
+                save_rows(10**15)  # more than anybody writes
+        finally:
+            spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        killing.result()
+    wait_until(outcome.exists, "the end of the task")
+    assert re.fullmatch(r"[1-9][0-9]* rows: TaskEndedError", outcome.read_text())

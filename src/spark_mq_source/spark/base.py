@@ -28,7 +28,7 @@ from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, St
 from spark_mq_source.spark.task_log import log_write, log_written, logged_read
 from spark_mq_source.spark.worker import (
     check_wanted,
-    connection_to_spark,
+    connection_of_task,
     leave_modules_uncollected,
     rows_while_wanted,
 )
@@ -273,7 +273,7 @@ class _Writing(Generic[OptionsT, ReportT]):
 
     def _write(self, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> MQCommit:
         leave_modules_uncollected()
-        counters, connection = Counters(), connection_to_spark()
+        counters, connection = Counters(), connection_of_task()
         with working(counters):
             taken = given(map(without_large_types, rows_while_wanted(batches, connection)), counters)
             report = self._format.write(self._options, taken, attempt, counters)

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import functools
 import gc
+import io
+import logging
 import os
 import socket
+import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
+
+import pyspark
+from pyspark import TaskContext
 
 from spark_mq_source.core.errors import TaskEndedError
 
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 
 def leave_modules_uncollected() -> None:
@@ -65,20 +73,57 @@ def check_wanted(connection: int | None) -> None:
         )
 
 
-def connection_to_spark() -> int | None:
-    """The file descriptor of this worker's connection to Spark; None outside a worker.
+def connection_of_task() -> int | None:
+    """Return the connection of this task, see `connection_to_spark`; logs a warning, once, if a task has none.
 
-    Only a frame of the worker's `main` function holds it (4.0.0 and 4.3.0), so call this from the main thread.
+    Rows that arrive after Spark has ended such a task are not told from all rows.
+    """
+    connection = connection_to_spark()
+    if connection is None and TaskContext.get() is not None:
+        _warn_of_no_connection()
+    return connection
+
+
+@functools.cache
+def _warn_of_no_connection() -> None:
+    logger.warning(
+        "the connection of this Python worker to Spark is not found (pyspark %s): a task that Spark ends while it "
+        "writes, because it is killed or because another attempt was faster, is taken for complete; do not use "
+        "spark.python.use.daemon=false, and report this",
+        pyspark.__version__,
+    )
+
+
+def connection_to_spark() -> int | None:
+    """Return the file descriptor of this worker's connection to Spark; None outside a worker.
+
+    Spark does not pass it on, so it is searched for in the frames of Spark's own code: any socket, or file on a socket,
+    whatever its name is. All of them are duplicates of one connection: `sock`, `infile` and `outfile` on 4.0.0 and
+    4.3.0. Call this from the main thread.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_name == "main" and "infile" in frame.f_locals:
-            try:
-                return int(frame.f_locals["infile"].fileno())
-            except OSError:
-                return None  # without pyspark's daemon, a pair of files without a descriptor
+        if _is_sparks(frame.f_globals):
+            for value in frame.f_locals.values():
+                if isinstance(value, socket.socket | io.IOBase) and (found := _socket_of(value)) is not None:
+                    return found
         frame = frame.f_back
     return None
+
+
+def _is_sparks(module: Mapping[str, object]) -> bool:
+    """Whether these are the globals of a module of pyspark, also of one that runs as `__main__`."""
+    names = (module.get("__name__"), getattr(module.get("__spec__"), "name", None))
+    return any(isinstance(name, str) and name.startswith("pyspark.") for name in names)
+
+
+def _socket_of(value: socket.socket | io.IOBase) -> int | None:
+    """Return the descriptor of an open socket; None if this is something else."""
+    try:
+        descriptor = value.fileno()
+        return descriptor if stat.S_ISSOCK(os.fstat(descriptor).st_mode) else None
+    except (OSError, ValueError):
+        return None  # closed, or a pair of files without a descriptor: workers without pyspark's daemon
 
 
 def _is_closed(descriptor: int) -> bool:

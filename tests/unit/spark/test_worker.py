@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import gc
+import io
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import IO
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from pyspark_nsq import DefaultSource
 from spark_mq_source.core.errors import TaskEndedError
 from spark_mq_source.spark.worker import (
     _freeze,
+    _warn_of_no_connection,
     check_wanted,
+    connection_of_task,
     connection_to_spark,
     leave_modules_uncollected,
     rows_while_wanted,
@@ -30,24 +36,31 @@ def check() -> None:
     check_wanted(connection_to_spark())
 
 
+def frame_of(module: str, run_as: str = "") -> Callable[..., None]:
+    """A function of pyspark's: called with a task and any objects, it runs the task while its frame holds them."""
+    spec = ModuleSpec(module, None)
+    names = {"__name__": run_as or module, "__spec__": spec}
+    exec("def run(task, *, infile=None, outfile=None, sock=None, receiver=None): task()", names)  # noqa: S102
+    return names["run"]  # type: ignore[return-value]
+
+
+IN_WORKER, IN_DAEMON = frame_of("pyspark.worker"), frame_of("pyspark.daemon", run_as="__main__")
+
+
 class Worker:
     """A Python worker and Spark's end of its connection."""
 
     def __init__(self) -> None:
-        self.spark, self._own = socket.socketpair()
-        self._file = self._own.makefile("rb")
+        self.spark, self.sock = socket.socketpair()
+        self.file = self.sock.makefile("rb")
 
     def run(self, task: Callable[[], object]) -> None:
         """Runs a task as `pyspark.worker` does."""
-
-        def main(infile: IO[bytes], outfile: IO[bytes]) -> None:
-            task()
-
-        main(self._file, self._file)
+        IN_WORKER(task, infile=self.file, outfile=self.file)
 
     def close(self) -> None:
-        self._file.close()
-        self._own.close()
+        self.file.close()
+        self.sock.close()
         self.spark.close()
 
 
@@ -78,11 +91,8 @@ def test_a_connection_that_was_reset_is_one_too(worker: Worker) -> None:
         spark.recv(1)
         spark.close()
 
-        def main(infile: socket.socket) -> None:
-            check()
-
         with pytest.raises(TaskEndedError):
-            main(own)
+            IN_WORKER(check, infile=own)
 
 
 def test_rows_that_end_with_the_connection_are_not_all(worker: Worker) -> None:
@@ -101,6 +111,47 @@ def test_rows_that_end_with_the_connection_are_not_all(worker: Worker) -> None:
 def test_outside_of_a_worker_nothing_is_asked() -> None:
     assert list(rows_while_wanted(iter([BATCH]), connection_to_spark())) == [BATCH]
     check()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda worker, task: IN_WORKER(task, infile=worker.file),
+        lambda worker, task: IN_WORKER(task, receiver=object(), outfile=worker.file),
+        lambda worker, task: IN_DAEMON(lambda: IN_WORKER(task, receiver=object()), sock=worker.sock),
+    ],
+    ids=["4.0 to 4.3: main", "4.3: invoke_udf", "the daemon alone"],
+)
+def test_the_connection_is_found_wherever_spark_holds_it(
+    worker: Worker, run: Callable[[Worker, Callable[[], object]], None]
+) -> None:
+    run(worker, check)
+    worker.spark.close()
+    with pytest.raises(TaskEndedError):
+        run(worker, check)
+
+
+def test_other_sockets_and_files_are_no_connection_to_spark(worker: Worker, tmp_path: Path) -> None:
+    def main(infile: IO[bytes]) -> None:
+        assert connection_to_spark() is None
+
+    main(worker.file)  # a function of the user's
+    closed = socket.socket()
+    closed.close()
+    (tmp_path / "log").touch()
+    with (tmp_path / "log").open("rb") as log:
+        IN_WORKER(lambda: main(worker.file), infile=log, outfile=io.BytesIO(), sock=closed)
+
+
+@pytest.mark.parametrize("is_task", [True, False])
+def test_a_task_without_a_connection_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_task: bool
+) -> None:
+    monkeypatch.setattr(TaskContext, "get", lambda: object() if is_task else None)
+    _warn_of_no_connection.cache_clear()
+    for _ in range(2):
+        IN_WORKER(lambda: check_wanted(connection_of_task()))
+    assert ["is taken for complete" in record.message for record in caplog.records] == [True] * is_task
 
 
 @pytest.fixture
