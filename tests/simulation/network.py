@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, TransportError
+from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, MQSourceError, TransportError
 from tests.simulation.clockwork import here
 
 WINDOW_BYTES = 256 << 10
@@ -298,6 +298,9 @@ class SimulatedTransport(_Pollable):
 
     def start_tls(self, *_: object, **__: object) -> None:
         raise NotImplementedError("TLS is not simulated")
+
+    def why_lost(self, error: MQSourceError) -> MQSourceError:
+        return error
 
     def close(self) -> None:
         here().check_alive()

@@ -159,7 +159,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             self._pump()
             error: MQSourceError = ConnectionLostError(f"{self.address}: this connection was closed here")
         except MQSourceError as failure:
-            error = self._named(failure)
+            error = self._named(self._transport.why_lost(failure))
         except Exception as failure:  # noqa: BLE001 - a bug must not leave callers waiting for ever
             error = LocalProtocolError(f"{self.address}: {type(failure).__name__}: {failure}")
             error.__cause__ = failure
@@ -291,7 +291,7 @@ def exchange(
                 elif n is not None:
                     connection.received(n, time.monotonic())
             except MQSourceError as error:
-                raise _named(error, transport.address) from error
+                raise _named(transport.why_lost(error), transport.address) from error
 
 
 def _named(error: MQSourceError, address: str) -> MQSourceError:

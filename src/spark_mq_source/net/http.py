@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -18,7 +19,7 @@ from spark_mq_source.core.errors import (
     TransportError,
 )
 from spark_mq_source.net.retry import Deadline, retrying
-from spark_mq_source.net.transport import TlsSettings
+from spark_mq_source.net.transport import TlsSettings, connect, is_tls_port
 
 MAX_BODY_BYTES = 256 << 20
 MAX_REDIRECTS = 5
@@ -107,6 +108,29 @@ def _read(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
         yield piece
 
 
+def _why_cut(failure: TransportError, url: str, tls: TlsSettings, deadline: Deadline) -> TransportError:
+    """Return the reason of a connection that was closed without an answer.
+
+    Args:
+        failure: the reason as far as HTTP knows it.
+        url: what was asked for.
+        tls: how the other side is verified.
+        deadline: for further connections.
+    """
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    if parts.scheme == "https":
+        try:
+            connect(host, port, tls=tls, deadline=deadline).close()
+        except TransportError as error:
+            return error
+        failure.retryable = True
+    elif is_tls_port(host, port):
+        failure = TransportError(f"{url}: this port speaks TLS: use https:// in this address")
+        failure.retryable = False
+    return failure
+
+
 def _fetch(
     url: str,
     headers: Mapping[str, str],
@@ -124,6 +148,7 @@ def _fetch(
     for _ in range(MAX_REDIRECTS + 1):
         # A timeout of 0 means "at once" to urllib3, and is refused.
         timeout = urllib3.Timeout(total=max(deadline.remaining_seconds(), 0.001))
+        response = None
         try:
             with _pool(asked, tls) as pool:
                 response = pool.request(
@@ -146,6 +171,8 @@ def _fetch(
             msg = f"{asked}: no answer ({type(error).__name__}: {reason}); check {address}"
             failure = TransportError(msg)
             failure.retryable = not isinstance(error, SSLError)
+            if response is None and isinstance(reason, ConnectionResetError | ssl.SSLEOFError):
+                failure = _why_cut(failure, asked, tls, deadline)
             raise failure from error
         location = response.headers.get("Location")
         if response.status in (301, 302, 303, 307, 308) and location:

@@ -7,11 +7,29 @@ import os
 import selectors
 import socket
 import ssl
+import time
+from collections import Counter
 from dataclasses import dataclass
+from typing import Final
 
-from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, OptionError, TransportError
+from spark_mq_source.core.errors import (
+    ConnectionLostError,
+    ConnectTimeoutError,
+    MQSourceError,
+    OptionError,
+    TransportError,
+)
 from spark_mq_source.core.shared_options import TlsOptions
 from spark_mq_source.net.retry import Deadline
+
+PROBE_SECONDS: Final = 1.0
+"""How long a peer may take to answer the first message of a TLS handshake, which tells whether it speaks TLS."""
+
+SHORTEST_SILENCE_SECONDS: Final = 0.25
+"""How long a peer has to keep a connection on which nothing is sent, so that its closing of another one counts."""
+
+_TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
+"""How an alert and a message of a handshake begin (RFC 8446, section 5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +89,8 @@ class Transport:
     def __init__(self, sock: socket.socket, address: str) -> None:
         self._sock = sock
         self.address = address
+        self._peer = _peer_of(sock)
+        self._has_received = False
 
     def fileno(self) -> int:
         """The descriptor to wait on."""
@@ -83,13 +103,18 @@ class Transport:
             ConnectionLostError: the connection was reset or its TLS session broken.
         """
         try:
-            return self._sock.recv_into(view)
+            n = self._sock.recv_into(view)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
         except ssl.SSLEOFError:
             return 0
         except OSError as error:
             raise self._lost(error) from error
+        if n and self._peer is not None and not self._has_received:
+            self._has_received = True
+            if not isinstance(self._sock, ssl.SSLSocket):
+                _without_tls.add(self._peer)
+        return n
 
     def pending(self) -> bool:
         """True where decrypted bytes wait inside the TLS session, invisible to `select`."""
@@ -124,6 +149,17 @@ class Transport:
         """
         self._sock = _tls_handshake(self._sock, tls.context(), host, self.address, deadline)
 
+    def why_lost(self, error: MQSourceError) -> MQSourceError:
+        """Return the reason of a loss: `error`, or that this port speaks TLS and we do not; not retryable then."""
+        if self._peer is None or self._has_received or isinstance(self._sock, ssl.SSLSocket):
+            return error
+        if not isinstance(error, ConnectionLostError) or not is_tls_port(*self._peer):
+            return error
+        return _refused(
+            f"{self.address}: this port speaks TLS, and this connection was made without TLS: connect with TLS, or to "
+            f"the port without TLS"
+        )
+
     def close(self) -> None:
         """Closes the stream; what is unsent is dropped. Safe to call twice."""
         with contextlib.suppress(OSError):
@@ -144,12 +180,29 @@ def connect(host: str, port: int, *, tls: TlsSettings | None, deadline: Deadline
 
     Raises:
         ConnectTimeoutError: no connection, or no finished TLS handshake, before `deadline`.
-        ConnectionLostError: the peer closed the connection during the TLS handshake.
+        ConnectionLostError: the peer closed the connection during the TLS handshake; not retryable if it does this
+            again, and keeps a connection on which nothing is sent.
         TransportError: refused, unreachable, or the name does not resolve; not retryable where TLS cannot work.
         OptionError: certificate files or a host name that cannot be used.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     context = tls.context() if tls is not None else None
+    began = time.monotonic()
+    try:
+        return _connect(host, port, context, address, deadline)
+    except ConnectionLostError:
+        # A broker or a load balancer that restarts does this too, and then may close any connection.
+        silence = SHORTEST_SILENCE_SECONDS + 2 * (time.monotonic() - began)
+        if deadline.remaining_seconds() <= silence or not _keeps_silent_connection(host, port, silence):
+            raise
+    try:
+        return _connect(host, port, context, address, deadline)
+    except ConnectionLostError as error:
+        error.retryable = False
+        raise
+
+
+def _connect(host: str, port: int, context: ssl.SSLContext | None, address: str, deadline: Deadline) -> Transport:
     sock = _tcp_connect(host, port, address, deadline)
     try:
         # Requests are small and waited for: coalescing them would cost a round trip each.
@@ -221,7 +274,6 @@ def _tls_handshake(
                 f"{address}: the TLS handshake failed ({error}); does this port speak TLS, and want clientCert?"
             ) from error
         if isinstance(error, OSError):
-            # A broker or a load balancer that restarts does this too, so it may pass.
             raise ConnectionLostError(
                 f"{address}: closed during the TLS handshake ({error}); does this port speak TLS?"
             ) from error
@@ -244,6 +296,59 @@ def _shake_hands(secure: ssl.SSLSocket, address: str, deadline: Deadline) -> Non
                 return
             if not selector.select(deadline.remaining_seconds()):
                 raise ConnectTimeoutError(f"{address}: no TLS handshake in time; does this port speak TLS?")
+
+
+def _peer_of(sock: socket.socket) -> tuple[str, int] | None:
+    """The peer's host and port; None if it has none that can be connected to."""
+    try:
+        return sock.getpeername()[:2] if sock.family in {socket.AF_INET, socket.AF_INET6} else None
+    except OSError:
+        return None
+
+
+_without_tls: set[tuple[str, int]] = set()
+"""Peers, by host and port, that have answered this process on a connection without TLS."""
+
+_losses: Counter[tuple[str, int]] = Counter()
+"""Connections without TLS that a peer closed before it had sent anything."""
+
+
+def is_tls_port(host: str, port: int) -> bool:
+    """Return whether a peer that has closed a connection without TLS, and sent nothing, speaks TLS.
+
+    It is asked on another connection, without credentials, unless it has ever answered without TLS, and not for the
+    first loss: a broker that restarts closes connections, too.
+    """
+    peer = host, port
+    _losses[peer] += 1
+    return _losses[peer] > 1 and peer not in _without_tls and _speaks_tls(host, port)
+
+
+def _speaks_tls(host: str, port: int) -> bool:
+    """Whether the peer answers the first message of a TLS handshake in TLS, with whatever."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Nothing is sent to the peer but the first message, so it need not prove who it is.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    hello = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
+    try:
+        with socket.create_connection((host, port), PROBE_SECONDS) as sock:
+            sock.sendall(hello.read())
+            return sock.recv(2, socket.MSG_WAITALL) in _TLS_RECORDS
+    except OSError:
+        return False
+
+
+def _keeps_silent_connection(host: str, port: int, seconds: float) -> bool:
+    """Whether the peer keeps a connection on which nothing is sent for so long."""
+    try:
+        with socket.create_connection((host, port), seconds) as sock, selectors.DefaultSelector() as selector:
+            selector.register(sock, selectors.EVENT_READ)
+            return not selector.select(seconds)
+    except OSError:
+        return False
 
 
 def _refused(message: str) -> TransportError:

@@ -20,7 +20,7 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net import http as net_http
 from spark_mq_source.net.http import fetch_json
 from spark_mq_source.net.transport import TlsSettings
-from tests.fix_net import HOST, close, failing_tls, free_port, stay_silent
+from tests.fix_net import HOST, ScriptError, abort, close, failing_tls, free_port, stay_silent
 
 JSON = b'{"ledgers": [{"ledgerId": 7, "entries": 3}]}'
 
@@ -292,6 +292,33 @@ def test_https_from_an_authority_that_is_not_trusted_fails_at_once(scripted_serv
         fetch(f"https://{server.address}/x", tls=tls)
     assert not caught.value.retryable
     assert time.monotonic() - begin < 10
+
+
+def test_http_to_an_https_port_ends_at_the_second_try(scripted_server, tls_material):
+    server = scripted_server([failing_tls(tls_material.server())], repeat=True)
+    with pytest.raises(TransportError, match="speaks TLS: use https://") as caught:
+        fetch(f"http://{server.address}/x")
+    assert not caught.value.retryable
+    assert len(server.peers) == 3  # asked twice, and whether it speaks TLS
+
+
+@pytest.mark.parametrize("end", [close, abort], ids=["eof", "reset"])
+@pytest.mark.parametrize("keeps_silent", [True, False])
+def test_https_to_a_port_that_closes_ends_if_it_closes_only_handshakes(
+    scripted_server, tls_material, end, keeps_silent
+):
+    def hang_up(peer):
+        if keeps_silent:
+            with contextlib.suppress(ScriptError):
+                peer.read(1)
+        end(peer)
+
+    server = scripted_server([hang_up], repeat=True)
+    timeout_seconds = 20.0 if keeps_silent else 1.0
+    with pytest.raises(TransportError) as caught:
+        fetch(f"https://{server.address}/x", tls=TlsSettings(tls_material.ca), timeout_seconds=timeout_seconds)
+    assert caught.value.retryable is not keeps_silent
+    assert (len(server.peers) == 4) is keeps_silent  # the request, a handshake, silence, a handshake
 
 
 def test_https_for_another_name(tls_material):

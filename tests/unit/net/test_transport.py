@@ -15,9 +15,10 @@ import pytest
 
 from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, OptionError, TransportError
 from spark_mq_source.net.retry import Deadline
-from spark_mq_source.net.transport import TlsSettings, Transport, connect
+from spark_mq_source.net.transport import SHORTEST_SILENCE_SECONDS, TlsSettings, Transport, connect, is_tls_port
 from tests.fix_net import (
     HOST,
+    ScriptError,
     abort,
     close,
     expect,
@@ -33,6 +34,17 @@ from tests.fix_net import (
 
 SHORT_MS = 300
 LONG_MS = 20_000
+
+
+def hello(peer):
+    """Reads the first bytes of whatever the client begins with."""
+    peer.read(2)
+
+
+def silence(peer):
+    """Waits until the client closes a connection on which it has sent nothing."""
+    with pytest.raises(ScriptError, match="have only b''"):
+        peer.read(1)
 
 
 def readable(transport):
@@ -280,12 +292,64 @@ def test_tls_to_a_plain_port_that_is_silent(scripted_server, tls_material):
 
 
 @pytest.mark.parametrize("end", [close, abort], ids=["eof", "reset"])
-def test_a_port_that_closes_during_the_handshake(scripted_server, tls_material, end):
-    # A plain Pulsar port does this, but so does a load balancer whose broker restarts: it may pass.
-    server = scripted_server([lambda peer: (peer.read(5), None)[1], end])
-    sentence = fails(ConnectionLostError, port=server.port, settings=TlsSettings(tls_material.ca), retryable=True)
+def test_a_port_that_closes_during_each_handshake_does_not_speak_tls(scripted_server, tls_material, end):
+    # As a plain Pulsar port does. The connection between the two handshakes is silent, and is kept.
+    server = scripted_server([hello, end], [silence], [hello, end])
+    sentence = fails(ConnectionLostError, port=server.port, settings=TlsSettings(tls_material.ca), retryable=False)
     assert "closed during the TLS handshake" in sentence
     assert "does this port speak TLS" in sentence
+
+
+@pytest.mark.parametrize("end", [close, abort], ids=["eof", "reset"])
+@pytest.mark.parametrize(
+    ("timeout_ms", "connections"), [(LONG_MS, 2), (int(SHORTEST_SILENCE_SECONDS * 1000) - 1, 1)], ids=["enough", "short"]
+)
+def test_a_port_that_closes_every_connection_may_pass(scripted_server, tls_material, end, timeout_ms, connections):
+    # As a load balancer does whose broker restarts; and if there is no time to find out which it is.
+    server = scripted_server(*[[hello, end], [end]][:connections])
+    settings = TlsSettings(tls_material.ca)
+    fails(ConnectionLostError, port=server.port, settings=settings, timeout_ms=timeout_ms, retryable=True)
+
+
+def test_a_handshake_that_a_restart_interrupts_is_made_again(scripted_server, tls_material):
+    server = scripted_server([hello, close], [silence], [tls(tls_material.server()), send(b"welcome"), close])
+    deadline = Deadline.after_ms(LONG_MS)
+    transport = connect(HOST, server.port, tls=TlsSettings(tls_material.ca), deadline=deadline)
+    assert receive(transport, 100) == b"welcome"
+    transport.close()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda one: one.name)
+def test_the_second_connection_that_a_tls_port_closes_says_that_it_is_one(scripted_server, tls_material, version):
+    context = tls_material.server()
+    context.maximum_version = version
+    server = scripted_server([failing_tls(context)], repeat=True)
+    kept = ConnectionLostError("why")
+    for attempt in (1, 2):
+        transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(LONG_MS))
+        found = transport.why_lost(kept)
+        transport.close()
+        assert (found is kept) is (attempt == 1)
+    assert type(found) is TransportError
+    assert not found.retryable
+    assert f"{server.address}: this port speaks TLS" in str(found)
+    assert transport.why_lost(other := OptionError("x")) is other
+
+
+@pytest.mark.parametrize("answer", [b"", b"\x15", b"\x15\x02", b"HTTP/1.1 400"])
+def test_a_port_that_answers_no_tls_is_none(scripted_server, answer):
+    server = scripted_server([hello, send(answer), close], repeat=True)
+    assert [is_tls_port(HOST, server.port) for _ in range(2)] == [False, False]
+
+
+def test_a_peer_that_has_answered_without_tls_is_not_asked_for_it(scripted_server):
+    server = scripted_server([send(b"x"), close])
+    transport = connect(HOST, server.port, tls=None, deadline=Deadline.after_ms(LONG_MS))
+    assert receive(transport, 100) == b"x"
+    lost = ConnectionLostError("why")
+    assert transport.why_lost(lost) is lost
+    transport.close()
+    assert [is_tls_port(HOST, server.port) for _ in range(2)] == [False, False]
 
 
 def test_plain_to_a_tls_port(scripted_server, tls_material):

@@ -192,7 +192,7 @@ def test_a_broker_that_asks_for_a_token_nobody_has(broker, client):
 
 @pytest.mark.parametrize("silence", [stay_silent, close], ids=["silent", "closing"])
 def test_a_port_that_is_no_broker(client, silence):
-    with ScriptedServer([lambda peer: (peer.read_frame(), None)[1], silence], repeat=True) as server:
+    with ScriptedServer([lambda peer: (peer.read(4), None)[1], silence], repeat=True) as server:
         begin = time.monotonic()
         one = client(f"pulsar://{server.address}", operationTimeout="600ms", connectTimeout="300ms")
         with pytest.raises((ConnectTimeoutError, ConnectionLostError), match="binary port") as caught:
