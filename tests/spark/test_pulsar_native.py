@@ -348,7 +348,7 @@ def test_topic_that_does_not_exist_is_not_created(spark: SparkSession, pulsar: P
     topic = pulsar.unused_topic()
     text = failure(load(spark, NAME, {"serviceUrl": pulsar.service_url, "topic": topic}))
     assert f"TopicNotFoundError: pulsar-native: planning: partition metadata of {topic}" in text
-    assert "check the names of topic, namespace and tenant; none is created" in text
+    assert "check the names of topic, namespace and tenant: a read does not create topics" in text
     assert topic not in pulsar.admin.topics(pulsar.namespace)
 
 

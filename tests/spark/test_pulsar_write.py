@@ -128,4 +128,5 @@ def test_a_topic_that_does_not_exist_fails_the_job_in_one_sentence(
 ) -> None:
     topic = pulsar.unused_topic()
     sentence = refusal(spark.range(1).selectExpr("cast(id as string) as value"), pulsar, topic=topic)
-    assert f"writing to {topic} (createTopic=true would create it)" in sentence
+    assert f"writing to {topic}: partition metadata of {topic}" in sentence
+    assert "or set createTopic=true to create the topic" in sentence

@@ -101,6 +101,19 @@ class MQSourceError(Exception):
         error.__dict__.update(self.__dict__)
         return error
 
+    def with_remedy(self, remedy: str) -> MQSourceError:
+        """Return a copy of this error with `remedy` after its message.
+
+        Layers that know what the user asked for use it; class and attributes stay the same.
+
+        Example:
+            >>> str(TopicNotFoundError("no such topic; check its name").with_remedy(", or set createTopic=true"))
+            'no such topic; check its name, or set createTopic=true'
+        """
+        error = type(self)(f"{self}{remedy}")
+        error.__dict__.update(self.__dict__)
+        return error
+
 
 class OptionError(MQSourceError, ValueError):
     """An invalid option or schema column; one sentence reports all problems."""

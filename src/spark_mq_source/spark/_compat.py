@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.datasource
 from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.pandas.types import to_arrow_schema
+
+from spark_mq_source.core.errors import MQSourceError
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamWriterBase
@@ -44,6 +48,7 @@ __all__ = [
     "StreamWriterBase",
     "arrow_schema",
     "collects_worker_logs",
+    "planning",
     "register",
 ]
 
@@ -70,6 +75,21 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, **_UTC)
 
 
+@contextmanager
+def planning(format_name: str) -> Iterator[None]:
+    """Adds the format to an error of a query's planning that does not begin with it.
+
+    Raises:
+        MQSourceError: the error.
+    """
+    try:
+        yield
+    except MQSourceError as error:
+        if str(error).startswith((format_name, "format ")):
+            raise
+        raise error.within(f"{format_name}: planning") from error
+
+
 class _StreamReader(DataSourceStreamReader):
     """The methods of a stream reader in all releases, on top of the format's `stream`."""
 
@@ -78,18 +98,25 @@ class _StreamReader(DataSourceStreamReader):
         """The format's stream."""
         raise NotImplementedError
 
+    @property
+    def format_name(self) -> str:
+        """The name in `spark.readStream.format(name)`."""
+        raise NotImplementedError
+
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
         """The start of a query without a checkpoint.
 
         Spark calls this again if a restarted query has to repeat its first batch.
         """
         if self._initial is None:
-            self._initial = self.stream.initial()
+            with planning(self.format_name):
+                self._initial = self.stream.initial()
         return self._initial
 
     def commit(self, end: dict[str, object]) -> None:
         """Commits `end`: Spark will not read earlier offsets again."""
-        self.stream.commit(end)
+        with planning(self.format_name):
+            self.stream.commit(end)
 
     _initial: dict[str, object] | None = None
     # Releases before 4.2 do not pass the start of a trigger: it is the end of the last planned one. After a restart
@@ -108,7 +135,8 @@ if HAS_ADMISSION_CONTROL:
 
         def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
             """The end of the next trigger; `Trigger.Once` ignores the limits in the options."""
-            return self.stream.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+            with planning(self.format_name):
+                return self.stream.latest(start, limited=not isinstance(limit, ReadAllAvailable))
 
         def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802 - Spark's name
             """The newest offset, from which the progress shows the lag."""
@@ -116,7 +144,8 @@ if HAS_ADMISSION_CONTROL:
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Excludes messages published from now on."""
-            self.stream.aim_at_now()
+            with planning(self.format_name):
+                self.stream.aim_at_now()
 
 else:
 
@@ -126,7 +155,8 @@ else:
         def latestOffset(self) -> dict[str, object]:  # type: ignore[override]  # noqa: N802
             """The end of the next trigger; for a new query Spark calls this before `initialOffset`."""
             start = self.initialOffset() if self._begins_at is None else self._begins_at
-            return self.stream.latest(start, limited=True)
+            with planning(self.format_name):
+                return self.stream.latest(start, limited=True)
 
 
 def collects_worker_logs() -> bool:

@@ -24,7 +24,7 @@ from spark_mq_source.core.ports import BatchFormat, Format, Predicate, Stream, S
 from spark_mq_source.core.sql_types import ddl_of_schema
 from spark_mq_source.core.values.encodings import TypedRead
 from spark_mq_source.net.stopwatch import given, working
-from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema
+from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema, planning
 from spark_mq_source.spark.task_log import log_write, log_written, logged_read
 from spark_mq_source.spark.worker import (
     check_wanted,
@@ -232,6 +232,11 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
             self._stream = self._format.open_stream(self._options)
         return self._stream
 
+    @property
+    def format_name(self) -> str:
+        """The name in `spark.readStream.format(name)`."""
+        return self._format.name
+
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[MQPartition]:
         """One partition per range of the trigger.
 
@@ -239,7 +244,8 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
             MQSourceError: the broker is unreachable, or refuses.
         """
         self._begins_at = end
-        return [MQPartition(task) for task in self.stream.ranges(start, end)]
+        with planning(self.format_name):
+            return [MQPartition(task) for task in self.stream.ranges(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, in the order of the topic.

@@ -116,7 +116,7 @@ def test_rows_can_name_their_topic(pulsar: PulsarUnderTest):
 
 def test_a_topic_that_nobody_uses_is_not_there(pulsar: PulsarUnderTest):
     topic = unused(pulsar)
-    with pytest.raises(TopicNotFoundError, match="createTopic=true would create it"):
+    with pytest.raises(TopicNotFoundError, match="or set createTopic=true to create the topic"):
         write(pulsar, topic, "a")
     assert write(pulsar, topic, "a", createTopic="true") == 1
 

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pytest
 
 from brokers.credentials import BASIC_PASSWORD, BASIC_USER
+from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -18,8 +20,10 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
+from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import read_range
+from spark_mq_source.spark.base import MQStreamReader
 from tests.fix_net import free_port
 from tests.formats import schema_of
 from tests.formats.pulsar import PulsarFormat, pulsar_options
@@ -66,6 +70,53 @@ def test_a_topic_namespace_or_tenant_that_is_absent(pulsar_format: PulsarFormat,
     with refused(TopicNotFoundError, name, url.removeprefix("pulsar://"), "TopicNotFound", "check the names"):
         read(url, name)
     assert (admin.topics("public/tests"), admin.namespaces(), admin.request("GET", "tenants")) == before
+
+
+def missing_topic(pulsar_format: PulsarFormat, topic: str, doing: str) -> str:
+    """The sentence that begins and ends alike whatever is done with a topic that does not exist."""
+    broker, door = pulsar_format.broker, pulsar_format.door
+    given = {"serviceurl": broker.service_url, "topic": topic}
+    writing = given | {"createtopic": str(doing == "write and create").lower()}
+    row = pa.record_batch({"value": [b"x"]})
+    attempts = {
+        "read": lambda: door.plan(door.parse_options(given), ()),
+        "stream": lambda: MQStreamReader(door, door.parse_stream_options(given), row.schema).initialOffset(),
+        "write": lambda: door.write(
+            door.parse_write_options(writing, ["value"]), iter([row]), TaskAttempt("job"), Counters()
+        ),
+    }
+    with pytest.raises(TopicNotFoundError) as caught:
+        attempts[doing.split(maxsplit=1)[0]]()
+    begin = f"partition metadata of {topic}: {broker.service_url.removeprefix('pulsar://')}: the broker refused with "
+    before, found, after = str(caught.value).partition(begin)
+    assert found
+    return f"{before}... {after}"
+
+
+@pytest.mark.parametrize(
+    ("doing", "before", "after"),
+    [
+        ("read", "planning", ": a read does not create topics"),
+        ("stream", "planning", ": a read does not create topics"),
+        ("write", "writing to {}", ", or set createTopic=true to create the topic"),
+    ],
+)
+def test_the_sentence_about_a_missing_topic_says_what_can_be_done(
+    pulsar_format: PulsarFormat, doing: str, before: str, after: str
+):
+    topic = pulsar_format.broker.unused_topic()
+    assert missing_topic(pulsar_format, topic, doing) == (
+        f"pulsar-native: {before.format(topic)}: ... TopicNotFound (11); "
+        f"check the names of topic, namespace and tenant{after}"
+    )
+
+
+def test_what_createtopic_cannot_create_does_not_ask_for_it(pulsar_format: PulsarFormat):
+    sentence = missing_topic(pulsar_format, "persistent://public/absent/t", "write and create")
+    assert sentence.endswith(
+        "check the names of topic, namespace and tenant: createTopic=true creates topics only where the broker "
+        "permits it, and no namespaces"
+    )
 
 
 def test_a_partition_that_is_absent(pulsar_format: PulsarFormat):

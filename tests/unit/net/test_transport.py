@@ -302,7 +302,9 @@ def test_a_port_that_closes_during_each_handshake_does_not_speak_tls(scripted_se
 
 @pytest.mark.parametrize("end", [close, abort], ids=["eof", "reset"])
 @pytest.mark.parametrize(
-    ("timeout_ms", "connections"), [(LONG_MS, 2), (int(SHORTEST_SILENCE_SECONDS * 1000) - 1, 1)], ids=["enough", "short"]
+    ("timeout_ms", "connections"),
+    [(LONG_MS, 2), (int(SHORTEST_SILENCE_SECONDS * 1000) - 1, 1)],
+    ids=["enough", "short"],
 )
 def test_a_port_that_closes_every_connection_may_pass(scripted_server, tls_material, end, timeout_ms, connections):
     # As a load balancer does whose broker restarts; and if there is no time to find out which it is.

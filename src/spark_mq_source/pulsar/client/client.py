@@ -75,6 +75,13 @@ _TOPIC_NOT_FOUND = 11
 _PRODUCER_FENCED = 25
 """`ServerError.ProducerFenced`: another producer has the topic for itself."""
 
+_REMEDIES = {
+    None: ": a read does not create topics",
+    False: ", or set createTopic=true to create the topic",
+    True: ": createTopic=true creates topics only where the broker permits it, and no namespaces",
+}
+"""After the error of a topic that does not exist, by whether it was to be created."""
+
 _NOT_ALLOWED = 22
 """`ServerError.NotAllowedError`."""
 
@@ -191,12 +198,13 @@ class PulsarClient:
         names = {TopicPartition.parse(name).topic for name in retrying(ask, deadline=self._deadline())}
         return sorted(n for n in names if not n.rpartition("/")[2].startswith("__") and pattern.matches(n))
 
-    def fetch_partitions(self, topics: Sequence[str], *, create: bool = False) -> list[TopicPartition]:
+    def fetch_partitions(self, topics: Sequence[str], *, create: bool | None = None) -> list[TopicPartition]:
         """Every topic-partition of `topics`, in order; a name that ends in `-partition-N` is just that partition.
 
         Args:
             topics: full names.
-            create: whether a topic that does not exist is created, as the broker is configured to.
+            create: whether a topic that does not exist is created, as the broker is configured to: the value of
+                `createTopic`. None if this option does not apply, as for a topic that is read.
 
         Raises:
             TopicNotFoundError: a topic, or its namespace, does not exist, and is not created.
@@ -209,12 +217,16 @@ class PulsarClient:
                 self._check_existing(session, names)
             return {
                 name: session.request(
-                    partial(commands.PartitionedMetadata, name, metadata_auto_creation_enabled=create), _partitions_of
+                    partial(commands.PartitionedMetadata, name, metadata_auto_creation_enabled=bool(create)),
+                    _partitions_of,
                 )
                 for name in names
             }
 
-        counts = self._gather(topics, ask, "partition metadata")
+        try:
+            counts = self._gather(topics, ask, "partition metadata")
+        except TopicNotFoundError as error:
+            raise error.with_remedy(_REMEDIES[create]) from error
         found: list[TopicPartition] = []
         for topic in topics:
             count = counts[topic]

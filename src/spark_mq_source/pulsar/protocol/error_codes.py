@@ -55,7 +55,7 @@ _CODES = {
     8: _Code("ProducerBlockedQuotaExceededException", BrokerError, "the topic's backlog quota is full; raise it"),
     9: _Code("ChecksumError", BrokerError, "bytes were damaged between here and the broker; run it again"),
     10: _Code("UnsupportedVersionError", BrokerError, "the broker is too old or too new for this request"),
-    11: _Code("TopicNotFound", TopicNotFoundError, "check the names of topic, namespace and tenant; none is created"),
+    11: _Code("TopicNotFound", TopicNotFoundError, "check the names of topic, namespace and tenant"),
     12: _Code("SubscriptionNotFound", BrokerError, "check the subscription's name"),
     13: _Code("ConsumerNotFound", ServiceNotReadyError, f"the consumer was closed meanwhile; {_AGAIN}"),
     14: _Code("TooManyRequests", ServiceNotReadyError, f"the broker limits requests; {_AGAIN}"),

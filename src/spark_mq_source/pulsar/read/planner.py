@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, TopicNotFoundError
+from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError
 from spark_mq_source.core.ports import Predicate
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.pulsar.client.client import PulsarClient
@@ -65,8 +65,6 @@ def check_dead_letter_topic(options: PulsarOptions) -> None:
         try:
             client.fetch_partitions([topic], create=options.create_topic)
             client.hand_over()
-        except TopicNotFoundError as error:
-            raise error.within(f"pulsar-native: deadLetterTopic {topic} (createTopic=true would create it)") from error
         except MQSourceError as error:
             raise error.within(f"pulsar-native: deadLetterTopic {topic}") from error
 

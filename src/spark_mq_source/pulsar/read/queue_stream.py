@@ -98,9 +98,7 @@ def _partitions_of(client: PulsarClient, options: PulsarOptions, topics: Sequenc
     try:
         return found + client.fetch_partitions(live, create=options.create_topic)
     except TopicNotFoundError as error:
-        raise error.within(
-            "a non-persistent topic exists while somebody uses it (createTopic=true creates it)"
-        ) from error
+        raise error.within("a non-persistent topic exists only while it is used") from error
 
 
 def _topics_of(client: PulsarClient, options: PulsarOptions) -> list[str]:
@@ -151,7 +149,7 @@ def _check_letter_topic(client: PulsarClient, options: PulsarOptions, topic: str
     try:
         return client.fetch_partitions([topic], create=options.create_topic)
     except TopicNotFoundError as error:
-        raise error.within(f"pulsar-native: letters to {topic} (createTopic=true would create it)") from error
+        raise error.within(f"pulsar-native: letters to {topic}") from error
 
 
 def _tasks_per_source(options: PulsarOptions, sources: Sequence[QueueSource]) -> int:

@@ -40,7 +40,6 @@ from spark_mq_source.core.errors import (
     ReplayError,
     RequestTimeoutError,
     ServiceNotReadyError,
-    TopicNotFoundError,
     UnsupportedFeatureError,
     UnwritableRowError,
 )
@@ -584,8 +583,6 @@ class PulsarWriter:
                 )
             try:
                 found = self._client.fetch_partitions([full], create=self._options.create_topic)
-            except TopicNotFoundError as error:
-                raise error.within(f"pulsar-native: writing to {full} (createTopic=true would create it)") from error
             except MQSourceError as error:
                 raise error.within(f"pulsar-native: writing to {full}") from error
             producers = [self._producer(topic_partition) for topic_partition in found]
