@@ -6,6 +6,7 @@ trying again can help is the class's `retryable`.
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 from spark_mq_source.core.errors import (
@@ -102,6 +103,9 @@ _CODES: Final = {
     510: _Code("INTERNAL_SERVER_ERROR_MSGSET_NULL", ServiceNotReadyError, f"its store was not readable; {_AGAIN}"),
 }
 
+_NO_SERVICE: Final = re.compile(r"No service (\d+) found on the server")
+"""The words of a `java.lang.Exception` (servers 2.4.0, `NettyRpcServer`)."""
+
 _RPC: Final = "org.apache.inlong.tubemq.corerpc.exception."
 _EXCEPTIONS: Final = {
     f"{_RPC}StandbyException": (StandbyError, "the next master is asked"),
@@ -148,6 +152,12 @@ def error_for_exception(exception_name: str, words: str, context: str) -> Broker
     """
     name = exception_name.rpartition(".")[2]
     kind, remedy = _EXCEPTIONS.get(exception_name, (BrokerError, "the server's log knows more"))
+    if missing := _NO_SERVICE.search(words):
+        # A broker listens before it has published its services (2 to read, 3 to write). Its address is the master's
+        # answer, so it is a broker; the address of a master (1) is the user's, and may be that of another server.
+        is_starting = missing[1] != "1"
+        kind = ServiceNotReadyError if is_starting else BrokerError
+        remedy = f"the broker is starting; {_AGAIN}" if is_starting else "this is not a master, or it is starting"
     sentence = f"the server could not handle it ({name}){_said(words)}; {remedy}"
     return kind(f"{context}: {sentence}" if context else sentence, code_name=name, broker_message=words)
 

@@ -71,6 +71,26 @@ def test_a_java_exception_has_its_class(name: str, kind: type) -> None:
     assert str(error).startswith("the server could not handle it (")
 
 
+@pytest.mark.parametrize(
+    ("service", "kind", "remedy"),
+    [
+        (1, errors.BrokerError, "this is not a master, or it is starting"),
+        (2, errors.ServiceNotReadyError, "the broker is starting; this passes in most cases and is tried again"),
+        (3, errors.ServiceNotReadyError, "the broker is starting; this passes in most cases and is tried again"),
+    ],
+)
+@pytest.mark.parametrize(
+    "words", ["No service {} found on the server", "java.lang.Exception: No service {} found on the server\n\tat x"]
+)
+def test_a_service_that_is_missing_is_that_of_a_broker_that_is_starting(
+    service: int, kind: type, remedy: str, words: str
+) -> None:
+    error = error_for_exception("java.lang.Exception", words.format(service), "register")
+    assert (type(error), error.retryable) == (kind, kind is errors.ServiceNotReadyError)
+    assert str(error).startswith("register: the server could not handle it (Exception): ")
+    assert str(error).endswith(f"; {remedy}")
+
+
 def test_a_recorded_standby_master_is_recognised() -> None:
     (recorded,) = [call for call in tubemq_calls() if "standby" in call.case]
     frame = take_frame(memoryview(recorded.answer), 0)
