@@ -22,7 +22,7 @@ from spark_mq_source.pulsar.read.planner import check_dead_letter_topic, plan_ba
 from spark_mq_source.pulsar.read.queue_reader import PulsarQueueRange, read_queue
 from spark_mq_source.pulsar.read.queue_stream import PulsarQueueStream, plan_queue
 from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
-from spark_mq_source.pulsar.read.schemas import fetch_version, registered_read
+from spark_mq_source.pulsar.read.schemas import check_needs_no_schema, fetch_version, registered_read
 from spark_mq_source.pulsar.read.stream import PulsarStream
 from spark_mq_source.pulsar.write.transactions import abort_transactions, commit_transactions
 from spark_mq_source.pulsar.write.values import check_raw_values, write_of
@@ -64,6 +64,17 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         with self._option_errors(OptionError):
             check_raw_values(options, schema.field("value").type)
         return super().fit(options, schema)
+
+    def fit_read(self, options: PulsarOptions, schema: pa.Schema, typed: TypedRead | None = None) -> PulsarOptions:
+        """The options of a read of these columns, with what it decodes.
+
+        Raises:
+            OptionError: with `valueFormat=auto`: the columns need a schema, and the topics have none.
+        """
+        typed = typed or self._typed_read(options)
+        if options.value_format == AUTO and typed is not None and typed.value is None:
+            check_needs_no_schema(options, schema)
+        return super().fit_read(options, schema, typed)
 
     def _typed_write(self, options: PulsarOptions) -> TypedWrite | None:
         """What a write encodes, with the option `schema`."""

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from brokers.credentials import BASIC_PASSWORD, BASIC_USER
 from spark_mq_source.core.counters import Counters
@@ -17,6 +18,7 @@ from spark_mq_source.core.errors import (
     AuthenticationError,
     AuthorizationError,
     MQSourceError,
+    OptionError,
     TopicNotFoundError,
     TransportError,
 )
@@ -24,6 +26,7 @@ from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.read.planner import plan_batch
 from spark_mq_source.pulsar.read.reader import read_range
 from spark_mq_source.spark.base import MQStreamReader
+from spark_mq_source.spark.pulsar import PulsarNativeDataSource
 from tests.fix_net import free_port
 from tests.formats import schema_of
 from tests.formats.pulsar import PulsarFormat, pulsar_options
@@ -116,6 +119,38 @@ def test_what_createtopic_cannot_create_does_not_ask_for_it(pulsar_format: Pulsa
     assert sentence.endswith(
         "check the names of topic, namespace and tenant: createTopic=true creates topics only where the broker "
         "permits it, and no namespaces"
+    )
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("flatten", "columns", "what"),
+    [
+        (False, StructType().add("value", StructType().add("a", StringType())), ""),
+        (False, StructType().add("topic", StringType()).add("value", LongType()), ""),
+        (True, StructType().add("a", StringType()).add("b", LongType()), " and flatten=true has no fields"),
+        (True, StructType().add("value", BinaryType()), " and flatten=true has no fields"),
+        (False, StructType().add("value", StringType()).add("topic", StringType()), None),
+        (False, StructType().add("topic", StringType()), None),
+    ],
+)
+def test_columns_of_a_topic_without_a_schema(
+    pulsar_format: PulsarFormat, partitions: int, stream: bool, flatten: bool, columns: StructType, what: str | None
+):
+    topic = pulsar_format.new_topic(partitions)
+    given = {"serviceUrl": pulsar_format.broker.service_url, "topic": topic, "valueFormat": "auto"}
+    source = PulsarNativeDataSource({name.lower(): value for name, value in given.items()} | {"flatten": str(flatten)})
+    make = source.streamReader if stream else source.reader
+    if what is None:
+        make(columns)
+        return
+    with pytest.raises(OptionError) as caught:
+        make(columns)
+    assert str(caught.value) == (
+        f"format 'pulsar-native': {topic} has no schema, so valueFormat=auto cannot decode its values{what}: set "
+        "valueFormat to their format (json, avro or protobuf, with valueSchema where it needs one), or read column "
+        "value as binary or string"
     )
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
+from spark_mq_source.core.columns import VALUE
 from spark_mq_source.core.errors import MQSourceError, OptionError
+from spark_mq_source.core.sql_types import matches
 from spark_mq_source.core.values.encodings import Encoding, KeyValueEncoding, TypedRead, type_of
 from spark_mq_source.core.values.options import RAW, key_encoding_of
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.registry import encoding_of_schema
 from spark_mq_source.pulsar.read.planner import topics_of
 
@@ -41,6 +46,26 @@ def registered_read(options: PulsarOptions) -> TypedRead:
                 f"valueFormat and valueSchema for both"
             )
     return reads[first]
+
+
+def check_needs_no_schema(options: PulsarOptions, columns: pa.Schema) -> None:
+    """Checks the columns of a read with `valueFormat=auto` whose topics have no schema, and so no decoded values.
+
+    Raises:
+        OptionError: the value is asked for as something else than bytes or text, or its fields as columns.
+    """
+    is_raw = VALUE not in columns.names or any(
+        matches(columns.field(VALUE).type, type_) for type_ in COLUMNS.readable[VALUE]
+    )
+    if is_raw and not options.flatten:
+        return
+    topics = ", ".join(options.topic_names)
+    which = f"{topics} has no schema" if topics else f"no topic of topicsPattern {options.topics_pattern} has a schema"
+    raise OptionError(
+        f"format 'pulsar-native': {which}, so valueFormat=auto cannot decode its values"
+        f"{' and flatten=true has no fields' if options.flatten else ''}: set valueFormat to their format (json, avro "
+        f"or protobuf, with valueSchema where it needs one), or read column value as binary or string"
+    )
 
 
 def _read_of(options: PulsarOptions, encoding: Encoding | KeyValueEncoding | None) -> TypedRead:
