@@ -291,29 +291,23 @@ def whole_or_part(rng: Random, types: Iterable[pa.DataType]) -> list[pa.DataType
     return [type_ if is_whole else part_of(rng, type_) for type_ in types]
 
 
-def avro_decoding(seed: int, implementation: str) -> ValueDecoding:
+def avro_decoding(seed: int, _implementation: str) -> ValueDecoding:
     definitions = [json.dumps(schema) for schema in AVRO]
     wanted = whole_or_part(Random(seed), map(arrow_type_of, definitions))
-    return ValueDecoding(
-        avro_decoder(definition, type_, None, implementation)
-        for definition, type_ in zip(definitions, wanted, strict=True)
-    )
+    return ValueDecoding(avro_decoder(definition, type_) for definition, type_ in zip(definitions, wanted, strict=True))
 
 
 class AvroEncoding(ValueDecoding):
     """What is read of an input is written again; the seed is of no use."""
 
-    # Python has no signaling NaN of a float's width.
-    definition = json.dumps(AVRO[1]).replace('"float"', '"double"')
+    definition = json.dumps(AVRO[1])
 
-    def __init__(self, _seed: int, implementation: str) -> None:
-        type_ = arrow_type_of(self.definition)
-        super().__init__([avro_decoder(self.definition, type_, None, implementation)])
-        self.implementation = implementation
+    def __init__(self, _seed: int, _implementation: str) -> None:
+        super().__init__([avro_decoder(self.definition, arrow_type_of(self.definition))])
 
     def feed(self, data: memoryview) -> object:
         decoded = self.decode(data)
-        written = encode_avro(decoded.values, self.definition, self.implementation)
+        written = encode_avro(decoded.values, self.definition)
         written.validate(full=True)
         again = self.decoders[0].decode(written)
         assert Outcome(again) == Outcome(Decoded(decoded.values, {}))

@@ -148,12 +148,11 @@ def test_what_avro_does_not_know_can_be_of_any_type(written: dict[str, Any]) -> 
     ]
 
 
-@pytest.mark.parametrize("implementation", ["native", "python"])
-def test_avro(written: dict[str, Any], implementation: str) -> None:
+def test_avro(written: dict[str, Any]) -> None:
     definition = written["avro"]["definition"]
     type_ = arrow_type_of(definition)
     assert {field.name: field.type for field in type_} == {name: kind for name, (kind, _) in AVRO.items()}
-    decoder = avro_decoder(definition, type_, implementation=implementation)
+    decoder = avro_decoder(definition, type_)
     decoded = decoder.decode(pa.array([base64.b64decode(written["avro"]["payload"])], pa.binary()))
     assert decoded.reasons == {}
     assert decoded.values.to_pylist() == [{name: value for name, (_, value) in AVRO.items()}]

@@ -1,6 +1,6 @@
 """Encodes Avro, compiled: Cython's pure-Python mode, C types in ``_avro_encode_native.pxd``.
 
-The same bytes and errors as ``_avro_encode_python``. Room for what is written next is made before it is written; the
+Room for what is written next is made before it is written; the
 columns are read where Arrow has them.
 """
 
@@ -43,7 +43,11 @@ def _put_number(out: cython.p_uchar, number: cython.longlong) -> cython.Py_ssize
 
 
 def encode(step, array):
-    """As `_avro_encode_python.encode`."""
+    """The bytes of each value; NULL where it is NULL.
+
+    Raises:
+        UnwritableRowError: a value does not fit the schema, or all do not fit one array.
+    """
     return Encoder(step, array).encode(array)
 
 

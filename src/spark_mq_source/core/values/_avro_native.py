@@ -1,6 +1,6 @@
 """Decodes Avro, compiled: Cython's pure-Python mode, C types in ``_avro_native.pxd``.
 
-The same values and reasons as ``_avro_python``. One function walks the steps of a record and calls itself for what is
+One function walks the steps of a record and calls itself for what is
 within: as deep as the schema, which is bounded, never as deep as the bytes say. Every size is compared with what is
 left of the payload before it is used. What is wrong with a payload is no exception here: it is a negative position, and
 on the way out each step adds its name to the path.
@@ -59,7 +59,12 @@ _WHYS = {Fault.ENDS_: ENDS, Fault.NO_END_: NO_END, Fault.NO_LENGTH_: NO_LENGTH}
 @cython.final
 @cython.cclass
 class AvroDecoder(RowDecoder):
-    """As `_avro_python.AvroDecoder`."""
+    """Decodes payloads that were written with one schema.
+
+    Args:
+        step: the step that reads a value, from `avro_resolution.resolve`.
+        type_: the Arrow type of the values.
+    """
 
     def __init__(self, step, type_):
         RowDecoder.__init__(self, type_)

@@ -1,24 +1,19 @@
 """Avro values as Arrow arrays: the columns that Spark's ``from_avro`` gives, without a JVM and without Python a record.
 
-The loops are in two implementations, compiled (``_avro_native``) and interpreted (``_avro_python``), which follow the
-same steps (`avro_steps`); `core.implementation` says which one runs.
+The loop is compiled (``_avro_native``) and follows the steps of `avro_steps`. It has no interpreted twin: without it a
+typed column is an error.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
 import pyarrow as pa
 
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.core.implementation import Implementation
-from spark_mq_source.core.values import _avro_python
+from spark_mq_source.core.implementation import require_compiled
 from spark_mq_source.core.values.avro_resolution import MisfitError, resolve
 from spark_mq_source.core.values.avro_schema import AvroType, check_finite, parse_avro
 from spark_mq_source.core.values.avro_types import arrow_type
 from spark_mq_source.core.values.decoder import ValueDecoder
-
-_decoding: Final = Implementation(_avro_python)
 
 
 def arrow_type_of(definition: str) -> pa.DataType:
@@ -46,9 +41,7 @@ def arrow_type_of(definition: str) -> pa.DataType:
     return arrow_type(_parsed(definition))
 
 
-def avro_decoder(
-    writer: str, wanted: pa.DataType, reader: str | None = None, implementation: str | None = None
-) -> ValueDecoder:
+def avro_decoder(writer: str, wanted: pa.DataType, reader: str | None = None) -> ValueDecoder:
     r"""A decoder of the values that were written with one schema.
 
     What follows a value in its payload is ignored, as by Java's client and fastavro. What is not wanted is skipped, and
@@ -62,10 +55,10 @@ def avro_decoder(
             decimal may have more digits.
         reader: the schema to which the writer's is resolved by Avro's rules: fields that were not written get their
             defaults, numbers are promoted, aliases are followed. None for the writer's.
-        implementation: ``native`` or ``python``; None for what runs in this process.
 
     Raises:
         OptionError: a schema is no Avro schema, they cannot be resolved, or `wanted` does not fit the reader's.
+        UnsupportedFeatureError: the compiled loop cannot be loaded.
 
     Example:
         >>> fields = '[{"name": "a", "type": "int"}, {"name": "b", "type": "string"}]'
@@ -83,9 +76,12 @@ def avro_decoder(
         raise OptionError(
             f"values of the writer's Avro schema {written!r} cannot be read with the reader's schema {read!r}: {misfit}"
         ) from None
-    chosen = _decoding if implementation is None else Implementation(_avro_python, implementation)
-    chosen.warn_of_fallback()
-    decoder: ValueDecoder = chosen.module.AvroDecoder(step, wanted)
+    loop = require_compiled(
+        "spark_mq_source.core.values._avro_native",
+        "typed columns of Avro",
+        "read them as binary and decode them with Spark's from_avro",
+    )
+    decoder: ValueDecoder = loop.AvroDecoder(step, wanted)
     return decoder
 
 

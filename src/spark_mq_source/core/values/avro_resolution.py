@@ -109,7 +109,7 @@ def _read_branch(writer: AvroType, union: AvroType, wanted: pa.DataType) -> Step
     if place is None:
         return Step(Code.MEMBER, steps=(_sequence(_skip(writer, "")),))
     slot, field = place
-    return Step(Code.MEMBER, steps=(replace(_read(writer, branch, field.type), slot=slot, key=field.name),))
+    return Step(Code.MEMBER, steps=(replace(_read(writer, branch, field.type), slot=slot),))
 
 
 def _branch_for(writer: AvroType, union: AvroType, wanted: pa.DataType) -> AvroType:
@@ -155,7 +155,7 @@ def _read_record(writer: AvroType, reader: AvroType, wanted: pa.StructType) -> S
     for at, (slot, column) in places.items():
         field = reader.fields[at]
         if not sources[at]:
-            missing.append(replace(_default(field, column.type), slot=slot, key=column.name))
+            missing.append(replace(_default(field, column.type), slot=slot))
             continue
         own = _only(sources[at], f"the aliases of {field.name} name several fields of the writer's schema", writer)
         if field.name != writer.fields[own].name:
@@ -172,7 +172,7 @@ def _read_record(writer: AvroType, reader: AvroType, wanted: pa.StructType) -> S
             step = _read(one.type, field.type, column.type)
         except MisfitError as misfit:
             raise MisfitError(misfit.why, f".{one.name}{misfit.path}") from None
-        steps.append(replace(step, name=f".{one.name}", slot=slot, key=column.name))
+        steps.append(replace(step, name=f".{one.name}", slot=slot))
     return Step(Code.RECORD, steps=(*_merged(steps), *missing))
 
 
@@ -222,7 +222,7 @@ def _read_leaf(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
             raise MisfitError(f"a decimal of scale {writer.scale} cannot be read as one of scale {reader.scale}")
         size = writer.size if writer.kind == "fixed" else -1
         shift = wanted.scale - reader.scale
-        return Step(Code.DECIMAL, size=size, precision=reader.precision, scale=wanted.scale, shift=shift)
+        return Step(Code.DECIMAL, size=size, precision=reader.precision, shift=shift)
     if reader.kind == "enum":
         known = {symbol: symbol.encode() for symbol in reader.symbols}
         instead = known.get(reader.default)

@@ -1,7 +1,4 @@
-"""The steps that read a value, which both decoders follow: `avro_resolution` makes them.
-
-The compiled decoder lays them out as C structs, its twin walks them as they are.
-"""
+"""The steps that read a value: `avro_resolution` makes them, and the compiled decoder lays them out as C structs."""
 
 from __future__ import annotations
 
@@ -56,7 +53,6 @@ class Step:
         code: what.
         name: the field that it reads, for errors.
         slot: which field of the enclosing struct it fills; negative if it fills none.
-        key: the name of that field.
         steps: the steps within it.
         size: see `Code`.
         is_int: whether the bytes are an ``int`` of Avro, whatever becomes of it.
@@ -64,7 +60,6 @@ class Step:
         data: a default value, encoded.
         symbols: of an enum: the reader's text of each symbol; None for one that the reader does not know.
         precision: of a decimal.
-        scale: of a decimal, as it is wanted.
         shift: by how many digits a decimal grows.
         written: of an enum: the writer's symbols.
         text: of `FAIL`: why.
@@ -73,7 +68,6 @@ class Step:
     code: Code
     name: str = ""
     slot: int = -1
-    key: str = ""
     steps: tuple[Step, ...] = ()
     size: int = 0
     is_int: bool = False
@@ -81,7 +75,6 @@ class Step:
     data: bytes = b""
     symbols: tuple[bytes | None, ...] = ()
     precision: int = 0
-    scale: int = 0
     shift: int = 0
     written: tuple[str, ...] = ()
     text: str = ""
@@ -178,7 +171,7 @@ def check_codes(codes: type[IntEnum], compiled: Mapping[str, int]) -> None:
         raise ImportError("the compiled module was built from another version of this package: build it again")
 
 
-# Why a payload cannot be decoded, as both decoders say it.
+# Why a payload cannot be decoded.
 ENDS: Final = "the payload ends within it"
 NO_END: Final = "a number does not end"
 NO_INT: Final = "an int needs more than 32 bits"

@@ -1,4 +1,4 @@
-"""The steps that write Arrow values as Avro, made of the schema and the Arrow type; both encoders follow them."""
+"""The steps that write Arrow values as Avro, made of the schema and the Arrow type."""
 
 from __future__ import annotations
 

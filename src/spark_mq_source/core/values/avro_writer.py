@@ -1,7 +1,6 @@
 """Arrow arrays as Avro values: the other way of `avro`.
 
-The loops are compiled (``_avro_encode_native``) and interpreted (``_avro_encode_python``), and follow the same steps
-(`avro_write_steps`).
+The loop is compiled (``_avro_encode_native``) and follows the steps of `avro_write_steps`. It has no interpreted twin.
 """
 
 from __future__ import annotations
@@ -11,17 +10,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from spark_mq_source.core.implementation import Implementation
-from spark_mq_source.core.values import _avro_encode_python
+from spark_mq_source.core.implementation import require_compiled
 from spark_mq_source.core.values.avro_write_steps import plan_writing
 
-_encoding: Final = Implementation(_avro_encode_python)
 _planned: Final = lru_cache(maxsize=64)(plan_writing)
 
 
-def encode_avro(
-    array: pa.Array, definition: str, implementation: str | None = None, *, column: str = "value"
-) -> pa.BinaryArray:
+def encode_avro(array: pa.Array, definition: str, *, column: str = "value") -> pa.BinaryArray:
     r"""The values as Avro writes them; NULL where a value is NULL.
 
     A column becomes what `avro.arrow_type_of` makes it from; beyond that, integers may be narrower, and a float a
@@ -31,19 +26,23 @@ def encode_avro(
     Args:
         array: the values: for a record, structs whose fields are found by name.
         definition: the schema, as JSON.
-        implementation: ``native`` or ``python``; None for what runs in this process.
         column: the name of the column, for errors.
 
     Raises:
         OptionError: it is no schema, or the array's type does not fit it.
         UnwritableRowError: a value does not fit it: a NULL, a text that is no symbol.
+        UnsupportedFeatureError: the compiled loop cannot be loaded.
 
     Example:
         >>> schema = '{"type": "record", "name": "F", "fields": [{"name": "a", "type": ["null", "int"]}]}'
         >>> encode_avro(pa.array([{"a": 1}, {"a": None}, None], pa.struct([("a", pa.int32())])), schema).to_pylist()
         [b'\x02\x02', b'\x00', None]
     """
-    chosen = _encoding if implementation is None else Implementation(_avro_encode_python, implementation)
-    chosen.warn_of_fallback()
-    encoded: pa.BinaryArray = chosen.module.encode(_planned(array.type, definition, column), array)
+    step = _planned(array.type, definition, column)
+    loop = require_compiled(
+        "spark_mq_source.core.values._avro_encode_native",
+        "typed columns of Avro",
+        "encode them with Spark's to_avro and write binary",
+    )
+    encoded: pa.BinaryArray = loop.encode(step, array)
     return encoded

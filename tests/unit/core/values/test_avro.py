@@ -3,7 +3,10 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import struct
+import subprocess
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -11,9 +14,10 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.core.values import avro_resolution
 from spark_mq_source.core.values.avro import arrow_type_of, avro_decoder
+from spark_mq_source.core.values.avro_writer import encode_avro
 from spark_mq_source.core.varint import encode_varint
 
 pytest.importorskip("spark_mq_source.core.values._avro_native", exc_type=ImportError)
@@ -48,17 +52,12 @@ def number(value):
     return encode_varint(value << 1 if value >= 0 else ~(value << 1))
 
 
-@pytest.fixture(params=["native", "python"])
-def implementation(request):
-    return request.param
-
-
 @pytest.fixture
-def decode(implementation):
+def decode():
     def decode(schema, *payloads, wanted=None, reader=None):
         read = schema if reader is None else reader
         wanted = arrow_type_of(json.dumps(read)) if wanted is None else wanted
-        decoder = avro_decoder(json.dumps(schema), wanted, reader and json.dumps(reader), implementation)
+        decoder = avro_decoder(json.dumps(schema), wanted, reader and json.dumps(reader))
         decoded = decoder.decode(pa.array(payloads, pa.binary()))
         assert decoder.type == wanted
         assert decoded.values.type == wanted
@@ -230,8 +229,8 @@ def test_what_follows_a_value_is_ignored(values_of):
     assert values_of("int", b"\x02\xff\xff") == [1]
 
 
-def test_a_sliced_array_is_decoded_from_where_it_begins(implementation):
-    decoder = avro_decoder("string", pa.string(), None, implementation)
+def test_a_sliced_array_is_decoded_from_where_it_begins():
+    decoder = avro_decoder("string", pa.string())
     payloads = pa.array([b"\xff", b"\x02a", None, b"\x02b", b"\xff"], pa.binary()).slice(1, 3)
     decoded = decoder.decode(payloads)
     assert (decoded.values.to_pylist(), decoded.reasons) == (["a", None, "b"], {})
@@ -633,8 +632,8 @@ def test_a_decimal_that_is_wanted_may_be_left_out_where_spark_has_none(values_of
     assert values_of(schema, b"\2a\2", wanted=pa.struct([("b", pa.int32())])) == [{"b": 1}]
 
 
-def test_nan_is_a_number(implementation):
-    decoder = avro_decoder("double", pa.float64(), None, implementation)
+def test_nan_is_a_number():
+    decoder = avro_decoder("double", pa.float64())
     values = decoder.decode(pa.array([struct.pack("<d", float("nan"))], pa.binary())).values
     assert math.isnan(values[0].as_py())
 
@@ -675,3 +674,57 @@ def test_the_work_is_linear_in_the_payloads_length(schema, unit, end, is_wanted)
         assert decoder.items <= 2 * len(payload) + 1024
         # Either all of it was read, or what is wrong was found where it is.
         assert len(decoded.reasons) == decoded.values.null_count
+
+
+def test_without_the_compiled_loop_a_typed_column_is_an_error(monkeypatch):
+    monkeypatch.setenv("SPARK_MQ_SOURCE_IMPL", "python")
+    sentence = (
+        "typed columns of Avro need the compiled module spark_mq_source.core.values.{}, which cannot be loaded "
+        "(SPARK_MQ_SOURCE_IMPL=python excludes it): install a wheel of spark-mq-source for this Python and platform, "
+        "or reinstall with a C compiler, or {}"
+    )
+    with pytest.raises(UnsupportedFeatureError) as raised:
+        avro_decoder('"int"', pa.int32())
+    instead = "read them as binary and decode them with Spark's from_avro"
+    assert str(raised.value) == sentence.format("_avro_native", instead)
+    with pytest.raises(UnsupportedFeatureError) as raised:
+        encode_avro(pa.array([1], pa.int32()), '"int"')
+    instead = "encode them with Spark's to_avro and write binary"
+    assert str(raised.value) == sentence.format("_avro_encode_native", instead)
+    # What is wrong with the schema or the type is said first.
+    with pytest.raises(OptionError, match="value cannot be string"):
+        avro_decoder('"int"', pa.string())
+
+
+WITHOUT_COMPILED_MODULES = """
+import sys
+
+class Hide:
+    def find_spec(self, name, *_):
+        if name.startswith("spark_mq_source.") and name.endswith("_native"):
+            raise ImportError(f"{name} is hidden")
+
+sys.meta_path.insert(0, Hide())
+import pyarrow as pa
+from spark_mq_source.core.values.encodings import Encoding, decoder_for
+from spark_mq_source.core.values.rows import *
+import spark_mq_source.pulsar.format, spark_mq_source.tubemq.format, spark_mq_source.nsq.format
+
+def decode(encoding, type_, payload):
+    return decoder_for(encoding, type_, None).decode(pa.array([payload], pa.binary())).values.to_pylist()
+
+print(decode(Encoding("json", "a int"), pa.struct([("a", pa.int32())]), b'{"a": 5}'))
+print(decode(Encoding("int16"), pa.int16(), bytes([0, 5])))
+try:
+    decode(Encoding("avro", '"int"'), pa.int32(), bytes([2]))
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("chosen", ["", "python"])
+def test_without_compiled_modules_all_but_typed_avro_works(chosen):
+    environment = os.environ | {"SPARK_MQ_SOURCE_IMPL": chosen}
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_COMPILED_MODULES]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("[{'a': 5}]\n[5]\nUnsupportedFeatureError\n", "")
