@@ -38,6 +38,7 @@ cdef struct Piece:
     Py_ssize_t next  # -1 if there is none
 
 
+# What is read of each field of each message comes first.
 cdef struct Field:
     unsigned int number
     int wire_type  # of a single value
@@ -47,26 +48,25 @@ cdef struct Field:
     bint is_map
     bint is_required
     bint is_implicit
-    Field *sibling  # in its oneof the next one, or the first; NULL without one
+    bint is_closed
+    bint has_default
     int label  # where its name is in `Decoder.labels`
+    bint is_seen  # in the message at hand, which also has the next four
+    unsigned char *data
+    unsigned long long value  # the number, or the size of `data`
+    Py_ssize_t first  # of its pieces, -1 if there are none
+    Py_ssize_t last
     Message *message
     Node *node
+    Field *sibling  # in its oneof the next one, or the first; NULL without one
     # what it is if absent
-    bint has_default
     unsigned char *default_data
     unsigned long long default_value
     # of an enum: its numbers in their order, and their names
     int num_names
     int *numbers
     Slice *names
-    bint is_closed
     Slice unknown
-    # what the message has
-    bint is_seen
-    unsigned char *data
-    unsigned long long value  # the number, or the size of `data`
-    Py_ssize_t first  # of its pieces, -1 if there are none
-    Py_ssize_t last
 
 
 cdef struct Message:
