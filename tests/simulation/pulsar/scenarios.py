@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from random import Random
 from typing import Any
@@ -21,7 +23,7 @@ from spark_mq_source.core.errors import (
     ServiceNotReadyError,
 )
 from spark_mq_source.pulsar.format import PulsarFormat
-from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
 from spark_mq_source.pulsar.read.stream import offsets_from_json
 from spark_mq_source.pulsar.write.transactions import Transaction
 from spark_mq_source.pulsar.write.writer import WriteReport
@@ -273,6 +275,22 @@ def _readable_cluster(world: World, dice: Random, *, places_cursors: bool = True
     )
 
 
+def _wanted_positions(world: World, cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str, Position]]:
+    """Values of `startingOffsets` and `endingOffsets`, or of one of them or none: at rows, within batches too."""
+    dice = world.dice("positions")
+    rows = {name: oracle.deliverable_rows(cluster, name) for name in names}
+    if dice.random() < 0.6 or not all(rows.values()):
+        return {}
+    wanted: dict[str, dict[str, Position]] = {"startingOffsets": {}, "endingOffsets": {}}
+    for name in names:
+        two = sorted((dice.randrange(len(rows[name])), dice.randrange(len(rows[name]))))
+        for of, at in zip(wanted.values(), two, strict=True):
+            of[name] = oracle.row_position(rows[name][at])
+    for option in dice.choice(((), ("startingOffsets",), ("endingOffsets",))):
+        del wanted[option]
+    return wanted
+
+
 class BatchRead:
     """A batch read while topics move, brokers die and ledgers are removed.
 
@@ -311,6 +329,8 @@ class BatchRead:
         }
         if dice.random() < 0.4:
             options["minPartitions"] = str(dice.randint(2, 8))
+        wanted = {} if self._chunks else _wanted_positions(world, cluster, names)
+        options |= {option: json.dumps({n: asdict(at) for n, at in of.items()}) for option, of in wanted.items()}
         if self._chunks and dice.random() < 0.5:
             # Enough for two messages: more than that is under way only where some were abandoned.
             options["maxPendingChunkBytes"] = str(2 * (40 + PENDING_MESSAGE_BYTES))
@@ -319,23 +339,42 @@ class BatchRead:
             speculation=dice.choice((0.0, 0.3)), zombies=dice.choice((0.0, 1.0)), slow=dice.choice((0.0, 0.05, 0.3))
         )
         arrange(world, cluster, names, plan.faults)
-        outcome = self._read(world, plan, cluster, parsed, executors, fails=fails)
+        outcome = self._read(world, plan, cluster, parsed, executors, wanted, fails=fails)
         check_nothing_leaks(world, cluster)
         return outcome
 
     def _read(
-        self, world: World, plan: Plan, cluster: Cluster, options: Any, executors: Executors, *, fails: bool
+        self,
+        world: World,
+        plan: Plan,
+        cluster: Cluster,
+        options: Any,
+        executors: Executors,
+        wanted: Mapping[str, Mapping[str, Position]],
+        *,
+        fails: bool,
     ) -> str:
         names = cluster.names(TOPIC)
-        before = {name: oracle.deliverable_rows(cluster, name) for name in names}
+        starts, ends = wanted.get("startingOffsets", {}), wanted.get("endingOffsets", {})
+        before = {
+            name: oracle.within(
+                oracle.deliverable_rows(cluster, name), starts.get(name, EARLIEST), ends.get(name, LATEST)
+            )
+            for name in names
+        }
         try:
             ranges = list(FORMAT.plan(options, ()))
         except MQSourceError as error:
+            if isinstance(error, DataLossError) and starts and any(cluster.storage[name].removed for name in names):
+                return "data loss"
             check_allowed(plan, error)
             return "not planned"
         kept = {name: set(cluster.storage[name].ledgers) for name in names}
         for name in names:
             mine = [r for r in ranges if str(r.topic_partition) == name]
+            beyond = [r for r in mine if r.start < starts.get(name, EARLIEST) or r.end > ends.get(name, LATEST)]
+            if beyond:
+                raise ViolationError(f"{name}: {[str(r) for r in beyond]} is not within {wanted}")
             for row in before[name]:
                 # From "earliest" on, what TTL or truncation has taken while the read was planned may count as gone.
                 taken = row[:2] <= cluster.storage[name].taken

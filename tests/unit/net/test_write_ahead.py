@@ -64,6 +64,20 @@ def replay(log: TaskLog) -> list[str] | None:
 EVERY_ID = [f"{number:016x}" for number in range(sum(SLOT_ROWS))]
 
 
+def test_a_slot_that_was_made_though_the_store_says_otherwise_keeps_its_rows(tmp_path: Path):
+    """An answer of an object store is lost, the request is repeated, and then something is there already."""
+    store = open_folder("nsq", str(tmp_path / "wal"))
+    write_plan(store, BATCH, {"duplicates": {}, "recent": {}})
+    made, create = TaskLog(store, BATCH, 0), store.create
+    store.create = lambda path, data: create(path, data) and not path.endswith("/0")
+    assert made.append(rows(0, 3))
+    assert [slot.rows for slot in made.slots] == [3]
+    assert made.append(rows(3, 2))
+    made.end()
+    again = TaskLog(open_folder("nsq", str(tmp_path / "wal")), BATCH, 0)
+    assert replay(again) == [f"{number:016x}" for number in range(5)]
+
+
 def test_what_was_written_is_read(log: Log):
     assert replay(log()) == EVERY_ID
     assert log().outcome() == (set(), "")

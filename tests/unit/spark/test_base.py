@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import pickle
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ from pyspark.sql.worker import plan_data_source_read
 import spark_mq_source
 from spark_mq_source.core.columns import Column, ColumnTable
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
+from spark_mq_source.core.errors import OptionError, TaskEndedError, UnsupportedFeatureError
 from spark_mq_source.core.ports import Predicate, TaskAttempt
 from spark_mq_source.core.values.encodings import Encoding, TypedRead
 from spark_mq_source.pulsar.format import PulsarFormat
@@ -49,6 +50,7 @@ from spark_mq_source.spark.base import (
     MQDataSource,
     MQPartition,
     MQPushdownReader,
+    MQStreamReader,
     check_columns,
 )
 from spark_mq_source.spark.pulsar import PulsarNativeDataSource
@@ -273,6 +275,14 @@ def test_reader_says_how_often_a_task_was_begun_before(monkeypatch: pytest.Monke
     assert ListDataSource.format.tries == 2
 
 
+def test_a_stream_reader_knows_where_the_next_trigger_begins() -> None:
+    """Releases before 4.2 do not tell it."""
+    reader = MQStreamReader(SimpleNamespace(open_stream=lambda _: SimpleNamespace(ranges=lambda *at: [at])), None, None)
+    assert reader._begins_at is None
+    assert reader.partitions({"n": 1}, {"n": 2}) == [MQPartition(({"n": 1}, {"n": 2}))]
+    assert reader._begins_at == {"n": 2}
+
+
 def test_reader_reads_nothing_of_the_partition_that_spark_makes_up() -> None:
     reader = ListDataSource({"rows": "0"}).reader(schema_of(n=LongType()))
     assert list(reader.partitions()) == []
@@ -364,6 +374,23 @@ def test_the_driver_ends_what_the_tasks_have_reported() -> None:
         writer.commit(messages, *batch)
         writer.abort(messages, *batch)
     assert ListFormat.ended == [(kind, ListOptions(1), ["a", "b"]) for kind in ("commit", "abort")] * 2
+
+
+def test_what_a_task_has_written_that_spark_has_ended_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_task(monkeypatch)
+    ListFormat.ended.clear()
+    near, far = socket.socketpair()
+    with near, far:
+        monkeypatch.setattr(base, "connection_to_spark", near.fileno)
+        monkeypatch.setattr(base, "rows_while_wanted", lambda batches, _: batches)
+        writer = ListDataSource({}).writer(VALUE, False)
+        report = writer.write(iter([])).report
+        assert ListFormat.ended == []
+        # Between the end of the rows and the report.
+        far.close()
+        with pytest.raises(TaskEndedError):
+            writer.write(iter([]))
+    assert ListFormat.ended == [("abort", ListOptions(1), [report])]
 
 
 def test_large_types_are_written_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,16 @@ def test_what_was_only_received_is_not_remembered():
     assert recent.repeated(ids(5, 6)) == set()
 
 
+@pytest.mark.parametrize("others", [[], [ids(4)]], ids=["finished last", "of others"])
+def test_the_largest_id_that_came_before_is_no_new_one(others: list[bytes]):
+    recent = RecentIds(ids(1, 2, 3), others)
+    largest = 3 + len(others)
+    assert recent.repeated(ids(largest + 1, largest + 2)) == set()
+    assert recent.repeated(ids(largest, largest + 1)) == {0}
+    recent.remember(ids(largest + 1))
+    assert recent.repeated(ids(largest + 1, largest + 2)) == {0}
+
+
 @pytest.mark.parametrize("is_ordered", [True, False])
 def test_the_last_ones_are_remembered_and_memory_is_bounded(is_ordered: bool):
     recent = RecentIds(b"", [ids(0)])

@@ -1048,3 +1048,27 @@ def test_a_connection_that_waits_is_given_only_to_who_would_show_the_same_token(
     file.unlink()
     with pytest.raises(AuthenticationError, match="cannot be read"):
         client(one.url, authTokenFile=str(file)).fetch_partitions([TOPIC])
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "backlog", "entries"),
+    [
+        # Within a ledger nobody is asked; a start within a batch has part of its entry still to be read.
+        (Position(7, 5), Position(7, 6), None, 1),
+        (Position(7, 5, 2), Position(7, 5), None, 1),
+        (Position(7, 5, 2), Position(7, 6), None, 2),
+        # Across ledgers the broker counts, with the entry of the start where its cursor (7:4) is before that.
+        (Position(7, 5), Position(9, 0), 3, 2),
+        (Position(7, 4), Position(9, 0), 3, 3),
+        (Position(7, 5, 2), Position(9, 0), 3, 3),
+        # It counts what is there now; but there was something to read when the end was asked for.
+        (Position(7, 5), Position(9, 0), 1, 1),
+        (Position(7, 5), Position(9, 0), 0, 1),
+    ],
+)
+def test_backlogs_are_entries_after_the_start_and_one_at_least(broker, client, start, end, backlog, entries):
+    stats = lambda _, command: c.ConsumerStatsResponse(command.request_id, msg_backlog=backlog)  # noqa: E731
+    at = broker({c.ConsumerStats: stats})
+    tp = TopicPartition(TOPIC, -1)
+    assert client(at.url).fetch_backlogs({tp: start}, {tp: end}) == {tp: entries}
+    assert len(at.of(c.ConsumerStats)) == (backlog is not None)

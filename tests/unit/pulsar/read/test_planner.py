@@ -163,6 +163,15 @@ def test_a_start_that_is_gone_is_loss_unless_the_user_says_otherwise(caplog):
     assert "is gone" in caplog.text
 
 
+@pytest.mark.parametrize("batch", [-1, 0])
+def test_a_start_right_where_the_topic_begins_is_not_gone(batch):
+    first = Position(7, 3)
+    start = Position(7, 3 + (batch >= 0), batch)
+    given = f'{{"t": {{"ledger": {start.ledger}, "entry": {start.entry}, "batch": {batch}}}}}'
+    assert HELD[TP].first == first
+    assert planner(Cluster(bounds=HELD), startingOffsets=given).ranges() == [PulsarRange(TP, start, Position(9, 5))]
+
+
 def test_an_end_past_the_last_message_is_the_last_message():
     end = '{"t": {"ledger": 99, "entry": 1}}'
     assert planner(Cluster(bounds=HELD), endingOffsets=end).ranges()[0].end == Position(9, 5)
