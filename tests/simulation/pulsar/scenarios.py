@@ -1394,7 +1394,7 @@ SCENARIOS: Mapping[str, Scenario] = {
 }
 
 LOTS: Mapping[str, int] = {
-    **dict.fromkeys(("queue_available_now", "queue_drain", "queue_retry", "queue_stream"), 3),
+    **dict.fromkeys(("queue_available_now", "queue_drain", "queue_peek", "queue_retry", "queue_stream"), 3),
     **dict.fromkeys(("stream", "stream_2_10", "stream_removal", "stream_subscription"), 2),
 }
 """Those with more ways to go than one lot in the draw explores."""

@@ -277,7 +277,8 @@ def test_reader_says_how_often_a_task_was_begun_before(monkeypatch: pytest.Monke
 
 def test_a_stream_reader_knows_where_the_next_trigger_begins() -> None:
     """Releases before 4.2 do not tell it."""
-    reader = MQStreamReader(SimpleNamespace(open_stream=lambda _: SimpleNamespace(ranges=lambda *at: [at])), None, None)
+    stream = SimpleNamespace(ranges=lambda *at: [at])
+    reader = MQStreamReader(SimpleNamespace(name="list", open_stream=lambda _: stream), None, None)
     assert reader._begins_at is None
     assert reader.partitions({"n": 1}, {"n": 2}) == [MQPartition(({"n": 1}, {"n": 2}))]
     assert reader._begins_at == {"n": 2}
@@ -381,7 +382,7 @@ def test_what_a_task_has_written_that_spark_has_ended_is_aborted(monkeypatch: py
     ListFormat.ended.clear()
     near, far = socket.socketpair()
     with near, far:
-        monkeypatch.setattr(base, "connection_to_spark", near.fileno)
+        monkeypatch.setattr(base, "connection_of_task", near.fileno)
         monkeypatch.setattr(base, "rows_while_wanted", lambda batches, _: batches)
         writer = ListDataSource({}).writer(VALUE, False)
         report = writer.write(iter([])).report

@@ -68,6 +68,17 @@ def test_a_broker_that_places_cursors_is_asked_with_the_start_alone():
         assert starts == [(5, 3), (5, 3)]  # the second one tells whether the first was moved before it was asked for
 
 
+@pytest.mark.parametrize("cursor", [(5, 4), (5, 9), (6, -1)])
+def test_what_is_gone_right_behind_the_start_is_loss(cursor):
+    """A cursor past the start is: within its ledger too."""
+    broker = Cursors("Pulsar Server4.0.8", lambda *_: cursor, last=(9, 5), first_kept=(5, -1))
+    with contextlib.closing(contextlib.ExitStack()) as stack:
+        stack.callback(broker.stop)
+        upto = f"{cursor[0]}:{cursor[1]}"
+        with pytest.raises(DataLossError, match=f"the ledger of 5:3, and whatever followed it up to {upto}, is gone"):
+            read(broker, (5, 3), (9, 5))
+
+
 def test_a_cursor_that_was_moved_before_it_was_asked_for_is_no_loss():
     """As truncation and TTL move it, which leave the current ledger."""
     marks = iter([(5, 9)])

@@ -14,7 +14,7 @@ from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands as c
-from spark_mq_source.pulsar.read.stream import PulsarStream, offsets_from_json, offsets_to_json
+from spark_mq_source.pulsar.read.stream import PulsarStream, _pin_positions, offsets_from_json, offsets_to_json
 from spark_mq_source.spark.base import MQStreamReader
 
 TOPIC = "persistent://public/default/t"
@@ -143,3 +143,22 @@ def test_batch_0_done_over_begins_where_the_subscription_has_been_placed(cursor,
         at: c.Message(0, first.ledger, first.entry, 0, (), memoryview(b"")) for at, first in asked.items()
     }
     assert stream._pinned_starts({AT: Position(14, 4)}) == ({} if begin is None else {AT: begin})
+
+
+@pytest.mark.parametrize("last", [EARLIEST, Position(14, -1), Position(14, 4), Position(14, 5), Position(14, 6)])
+def test_a_trigger_never_ends_before_it_begins(last):
+    """The last message can be before the position read last: what was behind it was aborted, or removed."""
+    stream, begin = FakeStream(Position(14, 5)), Position(14, 5)
+    stream._partitions = lambda _: [AT]
+    stream._watch = lambda _: {AT: Bounds(FIRST, last)}
+    start = offsets_to_json({AT: begin})
+    assert offsets_from_json(stream.latest(start)) == {AT: max(begin, last)}
+    assert offsets_from_json(stream.newest) == {AT: max(begin, last)}
+
+
+def test_a_subscription_keeps_the_entry_of_each_position():
+    """Without it the next trigger could not tell whether its ledger had more."""
+    kept = {(7, 3): (7, 2), (7, 1): (7, 0), (7, 0): (7, -1), (7, -1): (7, -1)}
+    parts = {at: TopicPartition(TOPIC, n) for n, at in enumerate(kept)}
+    positions = {tp: Position(*at) for at, tp in parts.items()} | {AT: EARLIEST}
+    assert _pin_positions(positions) == {parts[at]: Position(*before) for at, before in kept.items()}
