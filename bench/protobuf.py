@@ -3,9 +3,8 @@
     python -m bench protobuf [--seconds 0.3] [--repeats 5]
 
 Prints messages per second of processor time (the median of the rounds, and the best), and ns a message, of 10,000
-flights with twelve fields: ours with all columns and with three, compiled and interpreted, beside protobuf's runtime
-(upb, in C): its parser alone, and a loop that reads each field and makes an Arrow array of each column. Of writing,
-ours compiled, and interpreted, which is a loop over the runtime's classes.
+flights with twelve fields: ours with all columns and with three, beside protobuf's runtime (upb, in C): its
+parser alone, and a loop that reads each field and makes an Arrow array of each column. Of writing, ours.
 """
 
 from __future__ import annotations
@@ -91,14 +90,11 @@ def runs() -> Iterator[tuple[str, Run]]:
     descriptors = FileDescriptorSet(file=files()).SerializeToString()
     whole = arrow_type_of(descriptors, MESSAGE)
     three = pa.struct([whole.field(name) for name in THREE])
-    for implementation in ("native", "python"):
-        for columns, type_ in (("all columns", whole), ("three columns", three)):
-            decoder = protobuf_decoder(descriptors, MESSAGE, type_, implementation=implementation)
-            yield f"ours, {columns}, {implementation}", run_of(partial(decoder.decode, payloads))
+    for columns, type_ in (("all columns", whole), ("three columns", three)):
+        decoder = protobuf_decoder(descriptors, MESSAGE, type_)
+        yield f"ours, {columns}", run_of(partial(decoder.decode, payloads))
     rows = protobuf_decoder(descriptors, MESSAGE, whole).decode(payloads).values
-    for implementation in ("native", "python"):
-        write = partial(encode_protobuf, rows, descriptors, MESSAGE, implementation=implementation)
-        yield f"ours, written, {implementation}", run_of(write)
+    yield "ours, written", run_of(partial(encode_protobuf, rows, descriptors, MESSAGE))
     yield "upb, a message a value", run_of(lambda: [make.FromString(value) for value in values])
     for columns, type_ in (("all columns", whole), ("three columns", three)):
         yield f"upb, {columns} as Arrow arrays", run_of(partial(_read, make, values, type_))

@@ -541,13 +541,13 @@ TARGETS = {
         Target("pulsar_entries", PulsarDecoding, pulsar_entries),
         Target("tubemq_answers", TubeMQDecoding, tubemq_answers),
         Target("nsq_messages", NsqDecoding, nsq_frames),
-        # `directed_avro` compares Avro with its oracle.
+        # `directed_avro` and `directed_protobuf` compare these with their oracles.
         Target("avro_values", avro_decoding, avro_values, has_twin=False),
         Target("avro_rows", AvroEncoding, avro_values, has_twin=False),
         Target("json_values", json_decoding, json_values),
         Target("pairs", pair_decoding, pairs),
-        Target("protobuf_values", protobuf_decoding, protobuf_values),
-        Target("protobuf_rows", ProtobufEncoding, protobuf_values),
+        Target("protobuf_values", protobuf_decoding, protobuf_values, has_twin=False),
+        Target("protobuf_rows", ProtobufEncoding, protobuf_values, has_twin=False),
         Target("pulsar_rows", PulsarEncoding, texts),
         Target("nsq_rows", NsqEncoding, texts),
         without_twin("pulsar_frames", run_pulsar_frames, lambda: (frame.data for frame in pulsar_frames())),

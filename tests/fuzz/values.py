@@ -206,17 +206,6 @@ def part_of(rng: Random, type_: pa.DataType) -> pa.DataType:
     return pa.list_(part_of(rng, type_.value_type)) if pa.types.is_list(type_) else type_
 
 
-def widened(type_: pa.DataType) -> pa.DataType:
-    """The type with a double for each float, at any depth."""
-    if pa.types.is_struct(type_):
-        return pa.struct([field.with_type(widened(field.type)) for field in type_])
-    if pa.types.is_map(type_):
-        return pa.map_(type_.key_type, widened(type_.item_type))
-    if pa.types.is_list(type_):
-        return pa.list_(widened(type_.value_type))
-    return pa.float64() if pa.types.is_float32(type_) else type_
-
-
 def cells_of(values: pa.Array) -> list[Any]:
     """The values with numbers as text, in which NaN is NaN, and times as numbers, of which Python has some only."""
     if pa.types.is_struct(values.type):
@@ -244,13 +233,12 @@ class Outcome:
 
     Args:
         decoded: by one implementation.
-        has_own_reasons: whether implementations say in words of their own what is wrong.
     """
 
-    def __init__(self, decoded: Decoded, *, has_own_reasons: bool = False) -> None:
+    def __init__(self, decoded: Decoded) -> None:
         decoded.values.validate(full=True)
         self.decoded = decoded
-        self.reasons = list(decoded.reasons) if has_own_reasons else dict(decoded.reasons)
+        self.reasons = dict(decoded.reasons)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Outcome) or self.reasons != other.reasons:
@@ -268,12 +256,11 @@ class Outcome:
 class ValueDecoding:
     """An input is a byte that says with which schema it is read, and a payload."""
 
-    def __init__(self, decoders: Iterable[ValueDecoder], *, has_own_reasons: bool = False) -> None:
+    def __init__(self, decoders: Iterable[ValueDecoder]) -> None:
         self.decoders = list(decoders)
-        self.has_own_reasons = has_own_reasons
 
     def feed(self, data: memoryview) -> object:
-        return Outcome(self.decode(data), has_own_reasons=self.has_own_reasons)
+        return Outcome(self.decode(data))
 
     def decode(self, data: memoryview) -> Decoded:
         decoder = self.decoders[data[0] % len(self.decoders) if data else 0]
@@ -326,33 +313,26 @@ def pair_decoding(_seed: int, implementation: str) -> ValueDecoding:
     return ValueDecoding([pair_decoder(implementation)])
 
 
-def protobuf_decoding(seed: int, implementation: str) -> ValueDecoding:
+def protobuf_decoding(seed: int, _implementation: str) -> ValueDecoding:
     wanted = whole_or_part(Random(seed), (protobuf_type_of(one.descriptors, one.message) for one in PROTOBUF))
-    decoders = (
-        protobuf_decoder(one.descriptors, one.message, type_, implementation=implementation)
-        for one, type_ in zip(PROTOBUF, wanted, strict=True)
+    return ValueDecoding(
+        protobuf_decoder(one.descriptors, one.message, type_) for one, type_ in zip(PROTOBUF, wanted, strict=True)
     )
-    return ValueDecoding(decoders, has_own_reasons=True)
 
 
 class ProtobufEncoding(ValueDecoding):
     """What is read of an input is written again, and read; the seed is of no use."""
 
-    def __init__(self, _seed: int, implementation: str) -> None:
-        decoders = [
+    def __init__(self, _seed: int, _implementation: str) -> None:
+        super().__init__(
             protobuf_decoder(one.descriptors, one.message, protobuf_type_of(one.descriptors, one.message))
             for one in PROTOBUF
-        ]
-        super().__init__(decoders)
-        self.implementation = implementation
+        )
 
     def feed(self, data: memoryview) -> object:
         values = self.decode(data).values
-        # Python has no signaling NaN of a float's width.
-        values = values.cast(widened(values.type)).cast(values.type)
         at = data[0] % len(PROTOBUF) if data else 0
-        schema = PROTOBUF[at]
-        written = encode_protobuf(values, schema.descriptors, schema.message, implementation=self.implementation)
+        written = encode_protobuf(values, PROTOBUF[at].descriptors, PROTOBUF[at].message)
         written.validate(full=True)
         assert Outcome(self.decoders[at].decode(written)) == Outcome(Decoded(values, {}))
         return written.to_pylist()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import MAX_COLUMN_BYTES, array_of, too_large
+from spark_mq_source.core.columns import array_of
 from spark_mq_source.core.errors import UnwritableRowError
 from spark_mq_source.core.values.decoder import Decoded, reason_of
 
@@ -58,22 +57,6 @@ class RowDecoder:
             BadPayloadError: it cannot be decoded.
         """
         raise NotImplementedError
-
-
-def payloads_of(cells: Iterable[bytes | None]) -> pa.BinaryArray:
-    """What was encoded, row by row.
-
-    Raises:
-        UnwritableRowError: it does not fit one array.
-    """
-    kept = []
-    size = 0
-    for cell in cells:
-        size += len(cell or b"")
-        if size > MAX_COLUMN_BYTES:
-            raise too_large()
-        kept.append(cell)
-    return pa.array(kept, pa.binary())
 
 
 class _WriteStep(Protocol):

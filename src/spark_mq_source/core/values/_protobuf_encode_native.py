@@ -1,6 +1,6 @@
 """Encodes protobuf, compiled: Cython's pure-Python mode, C types in ``_protobuf_encode_native.pxd``.
 
-The same bytes and errors as ``_protobuf_encode_python``. A message within another one is written behind one byte for
+A message within another one is written behind one byte for
 its size, and moved if its size takes more; the columns are read where Arrow has them.
 """
 
@@ -30,7 +30,11 @@ _HEAD_ROOM = cython.declare(cython.Py_ssize_t, 32)
 
 
 def encode(step, array):
-    """As `_protobuf_encode_python.encode`."""
+    """Return the bytes of each value; NULL where it is NULL.
+
+    Raises:
+        UnwritableRowError: a value does not fit the message, or all do not fit one array.
+    """
     return Encoder(step, array).encode(array)
 
 

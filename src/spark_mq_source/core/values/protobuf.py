@@ -1,27 +1,21 @@
 """Protobuf messages as Spark columns, by the descriptors of a schema registry or of a file.
 
-`protobuf_schema` says how the types correspond.
+`protobuf_schema` says how the types correspond. The loop is compiled (``_protobuf_native``) and has no interpreted
+twin: without it a typed column is an error.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
 import pyarrow as pa
 
-from spark_mq_source.core.implementation import Implementation
-from spark_mq_source.core.values import _protobuf_python
+from spark_mq_source.core.implementation import require_compiled
 from spark_mq_source.core.values.decoder import ValueDecoder
 from spark_mq_source.core.values.protobuf_schema import arrow_type_of, plan_of
 
 __all__ = ["arrow_type_of", "protobuf_decoder"]
 
-_IMPLEMENTATION: Final = Implementation(_protobuf_python)
 
-
-def protobuf_decoder(
-    descriptors: bytes, message: str, wanted: pa.DataType, *, implementation: str | None = None
-) -> ValueDecoder:
+def protobuf_decoder(descriptors: bytes, message: str, wanted: pa.DataType) -> ValueDecoder:
     """Decodes messages into a struct of the wanted columns, and skips their other fields unread.
 
     Messages of other versions of the schema are read by these same descriptors: protobuf knows fields by their numbers.
@@ -31,10 +25,10 @@ def protobuf_decoder(
         message: the name of the message.
         wanted: a struct of some of the columns of `arrow_type_of` in any order, at any depth; with a wider type where
             `protobuf_schema` says so.
-        implementation: ``native`` or ``python``; None for the best available.
 
     Raises:
         OptionError: the descriptors, the name or the wanted columns are wrong; all problems in one sentence.
+        UnsupportedFeatureError: there is no compiled loop.
 
     Example:
         >>> from google.protobuf import any_pb2, source_context_pb2, type_pb2
@@ -50,7 +44,10 @@ def protobuf_decoder(
         [{'enumvalue': [{'name': 'RED'}]}, None]
     """
     plan = plan_of(descriptors, message, wanted)
-    chosen = _IMPLEMENTATION if implementation is None else Implementation(_protobuf_python, implementation)
-    chosen.warn_of_fallback()
-    decoder: ValueDecoder = chosen.module.Decoder(plan, wanted)
+    loop = require_compiled(
+        "spark_mq_source.core.values._protobuf_native",
+        "typed columns of protobuf",
+        "read them as binary and decode them with Spark's from_protobuf",
+    )
+    decoder: ValueDecoder = loop.Decoder(plan, wanted)
     return decoder

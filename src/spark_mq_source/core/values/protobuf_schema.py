@@ -157,13 +157,11 @@ class FieldPlan:
     Attributes:
         number: on the wire.
         name: in the descriptor.
-        kind: `FieldDescriptor.TYPE_*`.
         wire_type: of a single value.
         read: how a number on the wire becomes a value.
         put: how a value, or an element, goes into its column.
         type: the Arrow type of a value, or of an element; None if no column has it: it is read only because the others
             of its oneof are cleared by it.
-        column: the name of the column.
         is_repeated: whether it is repeated, or a map.
         is_map: whether its messages are the entries of a map.
         is_required: whether a message without it is corrupt.
@@ -177,12 +175,10 @@ class FieldPlan:
 
     number: int
     name: str
-    kind: int
     wire_type: int
     read: Read
     put: Put
     type: pa.DataType | None
-    column: str
     is_repeated: bool
     is_map: bool
     is_required: bool
@@ -499,7 +495,7 @@ def _plan(message: Descriptor, wanted: pa.DataType, path: str, problems: list[st
         if isinstance(field, str):
             problems.append(f"{message.full_name} has no single field {path}{column.name} ({field})")
         else:
-            fields.append(_plan_field(field, column.name, column.type, path, problems, oneofs))
+            fields.append(_plan_field(field, column.type, path, problems, oneofs))
     taken = {field.number for field in fields}
     clearing = {field.oneof for field in fields if field.oneof >= 0}
     siblings = [
@@ -521,7 +517,6 @@ def find_field(message: Descriptor, name: str) -> FieldDescriptor | str:
 
 def _plan_field(
     field: FieldDescriptor,
-    column: str,
     type_: pa.DataType,
     path: str,
     problems: list[str],
@@ -551,17 +546,17 @@ def _plan_field(
             own = _TIMESTAMP if inner.name == "Timestamp" else _DURATION
             if type_.id != own.id or type_.unit != own.unit or (own is _TIMESTAMP and type_.tz is None):
                 expected = own
-            parts = [_field(part, part.name, _TYPES[part.type]) for part in inner.fields]
+            parts = [_field(part, _TYPES[part.type]) for part in inner.fields]
             message = MessagePlan(tuple(parts), len(parts), inner.full_name)
     if expected is not None:
         problems.append(f"{path} is {expected}, not {type_}")
-    return _field(field, column, type_, oneofs, message)
+    return _field(field, type_, oneofs, message)
 
 
 def _plan_entry(entry: Any, type_: pa.MapType, path: str, problems: list[str]) -> MessagePlan:  # noqa: ANN401
     """Of a map: its messages, each of a key and a value."""
     parts = [
-        _plan_field(part, part.name, wanted, f"{path}.", problems, {})
+        _plan_field(part, wanted, f"{path}.", problems, {})
         for part, wanted in zip(entry.fields, (type_.key_type, type_.item_type), strict=True)
     ]
     return MessagePlan(tuple(parts), len(parts), entry.full_name)
@@ -569,7 +564,6 @@ def _plan_entry(entry: Any, type_: pa.MapType, path: str, problems: list[str]) -
 
 def _field(
     field: FieldDescriptor,
-    column: str = "",
     type_: pa.DataType | None = None,
     oneofs: Mapping[str, int] | None = None,
     message: MessagePlan | None = None,
@@ -582,12 +576,10 @@ def _field(
     return FieldPlan(
         number=field.number,
         name=field.name,
-        kind=field.type,
         wire_type=wire_type_of(field.type),
         read=_READS.get(field.type, Read.AS_IS),
         put=_put_of(field, type_, message),
         type=type_,
-        column=column,
         is_repeated=repeated,
         is_map=is_map(field),
         is_required=is_required(field),

@@ -1,4 +1,4 @@
-"""The steps that write Arrow structs as protobuf, made of descriptor and Arrow type; both encoders follow them."""
+"""The steps that write Arrow structs as protobuf, made of descriptor and Arrow type; the encoder follows them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,6 @@ class WriteStep:
         code: what is in the column.
         path: of the field, for errors.
         number: of the field.
-        kind: `FieldDescriptor.TYPE_*`.
         column: which field of the enclosing struct has the values.
         head: the tag, before each value; nothing within a packed field.
         form: of a number.
@@ -91,7 +90,6 @@ class WriteStep:
     code: WriteCode
     path: str = ""
     number: int = 0
-    kind: int = 0
     column: int = -1
     head: bytes = b""
     form: Form = Form.VARINT
@@ -135,7 +133,7 @@ def plan_writing(type_: pa.DataType, descriptors: bytes, message: str, column: s
 
 
 def check_step(step: WriteStep, type_: pa.DataType) -> None:
-    """Check that the encoders have a branch for a step and those within it, and that it reads the columns.
+    """Check that the encoder has a branch for a step and those within it, and that it reads the columns.
 
     Raises:
         TypeError: they do not.
@@ -231,7 +229,7 @@ def _value(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: lis
     """Of a field's value, or of one of its elements."""
     kind = field_.type
     head = encode_varint(field_.number << 3 | wire_type_of(kind))
-    step = WriteStep(WriteCode.MESSAGE, path, field_.number, kind, head=head, form=_FORMS.get(kind, Form.VARINT))
+    step = WriteStep(WriteCode.MESSAGE, path, field_.number, head=head, form=_FORMS.get(kind, Form.VARINT))
     inner = field_.message_type
     if inner is None:
         code = _CODES.get(kind, {}).get(str(type_))
@@ -253,7 +251,6 @@ def _value(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: lis
                     WriteCode.LONG,
                     path,
                     one.number,
-                    one.type,
                     head=encode_varint(one.number << 3),
                     is_implicit=not one.has_presence,
                 )

@@ -1,7 +1,7 @@
 """Arrow structs as protobuf messages: the other way of `protobuf`.
 
-The loops are compiled (``_protobuf_encode_native``) and interpreted (``_protobuf_encode_python``), and follow the same
-steps (`protobuf_write_steps`).
+The loop is compiled (``_protobuf_encode_native``) and follows the steps of `protobuf_write_steps`. It has no
+interpreted twin: without it, writing typed columns is an error.
 """
 
 from __future__ import annotations
@@ -11,17 +11,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from spark_mq_source.core.implementation import Implementation
-from spark_mq_source.core.values import _protobuf_encode_python
+from spark_mq_source.core.implementation import require_compiled
 from spark_mq_source.core.values.protobuf_write_steps import plan_writing
 
-_encoding: Final = Implementation(_protobuf_encode_python)
 _planned: Final = lru_cache(maxsize=64)(plan_writing)
 
 
-def encode_protobuf(
-    array: pa.StructArray, descriptors: bytes, message: str, column: str = "value", implementation: str | None = None
-) -> pa.BinaryArray:
+def encode_protobuf(array: pa.StructArray, descriptors: bytes, message: str, column: str = "value") -> pa.BinaryArray:
     r"""The structs as protobuf messages; NULL where a struct is NULL.
 
     A column becomes the field from which `protobuf.arrow_type_of` makes it, or one that can be wanted as it: an enum's
@@ -34,11 +30,11 @@ def encode_protobuf(
         descriptors: a serialized FileDescriptorSet with all its imports.
         message: the name of the message.
         column: what they are, for errors.
-        implementation: ``native`` or ``python``; None for what runs in this process.
 
     Raises:
         OptionError: the descriptors or the name are wrong, or the array's type does not fit the message; all problems
             in one sentence.
+        UnsupportedFeatureError: there is no compiled loop.
         UnwritableRowError: a value does not fit: a NULL in an array, a text that is no name of an enum, two fields of a
             oneof.
 
@@ -52,7 +48,10 @@ def encode_protobuf(
         >>> encode_protobuf(array, descriptors, "google.protobuf.Duration").to_pylist()
         [b'\x08\x05\x10\x01', b'', None]
     """
-    chosen = _encoding if implementation is None else Implementation(_protobuf_encode_python, implementation)
-    chosen.warn_of_fallback()
-    encoded: pa.BinaryArray = chosen.module.encode(_planned(array.type, descriptors, message, column), array)
+    loop = require_compiled(
+        "spark_mq_source.core.values._protobuf_encode_native",
+        "typed columns of protobuf",
+        "encode them with Spark's to_protobuf and write binary",
+    )
+    encoded: pa.BinaryArray = loop.encode(_planned(array.type, descriptors, message, column), array)
     return encoded

@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import struct
+import sys
 
 import pyarrow as pa
 import pytest
@@ -16,23 +17,19 @@ from spark_mq_source.core.values import (
     protobuf_write_steps,
 )
 from spark_mq_source.core.values.protobuf import arrow_type_of, protobuf_decoder
+from spark_mq_source.core.values.protobuf_writer import encode_protobuf
 from tests.oracles.protobuf import Schema, new_file, schema, sized, tag, varint
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
 
-@pytest.fixture(params=["native", "python"])
-def implementation(request):
-    return request.param
-
-
 @pytest.fixture
-def decode(implementation):
+def decode():
     """What becomes of payloads, each bytes or None: the rows as Python objects, and the reasons."""
 
     def decode(schema, *payloads, wanted=None):
         type_ = wanted or arrow_type_of(schema.descriptors, schema.message)
-        decoder = protobuf_decoder(schema.descriptors, schema.message, type_, implementation=implementation)
+        decoder = protobuf_decoder(schema.descriptors, schema.message, type_)
         decoded = decoder.decode(pa.array(payloads, pa.binary()))
         assert decoded.values.type == type_
         decoded.values.validate(full=True)
@@ -413,7 +410,7 @@ def test_what_is_not_wanted_is_not_read(decode):
 # -- hostile bytes
 
 
-NATIVE_REASONS = {
+REASONS = {
     b"\x08": "a protobuf number does not end (byte 0)",
     b"\x08" + b"\x80" * 9 + b"\x80": "a protobuf number does not end (byte 0)",
     b"\x88\x80\x80\x80\x80\x00\x01": "a protobuf number does not end (byte 0)",
@@ -442,20 +439,32 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("payload", NATIVE_REASONS, ids=lambda payload: payload.hex())
-def test_a_bad_payload_is_a_reason_and_leaves_no_trace(decode, implementation, payload):
+@pytest.mark.parametrize("payload", REASONS, ids=lambda payload: payload.hex())
+def test_a_bad_payload_is_a_reason_and_leaves_no_trace(decode, payload):
     message = schema(HOSTILE)
     good = wire(1, 1) + wire(2, "z") + wire(4, wire(1, "x")) + wire(5, b"\x01\x02") + wire(7, wire(1, "k"))
     rows, reasons = decode(message, good, good + payload, None, payload, good)
     assert rows[1:4] == [None] * 3
     assert rows[0] == rows[4] == decode(message, good)[0][0]
     assert list(reasons) == [1, 3]
-    if implementation == "native":
-        assert reasons[3] == NATIVE_REASONS[payload]
-    elif "UTF-8" in NATIVE_REASONS[payload]:
-        assert reasons[3] == NATIVE_REASONS[payload].partition(" (")[0]
-    else:
-        assert reasons[3].startswith("it is no protobuf message p.M (")
+    assert reasons[3] == REASONS[payload]
+
+
+def test_the_next_thousand_after_a_bad_payload_are_right():
+    message = schema(HOSTILE)
+    wanted = arrow_type_of(message.descriptors, "M")
+    good = [
+        wire(1, n) + wire(3, wire(1, "m" * (n % 9))) + wire(5, bytes(n % 7)) + wire(7, wire(1, f"k{n}") + wire(2, b""))
+        for n in range(1000)
+    ]
+    clean = protobuf_decoder(message.descriptors, "M", wanted).decode(pa.array(good, pa.binary())).values
+    decoder = protobuf_decoder(message.descriptors, "M", wanted)
+    for bad in REASONS:
+        same, next_ = (decoder.decode(pa.array(rows, pa.binary())) for rows in ([good[7] + bad, *good], good))
+        assert (list(same.reasons), list(next_.reasons)) == ([0], [])
+        for values in (same.values.slice(1), next_.values):
+            values.validate(full=True)
+            assert values.equals(clean)
 
 
 def test_groups_may_be_nested_a_hundred_deep(decode):
@@ -534,10 +543,10 @@ def test_many_elements_and_rows_grow_the_arrays(decode):
         assert row == {"a": [*range(count)], "b": texts, "m": [*enumerate(texts)]}
 
 
-def test_a_decoder_serves_batch_after_batch(implementation):
+def test_a_decoder_serves_batch_after_batch():
     message = schema("M: a int32 1")
     wanted = arrow_type_of(message.descriptors, "M")
-    decoder = protobuf_decoder(message.descriptors, "M", wanted, implementation=implementation)
+    decoder = protobuf_decoder(message.descriptors, "M", wanted)
     payloads = pa.array([None, wire(1, 1), b"\x08", wire(1, 3), b""], pa.binary())
     assert decoder.decode(payloads.slice(1, 3)).values.to_pylist() == [{"a": 1}, None, {"a": 3}]
     assert list(decoder.decode(payloads.slice(2)).reasons) == [0]
@@ -744,3 +753,24 @@ def test_an_edition_says_by_features_what_a_syntax_said(decode):
     rows, reasons = decode(edition, needed + wire(3, 0), needed)
     assert rows == [{"explicit": 0, "implicit": None, "required": 0, "delimited": {"x": 7}, "closed": None}, None]
     assert reasons == {1: "field required: it is required, and missing"}
+
+
+# -- without the compiled loops
+
+
+@pytest.mark.parametrize("environment", ["", "python"])
+def test_typed_protobuf_needs_the_compiled_loops(monkeypatch, environment):
+    monkeypatch.setenv("SPARK_MQ_SOURCE_IMPL", environment)
+    for name in ("_protobuf_native", "_protobuf_encode_native"):
+        monkeypatch.setitem(sys.modules, f"spark_mq_source.core.values.{name}", None)
+    message = schema("M: a int32 1")
+    wanted = arrow_type_of(message.descriptors, "M")
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        protobuf_decoder(message.descriptors, "M", wanted)
+    begin = "typed columns of protobuf need the compiled module spark_mq_source.core.values._protobuf_"
+    assert str(caught.value).startswith(f"{begin}native, which cannot be loaded (")
+    assert str(caught.value).endswith(", or read them as binary and decode them with Spark's from_protobuf")
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        encode_protobuf(pa.array([], wanted), message.descriptors, "M")
+    assert str(caught.value).startswith(f"{begin}encode_native, which cannot be loaded (")
+    assert str(caught.value).endswith(", or encode them with Spark's to_protobuf and write binary")

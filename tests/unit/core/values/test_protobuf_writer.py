@@ -27,18 +27,13 @@ BRANCHES = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=["native", "python"])
-def implementation(request):
-    return request.param
-
-
 @pytest.fixture
-def encode(implementation):
+def encode():
     """The bytes of rows, each one or NULL; of the columns of these types."""
 
     def encode(schema, columns, *rows):
         array = pa.array(rows, pa.struct(list(columns.items())))
-        encoded = encode_protobuf(array, schema.descriptors, schema.message, implementation=implementation)
+        encoded = encode_protobuf(array, schema.descriptors, schema.message)
         encoded.validate(full=True)
         assert encoded.type == pa.binary()
         return encoded.to_pylist()
@@ -212,7 +207,7 @@ def test_what_is_beneath_a_null_is_not_written(encode):
     assert encode_protobuf(array, message.descriptors, "M").to_pylist() == [b"", made(message, m={"x": 5})]
 
 
-def test_a_slice_begins_where_it_does(implementation):
+def test_a_slice_begins_where_it_does():
     message = schema("M: a bool 1, b string 2, repeated c int32 3, m Part 4\nPart: x int32 1")
     columns = pa.struct(
         [("a", pa.bool_()), ("b", pa.string()), ("c", pa.list_(pa.int32())), ("m", pa.struct([("x", pa.int32())]))]
@@ -220,9 +215,9 @@ def test_a_slice_begins_where_it_does(implementation):
     rows = [{"a": n % 3 == 0, "b": "x" * n, "c": [*range(n)], "m": {"x": n} if n % 2 else None} for n in range(20)]
     rows[7] = None
     array = pa.array(rows, columns)
-    encoded = encode_protobuf(array, message.descriptors, "M", implementation=implementation).to_pylist()
+    encoded = encode_protobuf(array, message.descriptors, "M").to_pylist()
     for start in (0, 1, 7, 9, 19, 20):
-        part = encode_protobuf(array.slice(start), message.descriptors, "M", implementation=implementation)
+        part = encode_protobuf(array.slice(start), message.descriptors, "M")
         assert part.to_pylist() == encoded[start:]
 
 
