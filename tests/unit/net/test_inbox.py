@@ -33,6 +33,11 @@ def test_items_come_in_order_and_about_as_many_bytes_as_asked_for(inbox):
     assert take(inbox) == []
 
 
+def test_what_fits_exactly_is_taken_with_the_empty_items_behind_it(inbox):
+    inbox.put([b"aaa", b""], 3)
+    assert take(inbox, 3) == [b"aaa", b""]
+
+
 def test_one_that_is_too_large_is_taken_all_the_same(inbox):
     inbox.put([b"x" * 100, b"y"], 101)
     assert take(inbox, 1) == [b"x" * 100]
@@ -48,6 +53,12 @@ def test_the_peer_is_held_back_above_the_bound_and_let_go_at_half_of_it(inbox, t
     assert (told, inbox.held) == (["hold"], True)
     take(inbox, 1)
     assert (told, inbox.held) == (["hold", "let go"], False)
+
+
+def test_the_peer_is_let_go_at_exactly_half_of_the_bound(inbox, told):
+    inbox.put([b"a" * 6, b"b" * 5], 11)
+    take(inbox, 1)
+    assert told == ["hold", "let go"]
 
 
 def test_while_an_answer_is_waited_for_there_is_no_bound(inbox, told):

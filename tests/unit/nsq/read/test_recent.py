@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from spark_mq_source.nsq.read import recent as module
 from spark_mq_source.nsq.read.recent import RECENT_IDS, RecentIds, split_ids
 
 
@@ -21,6 +22,24 @@ def test_messages_in_order_are_new():
         recent.remember(batch)
     # Without those from before: several tasks of a batch begin with the same ones.
     assert split_ids(recent.last) == split_ids(ids(*range(4, 104)))
+
+
+@pytest.mark.parametrize(("before", "others"), [([1, 3], []), ([1], [3]), ([], [3])])
+def test_the_largest_id_that_came_before_is_no_new_one(before: list[int], others: list[int]):
+    recent = RecentIds(ids(*before), [ids(number) for number in others])
+    assert sorted(recent.repeated(ids(3, 4))) == [0]
+    assert sorted(recent.repeated(ids(4, 5))) == []
+
+
+def test_ids_out_of_order_are_forgotten_after_twice_as_many_as_are_remembered(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "RECENT_IDS", 4)
+    recent = RecentIds(b"", [])
+    assert sorted(recent.repeated(ids(9, 8))) == []  # from here on each id is remembered
+    for first in (10, 20):
+        assert sorted(recent.repeated(ids(10))) == ([] if first == 10 else [0])
+        recent.remember(ids(*range(first, first + 4)))
+    assert sorted(recent.repeated(ids(10, 20))) == [1]
+    assert split_ids(recent.last) == split_ids(ids(*range(20, 24)))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,218 @@
+"""The planning of queues at the boundaries of its comparisons: shares, offsets, what is left, what is remembered."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.queue_offsets import BatchOffset
+from spark_mq_source.net import queue_stream
+from spark_mq_source.net.pace import TriggerPace
+from spark_mq_source.net.queue_plan import QueueTask, share_drain, split_parts
+from spark_mq_source.net.queue_stream import LONGEST_STEP_SECONDS, REMEMBERED_SECONDS, QueueStream
+from spark_mq_source.net.write_ahead import TaskLog, open_folder, read_plan
+
+Waiting = dict[str, int | None]
+NOW = 1_800_000_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task(QueueTask[Source]):
+    source_type = Source
+
+
+class Stream(QueueStream[Source, Task]):
+    """A queue whose brokers say what the test says.
+
+    Attributes:
+        depths: what waits, by source.
+        checked: the sources that were asked why they have nothing.
+    """
+
+    def __init__(self, folder: Path, depths: Waiting) -> None:
+        store = open_folder("nsq", str(folder))
+        super().__init__("queue", store, Task, topic="t", max_rows=None, pace=TriggerPace(None, 0))
+        self.depths = depths
+        self.checked: list[str] = []
+
+    def _begin(self) -> None: ...
+
+    def _sources(self) -> Sequence[Source]:
+        return [Source(name) for name in self.depths]
+
+    def _waiting(self, sources: Sequence[Source]) -> dict[Source, int | None]:
+        return {source: self.depths[source.name] for source in sources}
+
+    def _check(self, source: Source) -> None:
+        self.checked.append(source.name)
+
+    def _tasks(self, waiting: Mapping[Source, int | None], budget: int | None, *, turn: int) -> Sequence[Task]:
+        return [Task(source, rows) for source, rows in waiting.items()]
+
+    def _merged(self, recent: str, last: str) -> str:
+        return recent + last
+
+    # what a test does
+
+    def log(self, at: BatchOffset, name: str) -> TaskLog:
+        (task,) = (task for task in self._planned(at) if task.source.name == name)
+        return TaskLog(self._store, at.folder, task.task)
+
+    def plan(self, start: BatchOffset) -> tuple[BatchOffset, Waiting]:
+        """The next offset, and how much its tasks read of each source; nothing if there is no new one."""
+        end = BatchOffset.from_json(self.latest(start.to_json()))
+        return end, {} if end == start else {task.source.name: task.max_rows for task in self._planned(end)}
+
+    def read(self, at: BatchOffset, **found: int) -> None:
+        """Has the tasks of a batch find so many messages, and end."""
+        for name, count in found.items():
+            log = self.log(at, name)
+            if count:
+                log.append(pa.record_batch({"message_id": [f"{name}{number}" for number in range(count)]}))
+            log.end()
+
+
+@pytest.fixture
+def at() -> BatchOffset:
+    return BatchOffset("wal", 0)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "budget", "expected"),
+    [
+        ({}, 5, {}),
+        ({"a": 0, "b": 0, "c": 0}, 7, {"a": 3, "b": 2, "c": 2}),
+        ({"a": 0, "b": 0, "c": 0}, 6, {"a": 2, "b": 2, "c": 2}),
+        ({"a": 10, "b": 0}, 4, {"a": 4, "b": 0}),
+    ],
+)
+def test_a_drain_takes_its_budget_in_all(waiting: Waiting, budget: int, expected: Waiting):
+    assert share_drain(waiting, budget) == expected
+
+
+def test_parts_differ_by_one_at_most():
+    assert split_parts([("a", 7), ("b", 6), ("c", 1), ("d", 0)], 3) == [
+        *[("a", 3), ("a", 2), ("a", 2)],
+        *[("b", 2), ("b", 2), ("b", 2)],
+        ("c", 1),
+    ]
+
+
+def test_what_waits_is_told_only_if_every_source_tells(tmp_path: Path, at: BatchOffset):
+    stream = Stream(tmp_path, {"a": 2, "b": 3})
+    stream.plan(at)
+    assert stream.newest == at.to_json() | {"topic": "t", "waiting": 5}
+    stream.depths["b"] = None
+    stream.plan(at)
+    assert stream.newest == at.to_json() | {"topic": "t", "waiting": None}
+
+
+def test_a_trigger_has_the_batches_between_its_offsets(tmp_path: Path, at: BatchOffset):
+    stream = Stream(tmp_path, {"a": 1})
+    ends = [at]
+    for _ in range(3):
+        ends.append(stream.plan(ends[-1])[0])
+    for first, last in itertools.combinations(range(4), 2):
+        folders = [task.folder for task in stream.ranges(ends[first].to_json(), ends[last].to_json())]
+        assert folders == [f"wal/{number}" for number in range(first + 1, last + 1)]
+    # A start that was made up anew has a folder of its own, and no batch.
+    other = BatchOffset("other", 2).to_json()
+    assert [task.folder for task in stream.ranges(other, ends[2].to_json())] == ["wal/1", "wal/2"]
+
+
+def test_a_commit_keeps_its_own_batch_and_later_ones(tmp_path: Path, at: BatchOffset):
+    stream = Stream(tmp_path, {"a": 1})
+    ends = [at]
+    for _ in range(3):
+        ends.append(stream.plan(ends[-1])[0])
+    stream.commit(ends[2].to_json())
+    assert sorted(stream._store.names("wal")) == ["2", "3"]
+
+
+def test_what_was_there_is_read_and_no_more(tmp_path: Path, at: BatchOffset):
+    stream = Stream(tmp_path, {"a": 5, "b": 2, "c": 0})
+    stream.aim_at_now()
+    stream.depths = {"a": 9, "b": 9, "c": 9}
+    one, planned = stream.plan(at)
+    assert planned == {"a": 5, "b": 2, "c": 0}
+    stream.read(one, a=3, b=2, c=0)
+    two, planned = stream.plan(one)
+    assert planned == {"a": 2, "b": 0, "c": 0}
+    # The same question again counts nothing twice.
+    assert stream.plan(one) == (two, {"a": 2, "b": 0, "c": 0})
+    stream.read(two, a=9, b=0, c=0)  # more than was left
+    assert stream.plan(two) == (two, {})
+
+
+@pytest.mark.parametrize("counts_held", [False, True])
+@pytest.mark.parametrize(
+    ("depth", "checked", "left"), [(4, ["a"], 4), (None, ["a"], 0), (0, [], 4)], ids=["some", "unknown", "none"]
+)
+def test_a_batch_that_found_nothing_ends_a_source_that_tells_nothing(
+    tmp_path: Path,
+    at: BatchOffset,
+    monkeypatch: pytest.MonkeyPatch,
+    counts_held: bool,
+    depth: int | None,
+    checked: list[str],
+    left: int,
+):
+    monkeypatch.setattr(Stream, "counts_held", counts_held)
+    stream = Stream(tmp_path, {"a": 4 if depth is not None else None})
+    stream.aim_at_now()
+    one, _ = stream.plan(at)
+    stream.read(one, a=0)
+    stream.depths["a"] = depth
+    stream.plan(one)
+    assert stream.checked == checked
+    assert stream._left == {"a": 0 if counts_held and checked else left}
+
+
+@pytest.mark.parametrize(("found", "warned"), [(2, False), (1, True)])
+def test_a_source_that_is_gone_is_warned_of_if_it_was_not_read(
+    tmp_path: Path, at: BatchOffset, caplog: pytest.LogCaptureFixture, found: int, warned: bool
+):
+    stream = Stream(tmp_path, {"a": 2, "b": 1})
+    stream.aim_at_now()
+    one, _ = stream.plan(at)
+    stream.read(one, a=found, b=0)
+    del stream.depths["a"]
+    with caplog.at_level(logging.WARNING):
+        stream.plan(one)
+    assert sum("a is gone before it was read" in record.message for record in caplog.records) == warned
+
+
+@pytest.mark.parametrize(
+    ("age", "step", "kept"),
+    [
+        (REMEMBERED_SECONDS - 11, 10, REMEMBERED_SECONDS - 1),
+        (REMEMBERED_SECONDS - 10, 10, None),
+        (0, LONGEST_STEP_SECONDS, LONGEST_STEP_SECONDS),
+        (0, LONGEST_STEP_SECONDS + 1, LONGEST_STEP_SECONDS),
+        (5, -10, 5),
+    ],
+)
+def test_what_may_come_again_is_remembered_for_its_time(
+    tmp_path: Path, at: BatchOffset, monkeypatch: pytest.MonkeyPatch, age: float, step: float, kept: float | None
+):
+    now = [NOW]
+    monkeypatch.setattr(queue_stream.time, "time", lambda: now[0])
+    stream = Stream(tmp_path, {"a": 1})
+    monkeypatch.setattr(stream, "_remembered", lambda _: ({"a": {"id": age}}, {}))
+    one, _ = stream.plan(at)
+    monkeypatch.undo()
+    now[0] += step
+    monkeypatch.setattr(queue_stream.time, "time", lambda: now[0])
+    two, _ = stream.plan(one)
+    assert read_plan(stream._store, two.folder)["duplicates"] == ({} if kept is None else {"a": {"id": kept}})

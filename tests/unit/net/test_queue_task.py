@@ -1,0 +1,156 @@
+"""When a queue's task stops waiting, at the boundaries of its limits; time passes only while it waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import MQSourceError
+from spark_mq_source.net.queue_task import LONGEST_WAIT_SECONDS, Collector, Limits, drained, wait_for_messages
+from spark_mq_source.net.write_ahead import TaskLog, open_folder, write_plan
+
+
+class Messages:
+    """A broker's end that delivers by a script: seconds until the next messages, and how many."""
+
+    most = 5
+
+    def __init__(self, clock: list[float], *script: tuple[float, int]) -> None:
+        self.clock, self.script = clock, list(script)
+        self.rows = 0
+        self.wanted: list[int] = []
+        self.waits: list[float] = []
+
+    def want(self, messages: int) -> None:
+        self.wanted.append(messages)
+
+    def receive(self, timeout_seconds: float) -> bool:
+        self.waits.append(timeout_seconds)
+        after, count = self.script[0] if self.script else (float("inf"), 0)
+        if after > timeout_seconds:
+            self.clock[0] += timeout_seconds
+            if self.script:
+                self.script[0] = (after - timeout_seconds, count)
+            return False
+        self.clock[0] += after
+        self.script.pop(0)
+        self.rows += count
+        return count > 0
+
+    def is_due(self, wanted: int) -> bool:
+        return self.rows >= min(wanted, self.most) > 0
+
+    def take(self) -> pa.RecordBatch:
+        rows, self.rows = self.rows, 0
+        return pa.record_batch({"message_id": [f"own-{row}" for row in range(rows)]})
+
+    def acknowledge(self) -> None: ...
+
+    def put_back(self) -> None: ...
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The one element is the time, in quarters of a second, which floats hold exactly."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_nothing_in_time_is_nothing_and_one_message_is_something(clock: list[float]):
+    assert wait_for_messages(Messages(clock), Limits(None, None, 0.5), 5) is False
+    assert wait_for_messages(Messages(clock, (0.25, 1)), Limits(None, None, 0.5), 5) is True
+
+
+def test_no_more_is_waited_for_than_is_wanted(clock: list[float]):
+    inflow = Messages(clock, (0.0, 9))
+    assert wait_for_messages(inflow, Limits(0, None, 0.5), 0) is False
+    assert inflow.waits == []
+
+
+@pytest.mark.parametrize(("passes", "asked"), [(LONGEST_WAIT_SECONDS - 0.25, 0), (LONGEST_WAIT_SECONDS, 1)])
+def test_whether_the_task_is_over_is_asked_once_a_wait_has_passed(clock: list[float], passes: float, asked: int):
+    questions = []
+    inflow = Messages(clock, (passes, 5))
+    assert wait_for_messages(inflow, Limits(None, None, 9.0), 5, lambda: bool(questions.append(clock[0]))) is True
+    assert len(questions) == asked
+
+
+def test_an_attempt_that_is_over_ends_at_once_with_nothing(clock: list[float]):
+    inflow = Messages(clock, (0.25, 1))
+    assert wait_for_messages(inflow, Limits(None, None, 9.0), 5, lambda: True) is False
+    assert clock == [1000.0 + 0.25 + LONGEST_WAIT_SECONDS]
+
+
+@pytest.mark.parametrize(
+    ("rows", "max_rows", "wanted"), [(0, None, 5), (0, 4, 4), (0, 5, 5), (0, 6, 5), (4, 5, 1), (5, 5, 0), (6, 5, 0)]
+)
+def test_no_more_is_on_its_way_than_a_read_has_room_for(rows: int, max_rows: int | None, wanted: int):
+    assert Limits(max_rows, None, None).wanted(rows, 5) == wanted
+
+
+def test_the_earlier_of_two_limits_ends_a_wait(clock: list[float]):
+    limits = Limits(None, 2.0, 1.5)
+    assert limits.seconds_left() == 1.5
+    clock[0] += 1.0
+    limits.heard()
+    assert limits.seconds_left() == 1.0
+    clock[0] += 1.0
+    assert limits.seconds_left() == 0.0
+
+
+def test_a_drain_has_exactly_its_rows(clock: list[float]):
+    inflow = Messages(clock, (0.0, 5), (0.0, 2), (0.0, 9))
+    batches = drained(inflow, Limits(7, None, 1.0), is_peek=False)
+    assert [batch.num_rows for batch in batches] == [5, 2]
+    assert inflow.wanted == [5, 2, 0]
+
+
+class Filling(Collector[Messages]):
+    """Fills a log with what comes within half a second; everything is acknowledged."""
+
+    def __init__(self, log: TaskLog, inflow: Messages) -> None:
+        super().__init__("a task", log)
+        self._inflow = inflow
+
+    def _open(self) -> AbstractContextManager[Messages]:
+        return nullcontext(self._inflow)
+
+    def _limits(self, inflow: Messages) -> Limits:
+        return Limits(None, None, 0.5)
+
+    def _sorted_out(self, inflow: Messages, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+    def _close(self, inflow: Messages) -> tuple[Sequence[str], str]:
+        return (), ""
+
+    def _may_end_early(self, error: MQSourceError) -> bool:
+        return False
+
+    def _know(self, ids: set[str]) -> None: ...
+
+
+@pytest.mark.parametrize(("came", "unconfirmed"), [(2, []), (0, ["other-0"])])
+def test_only_an_attempt_with_messages_of_its_own_says_that_they_are_acknowledged(
+    clock: list[float], tmp_path: Path, came: int, unconfirmed: list[str]
+):
+    write_plan(open_folder("nsq", str(tmp_path)), "w/1", {"duplicates": {}, "recent": {}})
+
+    def log() -> TaskLog:
+        made = TaskLog(open_folder("nsq", str(tmp_path)), "w/1", 0)
+        made.catch_up()
+        return made
+
+    if not came:
+        # Another attempt has written a message down, and has not said that it is acknowledged.
+        assert log().append(pa.record_batch({"message_id": ["other-0"]}))
+    Filling(log(), Messages(clock, (0.0, came))).collect()
+    found = log()
+    assert found.is_ended
+    assert sorted(found.outcome()[0]) == unconfirmed
