@@ -24,13 +24,6 @@ def test_messages_in_order_are_new():
     assert split_ids(recent.last) == split_ids(ids(*range(4, 104)))
 
 
-@pytest.mark.parametrize(("before", "others"), [([1, 3], []), ([1], [3]), ([], [3])])
-def test_the_largest_id_that_came_before_is_no_new_one(before: list[int], others: list[int]):
-    recent = RecentIds(ids(*before), [ids(number) for number in others])
-    assert sorted(recent.repeated(ids(3, 4))) == [0]
-    assert sorted(recent.repeated(ids(4, 5))) == []
-
-
 def test_ids_out_of_order_are_forgotten_after_twice_as_many_as_are_remembered(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "RECENT_IDS", 4)
     recent = RecentIds(b"", [])
