@@ -39,6 +39,33 @@ def test_a_checkpoint_can_be_pasted():
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "is_one"),
+    [
+        ("2147483647:t:0", 0, True),
+        ("1:t:2147483647", 28, True),
+        ("2147483648:t:0", 0, False),
+        ("1:t:2147483648", 0, False),
+        ("1:t:0", LATEST - LATEST % 28 - 28, True),
+        ("1:t:0", LATEST + 28 - LATEST % 28, False),
+        ("1:t:0", LATEST, False),
+        ("1:t:0", 2**63 - 1, False),
+    ],
+)
+def test_the_largest_numbers(name: str, value: int, is_one: bool):
+    text = json.dumps({name: value})
+    if is_one:
+        assert parse_offsets(text).partitions == {TopicPartition.parse(name): value}
+    else:
+        with pytest.raises(ValueError, match="expected"):
+            parse_offsets(text)
+
+
+def test_topics_may_be_named_as_the_keys_of_a_checkpoint():
+    assert parse_offsets('{"version": "latest", "positions": 28}').topics == {"version": LATEST, "positions": 28}
+    assert parse_offsets('{"version": 28}').topics == {"version": 28}
+
+
+@pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("soon", "expected earliest, latest or a JSON object that begins with {"),

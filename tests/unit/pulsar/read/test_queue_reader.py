@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ from spark_mq_source.core.errors import (
     TooManyAttemptsError,
 )
 from spark_mq_source.core.options import READ, STREAM
-from spark_mq_source.net.write_ahead import Slot
+from spark_mq_source.net.write_ahead import Slot, open_folder, write_plan
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.read import queue_reader as module
@@ -112,7 +113,7 @@ class Consumer:
 
 def options_of(**given: str) -> PulsarOptions:
     made = {"serviceUrl": "pulsar://h:1", "topic": "t", "subscription": "s", "subscriptionType": "exclusive"}
-    made |= {"operationTimeout": "1s", "idleTimeout": "1s"} | given
+    made |= {"operationTimeout": "1s", "idleTimeout": "10ms"} | given
     scope = STREAM if "walDir" in given and "runId" not in given else READ
     return PulsarOptions.from_spark({name.lower(): value for name, value in made.items()}, scope)
 
@@ -398,6 +399,13 @@ def test_chunks_count_as_one_message_and_are_taken_together() -> None:
     flow = inflow(Consumer([message(9), *parts]), max_entries=2)
     flow.receive(0.1)
     assert taken(flow) == [9, 0, 1, 2]
+
+
+def test_nothing_that_was_taken_does_not_count_as_the_first() -> None:
+    flow = inflow(Consumer([message(0, 3)]), max_rows=2)
+    assert taken(flow) == []
+    flow.receive(0.1)
+    assert taken(flow) == [0]
 
 
 def test_what_was_put_back_is_not_taken() -> None:
@@ -763,6 +771,15 @@ def test_a_read_that_leaves_messages_there_has_each_once_though_the_connection_i
     scripted.consumers = [Consumer([message(0), message(1)], LOST), second]
     assert drain({"ackMode": "nack", "maxInFlight": "4"}) == [b"0", b"1", b"2", b"3"]
     assert second.of("ack") == []
+
+
+def test_what_was_written_down_is_read_again_from_there(scripted: type[Client], tmp_path: Path) -> None:
+    consumer = Consumer([message(n) for n in range(3)])
+    scripted.consumers = [consumer]
+    given = {"walDir": str(tmp_path), "runId": "r", "idleTimeout": "10ms"}
+    write_plan(open_folder("pulsar-native", str(tmp_path)), "f", {})
+    assert drain(given, folder="f") == drain(given, folder="f") == [b"0", b"1", b"2"]
+    assert consumer.of("ack") == [[0, 1, 2]]
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_mq_source.core.errors import AuthorizationError
+from spark_mq_source.core.errors import AuthorizationError, DataLossError
 from spark_mq_source.core.options import READ
-from spark_mq_source.tubemq.offsets import INDEX_BYTES, TopicPartition
+from spark_mq_source.tubemq.client.bounds import Bounds
+from spark_mq_source.tubemq.offsets import EARLIEST, INDEX_BYTES, LATEST, TopicPartition, WantedOffsets
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import Broker
-from spark_mq_source.tubemq.read.planner import plan_batch, split_ranges
+from spark_mq_source.tubemq.read.planner import plan_batch, resolve_offset, split_ranges
 from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
 
 
@@ -44,6 +45,47 @@ def test_a_broker_that_checks_groups_is_told_apart_and_the_names_to_authorize_ar
     whole = TubeMQRange(TopicPartition("t", 1, 0), one.broker, 0, 28)
     with pytest.raises(AuthorizationError, match="read as g-read-0"):
         list(read_range(options, whole, pa.schema([("value", pa.binary())])))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "is_loss"),
+    [
+        (None, 28, False),
+        (EARLIEST, 28, False),
+        (LATEST, 84, False),
+        (0, 28, True),
+        (28, 28, False),
+        (56, 56, False),
+        (84, 84, False),
+        (112, 84, True),
+    ],
+)
+def test_where_a_user_wants_to_begin_of_what_there_is(wanted: int | None, found: int, is_loss: bool) -> None:
+    tp = TopicPartition("flights", 1, 0)
+    offsets = WantedOffsets(partitions={} if wanted is None else {tp: wanted})
+    assert resolve_offset(offsets, tp, Bounds(28, 84), fail_on_data_loss=False) == found
+    if is_loss:
+        with pytest.raises(DataLossError, match=f"offsets from 28 to 84, and not {wanted}"):
+            resolve_offset(offsets, tp, Bounds(28, 84), fail_on_data_loss=True)
+    else:
+        assert resolve_offset(offsets, tp, Bounds(28, 84), fail_on_data_loss=True) == found
+
+
+@pytest.mark.parametrize(("start", "spans"), [(2744, ["1:t:0 [2744, 2772)"]), (2772, []), (2800, [])])
+def test_a_range_without_messages_is_no_task(server: Any, start: int, spans: list[str]) -> None:
+    one = server({})
+    given = {
+        "masters": one.address,
+        "topic": "t",
+        "startingoffsets": f'{{"t": {start}}}',
+        "endingoffsets": '{"t": 2772}',
+    }
+    assert [str(task) for task in plan_batch(TubeMQOptions.from_spark(given, READ))] == spans
+
+
+def test_as_many_ranges_as_are_asked_for_are_not_split() -> None:
+    ranges = [whole(0, 0, 1), whole(1, 0, 1000)]
+    assert [len(split(wanted, *ranges)) for wanted in (1, 2, 3)] == [2, 2, 4]
 
 
 @given(st.integers(1, 50), st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(1, 10_000)), min_size=1, max_size=5))

@@ -48,7 +48,7 @@ class Consumer:
 
     def __init__(self, fetches: Sequence[Fetch | tuple[int, int, int, bytes]], registered: Sequence[int] = ()) -> None:
         self.fetches, self.registered = list(fetches), list(registered)
-        self.asked = 0
+        self.asked = self.registrations = 0
 
     def get_and_commit(self) -> tuple[Future[Any], Future[Any]]:
         self.asked += 1
@@ -58,6 +58,7 @@ class Consumer:
         return done(got), done(SimpleNamespace(curr_offset=-1 if code == SERVER_CONSUME_SPEED_LIMIT else ended))
 
     def register(self, *, curr_offset: int, **_: object) -> Future[Any]:
+        self.registrations += 1
         at = self.registered.pop(0) if self.registered else curr_offset
         return done(SimpleNamespace(curr_offset=at, max_offset=10**6))
 
@@ -250,7 +251,7 @@ def body(*numbers: int) -> bytes:
 def test_a_range_that_ends_with_a_fetch(world: World) -> None:
     consumer = Consumer([(200, 0, 280, body(0, 1)), (200, 280, 560, body(2))])
     assert rows(consumer) == [b"0", b"1", b"2"]
-    assert consumer.asked == 2
+    assert (consumer.asked, consumer.registrations) == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -288,6 +289,14 @@ def test_rows_of_a_batch(world: World, given: dict[str, str], sizes: list[int]) 
     made = reader(consumer, **given)
     batches = [*made._drain(consumer), *made._rest()]  # type: ignore[arg-type]
     assert [batch.num_rows for batch in batches] == sizes
+
+
+def test_bytes_of_a_batch() -> None:
+    made = reader(Consumer([]))
+    made._decoder.decode(body(0, 1), 0, None)
+    size = made._decoder.nbytes
+    assert [batch.num_rows for batch in made._taken(at_least_rows=3, at_least_bytes=size + 1)] == []
+    assert [batch.num_rows for batch in made._taken(at_least_rows=3, at_least_bytes=size)] == [2]
 
 
 def test_which_errors_a_range_outlives() -> None:

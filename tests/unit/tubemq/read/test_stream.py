@@ -1,90 +1,382 @@
-"""Where a member of a group goes on: the later of what the query has read and of what the group has."""
+"""Where triggers begin and end, on a scripted group: whose position counts, and what is kept, left and given up."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from spark_mq_source.core.errors import BrokerError, DataLossError, ServiceNotReadyError
 from spark_mq_source.core.options import STREAM
-from spark_mq_source.tubemq.offsets import TopicPartition
+from spark_mq_source.tubemq.client.bounds import Bounds
+from spark_mq_source.tubemq.offsets import TopicPartition, Trigger, decode_offsets, encode_offsets
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import ReadStatus
-from spark_mq_source.tubemq.read.stream import Membership, _Held
+from spark_mq_source.tubemq.protocol.error_codes import PARTITION_OCCUPIED
+from spark_mq_source.tubemq.read import stream as module
+from spark_mq_source.tubemq.read.stream import Membership, TubeMQStream
 
-AT, OTHER = TopicPartition("t", 1, 0), TopicPartition("t", 1, 1)
-PARTITION = BrokerPartition(Broker(1, "host", 8123), "t", 0)
-GROUP = 100
-"""Where the group is, as its broker says."""
-
-
-class Member(Membership):
-    """A member whose broker answers that the group is at `GROUP`; `asked` is what it was asked, in order."""
-
-    def __init__(self, **options: str) -> None:
-        given = {"masters": "host:8715", "topic": "t", "group": "g", "assignment": "server"} | options
-        client: Any = SimpleNamespace(
-            consumer=lambda *_, **__: SimpleNamespace(register=self._answer, lost=None, partition=PARTITION),
-            wait=lambda answer, _: answer,
-        )
-        super().__init__(client, TubeMQOptions.from_spark({k.lower(): v for k, v in given.items()}, STREAM))
-        self.asked: list[tuple[int | None, ReadStatus]] = []
-
-    def _answer(self, *, curr_offset: int | None, read_status: ReadStatus, **_: Any) -> Any:
-        self.asked.append((curr_offset, read_status))
-        return SimpleNamespace(curr_offset=GROUP if curr_offset is None else curr_offset)
-
-    def holds(self, at: TopicPartition, position: int) -> _Held:
-        held = self._held[at] = _Held(PARTITION, self._client.consumer(PARTITION), position)
-        return held
+A, B, C = (TopicPartition("t", 1, n) for n in range(3))
+BROKER = Broker(1, "host", 8123)
+AT = {tp: BrokerPartition(BROKER, "t", tp.partition) for tp in (A, B, C)}
 
 
-@pytest.mark.parametrize("position", [GROUP - 28, GROUP, GROUP + 28])
-def test_a_partition_that_comes_back_goes_on_where_the_query_or_the_group_was(position: int) -> None:
-    for is_held in (False, True):
-        member = Member()
-        if is_held:
-            member.holds(AT, position)
+def options_of(**given: str) -> TubeMQOptions:
+    made = {"masters": "h:1", "topics": "t", "group": "g", "operationTimeout": "1s"} | given
+    return TubeMQOptions.from_spark({name.lower(): value for name, value in made.items()}, STREAM)
+
+
+def done(value: object) -> Future[Any]:
+    future = Future[Any]()
+    future.set_result(value)
+    return future
+
+
+class Assigned:
+    """A query that reads these partitions, each from where it is known to be."""
+
+    def __init__(
+        self, partitions: Mapping[TopicPartition, BrokerPartition], begins: Mapping[TopicPartition, int]
+    ) -> None:
+        self.there, self.at = dict(partitions), dict(begins)
+        self.left: list[TopicPartition] = []
+
+    def partitions(self, known: object = None) -> dict[TopicPartition, BrokerPartition]:
+        return self.there
+
+    def located(self, wanted: object) -> dict[TopicPartition, BrokerPartition]:
+        return self.there
+
+    def wait(self) -> None:
+        pass
+
+    def begins(self, known: Mapping[TopicPartition, int], bounds: object) -> dict[TopicPartition, int]:
+        return {tp: max(known.get(tp, 0), self.at.get(tp, 0)) for tp in self.there}
+
+    def plan(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {tp: end for tp, end in ends.items() if tp not in self.left}
+
+    def planned(self, ends: object) -> None:
+        pass
+
+
+class Query:
+    """A stream whose partitions have messages within these bounds; `memory` is where what is in memory ends."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, bounds: Mapping[TopicPartition, Bounds], **given: str) -> None:
+        self.bounds, self.memory = dict(bounds), dict[TopicPartition, int]()
+        self.asked_memory: list[list[TopicPartition]] = []
+        self.stream = TubeMQStream(options_of(**{"assignment": "client"} | given))
+        self.assigned = Assigned({tp: AT[tp] for tp in bounds}, {})
+        self.stream._assigned = self.assigned  # type: ignore[assignment]
+        monkeypatch.setattr(module, "fetch_bounds", self._fetch)
+
+    def _fetch(self, _: object, __: object, asked: Any, *, priority: int | None = None) -> dict[TopicPartition, Bounds]:
+        if priority is None:
+            return {tp: self.bounds[tp] for tp in asked}
+        self.asked_memory.append(list(asked))
+        return {tp: Bounds(0, self.memory.get(tp, 0)) for tp in asked}
+
+    def latest(self, start: Mapping[TopicPartition, int], **limited: bool) -> Trigger:
+        return decode_offsets(self.stream.latest(encode_offsets(Trigger(dict(start))), **limited))
+
+
+@pytest.mark.parametrize(
+    ("start", "bounds", "positions", "begins"),
+    [
+        ({A: 28}, {A: Bounds(0, 28)}, {A: 28}, {}),
+        ({A: 28}, {A: Bounds(0, 56)}, {A: 56}, {A: 28}),
+        ({A: 28, B: 0}, {A: Bounds(28, 28), B: Bounds(0, 28)}, {A: 28, B: 28}, {B: 0}),
+        # A partition that came to it and has no messages is noted with the next trigger.
+        ({A: 28}, {A: Bounds(0, 28), B: Bounds(0, 0)}, {A: 28}, {}),
+        ({A: 28}, {A: Bounds(0, 56), B: Bounds(0, 0)}, {A: 56, B: 0}, {A: 28}),
+    ],
+)
+def test_a_trigger_reads_what_is_behind_the_one_before(
+    monkeypatch: pytest.MonkeyPatch, start: Any, bounds: Any, positions: Any, begins: Any
+) -> None:
+    assert Query(monkeypatch, bounds).latest(start) == Trigger(positions, begins)
+
+
+def test_an_offset_without_anything_new_is_the_same_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(monkeypatch, {A: Bounds(0, 56)})
+    # The begins of the last trigger are part of it: another document would be another trigger.
+    start = encode_offsets(Trigger({A: 56}, {A: 28}))
+    assert query.stream.latest(start) == start
+    assert query.stream.latest(None) == encode_offsets(Trigger({A: 56}, {A: 0}))
+    query.bounds[A] = Bounds(0, 28)
+    query.stream._options = options_of(assignment="client", failOnDataLoss="false")
+    assert query.stream.latest(start) == encode_offsets(Trigger({A: 28}, {}))
+
+
+@pytest.mark.parametrize(
+    ("begin", "memory", "checked", "loss"),
+    [
+        (28, 0, 28, None),
+        (0, 0, 28, "messages from 0 to 28 are gone"),
+        (84, 0, 84, None),
+        # Another member of the group reads memory, which may be ahead of what is flushed.
+        (112, 112, 112, None),
+        (112, 140, 112, None),
+        (112, 84, 84, "the broker has messages up to 84 only, and had them up to 112"),
+        (112, 28, 84, "the broker has messages up to 84 only, and had them up to 112"),
+    ],
+)
+def test_a_start_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, begin: int, memory: int, checked: int, loss: str | None
+) -> None:
+    for fails in ("true", "false"):
+        query = Query(monkeypatch, {A: Bounds(28, 84)}, failOnDataLoss=fails)
+        query.memory[A] = memory
+        if loss is not None and fails == "true":
+            with pytest.raises(DataLossError, match=loss):
+                query.latest({A: begin})
         else:
-            member._given_up[AT] = position
-        assert member._connect([PARTITION]) == [PARTITION]
-        assert member._held[AT].position == max(position, GROUP)
-        assert member._given_up == {}
-        assert member.begins({AT: position}, {AT: None, OTHER: None}) == {AT: max(position, GROUP)}
+            assert query.latest({A: begin}).positions == {A: max(84, checked)}
+            assert query.latest({A: begin}).begins == ({A: checked} if checked < 84 else {})
+        assert query.asked_memory[:1] == ([[A]] if begin > 84 else [])
 
 
-@pytest.mark.parametrize("known", [0, GROUP - 28, GROUP, GROUP + 28])
-def test_a_trigger_begins_at_the_later_of_what_spark_knows_and_what_the_group_has(known: int) -> None:
-    member = Member()
-    member.holds(AT, GROUP)
-    assert member.begins({AT: known} if known else {}, {AT: None}) == {AT: max(known, GROUP)}
+@pytest.mark.parametrize(("assignment", "loses"), [("client", True), ("server", False)])
+def test_a_partition_that_is_not_read_any_more(monkeypatch: pytest.MonkeyPatch, assignment: str, loses: bool) -> None:
+    query = Query(monkeypatch, {A: Bounds(0, 56)}, assignment=assignment)
+    if loses:
+        with pytest.raises(DataLossError, match="1:t:1: no longer there"):
+            query.latest({A: 28, B: 28})
+    else:
+        # What is not ours may come back.
+        assert query.latest({A: 28, B: 28}) == Trigger({A: 56, B: 28}, {A: 28})
 
 
-@pytest.mark.parametrize(("position", "registered"), [(72, [None]), (100, [None]), (128, [None, 128])])
-def test_a_partition_is_taken_back_at_the_query_s_position_if_the_group_s_is_before_it(position, registered) -> None:
-    member = Member()
-    _, at = member._take_back(member.holds(AT, position))
-    assert at == max(position, GROUP)
-    assert [offset for offset, _ in member.asked] == registered
+def test_what_is_left_before_it_is_planned_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(monkeypatch, {A: Bounds(0, 56), B: Bounds(0, 56)})
+    query.assigned.left = [B]
+    assert query.latest({A: 28, B: 28}) == Trigger({A: 56, B: 28}, {A: 28})
 
 
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_a_partition_that_was_read_before_never_goes_on_at_the_end_of_its_topic(known: bool, starting: str) -> None:
-    member = Member(startingOffsets=starting)
-    member._known = frozenset([AT] * known)
-    member._hold(AT, PARTITION)
-    from_first = known or starting == "earliest"
-    assert member.asked == [(None, ReadStatus.STORED_OR_MIN if from_first else ReadStatus.STORED_OR_MAX)]
+def test_a_query_aimed_at_now_passes_neither_that_nor_its_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(monkeypatch, {A: Bounds(0, 56), B: Bounds(0, 56)})
+    query.stream.aim_at_now()
+    query.bounds = {A: Bounds(0, 84), B: Bounds(0, 84), C: Bounds(0, 84)}
+    query.assigned.there = dict(AT)
+    # C came after the query began, and B was read further than that.
+    assert query.latest({A: 28, B: 84}) == Trigger({A: 56, B: 84, C: 0}, {A: 28})
 
 
-def test_what_was_left_while_a_trigger_was_planned_is_not_in_it() -> None:
-    member = Member()
-    member.holds(AT, 28)
-    assert member.plan({AT: 56, OTHER: 84}) == {AT: 56}
-    assert member._pending == {AT}
-    member.planned({AT: 56, OTHER: 84})
-    assert member._pending == frozenset()
-    assert {at: held.position for at, held in member._held.items()} == {AT: 56}
+@pytest.mark.parametrize(
+    ("given", "limited", "ends"),
+    [
+        ({"maxRowsPerTrigger": "2"}, True, {A: 28, B: 28}),
+        ({"maxRowsPerTrigger": "2"}, False, {A: 112, B: 112}),
+        ({}, True, {A: 112, B: 112}),
+        ({"maxRowsPerTrigger": "9"}, True, {A: 112, B: 112}),
+        # Two partitions of one store count its messages once: four wait.
+        ({"minRowsPerTrigger": "4"}, True, {A: 112, B: 112}),
+        ({"minRowsPerTrigger": "5"}, True, {A: 0, B: 0}),
+        ({"minRowsPerTrigger": "5"}, False, {A: 112, B: 112}),
+    ],
+)
+def test_limits(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], limited: bool, ends: Any) -> None:
+    query = Query(monkeypatch, {A: Bounds(0, 112), B: Bounds(0, 112)}, **given)
+    # The first trigger of a query is not delayed.
+    query.latest({A: 0, B: 0}, limited=limited)
+    assert query.latest({A: 0, B: 0}, limited=limited).positions == ends
+
+
+def test_of_a_limit_only_those_behind_get_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(monkeypatch, {A: Bounds(0, 112), B: Bounds(0, 28)}, maxRowsPerTrigger="2")
+    assert query.latest({A: 0, B: 28}).positions == {A: 56, B: 28}
+
+
+def test_a_range_whose_partition_has_vanished(monkeypatch: pytest.MonkeyPatch) -> None:
+    for fails, spans in (("true", None), ("false", ["1:t:0 [0, 28)"])):
+        query = Query(monkeypatch, {A: Bounds(0, 28)}, failOnDataLoss=fails)
+        end = encode_offsets(Trigger({A: 28, B: 28}, {A: 0, B: 0}))
+        if spans is None:
+            with pytest.raises(DataLossError, match="1:t:1 is no longer there"):
+                query.stream.ranges({}, end)
+        else:
+            assert [str(one) for one in query.stream.ranges({}, end)] == spans
+
+
+# -- a member of a group
+
+
+class Consumer:
+    """A partition at its broker, where the group has a position; `refusal` is what a register is answered."""
+
+    def __init__(self, group: Group, partition: BrokerPartition) -> None:
+        self.group, self.partition, self.lost = group, partition, None
+
+    def register(self, *, curr_offset: int | None, read_status: ReadStatus, **_: object) -> Future[Any]:
+        tp = next(tp for tp, at in AT.items() if at == self.partition)
+        if self.group.refusals:
+            future = Future[Any]()
+            future.set_exception(self.group.refusals.pop(0))
+            return future
+        self.group.registered.append((tp, curr_offset, read_status))
+        if curr_offset is not None:
+            self.group.positions[tp] = curr_offset
+        return done(SimpleNamespace(curr_offset=self.group.positions.setdefault(tp, 0)))
+
+    def unregister(self, *, commit: bool) -> Future[Any]:
+        self.group.unregistered.append(next(tp for tp, at in AT.items() if at == self.partition))
+        return done(None)
+
+
+class Group:
+    """The client of a member of a group, and what its brokers know."""
+
+    def __init__(self, **positions: int) -> None:
+        self.positions = {tp: positions[name] for name, tp in (("a", A), ("b", B), ("c", C)) if name in positions}
+        self.registered: list[tuple[TopicPartition, int | None, ReadStatus]] = []
+        self.unregistered: list[TopicPartition] = []
+        self.refusals: list[BrokerError] = []
+        self.given_up: list[BrokerPartition] = []
+        self.consumers: list[Consumer] = []
+        self.assigned = SimpleNamespace(wait=lambda _: True)
+        self.error = None
+
+    def consumer(self, partition: BrokerPartition, **_: object) -> Consumer:
+        self.consumers.append(Consumer(self, partition))
+        return self.consumers[-1]
+
+    def wait(self, future: Future[Any], _: str) -> Any:
+        return future.result()
+
+    def join(self, *_: object, **__: object) -> Group:
+        return self
+
+    def give_up(self, partition: BrokerPartition) -> None:
+        self.given_up.append(partition)
+
+    def fetch_brokers(self) -> dict[int, Broker]:
+        return {1: BROKER}
+
+    def close(self) -> None:
+        pass
+
+
+def member(group: Group, *held: TopicPartition, **given: str) -> Membership:
+    made = Membership(group, options_of(assignment="server", **given))  # type: ignore[arg-type]
+    made._connect([AT[tp] for tp in held])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("known", "group", "begin"), [({}, 56, 56), ({A: 28}, 56, 56), ({A: 56}, 56, 56), ({A: 84}, 56, 84)]
+)
+def test_a_trigger_begins_at_the_later_of_the_query_s_and_the_group_s_position(
+    known: dict[TopicPartition, int], group: int, begin: int
+) -> None:
+    made = member(Group(a=group, b=0), A)
+    assert made.begins(known, {A: Bounds(0, 112), B: Bounds(0, 112)}) == {A: begin}
+
+
+@pytest.mark.parametrize(
+    ("starting", "known", "status"),
+    [
+        ("latest", {}, ReadStatus.STORED_OR_MAX),
+        ("earliest", {}, ReadStatus.STORED_OR_MIN),
+        ("latest", {A: 28}, ReadStatus.STORED_OR_MIN),
+        ("latest", {B: 28}, ReadStatus.STORED_OR_MAX),
+    ],
+)
+def test_where_a_group_without_a_position_begins(starting: str, known: Any, status: ReadStatus) -> None:
+    group = Group()
+    made = member(group, startingOffsets=starting)
+    made.partitions(known)
+    made._connect([AT[A]])
+    assert group.registered == [(A, None, status)]
+
+
+def test_a_partition_that_is_given_again_is_where_the_query_was() -> None:
+    group = Group(a=28)
+    made = member(group, A)
+    made.planned({A: 84, B: 84})
+    made.planned({A: 56})
+    # The group has not heard of it.
+    made._connect([AT[A]])
+    assert made.begins({}, {A: Bounds(0, 112)}) == {A: 84}
+    made.partitions()
+    made._give_up(A, made._held[A])
+    assert (group.given_up, made.located({A}), made.partitions()) == ([AT[A]], {A: AT[A]}, {})
+    for position, begin in ((56, 84), (112, 112)):
+        group.positions[A] = position
+        made._connect([AT[A]])
+        assert made.begins({}, {A: Bounds(0, 112)}) == {A: begin}
+
+
+@pytest.mark.parametrize(("group_at", "left_at"), [(28, 84), (84, 84), (112, 112)])
+def test_a_partition_is_left_at_the_later_position(group_at: int, left_at: int) -> None:
+    group = Group(a=28)
+    made = member(group, A)
+    made.planned({A: 84})
+    group.positions[A], group.registered = group_at, []
+    assert made._disconnect([AT[A]]) == [AT[A]]
+    assert (group.positions[A], group.unregistered) == (left_at, [A])
+    assert len(group.registered) == (2 if group_at < 84 else 1)
+
+
+def test_a_partition_of_a_trigger_that_is_not_written_down_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PLANNED_WITHIN_SECONDS", 0.0)
+    group = Group(a=28, b=28)
+    made = member(group, A, B)
+    assert made.plan({A: 56, C: 56}) == {A: 56}
+    assert made._disconnect([AT[A], AT[B]]) == [AT[B]]
+    made._give_up(A, made._held[A])
+    assert (list(made._held), group.given_up) == ([A], [])
+    made.planned({A: 56})
+    assert made._disconnect([AT[A], AT[C]]) == [AT[A], AT[C]]
+    assert group.positions == {A: 56, B: 28}
+
+
+def test_a_member_that_ends_waits_for_no_plan() -> None:
+    group = Group(a=28)
+    made = member(group, A)
+    made.plan({A: 56})
+    made.close()
+    assert (group.unregistered, group.positions) == ([A], {A: 28})
+
+
+def test_only_what_is_held_is_committed() -> None:
+    group = Group(a=28, b=28, c=28)
+    made = member(group, A, B)
+    made._held[B].consumer.lost = ServiceNotReadyError("lost")
+    made.commit({A: 56, B: 56, C: 56})
+    assert group.positions == {A: 56, B: 28, C: 28}
+
+
+@pytest.mark.parametrize(("code", "kept"), [(PARTITION_OCCUPIED, []), (PARTITION_OCCUPIED + 1, [A])])
+def test_a_partition_that_another_member_has_meanwhile_is_given_up(code: int, kept: list[TopicPartition]) -> None:
+    group = Group(a=28)
+    made = member(group, A)
+    made._held[A].consumer.lost = ServiceNotReadyError("lost")
+    refusal = BrokerError("taken", code=code)
+    refusal.retryable = False
+    group.refusals = [refusal]
+    made.partitions()
+    assert (list(made._held), group.given_up) == (kept, [AT[A]] if not kept else [])
+
+
+@pytest.mark.parametrize(("group_at", "begin"), [(28, 56), (84, 84)])
+def test_a_partition_is_held_again_at_the_later_position(group_at: int, begin: int) -> None:
+    group = Group(a=28)
+    made = member(group, A)
+    made.planned({A: 56})
+    made._held[A].consumer.lost = ServiceNotReadyError("lost")
+    assert made.begins({}, {A: Bounds(0, 112)}) == {A: 56}
+    group.positions[A] = group_at
+    assert made.partitions() == {A: AT[A]}
+    assert made.begins({}, {A: Bounds(0, 112)}) == {A: begin}
+
+
+def test_where_partitions_are_that_are_not_held() -> None:
+    group = Group(a=0)
+    made = member(group, A)
+    elsewhere = TopicPartition("t", 2, 0)
+    assert made.located({A, B, elsewhere}) == {A: AT[A], B: AT[B]}
