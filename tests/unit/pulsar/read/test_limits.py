@@ -1,15 +1,19 @@
 """The guard against limits that end triggers where nothing is, on a scripted client."""
 
+import itertools
 import logging
 
 import pytest
 
 from spark_mq_source.core.errors import RequestTimeoutError
 from spark_mq_source.core.options import STREAM
+from spark_mq_source.pulsar.client.client import Ledger
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands as c
-from spark_mq_source.pulsar.read.limits import CHECKED_TRIGGERS, ProgressGuard
+from spark_mq_source.pulsar.read import limits as limits_module
+from spark_mq_source.pulsar.read.limits import CHECKED_TRIGGERS, Limiter, ProgressGuard
+from tests.unit.pulsar.read.topic import TP, Topic
 
 A, B = TopicPartition("persistent://public/default/t", 0), TopicPartition("persistent://public/default/t", 1)
 OPTIONS = PulsarOptions.from_spark(
@@ -135,3 +139,136 @@ def test_a_query_that_has_everything_asks_nothing():
     client = Entries()
     assert ProgressGuard(client, OPTIONS).check({A: END}, {A: END}, {A: END}) == {A: END}
     assert client.asked == []
+
+
+# -- limits, on a topic in memory
+
+LEDGERS = {5: (1, 1, 1), 7: (1,), 9: (1, 1, 1, 1), 12: (1, 1)}
+PLACES = [Position(*at) for at in Topic(LEDGERS).entries]
+STARTS = [EARLIEST, Position(5, -1), *PLACES, Position(5, 1, batch=0), Position(9, 0, batch=0)]
+
+
+def limiter(topic: Topic, **given: str) -> Limiter:
+    options = {"serviceurl": "pulsar://127.0.0.1:1", "topic": "t"} | {
+        name.lower(): text for name, text in given.items()
+    }
+    made = Limiter(topic, PulsarOptions.from_spark(options, STREAM))
+    made._statistics = topic
+    return made
+
+
+@pytest.mark.parametrize("most", range(1, 12))
+def test_a_trigger_ends_after_as_many_entries_as_it_may_have(most):
+    topic, tried = Topic(LEDGERS), 0
+    limits = limiter(topic, maxEntriesPerTrigger=str(most))
+    for start, end in itertools.product(STARTS, PLACES):
+        entries = topic.between(start, end)
+        # A query whose start is no position has the one before its first entry.
+        if start == EARLIEST or not entries:
+            continue
+        tried += 1
+        expected = Position(*entries[most - 1]) if most <= len(entries) else end
+        assert limits.limit({TP: start}, {TP: end}) == {TP: expected}, (start, end)
+    assert tried == 70
+
+
+@pytest.mark.parametrize("most", range(1, 12))
+def test_a_broker_that_does_not_tell_where_ledgers_end_makes_triggers_shorter_and_never_empty(most):
+    topic = Topic(LEDGERS, tells_ends=False)
+    limits = limiter(topic, maxEntriesPerTrigger=str(most))
+    for start in STARTS[1:-1]:
+        end, ends, at = PLACES[-1], [], start
+        while at < end:
+            cut = limits.limit({TP: at}, {TP: end})[TP]
+            assert at < cut <= end
+            assert 0 <= len(topic.between(at, cut)) <= most
+            ends.append(cut)
+            at = cut
+        # An end right before a ledger's first entry is one too.
+        assert len(ends) <= len(topic.between(start, end)) + 4
+
+
+def test_what_follows_a_ledger_with_which_a_trigger_ended_is_known_until_the_query_is_past_it():
+    limits = limiter(Topic(LEDGERS), maxEntriesPerTrigger="3")
+    assert limits.limit({TP: Position(5, -1)}, {TP: PLACES[-1]}) == {TP: Position(5, 2)}
+    assert limits.following(TP, Position(5, 2)) == Position(7, 0)
+    limits.forget_before({TP: Position(5, 2)})
+    assert (limits.following(TP, Position(5, 2)), sorted(limits._ledger_ends)) == (Position(7, 0), [(TP, 5)])
+    limits.forget_before({TP: Position(5, 2), A: START})
+    assert limits.following(TP, Position(5, 2)) == Position(7, 0)
+    limits.forget_before({TP: Position(7, 0)})
+    assert (limits.following(TP, Position(5, 2)), limits._ledger_ends) == (None, {})
+
+
+def test_what_is_known_of_other_topics_is_forgotten():
+    limits = limiter(Topic(LEDGERS), maxEntriesPerTrigger="3")
+    limits.limit({TP: Position(5, -1)}, {TP: PLACES[-1]})
+    limits.forget_before({A: EARLIEST})
+    assert (limits.following(TP, Position(5, 2)), limits._ledger_ends, limits._seen) == (None, {}, {})
+
+
+@pytest.mark.parametrize("messages", [1, 2, 5])
+@pytest.mark.parametrize("most", [1, 4, 5, 6, 10, 24, 25, 26])
+def test_a_trigger_has_as_many_rows_as_it_may(messages, most):
+    topic = Topic({5: (messages,) * 5, 7: (messages,) * 5})
+    cut = limiter(topic, maxRowsPerTrigger=str(most)).limit({TP: Position(5, -1)}, {TP: Position(7, 4)})[TP]
+    # One entry is let through, however much it holds.
+    entries = max(1, min(10, most // messages))
+    assert cut == Position(*topic.entries[entries - 1])
+
+
+@pytest.mark.parametrize("entries", [1, 2, 5, 9, 10])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+@pytest.mark.parametrize("admin", [True, False])
+def test_a_trigger_has_as_many_bytes_as_it_may(entries, more, admin):
+    topic = Topic({5: (1,) * 5, 7: (1,) * 5})
+    most = entries * len(topic.message(5, 0).body) + more
+    given = {"adminUrl": "http://127.0.0.1:1"} if admin else {}
+    limits = limiter(topic, maxBytesPerTrigger=str(most), **given)
+    expected = max(1, entries - (more < 0))
+    assert limits.limit({TP: Position(5, -1)}, {TP: Position(7, 4)}) == {TP: Position(*topic.entries[expected - 1])}
+
+
+@pytest.mark.parametrize(
+    ("start", "cut", "size"),
+    [
+        (Position(4, -1), Position(5, 3), 100),
+        (Position(5, -1), Position(5, 3), 100),
+        (Position(5, 1), Position(7, 1), 60),  # 2 of 100 bytes and 2 of 20
+        (Position(5, 2), Position(7, 2), 40),
+        (Position(5, 3), Position(7, 9), 20),
+        (Position(5, 0, batch=0), Position(7, 0), 84),
+        (Position(5, 2), Position(9, 0), (100 + 200 + 7) / 12),
+        (Position(9, 0), Position(9, 0), 1),
+    ],
+)
+def test_entries_of_a_ledger_are_as_large_as_the_admin_interface_says_on_average(start, cut, size):
+    ledgers = [Ledger(3, 9, 9_000), Ledger(5, 4, 400), Ledger(7, 10, 200), Ledger(9, 1, 7), Ledger(11, 9, 9_000)]
+    waiting = limits_module._Waiting(start, Position(11, 8), 20, cut=cut, ledgers=ledgers)
+    assert limiter(Topic(LEDGERS))._bytes_per_entry(TP, waiting) == size
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "rows"),
+    [
+        (Position(5, -1), Position(7, 4), 30),
+        (Position(5, 1), Position(7, 4), 24),
+        (Position(5, 1, batch=0), Position(7, 4), 27),
+        (Position(7, 4), Position(7, 4), 0),
+        (Position(7, 3), Position(7, 4), 3),
+    ],
+)
+def test_about_how_many_rows_wait(start, end, rows):
+    topic = Topic({5: (3,) * 5, 7: (3,) * 5})
+    limits = limiter(topic)
+    assert [limits.count_rows({TP: start}, {TP: end}) for _ in range(2)] == [rows, rows]
+    # An entry is looked at once for a start.
+    assert len(topic.looked_at) == (rows > 0)
+
+
+@pytest.mark.parametrize("given", [{}, {"maxEntriesPerTrigger": "1"}, {"maxRowsPerTrigger": "1"}])
+def test_without_a_limit_or_anything_new_nobody_is_asked(given):
+    topic = Topic(LEDGERS)
+    start = PLACES[-1] if given else EARLIEST
+    assert limiter(topic, **given).limit({TP: start}, {TP: PLACES[-1]}) == {TP: PLACES[-1]}
+    assert (topic.looked_at, topic.opened) == ([], [])

@@ -1,18 +1,33 @@
-"""A range against scripted brokers: what an old one does not tell, and what never ends."""
+"""A range against scripted brokers, and on topics in memory: what is read, what is loss, and what never ends."""
 
 import contextlib
+import itertools
 import time
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
-from spark_mq_source.core.errors import DataLossError, ServiceNotReadyError
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.errors import DataLossError, RequestTimeoutError, ServiceNotReadyError
 from spark_mq_source.core.options import READ
-from spark_mq_source.pulsar.offsets import Position, TopicPartition
+from spark_mq_source.net.resume import OpenAgainError
+from spark_mq_source.net.retry import Deadline
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.payload.messages import OrphanChunk
 from spark_mq_source.pulsar.protocol import commands as c
-from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
+from spark_mq_source.pulsar.read.reader import (
+    FIRST_GRANT_MESSAGES,
+    MOST_IN_ENTRY,
+    PulsarRange,
+    _Flow,
+    _RangeReader,
+    read_range,
+)
 from tests.unit.pulsar.client.test_client import TP, Broker
+from tests.unit.pulsar.payload.test_messages import batch, single
+from tests.unit.pulsar.read.topic import Consumer, Topic
 
 SCHEMA = pa.schema([("value", pa.binary())])
 
@@ -113,3 +128,222 @@ def test_a_cursor_that_moves_for_ever_ends_the_task():
         with pytest.raises(ServiceNotReadyError, match=r"the broker moved the cursor to 5:\d+, past 5:3"):
             read(broker, (5, 3), (5, 900))
         assert time.monotonic() - begin < 30
+
+
+# -- on a topic in memory
+
+LEDGERS = {5: (1, 3, 1), 7: (2,), 9: (1, 1, 4)}
+
+
+def reader(topic, start, end, **options):
+    given = {"serviceurl": "pulsar://h:1", "topic": "t", "operationtimeout": "200ms"}
+    given |= {name.lower(): value for name, value in options.items()}
+    task = PulsarRange(TopicPartition(TP.topic, -1), start, end)
+    return _RangeReader(topic, PulsarOptions.from_spark(given, READ), task, SCHEMA, Counters())
+
+
+def values(made):
+    return [value for one in made.batches() for value in one.column("value").to_pylist()]
+
+
+def places(ledgers):
+    for ledger, number in Topic(ledgers).entries:
+        yield Position(ledger, number)
+        size = ledgers[ledger][number]
+        yield from (Position(ledger, number, n) for n in range(size if size > 1 else 0))
+
+
+@pytest.mark.parametrize("burst", [1, 2, 9])
+@pytest.mark.parametrize("most", ["1", "2", "100"])
+def test_every_range_of_a_topic_has_its_rows(burst, most):
+    topic, tried = Topic(LEDGERS, burst=burst), 0
+    ends = [Position(5, -1), *places(LEDGERS)]
+    for start, end in itertools.product([EARLIEST, *ends], ends):
+        topic.opened.clear()
+        made = reader(topic, start, end, maxBatchRows=most)
+        assert values(made) == topic.rows(start, end), (start, end)
+        assert len(topic.opened) == (start < end)
+        tried += 1
+    assert tried == 18 * 17
+
+
+@pytest.mark.parametrize(("more", "sizes"), [(-1, [1, 1, 1]), (0, [1, 1, 1]), (1, [2, 1]), (99, [3])])
+def test_batches_are_handed_on_when_they_are_full(more, sizes):
+    topic = Topic({5: (1, 1, 1)})
+    made = reader(topic, Position(5, -1), Position(5, 2))
+    made._decoder.decode(5, 0, topic.message(5, 0).body)
+    for given in ({"maxBatchRows": str(sizes[0])}, {"maxBatchBytes": str(made._decoder.nbytes + more)}):
+        found = reader(topic, Position(5, -1), Position(5, 2), **given).batches()
+        assert [one.num_rows for one in found] == sizes
+
+
+@pytest.mark.parametrize(
+    ("end", "is_loss"),
+    [
+        (Position(9, 2), False),
+        (Position(9, 3), True),
+        (Position(11, 0), True),
+        # Right before a ledger's first entry is behind the last one of the ledger before it, and no entry.
+        (Position(11, -1), False),
+    ],
+)
+def test_an_end_that_is_past_what_there_is(end, is_loss):
+    topic = Topic(LEDGERS)
+    expected = topic.rows(EARLIEST, end)
+    if is_loss:
+        with pytest.raises(DataLossError, match="does not exist: the last entry before it is 9:2"):
+            values(reader(topic, EARLIEST, end))
+    assert values(reader(topic, EARLIEST, end, failOnDataLoss="false")) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (Position(9, 3), None),  # right behind the last entry
+        (Position(9, 4), "9:4 does not exist: the last entry before it is 9:2"),
+        (Position(4, 0), "the ledger of 4:0, and whatever followed it up to 5:-1, is gone"),
+        (Position(6, 0), "the ledger of 6:0, and whatever followed it up to 7:-1, is gone"),
+        (Position(5, 0), None),
+        (Position(5, -1), None),
+        (EARLIEST, None),
+    ],
+)
+def test_a_start_that_is_not_there(start, message):
+    end = Position(9, 8)
+    for fails in ("true", "false"):
+        made = reader(Topic(LEDGERS), start, end, failOnDataLoss=fails)
+        if message is not None and fails == "true":
+            with pytest.raises(DataLossError, match=message):
+                made._open()
+        else:
+            assert made._open().opened.last == Position(9, 2)
+
+
+@pytest.mark.parametrize(
+    ("cursors", "error"),
+    [
+        ([Position(5, 1)], None),
+        ([Position(5, 2)], None),
+        ([Position(5, 3)], OpenAgainError),
+        # Once more, as far: it is what the broker does not deliver, if nothing was received; farther may be TTL.
+        ([Position(5, 3), Position(5, 3)], None),
+        ([Position(5, 3), Position(5, 4)], ServiceNotReadyError),
+        ([Position(5, 4), Position(5, 3)], None),
+        ([Position(5, 3), Position(5, 4), Position(5, 4)], None),
+    ],
+)
+def test_a_cursor_that_is_past_what_was_received(cursors, error):
+    topic = Topic({5: (1,) * 9})
+    made = reader(topic, Position(5, 2), Position(5, 8))
+    consumer = Consumer(topic, Position(5, 3), 2)
+    for cursor in cursors[:-1]:
+        with contextlib.suppress(ServiceNotReadyError):
+            made._check_cursor(consumer, Position(5, 2), cursor)
+    if error is None:
+        made._check_cursor(consumer, Position(5, 2), cursors[-1])
+    else:
+        with pytest.raises(error, match=f"moved the cursor to {cursors[-1]}, past 5:2"):
+            made._check_cursor(consumer, Position(5, 2), cursors[-1])
+
+
+def test_a_cursor_that_moves_again_after_something_was_received():
+    topic = Topic({5: (1,) * 9})
+    made = reader(topic, Position(5, 2), Position(5, 8))
+    consumer = Consumer(topic, Position(5, 2), 2)
+    with pytest.raises(OpenAgainError):
+        made._check_cursor(consumer, Position(5, 2), Position(5, 3))
+    with pytest.raises(ServiceNotReadyError, match="moved the cursor to 5:3"):
+        made._check_cursor(consumer, Position(5, 2), Position(5, 3))
+    made._done = Position(5, 3)
+    with pytest.raises(OpenAgainError):
+        made._check_cursor(consumer, Position(5, 3), Position(5, 4))
+
+
+@pytest.mark.parametrize(("received", "left"), [(Position(9, 1), True), (Position(9, 2), False)])
+def test_whether_anything_is_left_when_nothing_comes(received, left):
+    topic = Topic(LEDGERS)
+    made = reader(topic, EARLIEST, Position(9, 2))
+    consumer = Consumer(topic, EARLIEST, 2)
+    assert made._nothing_left(consumer, received, Deadline.after_ms(60_000)) != left
+    if left:
+        with pytest.raises(RequestTimeoutError, match="no message for 100 ms after 9:1, though the last one is 9:2"):
+            made._nothing_left(consumer, received, Deadline.after_ms(0))
+
+
+@pytest.mark.parametrize(
+    ("most", "took", "nbytes", "granted"),
+    [
+        (5000, [], 0, [FIRST_GRANT_MESSAGES]),
+        (100, [], 0, [100]),
+        (100, [49], 10, [100]),
+        (100, [50], 10, [100, 50]),
+        (100, [130], 10, [100, 130]),
+        # What fits the queue twice over: 2 x 1000 bytes of messages of 100 bytes.
+        (5000, [1000], 100_000, [1000, 20]),
+        (5000, [1000], 10**9, [1000, 1]),
+    ],
+)
+def test_permits(most, took, nbytes, granted):
+    consumer = Consumer(Topic(LEDGERS), EARLIEST, 2)
+    consumer.taken_bytes = nbytes
+    flow = _Flow(consumer, most=most, queue_bytes=1000)
+    flow.repay()
+    for messages in took:
+        flow.took(messages)
+        flow.repay()
+    assert consumer.granted == granted
+
+
+def returned(generator):
+    """What a generator returns at last."""
+    while True:
+        try:
+            next(generator)
+        except StopIteration as ended:
+            return ended.value
+
+
+@pytest.mark.parametrize(("held", "counted"), [(1, 1), (3, 3), (MOST_IN_ENTRY - 1, MOST_IN_ENTRY - 1)])
+def test_messages_of_an_entry_are_counted_as_the_broker_does(held, counted):
+    topic = Topic({5: (1,)})
+    body = memoryview(batch(*[single(b"v")] * min(held, 3), num_messages_in_batch=held))
+    topic.message = lambda *_: c.Message(1, 5, 0, 0, (), body)
+    made = reader(topic, EARLIEST, Position(5, 0), onCorrupt="skip")
+    made._received, made._distrusted = (5, -1), made._done
+    found = made._decoded(Consumer(topic, EARLIEST, 1), [topic.message(5, 0)])
+    assert returned(found) == counted
+
+
+CHUNKS = 4
+
+
+@pytest.mark.parametrize(
+    ("opened", "orphan", "wanted", "look_back"),
+    [
+        # (ledger, entry) of its last chunk, its number, and where its first one was dropped.
+        (Position(9, 5), ((9, 20), CHUNKS - 1, None), True, Position(9, 20 - 60)),
+        (Position(9, 19), ((9, 20), CHUNKS - 1, None), True, Position(9, 16)),
+        (Position(9, 0), ((9, 60), CHUNKS - 1, None), True, Position(3, -1)),
+        (Position(9, 1), ((9, 60), CHUNKS - 1, None), True, Position(9, -1)),
+        (Position(9, -1), ((9, 4), CHUNKS - 1, None), True, Position(3, -1)),
+        (Position(9, 15), ((9, 20), CHUNKS - 1, None), True, Position(9, 0)),
+        (Position(7, 3), ((9, 20), CHUNKS - 1, None), True, Position(3, -1)),
+        (Position(9, 5), ((9, 20), CHUNKS - 1, (9, 12)), True, Position(9, 12)),
+        (Position(3, -1), ((9, 20), CHUNKS - 1, None), True, None),
+        (Position(9, 5), ((9, 20), CHUNKS - 2, None), True, None),
+        (Position(9, 5), ((9, 20), CHUNKS - 1, None), False, None),
+    ],
+)
+def test_how_far_back_the_first_chunk_of_a_message_is_looked_for(opened, orphan, wanted, look_back):
+    (ledger, entry), chunk_id, first = orphan
+    topic = Topic({3: (1,), 7: (1,) * 9, 9: (1,) * 70})
+    made = reader(topic, EARLIEST, Position(9, 69))
+    consumer = Consumer(topic, Position(opened.ledger, opened.entry + 1), 2)
+    made._decoder = SimpleNamespace(orphan=OrphanChunk(b"u", ledger, entry, chunk_id, CHUNKS, first))
+    if look_back is None:
+        made._find_first_chunk(consumer, wanted)
+    else:
+        with pytest.raises(OpenAgainError):
+            made._find_first_chunk(consumer, wanted)
+        expected = Position(look_back.ledger, max(-1, look_back.entry))
+        assert made._look_back == expected

@@ -1,21 +1,24 @@
-"""What a stream decides by itself: offsets as a checkpoint holds them."""
+"""What a stream decides by itself, and on topics in memory: where triggers begin and end, and what is kept for them."""
 
 import json
 import pickle
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_mq_source.core.errors import DataLossError, OptionError
+from spark_mq_source.core.errors import DataLossError, EndOfStreamError, OptionError, TopicNotFoundError
 from spark_mq_source.core.options import STREAM
 from spark_mq_source.pulsar.client.session import Bounds
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands as c
+from spark_mq_source.pulsar.read.limits import Limiter, ProgressGuard
 from spark_mq_source.pulsar.read.stream import PulsarStream, _pin_positions, offsets_from_json, offsets_to_json
 from spark_mq_source.spark.base import MQStreamReader
+from tests.unit.pulsar.read.topic import Topic
 
 TOPIC = "persistent://public/default/t"
 
@@ -64,7 +67,9 @@ class FakeStream(PulsarStream):
     """A stream of one topic whose last entry is `stored`."""
 
     def __init__(self, stored: Position, **options: str) -> None:
-        given = {"serviceUrl": "pulsar://localhost:1", "topic": "t"} | options
+        given = (
+            {"serviceUrl": "pulsar://localhost:1"} | ({} if "topicsPattern" in options else {"topic": "t"}) | options
+        )
         super().__init__(PulsarOptions.from_spark(given, STREAM))
         self._present = lambda: ([TopicPartition(TOPIC, -1)], {})
         self._client.fetch_stored = lambda asked: {at: min(position, stored) for at, position in asked.items()}
@@ -162,3 +167,351 @@ def test_a_subscription_keeps_the_entry_of_each_position():
     parts = {at: TopicPartition(TOPIC, n) for n, at in enumerate(kept)}
     positions = {tp: Position(*at) for at, tp in parts.items()} | {AT: EARLIEST}
     assert _pin_positions(positions) == {parts[at]: Position(*before) for at, before in kept.items()}
+
+
+# -- on topics in memory
+
+LEDGERS = {5: (1, 1), 7: (1, 1, 1)}
+OTHER = TopicPartition("persistent://public/default/u", -1)
+
+
+class OnTopic(FakeStream):
+    """A stream of a topic in memory; `bounds` is what its watchers see, of other topics too."""
+
+    def __init__(self, ledgers=LEDGERS, *, watched=None, **options):
+        self.topic = Topic(ledgers)
+        super().__init__(self.topic.last, **options)
+        self._client = self.topic
+        self._limiter = Limiter(self.topic, self._options)
+        self._limiter._statistics = self.topic
+        self._guard = ProgressGuard(self.topic, self._options)
+        first = Position(min(ledgers), -1) if watched is None else watched
+        self.bounds = {AT: Bounds(first, self.topic.last)}
+        self._watch = lambda partitions: {tp: self.bounds[tp] for tp in partitions}
+        self._present = lambda: (list(self.bounds), {})
+        self.topic.fetch_partitions = lambda _: list(self.bounds)
+        self.topic.fetch_positions_at = lambda times: {}
+        self.topic.open_consumers = self._opened
+        self.ended = []
+
+    def _opened(self, starts):
+        self.ended += [dict(starts)] if starts else []
+        return {tp: SimpleNamespace(is_closed=False, has_ended=True, grant=lambda _: None) for tp in starts}
+
+    def after(self, start, **more):
+        return offsets_from_json(self.latest(None if start is None else offsets_to_json(start), **more))
+
+    def spans(self, start, end):
+        return [str(task) for task in self.ranges(offsets_to_json(start), offsets_to_json(end))]
+
+
+@pytest.mark.parametrize(
+    ("starting", "ledgers", "watched", "expected"),
+    [
+        ("earliest", LEDGERS, None, Position(5, -1)),
+        ("latest", LEDGERS, None, Position(7, 2)),
+        ('{"t": {"ledger": 5, "entry": 1}}', LEDGERS, None, Position(5, 1)),
+        ('{"t": {"ledger": 5, "entry": 0}}', LEDGERS, Position(5, 0), Position(5, 0)),
+        ('{"t": {"ledger": 7, "entry": 3}}', LEDGERS, None, Position(7, 2)),
+        ('{"t": {"ledger": 5, "entry": 0}}', LEDGERS, Position(5, 1), "the ledger of 5:0, and whatever followed it up"),
+        ('{"t": {"ledger": 7, "entry": 4}}', LEDGERS, None, "position 7:4 does not exist"),
+        # Where there is nothing, all that comes is wanted.
+        ("latest", {5: ()}, None, EARLIEST),
+        ("earliest", {5: ()}, None, EARLIEST),
+        ("latest", LEDGERS, Position(7, 2), EARLIEST),
+    ],
+)
+def test_where_a_query_without_a_checkpoint_begins(starting, ledgers, watched, expected):
+    given = {"startingOffsets": starting.replace('"t"', f'"{TOPIC}"')}
+    stream = OnTopic(ledgers, watched=watched, **given)
+    if isinstance(expected, str):
+        with pytest.raises(DataLossError, match=expected):
+            stream.initial()
+    else:
+        assert offsets_from_json(stream.initial()) == {AT: expected}
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ({AT: Position(5, 1)}, {AT: Position(7, 2)}),
+        ({AT: Position(7, 2)}, {AT: Position(7, 2)}),
+        ({AT: EARLIEST}, {AT: Position(7, 2)}),
+        ({}, {AT: Position(7, 2)}),
+        (None, {AT: Position(7, 2)}),
+        ({AT: Position(7, 3)}, "position 7:3 does not exist: the last entry before it is 7:2"),
+        ({AT: Position(5, 1), OTHER: Position(1, 1)}, "u: no longer there, with whatever was not read of it"),
+    ],
+)
+def test_a_trigger_ends_at_the_last_message(start, end):
+    if isinstance(end, str):
+        with pytest.raises(DataLossError, match=end):
+            OnTopic().after(start)
+        assert OnTopic(failOnDataLoss="false").after(start) == {AT: Position(7, 2)}
+    else:
+        assert OnTopic().after(start) == end
+
+
+def test_an_empty_topic_that_nobody_has_read_is_not_in_the_offsets():
+    stream = OnTopic({5: ()})
+    assert (stream.after({}), stream.after({AT: EARLIEST})) == ({}, {AT: EARLIEST})
+
+
+def test_a_stored_position_past_what_is_delivered_is_no_loss():
+    # The watchers see the last message that is delivered; 7:2 is a marker.
+    stream = OnTopic()
+    stream.bounds[AT] = Bounds(Position(5, -1), Position(7, 1))
+    assert stream.after({AT: Position(7, 2)}) == {AT: Position(7, 2)}
+
+
+@pytest.mark.parametrize(
+    ("target", "start", "end"),
+    [
+        (Position(7, 1), {AT: Position(5, 1)}, {AT: Position(7, 1)}),
+        (Position(7, 1), {AT: Position(7, 2)}, {AT: Position(7, 2)}),
+        (Position(7, 1), {}, {AT: Position(7, 1)}),
+        (EARLIEST, {}, {}),
+        (EARLIEST, {AT: EARLIEST}, {AT: EARLIEST}),
+    ],
+)
+def test_a_query_aimed_at_now_passes_neither_that_nor_its_begin(target, start, end):
+    stream = OnTopic()
+    newest = stream.bounds[AT]
+    stream.bounds[AT] = Bounds(newest.first, target)
+    stream.aim_at_now()
+    stream.bounds[AT] = newest
+    assert stream.after(start) == end
+
+
+@pytest.mark.parametrize(
+    ("given", "start", "limited", "end"),
+    [
+        ({"maxEntriesPerTrigger": "2"}, {AT: Position(5, 0)}, True, Position(7, 0)),
+        ({"maxEntriesPerTrigger": "2"}, {AT: Position(5, 0)}, False, Position(7, 2)),
+        ({"maxEntriesPerTrigger": "2"}, {AT: EARLIEST}, True, Position(5, 1)),
+        ({"maxEntriesPerTrigger": "2"}, None, True, Position(7, 2)),
+    ],
+)
+def test_limits_count_from_the_start(given, start, limited, end):
+    assert OnTopic(**given).after(start, limited=limited) == {AT: end}
+
+
+@pytest.mark.parametrize(
+    ("least", "start", "is_delayed"),
+    [
+        ("4", {AT: Position(5, 0)}, False),
+        ("5", {AT: Position(5, 0)}, True),
+        # A start that was corrected is planned at once.
+        ("5", {AT: Position(5, 0), OTHER: Position(1, 1)}, False),
+    ],
+)
+def test_a_trigger_waits_for_its_rows(least, start, is_delayed):
+    stream = OnTopic(minRowsPerTrigger=least, failOnDataLoss="false")
+    stream.after(start)  # the first one does not wait
+    found = stream.after(start)
+    assert (found == start) == is_delayed
+    stream.aim_at_now()
+    assert stream.after(start) == {AT: Position(7, 2)}
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "spans"),
+    [
+        ({AT: Position(5, 0)}, {AT: Position(7, 2)}, ["(5:0, 7:2]"]),
+        ({AT: Position(7, 2)}, {AT: Position(7, 2)}, []),
+        ({AT: EARLIEST}, {AT: Position(7, 2)}, ["(earliest, 7:2]"]),
+        ({}, {AT: Position(7, 2)}, ["(earliest, 7:2]"]),
+        ({AT: EARLIEST, OTHER: EARLIEST}, {AT: Position(7, 2)}, ["(earliest, 7:2]"]),
+        ({AT: Position(5, 0), OTHER: Position(1, 1)}, {AT: Position(7, 2)}, None),
+    ],
+)
+def test_the_tasks_of_a_trigger(start, end, spans):
+    stream = OnTopic()
+    if spans is None:
+        with pytest.raises(DataLossError, match="u: no longer there"):
+            stream.spans(start, end)
+    else:
+        assert stream.spans(start, end) == [f"{TOPIC} {span}" for span in spans]
+
+
+def test_a_range_from_the_beginning_has_a_position_where_latest_has_seen_one():
+    # With the word for it the reader would not notice a ledger that goes meanwhile.
+    stream = OnTopic({5: (), 6: (1, 1)})
+    end = stream.after({AT: EARLIEST})
+    assert stream.spans({AT: EARLIEST}, end) == [f"{TOPIC} (6:-1, 6:1]"]
+    assert stream.after({AT: Position(6, 0)}) == end
+    assert stream.spans({AT: EARLIEST}, end) == [f"{TOPIC} (earliest, 6:1]"]
+
+
+def test_a_start_whose_ledger_is_gone_is_where_the_next_one_begins():
+    stream = OnTopic({7: (1, 1, 1)})
+    start, gone = {AT: Position(5, 1)}, Position(7, -1)
+    stream._successors = {(AT, Position(5, 1)): gone, (OTHER, Position(5, 1)): gone, (AT, Position(5, 0)): gone}
+    end = stream.after(start)
+    assert list(stream._successors) == [(AT, Position(5, 1))]
+    assert stream.spans(start, end) == [f"{TOPIC} (7:-1, 7:2]"]
+
+
+def test_all_topics_are_terminated_and_read():
+    stream = OnTopic(endAtTermination="true")
+    end = {AT: Position(7, 2)}
+    assert [stream.after(end) for _ in range(2)] == [end, end]
+    assert stream.ended == [{AT: Position(7, 3)}]
+    # A trigger without data may follow, by which Spark completes what waits for a watermark.
+    with pytest.raises(EndOfStreamError, match=r"read to their end \(1 topic-partitions\)"):
+        stream.after(end)
+
+
+@pytest.mark.parametrize("change", ["not ended", "limited", "now"])
+def test_a_query_whose_topics_go_on_does_not_end(change):
+    stream = OnTopic(endAtTermination="true", maxEntriesPerTrigger="1")
+    end = {AT: Position(7, 2)}
+    if change == "now":
+        stream.aim_at_now()
+    for _ in range(4):
+        if change == "limited":
+            end = {AT: Position(5, 1)}
+        stream.after(end)
+        for _, one in stream._ends.values():
+            one.has_ended = False
+    assert len(stream.ended) == (change == "not ended")
+
+
+@pytest.mark.parametrize(
+    ("is_closed", "has_ended", "asked"), [(False, True, 1), (True, True, 1), (False, False, 1), (True, False, 2)]
+)
+def test_who_waits_at_the_end_is_opened_again_if_it_was_closed_before_it_was_told(is_closed, has_ended, asked):
+    stream = OnTopic()
+    for _ in range(2):
+        stream._check_ended({AT: Position(7, 2)}, {})
+        stream._ends[AT][1].is_closed, stream._ends[AT][1].has_ended = is_closed, has_ended
+    assert len(stream.ended) == asked
+    stream._check_ended({AT: Position(7, 3)}, {})
+    assert stream.ended[-1] == {AT: Position(7, 4)}
+
+
+def test_before_any_message_the_end_is_the_beginning():
+    stream = OnTopic()
+    stream._check_ended({AT: EARLIEST}, {})
+    assert stream.ended == [{AT: EARLIEST}]
+
+
+# -- a durable subscription
+
+
+class Pinned(OnTopic):
+    """A stream whose durable subscription is at `cursor`; what moves it is in `moves`."""
+
+    def __init__(self, cursor, *, sticks=False, **options):
+        super().__init__(subscription="s", **options)
+        self.cursor, self.sticks, self.moves = cursor, sticks, []
+        pin = SimpleNamespace(
+            request_seek=lambda at: self._moved("seek", at),
+            request_ack=lambda at: self._moved("ack", at),
+            is_active=True,
+        )
+        self._pinning = SimpleNamespace(wait_for=lambda asked, _: asked, close=lambda: None)
+        self._open_pins = lambda partitions, **_: self._pins.update(dict.fromkeys(partitions, pin))
+        self._ask_pins = lambda asked: dict.fromkeys(asked, self.cursor)
+
+    def _moved(self, how, at):
+        self.moves.append((how, at))
+        if not self.sticks:
+            self.cursor = Position(at.ledger, at.entry - 1) if how == "seek" else at
+
+
+@pytest.mark.parametrize(
+    ("cursor", "start", "moves"),
+    [
+        (Position(5, 0), Position(5, 1), []),
+        (Position(5, 1), Position(5, 1), [("seek", Position(5, 1))]),
+        (Position(5, -1), Position(5, 1), [("seek", Position(5, 1))]),
+        (Position(7, 0), Position(5, 1), [("seek", Position(5, 1))]),
+        (Position(7, 0), EARLIEST, []),
+        (Position(5, 1), Position(7, 0), [("seek", Position(7, 0))]),
+    ],
+)
+def test_a_durable_subscription_is_brought_to_the_start_s_own_entry(cursor, start, moves):
+    stream = Pinned(cursor)
+    stream._place_pins({AT: start})
+    assert stream.moves == moves
+
+
+@pytest.mark.parametrize(
+    ("cursor", "end", "moves"),
+    [
+        (Position(5, 0), Position(5, 1), []),
+        (Position(5, 1), Position(5, 1), []),
+        (Position(5, -1), Position(5, 1), [("ack", Position(5, 0))]),
+        (Position(5, 1), Position(7, 0), [("ack", Position(7, -1))]),
+        (Position(7, 0), EARLIEST, []),
+    ],
+)
+def test_a_durable_subscription_lets_go_of_what_is_before_the_end_s_own_entry(cursor, end, moves):
+    stream = Pinned(cursor)
+    stream.commit(offsets_to_json({AT: end}))
+    assert stream.moves == moves
+
+
+@pytest.mark.parametrize(
+    ("place", "target", "cursor", "warns"),
+    [
+        ("_place_pins", Position(5, 1), Position(5, -1), True),
+        ("_place_pins", Position(7, 0), Position(5, 1), False),  # right before a ledger's first entry
+        ("_place_pins", Position(5, 0), Position(7, 0), True),
+        ("_move_pins", Position(5, 1), Position(5, -1), True),
+        ("_move_pins", Position(5, 1), Position(5, 0), False),
+        ("_move_pins", Position(5, 1), Position(7, 0), False),
+    ],
+)
+def test_a_durable_subscription_that_stays_where_it_is_is_a_warning(place, target, cursor, warns, caplog):
+    getattr(Pinned(cursor, sticks=True), place)({AT: target})
+    assert [record.getMessage().partition(" stays at ")[1] for record in caplog.records] == [" stays at "] * warns
+
+
+def test_the_first_trigger_of_a_new_query_places_the_subscription():
+    stream = Pinned(Position(5, 1), startingOffsets="latest")
+    start = stream.initial()
+    stream.latest(start)
+    assert stream.moves == [("seek", Position(7, 2))]
+    other = Pinned(Position(5, 1), startingOffsets="latest")
+    other.initial()
+    other.after({AT: Position(5, 1)})
+    assert other.moves == []
+
+
+@pytest.mark.parametrize(
+    ("starting", "finish", "given", "span"),
+    [
+        ("latest", Position(7, 2), {"subscription": "s"}, "(5:1, 7:2]"),
+        ("earliest", Position(7, 2), {"subscription": "s"}, "(5:-1, 7:2]"),
+        ("earliest", Position(7, 2), {}, "(5:-1, 7:2]"),
+        ("latest", Position(7, 2), {}, None),
+    ],
+)
+def test_where_batch_0_that_is_done_over_began(starting, finish, given, span):
+    stream = OnTopic(startingOffsets=starting, **given)
+    stream._pinned_starts = lambda finish: dict.fromkeys(finish, Position(5, 1))
+    start = stream.initial()
+    end = offsets_to_json({AT: finish})
+    if span is None:
+        with pytest.raises(DataLossError, match="interrupted in its first batch"):
+            stream.ranges(start, end)
+    else:
+        assert [str(task) for task in stream.ranges(start, end)] == [f"{TOPIC} {span}"]
+        assert stream.spans({AT: Position(7, 1)}, {AT: finish}) == [f"{TOPIC} (7:1, 7:2]"]
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_topic_that_is_not_there(pattern, fails, known):
+    given = {"failOnDataLoss": fails} | ({"topicsPattern": "persistent://public/default/.*"} if pattern else {})
+    stream = OnTopic(**given)
+    stream._present = lambda: ([AT], {OTHER.topic: TopicNotFoundError("u is not there")})
+    before = {OTHER: Position(1, 1)} if known else {}
+    if fails == "true" and not known and not pattern:
+        with pytest.raises(TopicNotFoundError):
+            stream._partitions(before)
+    else:
+        assert stream._partitions(before) == [AT]
