@@ -12,8 +12,9 @@ Without a definition the rules are those of Spark's ``from_json`` in the mode FA
 
 As ``from_json`` has it: names match exactly; what is missing is NULL; the last of several equal keys counts; any value
 is a ``string``, by its JSON text unless it is a string itself; floats can be the texts ``"NaN"``, ``"Infinity"`` and
-``"-Infinity"``; binary is base64, as Jackson (Pulsar's Java client) writes ``byte[]``; a number for a timestamp counts
-seconds.
+``"-Infinity"`` (also ``"+Infinity"``, ``"+INF"`` and ``"-INF"``); binary is base64 with its padding, as Jackson
+(Pulsar's Java client) writes ``byte[]``; a number for a timestamp counts seconds. Beyond ``from_json``, a date and a
+timestamp without time zone can be arrays of their parts, as below.
 
 With a definition a number is what the logical type says: days, milliseconds or microseconds. Pulsar's Java client
 writes JSON with Jackson (`JSONSchema`, `ObjectMapperFactory` of 4.0.8) and not with Avro's encoder. So the value of a
