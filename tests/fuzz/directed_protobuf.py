@@ -1,4 +1,4 @@
-"""Fuzzing of typed protobuf and of pairs, directed by a seed, which makes the schema, the columns and the payloads."""
+"""Fuzzing of typed protobuf, directed by a seed, which makes the schema, the columns and the payloads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
-from spark_mq_source.core.values.pairs import pair_decoder
 from spark_mq_source.core.values.protobuf import protobuf_decoder
 from spark_mq_source.core.values.protobuf_writer import encode_protobuf
 from tests.oracles.protobuf import (
@@ -106,33 +105,3 @@ def _write(rng: Random, schema: Schema, case: str) -> int:
             return len(rows) + 1
         raise AssertionError(f"{case}: {bad} is written")
     return len(rows)
-
-
-def run_pairs(seed: int) -> int:
-    """Compare pairs of a key and a value with what was written."""
-    rng = Random(seed)
-    payloads: list[bytes | None] = []
-    expected: list[dict[str, bytes | None] | None] = []
-    for _ in range(200):
-        parts = [None if rng.random() < 0.2 else rng.randbytes(rng.choice([0, 1, 7, 300])) for _ in range(2)]
-        data = b"".join(
-            rng.choice([-1, -(2**31)]).to_bytes(4, "big", signed=True)
-            if part is None
-            else len(part).to_bytes(4, "big") + part
-            for part in parts
-        )
-        behind = rng.choice([b"", b"behind"])
-        cut = rng.random() < 0.3 and rng.randrange(len(data))
-        payloads.append(data[:cut] if cut else data + behind)
-        expected.append(None if cut else {"key": parts[0], "value": parts[1]})
-        if rng.random() < 0.1:
-            # A size beyond the end, and none at all.
-            size = rng.choice([2**31 - 1, len(data) - 3 if parts[0] is None else len(data)])
-            payloads += [size.to_bytes(4, "big") + data[4:], None]
-            expected += [None, None]
-    decoded = pair_decoder().decode(pa.array([b"before", *payloads], pa.binary()).slice(1))
-    decoded.values.validate(full=True)
-    refused = [at for at, value in enumerate(expected) if value is None and payloads[at] is not None]
-    assert decoded.values.to_pylist() == expected, f"seed {seed}"
-    assert list(decoded.reasons) == refused, f"seed {seed}"
-    return len(payloads)

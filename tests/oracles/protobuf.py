@@ -409,7 +409,7 @@ class Oracle:
 def _message(file, message, wanted):
     declared = file.message_type.add(name=f"M{len(file.message_type)}")
     name = declared.name
-    # In a message without fields, upb takes a field 0 for an unknown one.
+    # So that a field 0 is refused in a message without columns as well.
     taken = [one.number for one in message.fields]
     add(declared, "unused", next(n for n in range(2**29 - 1, 0, -1) if n not in taken), "bool")
     fields = [message.fields_by_name[column.name] for column in wanted]
@@ -456,7 +456,8 @@ def _field(file, declared, field, type_):
     """Completes a field of the class; how it is read of a message and written to one, if it is wanted."""
     kind, inner, name = field.type, field.message_type, field.name
     if type_ is None and kind == KINDS["group"]:
-        declared.type_name = f".o.{_message(file, inner, [])[0]}"
+        # Without fields, as in a group that is skipped: upb takes a field 0 in it for an unknown one.
+        declared.type_name = f".o.{file.message_type.add(name=f'M{len(file.message_type)}').name}"
         return None
     if type_ is None and inner is not None:
         declared.type = KINDS["bytes"]

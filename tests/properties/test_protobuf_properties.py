@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.directed_protobuf import run, run_pairs
+from tests.fuzz import directed_pairs, directed_protobuf
 
 SETTINGS = settings(max_examples=60, deadline=None)
 
@@ -9,10 +9,10 @@ SETTINGS = settings(max_examples=60, deadline=None)
 @SETTINGS
 @given(st.integers(0, 2**32))
 def test_what_is_read_and_written_is_what_the_oracle_says(seed):
-    assert run(seed) > 400
+    assert directed_protobuf.run(seed) > 400
 
 
 @SETTINGS
 @given(st.integers(0, 2**32))
 def test_pairs_are_what_was_written(seed):
-    assert run_pairs(seed) >= 200
+    assert directed_pairs.run(seed) >= 200

@@ -91,7 +91,7 @@ cdef class Decoder(RowDecoder):
     cdef Py_ssize_t room
     cdef const unsigned char *base
     cdef bint is_dry  # what is put is taken back
-    cdef readonly long long work  # bytes that were scanned, again in each message that has them, and values moved
+    cdef readonly long long work  # bytes scanned beneath the rows, again at each depth, and values moved
     cdef int code  # of `CORRUPT`
     cdef Py_ssize_t where
 

@@ -261,7 +261,6 @@ class Decoder(RowDecoder):
         word: cython.uint
         field: cython.pointer(Field)
         start: cython.p_uchar
-        self.work += size
         while at < size:
             started = at
             tag = data[at]
@@ -368,6 +367,7 @@ class Decoder(RowDecoder):
             return self.fail(self.base, 0, -6)
         forget(message)
         while piece >= 0:
+            self.work += self.pieces[piece].value
             code = self.scan(message, self.pieces[piece].data, self.pieces[piece].value, depth - 1)
             if code:
                 return code
