@@ -162,6 +162,9 @@ def test_every_range_of_a_topic_has_its_rows(burst, most):
         topic.opened.clear()
         made = reader(topic, start, end, maxBatchRows=most)
         assert values(made) == topic.rows(start, end), (start, end)
+        # Where it would go on behind a lost connection.
+        entries = topic.between(start, end) if start < end else []
+        assert made._done == (Position(*entries[-1]) if entries else start), (start, end)
         assert len(topic.opened) == (start < end)
         tried += 1
     assert tried == 18 * 17
