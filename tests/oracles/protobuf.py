@@ -166,13 +166,13 @@ def random_schema(rng: Random) -> Schema:
 def _fill(rng, message, syntax, below):
     scope = f".p.{message.name}"
     oneofs = []
-    for at in range(rng.randint(0, 7)):
+    for at in range(rng.randint(0, 9)):
         number = rng.choice([at + 1, at + 1, at + 16, at * 1000 + 1000, at + 2**29 - 10])
         if any(field.number == number for field in message.field):
             continue
         name = rng.choice(["f{}", "F_{}"]).format(at)
         label = rng.choice([OPTIONAL, OPTIONAL, REPEATED])
-        kind = rng.choice([*SCALARS, KINDS["enum"], KINDS["enum"], *[KINDS["message"]] * 5])
+        kind = rng.choice([*SCALARS, *[KINDS["enum"]] * 4, *[KINDS["message"]] * 6])
         if syntax == "proto2" and rng.random() < 0.1:
             label = REQUIRED
         more = {}
@@ -189,8 +189,8 @@ def _fill(rng, message, syntax, below):
                 add(group, "z", 3, "group", type_name=f"{scope}.G{at}")
                 more["type_name"] = f"{scope}.G{at}"
                 name = f"g{at}"
-        if label == REPEATED and rng.random() < 0.4 and kind != KINDS["group"]:
-            add_map(message, f"m{at}", number, rng.choice(KEYS), kind, scope, **more)
+        if label == REPEATED and rng.random() < 0.6 and kind != KINDS["group"]:
+            add_map(message, f"m{at}", number, rng.choice([*KEYS, *[KINDS["string"]] * 6]), kind, scope, **more)
             continue
         field = add(message, name, number, kind, label, **more)
         if label == OPTIONAL and rng.random() < 0.3:
@@ -314,7 +314,7 @@ def random_value(rng, field):
         most = -1 if kind in (KINDS["sfixed32"], KINDS["sfixed64"]) else 2 ** (8 * struct.calcsize(code)) - 1
         return struct.pack(code, rng.choice([0, 1, most]))
     if kind in (KINDS["string"], KINDS["bytes"]):
-        is_text = kind == KINDS["string"] and rng.random() < 0.97
+        is_text = kind == KINDS["string"] and rng.random() < 0.95
         return sized(rng.choice(TEXTS).encode() if is_text else rng.choice([b"", b"\xff\x00", b"abc"]))
     if kind == KINDS["enum"]:
         return number(rng, rng.choice([value.number for value in field.enum_type.values] + [4, -77]))

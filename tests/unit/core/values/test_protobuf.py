@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import itertools
 import struct
@@ -8,6 +9,7 @@ import pytest
 from google.protobuf import __version__ as protobuf_version
 from google.protobuf import struct_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message import DecodeError
 
 from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
 from spark_mq_source.core.values import (
@@ -485,6 +487,21 @@ def test_groups_may_be_nested_a_hundred_deep(decode):
     rows, reasons = decode(message, deep, deeper)
     assert rows == [{"a": 5}, None]
     assert list(reasons) == [1]
+
+
+def test_wanted_messages_may_be_nested_a_hundred_deep():
+    message = schema("M: m M 1, x int32 2")
+    wanted = pa.struct([("x", pa.int32())])
+    for _ in range(102):
+        wanted = pa.struct([("m", wanted)])
+    deep = [wire(2, 5)]
+    for _ in range(102):
+        deep.append(wire(1, deep[-1]))
+    decoder = protobuf_decoder(message.descriptors, "M", wanted)
+    assert [*decoder.decode(pa.array(deep, pa.binary())).reasons] == [101, 102]
+    for payload, is_taken in zip(deep[100:102], (True, False), strict=True):
+        with contextlib.nullcontext() if is_taken else pytest.raises(DecodeError):
+            message.make.FromString(payload)
 
 
 def test_very_deep_groups_do_not_overflow_the_stack(decode):
