@@ -1,6 +1,8 @@
-"""One process that fuzzes: groups of mutated inputs, each group through a session of its own.
+"""One process that fuzzes: groups of mutated inputs, each group through a session of its own, and directed seeds.
 
-A group and its inputs are written to a shared file before they are run, so that they are known when the process dies.
+A group and its inputs are written to a shared file before they are run, so that they are known when the process dies;
+a seed of a directed target as well. Such a target is a module ``directed_*.py`` here with a function ``run``, which
+makes everything of a seed, compares it with an oracle, and returns how many payloads it compared.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ import time
 import traceback
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from tests.native import use_modules
 
@@ -31,6 +34,8 @@ FOLDER = Path(__file__).parents[2] / "build" / "fuzz"
 HANG_SECONDS = 120
 WEIGHTS = {"pulsar_entries": 4, "tubemq_answers": 3, "nsq_messages": 2}
 """So many slices of a round go to what takes the bytes of others."""
+DIRECTED = "directed_"
+DIRECTED_WEIGHT = 2
 
 MOST_BYTES = 4096
 """How large an input becomes."""
@@ -40,6 +45,19 @@ COMPARED = 16
 SHARED_BYTES = 64 + GROUP_INPUTS * (MOST_BYTES + 4)
 # executions, inputs to begin with and found, seed of the session, inputs in the group, bytes of the group
 HEAD = struct.Struct("<QQQQQ")
+
+
+class Directed(NamedTuple):
+    """A target that makes everything of a seed."""
+
+    name: str
+    run: Callable[[int], int]
+
+
+def directed_targets() -> dict[str, Directed]:
+    """The directed targets: all modules of that name here."""
+    names = sorted(path.stem for path in Path(__file__).parent.glob(f"{DIRECTED}*.py"))
+    return {name: Directed(name, import_module(f"tests.fuzz.{name}").run) for name in names}
 
 
 class Shared:
@@ -54,8 +72,9 @@ class Shared:
         self._seed = self._inputs = self._bytes = 0
 
     def begin(self, seed: int) -> None:
-        """A group begins."""
+        """A group begins, or a seed of a directed target."""
         self._seed, self._inputs, self._bytes = seed, 0, 0
+        self._write()
 
     def add(self, data: bytes) -> None:
         """An input is about to run."""
@@ -63,6 +82,9 @@ class Shared:
         self._map[at : at + 4 + len(data)] = len(data).to_bytes(4, "little") + data
         self._inputs += 1
         self._bytes += 4 + len(data)
+        self._write()
+
+    def _write(self) -> None:
         HEAD.pack_into(self._map, 0, self.executions, self.corpus, self._seed, self._inputs, self._bytes)
 
 
@@ -168,10 +190,22 @@ def fuzz(target: Target, corpus: list[bytes], rng: Random, shared: Shared, until
     return found
 
 
+def fuzz_directed(target: Directed, rng: Random, shared: Shared, until: float) -> None:
+    """Runs consecutive seeds until then, at least one."""
+    seed = rng.getrandbits(32)
+    while True:
+        shared.begin(seed)
+        shared.executions += target.run(seed)
+        seed += 1
+        if time.monotonic() >= until:
+            break
+    shared.begin(seed)
+
+
 class Slice:
     """A process that fuzzes one target for some seconds, forked so that nothing is imported again."""
 
-    def __init__(self, target: Target, seed: int, seconds: float) -> None:
+    def __init__(self, target: Target | Directed, seed: int, seconds: float) -> None:
         self.target, self.seed = target, seed
         base = FOLDER / f"running-{os.getpid()}"
         self.shared_path, self.log_path = base.with_suffix(".shared"), base.with_suffix(".log")
@@ -186,18 +220,25 @@ class Slice:
         try:
             log = os.open(self.log_path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
             os.dup2(log, 2)
-            folder = FOLDER / "corpus" / self.target.name
-            corpus = list(inputs_of(self.target, CORPUS, FOLDER / "corpus"))
-            self.shared.corpus = len(corpus)
-            for data in fuzz(self.target, corpus, Random(self.seed), self.shared, time.monotonic() + seconds)[-500:]:
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / f"{zlib.crc32(data):08x}").write_bytes(data)
+            until = time.monotonic() + seconds
+            if isinstance(self.target, Directed):
+                fuzz_directed(self.target, Random(self.seed), self.shared, until)
+            else:
+                self._mutate(self.target, until)
             code = 0
         except BaseException:  # noqa: BLE001 - all of it is for the log, and this process must not go on
             traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(code)
+
+    def _mutate(self, target: Target, until: float) -> None:
+        folder = FOLDER / "corpus" / target.name
+        corpus = list(inputs_of(target, CORPUS, FOLDER / "corpus"))
+        self.shared.corpus = len(corpus)
+        for data in fuzz(target, corpus, Random(self.seed), self.shared, until)[-500:]:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{zlib.crc32(data):08x}").write_bytes(data)
 
     def wait(self) -> str:
         """How it ended: an empty text is well."""
@@ -214,11 +255,15 @@ class Slice:
 
     def save(self, report: str) -> None:
         """Keeps what it ran, and says how to run it again."""
-        path = FOLDER / "findings" / f"{self.target.name}-{self.seed}"
+        again = path = FOLDER / "findings" / f"{self.target.name}-{self.seed}"
         _, _, seed, inputs = read_shared(self.shared_path)
-        write_group(path, seed, inputs)
-        print(f"\n{self.target.name}: FOUND with seed {self.seed}:\n{report}\nthe inputs: {path}")
-        print(f"again: {sys.executable} -m tests.fuzz --reproduce {path}", flush=True)
+        print(f"\n{self.target.name}: FOUND with seed {self.seed}:\n{report}")
+        if isinstance(self.target, Directed):
+            again = Path(f"{self.target.name}-{seed}")
+        else:
+            write_group(path, seed, inputs)
+            print(f"the inputs: {path}")
+        print(f"again: {sys.executable} -m tests.fuzz --reproduce {again}", flush=True)
 
 
 def inputs_of(target: Target, *folders: Path) -> Iterator[bytes]:
@@ -230,25 +275,56 @@ def inputs_of(target: Target, *folders: Path) -> Iterator[bytes]:
             yield path.read_bytes()[:MOST_BYTES]
 
 
-def run(targets: dict[str, Target], names: Sequence[str], seed: int, seconds: float) -> dict[str, int]:
-    """Fuzzes targets in turn; how often each was executed, and under an empty name how much was found."""
+class Count:
+    """What a target did."""
+
+    def __init__(self) -> None:
+        self.executions = self.findings = self.slices = 0
+        self.seconds = 0.0
+
+    def __str__(self) -> str:
+        rate = self.executions / max(self.seconds, 1e-9)
+        return f"{self.executions:>13,} executions, {rate:>9,.0f} a second, {self.findings} findings"
+
+
+def run(targets: Mapping[str, Target | Directed], names: Sequence[str], seed: int, seconds: float) -> dict[str, Count]:
+    """Fuzzes targets in turn, each at least once."""
     slice_seconds = min(max(seconds / len(names), 1.0), 60.0)
     until = time.monotonic() + seconds
-    counts = dict.fromkeys(["", *names], 0)
-    while (left := until - time.monotonic()) > 0:
+    counts = {name: Count() for name in names}
+    while (left := until - time.monotonic()) > 0 or not all(count.slices for count in counts.values()):
         target = targets[names[seed % len(names)]]
-        slice_ = Slice(target, seed, min(left, slice_seconds))
-        report = slice_.wait()
-        executions, corpus, _, _ = read_shared(slice_.shared_path)
-        counts[target.name] += executions
-        print(f"seed {seed}: {target.name:16} {executions:>10,} executions, corpus {corpus:>6,}", flush=True)
-        if report:
-            counts[""] += 1
-            slice_.save(report)
+        count = counts[target.name]
+        if left > 0 or not count.slices:
+            began = time.monotonic()
+            slice_ = Slice(target, seed, min(max(left, 1.0), slice_seconds))
+            report = slice_.wait()
+            executions, corpus, _, _ = read_shared(slice_.shared_path)
+            count.slices += 1
+            count.seconds += time.monotonic() - began
+            count.executions += executions
+            print(f"seed {seed}: {target.name:18} {executions:>10,} executions, corpus {corpus:>6,}", flush=True)
+            if report:
+                count.findings += 1
+                slice_.save(report)
         seed += 1
     slice_.shared_path.unlink()
     slice_.log_path.unlink()
     return counts
+
+
+def reproduce(targets: Mapping[str, Target | Directed], path: Path) -> None:
+    """Runs again what was found: a group that was saved, or a directed target's seed.
+
+    Raises:
+        AssertionError: it still fails.
+    """
+    name, _, seed = path.name.rpartition("-")
+    target = targets[name]
+    if isinstance(target, Directed):
+        target.run(int(seed))
+    else:
+        check_group(target, *read_group(path))
 
 
 def main() -> int:
@@ -264,21 +340,25 @@ def main() -> int:
     # Not before the instrumented modules are in their place.
     from tests.fuzz.targets import TARGETS
 
+    targets: dict[str, Target | Directed] = {**TARGETS, **directed_targets()}
     if arguments.reproduce is not None:
-        check_group(TARGETS[arguments.reproduce.name.rpartition("-")[0]], *read_group(arguments.reproduce))
+        reproduce(targets, arguments.reproduce)
         print("it no longer fails")
         return 0
-    for target in TARGETS.values():
-        # Imports what is imported late, once for all.
-        check_group(target, 1, list(target.inputs())[:3])
-    names = arguments.names or [name for name in TARGETS for _ in range(WEIGHTS.get(name, 1))]
+    weights = {name: DIRECTED_WEIGHT if name.startswith(DIRECTED) else WEIGHTS.get(name, 1) for name in targets}
+    names = arguments.names or [name for name in targets for _ in range(weights[name])]
+    for name in dict.fromkeys(names):
+        target = targets[name]
+        if not isinstance(target, Directed):
+            # Imports what is imported late, once for all.
+            check_group(target, 1, list(target.inputs())[:3])
     began = time.monotonic()
-    counts = run(TARGETS, names, arguments.seed, arguments.seconds)
+    counts = run(targets, names, arguments.seed, arguments.seconds)
     took = time.monotonic() - began
-    findings = counts.pop("")
     for name, count in counts.items():
-        print(f"{name:16} {count:>13,} executions")
-    total = sum(counts.values())
+        print(f"{name:18} {count}")
+    total = sum(count.executions for count in counts.values())
+    findings = sum(count.findings for count in counts.values())
     print(f"{total:,} executions in {took:.0f} s, {total / took:,.0f} a second; {findings} findings")
     return 1 if findings else 0
 
