@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import CORRUPT, KEY, SCHEMA_VERSION, VALUE, version_name
+from spark_mq_source.core.columns import (
+    CORRUPT,
+    KEY,
+    SCHEMA_VERSION,
+    VALUE,
+    int_array,
+    map_array_of,
+    text_array,
+    version_name,
+)
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import MQSourceError
 
@@ -160,7 +169,7 @@ class DeadLetters:
         names = [
             name for name in messages.schema.names if name in (*self.columns, CORRUPT) and name not in self._copied
         ]
-        cells = messages.select(names).take(pa.array(rows, pa.int32())).to_pylist()
+        cells = messages.select(names).take(int_array(rows, pa.int32())).to_pylist()
         described = [self._described(one, reasons[row]) for one, row in zip(cells, rows, strict=True)]
         if not self._properties:
             for one in described:
@@ -179,14 +188,15 @@ class DeadLetters:
         has_text_keys: bool,
     ) -> pa.RecordBatch:
         payloads = [cells[VALUE] if cells.get(CORRUPT) is None else cells[CORRUPT] for cells, _, _ in letters]
-        columns = {VALUE: pa.array(payloads, pa.binary())}
+        columns = {VALUE: text_array(dict(enumerate(payloads)), len(letters), pa.binary())}
         if KEY in self.columns:
             type_ = pa.string() if has_text_keys else pa.binary()
-            columns[KEY] = pa.array([cells[KEY] for cells, _, _ in letters], type_)
+            keys = {row: cells[KEY] for row, (cells, _, _) in enumerate(letters)}
+            columns[KEY] = text_array(keys, len(letters), type_)
         if self._properties:
-            pairs = [list(described.items()) for _, described, _ in letters]
-            columns[self._properties] = pa.array(pairs, pa.map_(pa.string(), pa.string()))
-        chosen = pa.array([row for _, _, row in letters], pa.int32())
+            pairs = [{name.encode(): text.encode() for name, text in described.items()} for _, described, _ in letters]
+            columns[self._properties] = map_array_of(pairs, pa.map_(pa.string(), pa.string()))
+        chosen = int_array((row for _, _, row in letters), pa.int32())
         for name in self._copied:
             columns[name] = messages.column(name).take(chosen)
         columns |= self._more_columns([described for _, described, _ in letters])

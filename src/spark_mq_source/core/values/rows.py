@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import CORRUPT, ERROR, KEY, SCHEMA_VERSION, VALUE, record_batch, version_name
+from spark_mq_source.core.columns import (
+    CORRUPT,
+    ERROR,
+    KEY,
+    SCHEMA_VERSION,
+    VALUE,
+    int_array,
+    record_batch,
+    text_array,
+    version_name,
+)
 from spark_mq_source.core.errors import CorruptMessageError, OptionError
 from spark_mq_source.core.sql_types import arrow_type_of_ddl
 from spark_mq_source.core.values.encodings import Encoding, KeyValueEncoding, TypedRead, decoder_for, type_of
@@ -228,7 +238,7 @@ class TypedRows:
                 arrays[name] = _with_cells(arrays.get(name), cells, rows, self._schema.field(name).type)
         batch = record_batch(self._schema, [arrays[name] for name in self._schema.names], rows)
         if group.reasons and self._on_corrupt in ("skip", "deadLetter"):
-            return batch.take(pa.array([row for row in range(rows) if row not in group.reasons], pa.int32()))
+            return batch.take(int_array((row for row in range(rows) if row not in group.reasons), pa.int32()))
         return batch
 
     def _note(self, raw: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
@@ -270,12 +280,12 @@ class TypedRows:
         groups = self._by_version(raw)
         if len(groups) == 1:
             return self._decode_group(groups[0][0], raw)
-        decoded = [self._decode_group(version, raw.take(pa.array(rows, pa.int32()))) for version, rows in groups]
+        decoded = [self._decode_group(version, raw.take(int_array(rows, pa.int32()))) for version, rows in groups]
         order = [row for _, rows in groups for row in rows]
         back = [0] * raw.num_rows
         for at, row in enumerate(order):
             back[row] = at
-        places = pa.array(back, pa.int32())
+        places = int_array(back, pa.int32())
         arrays = {name: pa.concat_arrays([one.arrays[name] for one in decoded]).take(places) for name in self._wanted}
         reasons = {
             rows[row]: reason
@@ -438,5 +448,5 @@ def _with_cells(array: pa.Array | None, cells: Mapping[int, Any], rows: int, typ
     """A column with these cells, over those that it has."""
     if not cells:
         return pa.nulls(rows, type_) if array is None else array
-    below = [None] * rows if array is None else array.to_pylist()
-    return pa.array([cells.get(row, below[row]) for row in range(rows)], type_)
+    below = {} if array is None else dict(enumerate(array.to_pylist()))
+    return text_array({**below, **cells}, rows, type_)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import CORRUPT, ERROR
+from spark_mq_source.core.columns import CORRUPT, ERROR, int_array
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.dead_letters import ORIGIN_MESSAGE_ID, DeadLetters, RowWriter
 from spark_mq_source.core.errors import TooManyAttemptsError
@@ -156,7 +156,7 @@ class RetryLetters(DeadLetters):
     def _more_columns(self, described: Sequence[Mapping[str, str]]) -> Mapping[str, pa.Array]:
         now_ms = self._now_ms()
         times = [(now_ms + int(one[DELAY_TIME])) * 1000 for one in described]
-        return {_DELIVER_AT: pa.array(times, pa.int64()).cast(_TIME)}
+        return {_DELIVER_AT: int_array(times, _TIME)}
 
 
 class QueueLetters:
