@@ -293,7 +293,13 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "pin-left-ahead",
         "a durable subscription that is ahead of the query's start stays there",
-        (("pulsar/read/stream.py", "if at != cursors[tp]]", "if cursors[tp] < at]"),),
+        (
+            (
+                "pulsar/read/stream.py",
+                "if tp in firsts else cursors[tp] != at)]",
+                "if tp in firsts else cursors[tp] < at)]",
+            ),
+        ),
         scenario="stream_subscription",
     ),
     Mutation(

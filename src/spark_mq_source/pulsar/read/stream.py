@@ -350,13 +350,18 @@ class PulsarStream:
         By SEEK, which the broker answers when the new place is on disk. An acknowledgement is answered before, and one
         whose topic was unloaded right after it was forgotten in 11 of 666 tries (broker 4.0.8); but where a query began
         at the latest message, only this place tells it when the first batch is done again.
+
+        Where nothing could be delivered the query begins at whatever comes first. A subscription of an earlier use may
+        be ahead of that: of the entries of a transaction that is open, say.
         """
-        targets = _pin_positions(starts)
+        begins = self._client.fetch_bounds([tp for tp, at in starts.items() if at == EARLIEST])
+        firsts = {tp: bounds.first for tp, bounds in begins.items() if bounds.first != EARLIEST}
+        targets = _pin_positions(starts) | firsts
 
         def place() -> None:
             self._open_pins(starts)
             cursors = self._ask_pins(targets)
-            elsewhere = [tp for tp, at in targets.items() if at != cursors[tp]]
+            elsewhere = [tp for tp, at in targets.items() if (cursors[tp] > at if tp in firsts else cursors[tp] != at)]
             # The broker closes a consumer that seeks; its subscription stays.
             seeks = {tp: self._pins.pop(tp).request_seek(_next_entry(targets[tp])) for tp in elsewhere}
             self._pinning.wait_for(seeks, "SEEK")

@@ -427,7 +427,11 @@ class Pinned(OnTopic):
         (Position(5, 1), Position(5, 1), [("seek", Position(5, 1))]),
         (Position(5, -1), Position(5, 1), [("seek", Position(5, 1))]),
         (Position(7, 0), Position(5, 1), [("seek", Position(5, 1))]),
-        (Position(7, 0), EARLIEST, []),
+        # All that is there, or will be, is wanted; a subscription that was made before can be ahead of it.
+        (Position(5, -1), EARLIEST, []),
+        (Position(3, 9), EARLIEST, []),
+        (Position(5, 0), EARLIEST, [("seek", Position(5, 0))]),
+        (Position(7, 0), EARLIEST, [("seek", Position(5, 0))]),
         (Position(5, 1), Position(7, 0), [("seek", Position(7, 0))]),
     ],
 )
