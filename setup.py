@@ -106,7 +106,7 @@ def compile_to_c(wanted: list[Extension]) -> list[Extension]:
         flags = " ".join(module.extra_compile_args)
         # One for each set of flags, in the order of which the builds do not matter.
         flavour = hashlib.sha256(flags.encode()).hexdigest()[:8]
-        stamp = Path("build", "stamps", flavour, module.name).with_suffix(".c")
+        stamp = Path("build", "stamps", flavour, f"{module.name}.c")
         is_new(stamp, f'const char spark_mq_source_stamp[] = "{STAMP}{digest} {paths}";\n/* {flags} */\n')
         module.sources.append(stamp.as_posix())
     return modules

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Final
 
 from spark_mq_source.core.errors import UnsupportedFeatureError
+from spark_mq_source.core.stamps import warn_of_stale_modules
 
 _ENVIRONMENT: Final = "SPARK_MQ_SOURCE_IMPL"
 _SUFFIX: Final = "_python"
@@ -49,6 +50,8 @@ class Implementation:
             if asked == "native":
                 raise ImportError(f"{_ENVIRONMENT}=native, but the compiled loop cannot be loaded: {error}") from error
             self._fallback_reason = str(error)
+        else:
+            warn_of_stale_modules()
 
     def warn_of_fallback(self) -> None:
         """Warns once, when the first loop runs rather than at import, that the slow implementation is in use."""
@@ -83,9 +86,12 @@ def require_compiled(module: str, what: str, instead: str) -> ModuleType:
         reason = f"{_ENVIRONMENT}=python excludes it"
     else:
         try:
-            return import_module(module)
+            found = import_module(module)
         except ImportError as error:
             reason = str(error)
+        else:
+            warn_of_stale_modules()
+            return found
     raise UnsupportedFeatureError(
         f"{what} need the compiled module {module}, which cannot be loaded ({reason}): install a wheel of "
         f"spark-mq-source for this Python and platform, or reinstall with a C compiler, or {instead}"

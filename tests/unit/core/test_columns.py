@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import array
+import subprocess
+import sys
+from importlib.util import find_spec
 from typing import Any
 
 import pyarrow as pa
@@ -128,3 +131,76 @@ def test_every_problem_of_a_schema_is_told() -> None:
     )
     with pytest.raises(OptionError, match=r"^there is no column a to write$"):
         table.check_written(pa.schema([("b", pa.string())]))
+
+
+WITHOUT_PANDAS = """
+import sys
+import pyarrow as pa
+from spark_mq_source.core.columns import ColumnTable
+from spark_mq_source.core.counters import Counters
+from spark_mq_source.core.dead_letters import DeadLetters
+from spark_mq_source.core.sql_types import arrow_schema_of
+from spark_mq_source.core.values.encodings import Encoding, TypedRead
+from spark_mq_source.core.values.rows import TypedRows
+from spark_mq_source.pulsar.payload import columns, messages
+from spark_mq_source.tubemq.payload import columns as tubemq_columns, messages as tubemq_messages
+
+ENTRY = bytes.fromhex("000000070a017010001801") + b"no JSON"
+
+
+class Writer:
+    def __init__(self, counters):
+        self.letters = []
+
+    def write(self, batch):
+        self.letters += batch.to_pylist()
+
+    def flush(self):
+        pass
+
+
+def schema_of(table, *names):
+    return arrow_schema_of({name: table.readable[name][0] for name in names})
+
+
+def entries(schema, on_corrupt):
+    decoder = messages.EntryDecoder(
+        schema, topic="t", partition=0, on_corrupt=on_corrupt, max_message_bytes=1000, max_pending_chunk_bytes=1000
+    )
+    decoder.decode(1, 1, ENTRY)
+    decoder.decode(1, 2, b"corrupt")
+    return decoder.take_batch()
+
+
+names = ("value", "topic", "message_id", "properties", "_corrupt", "_error")
+batch = entries(schema_of(columns.COLUMNS, *names), "null")
+assert batch.column("_corrupt").to_pylist() == [None, b"corrupt"]
+assert batch.column("_error").null_count == 1
+decoder = tubemq_messages.MessageDecoder(
+    schema_of(tubemq_columns.COLUMNS, "_corrupt", "_error"), topic="t", broker_id=1, partition=0, on_corrupt="null"
+)
+decoder.decode(b"\\x22\\x01\\x08", 1, None)
+assert decoder.take_batch().column("_corrupt").to_pylist() == [b"\\x08"]
+wanted = pa.schema([("value", pa.struct([("a", pa.int32())])), ("_error", pa.string()), ("_corrupt", pa.binary())])
+for on_corrupt, rows in (("null", 2), ("deadLetter", 0)):
+    writer = Writer(None)
+    dead = DeadLetters("pulsar", "dead", lambda counters: writer, columns.COLUMNS, properties="properties")
+    stage = TypedRows(
+        wanted,
+        TypedRead(Encoding("json", "a int")),
+        columns.COLUMNS,
+        on_corrupt=on_corrupt,
+        raw_errors=("_corrupt", "_error"),
+        dead_letters=dead if on_corrupt == "deadLetter" else None,
+    )
+    assert stage.take(entries(stage.raw_schema, "null")).num_rows == rows
+    letters = [b"no JSON", b"corrupt"] if on_corrupt == "deadLetter" else []
+    assert [letter["value"] for letter in writer.letters] == letters
+assert "pandas" not in sys.modules
+"""
+
+
+def test_what_is_corrupt_is_reported_without_pandas_which_takes_a_worker_seconds_to_import() -> None:
+    assert find_spec("pandas") is not None
+    done = subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

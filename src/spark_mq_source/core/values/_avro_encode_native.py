@@ -14,7 +14,13 @@ from cython.cimports.libc.string import memcmp, memcpy, memset
 from cython.cimports.spark_mq_source.core._arrays import is_valid
 from cython.cimports.spark_mq_source.core._columns_native import allocate
 from cython.cimports.spark_mq_source.core._wire import Slice, slice_of
-from cython.cimports.spark_mq_source.core.values._loops_native import RowEncoder, bind_array, count_steps, lay_out_texts
+from cython.cimports.spark_mq_source.core.values._loops_native import (
+    RowEncoder,
+    bind_array,
+    count_steps,
+    end_of,
+    lay_out_texts,
+)
 
 from spark_mq_source.core.values.avro_steps import check_codes
 from spark_mq_source.core.values.avro_write_steps import NO_MEMBER, NO_NULL, NO_SIZE, NO_SYMBOL, WriteCode
@@ -122,53 +128,53 @@ class Encoder(RowEncoder):
         if code == Code.CONSTANT:
             if self.room - self.used < step.constant.size:
                 self.grow(step.constant.size)
-            memcpy(self.out + self.used, step.constant.data, step.constant.size)
+            memcpy(end_of(self, step.constant.size), step.constant.data, step.constant.size)
             self.used += step.constant.size
             return 0
         if not is_valid(step.cells.valid, step.cells.bit + row):
             if not step.has_null:
                 self.refuse(step - self.steps, NO_NULL)
-            memcpy(self.out + self.used, step.null_value.data, step.null_value.size)
+            memcpy(end_of(self, step.null_value.size), step.null_value.data, step.null_value.size)
             self.used += step.null_value.size
             return 0
-        memcpy(self.out + self.used, step.head.data, step.head.size)
+        memcpy(end_of(self, step.head.size), step.head.data, step.head.size)
         self.used += step.head.size
         if code == Code.INT:
             number = cython.cast(cython.p_int, step.cells.data)[row]
-            self.used += _put_number(self.out + self.used, number)
+            self.used += _put_number(end_of(self, 10), number)
         elif code == Code.LONG:
             number = cython.cast(cython.p_longlong, step.cells.data)[row]
-            self.used += _put_number(self.out + self.used, number)
+            self.used += _put_number(end_of(self, 10), number)
         elif code == Code.MILLIS:
             number = cython.cast(cython.p_longlong, step.cells.data)[row]
             # C's division cuts towards zero.
             number = number // 1000 - (1 if number % 1000 < 0 else 0)
-            self.used += _put_number(self.out + self.used, number)
+            self.used += _put_number(end_of(self, 10), number)
         elif code == Code.BYTE:
             number = cython.cast(cython.p_schar, step.cells.data)[row]
-            self.used += _put_number(self.out + self.used, number)
+            self.used += _put_number(end_of(self, 10), number)
         elif code == Code.SHORT:
             number = cython.cast(cython.p_short, step.cells.data)[row]
-            self.used += _put_number(self.out + self.used, number)
+            self.used += _put_number(end_of(self, 10), number)
         elif code in (Code.SIZED, Code.FIXED, Code.ENUM):
             size = step.cells.offsets[row + 1] - step.cells.offsets[row]
             start = step.cells.data + step.cells.offsets[row]
             if code == Code.ENUM:
                 return self.put_symbol(step, start, size)
             if code == Code.SIZED:
-                self.used += _put_number(self.out + self.used, size)
+                self.used += _put_number(end_of(self, 10), size)
             elif size != step.size:
                 self.refuse(step - self.steps, NO_SIZE)
             if self.room - self.used < size:
                 self.grow(size)
             if size:
-                memcpy(self.out + self.used, start, size)
+                memcpy(end_of(self, size), start, size)
             self.used += size
         elif code == Code.DOUBLE:
-            memcpy(self.out + self.used, step.cells.data + row * 8, 8)
+            memcpy(end_of(self, 8), step.cells.data + row * 8, 8)
             self.used += 8
         elif code == Code.FLOAT:
-            memcpy(self.out + self.used, step.cells.data + row * 4, 4)
+            memcpy(end_of(self, 4), step.cells.data + row * 4, 4)
             self.used += 4
         elif code in (Code.INT_TO_DOUBLE, Code.FLOAT_TO_DOUBLE):
             if code == Code.INT_TO_DOUBLE:
@@ -176,11 +182,11 @@ class Encoder(RowEncoder):
             else:
                 memcpy(cython.address(single), step.cells.data + row * 4, 4)
                 double = single
-            memcpy(self.out + self.used, cython.address(double), 8)
+            memcpy(end_of(self, 8), cython.address(double), 8)
             self.used += 8
         elif code == Code.BOOLEAN:
             at = step.cells.bit + row
-            self.out[self.used] = step.cells.data[at >> 3] >> (at & 7) & 1
+            end_of(self, 1)[0] = step.cells.data[at >> 3] >> (at & 7) & 1
             self.used += 1
         elif code in (Code.DECIMAL, Code.FIXED_DECIMAL):
             self.put_decimal(step, row)
@@ -202,13 +208,13 @@ class Encoder(RowEncoder):
         first: cython.Py_ssize_t = step.cells.offsets[row]
         last: cython.Py_ssize_t = step.cells.offsets[row + 1]
         if last > first:
-            self.used += _put_number(self.out + self.used, last - first)
+            self.used += _put_number(end_of(self, 10), last - first)
             for at in range(first, last):
                 for part in range(step.count):
                     self.put(step.steps + part, at)
         if self.room - self.used < _HEAD_ROOM:
             self.grow(_HEAD_ROOM)
-        self.out[self.used] = 0
+        end_of(self, 1)[0] = 0
         self.used += 1
         return 0
 
@@ -234,7 +240,7 @@ class Encoder(RowEncoder):
         for at in range(step.num_symbols):
             symbol = step.symbols + at
             if symbol.size == size and memcmp(symbol.data, data, size) == 0:
-                self.used += _put_number(self.out + self.used, at)
+                self.used += _put_number(end_of(self, 10), at)
                 return 0
         return self.refuse(step - self.steps, NO_SYMBOL)
 
@@ -250,13 +256,14 @@ class Encoder(RowEncoder):
         while size < 16 and (number >> (8 * size - 1)) != (-1 if number < 0 else 0):
             size += 1
         if step.code == Code.DECIMAL:
-            self.used += _put_number(self.out + self.used, size)
+            self.used += _put_number(end_of(self, 10), size)
         else:
             if self.room - self.used < step.size + 16:
                 self.grow(step.size + 16)
             if step.size > size:
-                memset(self.out + self.used, 0xFF if number < 0 else 0, step.size - size)
+                memset(end_of(self, step.size - size), 0xFF if number < 0 else 0, step.size - size)
                 self.used += step.size - size
+        end_of(self, size)
         for at in range(size):
             self.out[self.used + size - 1 - at] = cython.cast(cython.uchar, value & 0xFF)
             value >>= 8

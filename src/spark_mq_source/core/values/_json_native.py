@@ -22,6 +22,7 @@ from cython.cimports.spark_mq_source.core.values._json_native import PyOS_string
 from cython.cimports.spark_mq_source.core.values._loops_native import RowDecoder, count_steps
 from cython.cimports.spark_mq_source.core.values._tree_native import (
     Node,
+    end_bytes,
     end_list,
     end_struct,
     put_bool,
@@ -592,9 +593,7 @@ def _put_text(
     size = unescape(text, size, node.data + node.used)
     if size < 0:
         return False
-    node.used += size
-    node.length += 1
-    node.offsets[node.length] = cython.cast(cython.int, node.used)
+    end_bytes(node, size)
     return True
 
 
@@ -627,9 +626,7 @@ def _put_base64(node: cython.pointer(Node), text: cython.p_uchar, size: cython.P
         out[0] = bits >> 16
         out[1] = bits >> 8 & 0xFF
         out[2] = bits & 0xFF
-    node.used += size // 4 * 3 - padding
-    node.length += 1
-    node.offsets[node.length] = cython.cast(cython.int, node.used)
+    end_bytes(node, size // 4 * 3 - padding)
     return True
 
 

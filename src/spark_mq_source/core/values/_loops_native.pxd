@@ -1,6 +1,7 @@
 """What the compiled loops over values begin with: the rows, steps in memory, and the bytes that grow."""
 
 from spark_mq_source.core._arrays cimport Cells
+from spark_mq_source.core._checked cimport must
 from spark_mq_source.core._wire cimport Slice
 from spark_mq_source.core.values._tree_native cimport Tree
 
@@ -24,6 +25,12 @@ cdef class RowEncoder:
     cdef int put_row(self, Py_ssize_t row) except -1
     cdef int grow(self, Py_ssize_t more) except -1
     cdef int refuse(self, Py_ssize_t step, str why) except -1
+
+
+cdef inline unsigned char *end_of(RowEncoder encoder, Py_ssize_t more) noexcept:
+    """Where the next bytes are written, `more` at most, for which there is room."""
+    must(0 <= more <= encoder.room - encoder.used, "bytes are written for which no room was reserved")
+    return encoder.out + encoder.used
 
 
 cdef Py_ssize_t count_steps(described) except -1

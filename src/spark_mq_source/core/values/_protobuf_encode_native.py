@@ -14,7 +14,13 @@ from cython.cimports.libc.string import memcmp, memcpy, memmove
 from cython.cimports.spark_mq_source.core._arrays import is_valid
 from cython.cimports.spark_mq_source.core._columns_native import allocate
 from cython.cimports.spark_mq_source.core._wire import Slice, slice_of
-from cython.cimports.spark_mq_source.core.values._loops_native import RowEncoder, bind_array, count_steps, lay_out_texts
+from cython.cimports.spark_mq_source.core.values._loops_native import (
+    RowEncoder,
+    bind_array,
+    count_steps,
+    end_of,
+    lay_out_texts,
+)
 
 from spark_mq_source.core.values.protobuf_write_steps import (
     NO_CHOICE,
@@ -106,10 +112,10 @@ class Encoder(RowEncoder):
     def put_varint(self, value):
         """For which there must be room."""
         while value >= 0x80:
-            self.out[self.used] = cython.cast(cython.uchar, value & 0x7F | 0x80)
+            end_of(self, 1)[0] = cython.cast(cython.uchar, value & 0x7F | 0x80)
             self.used += 1
             value >>= 7
-        self.out[self.used] = cython.cast(cython.uchar, value)
+        end_of(self, 1)[0] = cython.cast(cython.uchar, value)
         self.used += 1
         return 0
 
@@ -117,7 +123,7 @@ class Encoder(RowEncoder):
         """The tag of a field, and room for a number behind it."""
         if self.room - self.used < _HEAD_ROOM:
             self.grow(_HEAD_ROOM)
-        memcpy(self.out + self.used, step.head.data, step.head.size)
+        memcpy(end_of(self, step.head.size), step.head.data, step.head.size)
         self.used += step.head.size
         return 0
 
@@ -132,6 +138,7 @@ class Encoder(RowEncoder):
         if more:
             if self.room - self.used < more:
                 self.grow(more)
+            end_of(self, more)
             memmove(self.out + start + 1 + more, self.out + start + 1, size)
         end: cython.Py_ssize_t = self.used + more
         self.used = start
@@ -177,7 +184,7 @@ class Encoder(RowEncoder):
             self.put_fields(step, row)
             if self.room - self.used < _HEAD_ROOM:
                 self.grow(_HEAD_ROOM)
-            memcpy(self.out + self.used, step.tail.data, step.tail.size)
+            memcpy(end_of(self, step.tail.size), step.tail.data, step.tail.size)
             self.used += step.tail.size
             return 0
         if code in (Code.LIST, Code.PACKED):
@@ -200,10 +207,10 @@ class Encoder(RowEncoder):
         elif step.form == Form.ZIGZAG32:
             self.put_varint(((value << 1) ^ (0 - (value >> 63))) & 0xFFFFFFFF)
         elif step.form == Form.FIXED32:
-            memcpy(self.out + self.used, cython.address(value), 4)
+            memcpy(end_of(self, 4), cython.address(value), 4)
             self.used += 4
         else:
-            memcpy(self.out + self.used, cython.address(value), 8)
+            memcpy(end_of(self, 8), cython.address(value), 8)
             self.used += 8
         return 0
 
@@ -216,7 +223,7 @@ class Encoder(RowEncoder):
         if size:
             if self.room - self.used < size:
                 self.grow(size)
-            memcpy(self.out + self.used, step.cells.data + step.cells.offsets[row], size)
+            memcpy(end_of(self, size), step.cells.data + step.cells.offsets[row], size)
             self.used += size
         return 0
 

@@ -16,6 +16,7 @@ from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObj
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.libc.string import memcpy
 from cython.cimports.spark_mq_source.core._arrays import Cells, bind_cells, is_valid
+from cython.cimports.spark_mq_source.core._checked import must
 from cython.cimports.spark_mq_source.core._wire import write_u32
 
 from spark_mq_source.nsq.payload._encode_python import bind_value
@@ -76,6 +77,7 @@ def build_body(
     stop: cython.Py_ssize_t = at
     i: cython.Py_ssize_t
     out: cython.p_uchar
+    start: cython.p_uchar
     if order is not None:
         PyObject_GetBuffer(order, cython.address(view), PyBUF_SIMPLE)
         rows = cython.cast(cython.p_int, view.buf)
@@ -90,7 +92,7 @@ def build_body(
         if stop == at:
             return b"", at
         body = PyBytes_FromStringAndSize(cython.NULL, size)
-        out = cython.cast(cython.p_uchar, PyBytes_AS_STRING(body))
+        out = start = cython.cast(cython.p_uchar, PyBytes_AS_STRING(body))
         write_u32(out, stop - at)
         out += 4
         with cython.nogil:
@@ -100,6 +102,7 @@ def build_body(
                 write_u32(out, more)
                 memcpy(out + 4, source.cells.data + source.cells.offsets[row], more)
                 out += 4 + more
+                must(out - start <= size, "a row is written for which there is no room")
     finally:
         if order is not None:
             PyBuffer_Release(cython.address(view))

@@ -17,6 +17,7 @@ from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObj
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
 from cython.cimports.libc.string import memcpy
+from cython.cimports.spark_mq_source.core._checked import must
 from cython.cimports.spark_mq_source.core._columns_native import Column, Columns, put, put_int, put_long
 from cython.cimports.spark_mq_source.core._wire import read_u32
 
@@ -117,7 +118,9 @@ def message_ids(data):
         while at < view.len:
             memcpy(out, start + at + _ID_AT, _ID)
             out += _ID
+            count -= 1
             at += 4 + read_u32(start + at)
+        must(count == 0, "a run has other messages than were counted")
     finally:
         PyBuffer_Release(cython.address(view))
     return ids

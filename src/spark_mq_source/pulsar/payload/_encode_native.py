@@ -29,6 +29,7 @@ from cython.cimports.spark_mq_source.core._arrays import (
     has_number,
     is_valid,
 )
+from cython.cimports.spark_mq_source.core._checked import must
 from cython.cimports.spark_mq_source.core._columns_native import hand_over, resize
 from cython.cimports.spark_mq_source.core._wire import Slice, write_u32
 
@@ -264,6 +265,7 @@ def _write(
 ) -> cython.void:
     at: cython.Py_ssize_t
     text: Slice
+    end: cython.p_uchar = out + found.size
     write_u32(out, cython.cast(cython.uint, found.single_size))
     out += 4
     for at in range(found.first_property, found.last_property):
@@ -301,6 +303,8 @@ def _write(
         out += 2
     else:
         memcpy(out, found.value.data, found.value.size)
+        out += found.value.size
+    must(out == end, "a row has another size than was measured")
 
 
 @cython.cclass
@@ -389,6 +393,7 @@ class BatchPayload:
                 break
             if _HEAD_ROOM + self.nbytes + found.size > self._capacity:
                 self._make_room(found.size)
+            must(_HEAD_ROOM + self.nbytes + found.size <= self._capacity, "a row is written for which there is no room")
             _write(source, cython.address(found), sequence_id, self._block + _HEAD_ROOM + self.nbytes)
             self.nbytes += found.size
             self.rows += 1

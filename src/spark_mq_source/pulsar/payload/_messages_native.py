@@ -16,6 +16,7 @@ if not cython.compiled:
 from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cython.cimports.libc.stdlib import free, malloc
 from cython.cimports.libc.string import memcmp, memset
+from cython.cimports.spark_mq_source.core._checked import must
 from cython.cimports.spark_mq_source.core._columns_native import (
     Column,
     Columns,
@@ -835,6 +836,7 @@ class EntryColumns(Columns):
             size = _decode_base64(single.key.data, single.key.size, start)
             if size < 0:
                 return size
+            must(size <= self.key.capacity - self.key.used, "a key is decoded for which no room was reserved")
             self.key.used += size
             end_row(self.key, row)
         else:

@@ -14,6 +14,7 @@ from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObj
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.cimports.libc.stdlib import free
 from cython.cimports.libc.string import memcmp, memcpy
+from cython.cimports.spark_mq_source.core._checked import must
 from cython.cimports.spark_mq_source.core._columns_native import resize
 from cython.cimports.spark_mq_source.core._wire import read_u32, write_u32
 
@@ -92,7 +93,8 @@ def _encode_sends(calls, timeout_ms, encode_one, before_data, tail_of):
             out[5] = ((check_sum >> 14) & 0x7F) | 0x80
             out[6] = ((check_sum >> 21) & 0x7F) | 0x80
             out[7] = check_sum >> 28
-            _put(out + _SUM_AND_FLAG_BYTES, tail)
+            out = _put(out + _SUM_AND_FLAG_BYTES, tail)
+            must(out == buffer + used, "a call has another size than was computed")
         return PyBytes_FromStringAndSize(cython.cast(cython.p_char, buffer), used)
     finally:
         free(buffer)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import shutil
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from spark_mq_source.core import stamps
+from tests import native
+
+pytestmark = pytest.mark.skipif(not native.has_compiler(), reason="there is no C compiler")
+
+
+@pytest.mark.parametrize("name", native.hot_modules())
+def test_each_compiled_module_is_built_from_the_sources_beside_it(name: str) -> None:
+    assert not stamps.is_stale(Path(str(import_module(name).__file__)), stamps.SOURCES)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "core/values/_json_native.py",
+        "core/values/_json_native.pxd",
+        "core/values/json_characters.h",
+        "core/values/_tree_native.pxd",
+        "core/_checked.pxd",
+    ],
+)
+def test_a_module_is_stale_if_what_it_is_built_from_changes_or_is_missing(changed: str, tmp_path: Path) -> None:
+    module = Path(str(import_module("spark_mq_source.core.values._json_native").__file__))
+    copy = tmp_path / "spark_mq_source"
+    shutil.copytree(stamps.SOURCES / "spark_mq_source" / "core", copy / "core")
+    assert not stamps.is_stale(module, tmp_path)
+    path = copy / changed
+    text = path.read_bytes()
+    path.write_bytes(text + b" ")
+    assert stamps.is_stale(module, tmp_path)
+    path.unlink()
+    assert stamps.is_stale(module, tmp_path)
+    path.write_bytes(text)
+    assert not stamps.is_stale(module, tmp_path)
+
+
+def test_a_module_without_a_stamp_is_stale(tmp_path: Path) -> None:
+    module = tmp_path / "module.so"
+    module.write_bytes(b"\x7fELF")
+    assert stamps.is_stale(module, stamps.SOURCES)
+
+
+def test_a_stale_module_is_a_warning_that_names_the_command_in_a_checkout_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import_module("spark_mq_source.core.values._json_native")
+    monkeypatch.setattr(stamps, "_compared", set(native.hot_modules()) - {"spark_mq_source.core.values._json_native"})
+    monkeypatch.setattr(stamps, "SOURCES", tmp_path / "src")
+    stamps.warn_of_stale_modules()
+    (tmp_path / "setup.py").touch()
+    with pytest.warns(RuntimeWarning, match=r"_json_native\S* is not built from .*; run `make native`"):
+        stamps.warn_of_stale_modules()
