@@ -10,7 +10,7 @@ PROTOCOLS ?=
 
 BIN := .venv/bin
 OLDEST_BIN := .venv-oldest/bin
-NATIVE_SOURCES := $(wildcard $(addprefix src/spark_mq_source/,core/_*_native.py core/*.pxd core/values/_*_native.py core/values/*.pxd $(addprefix */payload/,_*_native.py *.pxd *.h)))
+NATIVE_SOURCES := $(wildcard $(addprefix src/spark_mq_source/,core/_*_native.py core/*.pxd values/_*_native.py values/*.pxd values/*/_*_native.py values/*/*.pxd values/*/*.h $(addprefix */payload/,_*_native.py *.pxd *.h)))
 BOOTSTRAP := tools/bootstrap.py
 # The tools of the compatibility environment, kept as new as in dev.txt.
 OLDEST_TOOLS := ^(pytest|pytest-timeout|hypothesis|cython|setuptools|pulsar-client|cryptography|fastavro)==

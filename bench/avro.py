@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from bench.loops import ROWS, Run, run_of
 from bench.values import make_flights
-from spark_mq_source.core.values.avro import arrow_type_of, avro_decoder
-from spark_mq_source.core.values.avro_writer import encode_avro
+from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
+from spark_mq_source.values.avro.encode import encode_avro
 
 FIELDS: dict[str, Any] = {
     "year": "int",

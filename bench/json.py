@@ -20,7 +20,7 @@ import pyarrow.json
 from bench.avro import SCHEMA, THREE
 from bench.loops import ROWS, Run, run_of
 from bench.values import make_flights
-from spark_mq_source.core.values.json import arrow_type_of_json, json_decoder
+from spark_mq_source.values.json.decode import arrow_type_of_json, json_decoder
 
 
 def flights() -> list[bytes]:

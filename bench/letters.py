@@ -23,13 +23,13 @@ from bench.loops import Run, run_of
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.dead_letters import DeadLetters, RowWriter
-from spark_mq_source.core.values.avro import arrow_type_of
-from spark_mq_source.core.values.encodings import Encoding, TypedRead
-from spark_mq_source.core.values.rows import TypedRows
 from spark_mq_source.core.varint import encode_sized, encode_varint
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.messages import EntryDecoder
+from spark_mq_source.values.avro.decode import arrow_type_of
+from spark_mq_source.values.encodings import Encoding, TypedRead
+from spark_mq_source.values.rows import TypedRows
 
 MESSAGES: Final = 1000
 ENTRIES: Final = 10

@@ -21,8 +21,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from bench.loops import ROWS, Run, run_of
 from bench.values import make_flights
-from spark_mq_source.core.values.protobuf import arrow_type_of, protobuf_decoder
-from spark_mq_source.core.values.protobuf_writer import encode_protobuf
+from spark_mq_source.values.protobuf.decode import arrow_type_of, protobuf_decoder
+from spark_mq_source.values.protobuf.encode import encode_protobuf
 
 FIELDS: Final = {
     "year": "int32",

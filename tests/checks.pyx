@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from spark_mq_source.core._checked cimport IS_CHECKED
 from spark_mq_source.core._columns_native cimport Column, Columns, end_row, long_at, put, put_int, put_long, set_null
-from spark_mq_source.core.values cimport _tree_native as tree
-from spark_mq_source.core.values._tree_native cimport Node, Tree
+from spark_mq_source.values cimport _tree_native as tree
+from spark_mq_source.values._tree_native cimport Node, Tree
 
 SCHEMA = pa.schema([("number", pa.int64()), ("small", pa.int32()), ("text", pa.string())])
 VALUE = pa.struct(

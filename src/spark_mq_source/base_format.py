@@ -13,8 +13,8 @@ from spark_mq_source.core.columns import CORRUPT, ERROR, ColumnTable
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, UnwritableRowError
 from spark_mq_source.core.options import READ, STREAM, WRITE, Scope
 from spark_mq_source.core.shared_options import OnCorrupt
-from spark_mq_source.core.values.encodings import TypedRead, TypedWrite
-from spark_mq_source.core.values.options import TypedOptions, typed_read_of, typed_write_of
+from spark_mq_source.values.encodings import TypedRead, TypedWrite
+from spark_mq_source.values.options import TypedOptions, typed_read_of, typed_write_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spark_mq_source.core.counters import Counters
     from spark_mq_source.core.dead_letters import DeadLetters, RowWriter
     from spark_mq_source.core.ports import TaskAttempt
-    from spark_mq_source.core.values.rows import SchemaLookup
+    from spark_mq_source.values.rows import SchemaLookup
 
 
 OptionsT = TypeVar("OptionsT", bound=TypedOptions)
@@ -56,7 +56,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
 
         Options are looked at only if something is to be decoded; otherwise they are checked when the read begins.
         """
-        from spark_mq_source.core.values.rows import columns_of  # noqa: PLC0415 - for reads that decode
+        from spark_mq_source.values.rows import columns_of  # noqa: PLC0415 - for reads that decode
 
         typed = None
         if not self._is_raw(options):
@@ -69,7 +69,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         typed = typed or self._typed_read(options)
         if typed is None:
             return options
-        from spark_mq_source.core.values.rows import TypedRows  # noqa: PLC0415 - the same
+        from spark_mq_source.values.rows import TypedRows  # noqa: PLC0415 - the same
 
         with self._option_errors():
             TypedRows(schema, typed, self.columns)
@@ -79,7 +79,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         """Which of these columns have the type of what is decoded."""
         if options.typed is None:
             return ()
-        from spark_mq_source.core.values.rows import decoded_names  # noqa: PLC0415 - the same
+        from spark_mq_source.values.rows import decoded_names  # noqa: PLC0415 - the same
 
         return decoded_names(self.columns, options.typed, names)
 
@@ -109,7 +109,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         raw: Any,  # noqa: ANN401 - `read_raw` in part
         dead_letters: DeadLetters | None,
     ) -> Iterator[pa.RecordBatch]:
-        from spark_mq_source.core.values.rows import TypedRows, typed_batches  # noqa: PLC0415 - the same
+        from spark_mq_source.values.rows import TypedRows, typed_batches  # noqa: PLC0415 - the same
 
         stage = TypedRows(
             schema,
@@ -188,7 +188,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         write = self._typed_write(options)
         if write is None:
             return options
-        from spark_mq_source.core.values.encoders import with_definitions  # noqa: PLC0415 - for writes that encode
+        from spark_mq_source.values.encoders import with_definitions  # noqa: PLC0415 - for writes that encode
 
         with self._option_errors(OptionError):
             return replace(options, encoded=with_definitions(write, schema))
@@ -210,7 +210,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         return self.write_raw(options, self._encoded_rows(options.encoded, batches), attempt, counters)
 
     def _encoded_rows(self, write: TypedWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from spark_mq_source.core.values.encoders import encoded_rows  # noqa: PLC0415 - as above
+        from spark_mq_source.values.encoders import encoded_rows  # noqa: PLC0415 - as above
 
         try:
             yield from encoded_rows(write, batches)

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.core.values.encodings import Encoding, decoder_for
-from spark_mq_source.core.values.struct_schema import derive_definition
+from spark_mq_source.values.encodings import Encoding, decoder_for
+from spark_mq_source.values.struct_schema import derive_definition
 from tests.formats import Format, numbers, write, write_batches
 
 FITTING = pa.struct([("n", pa.int32())])

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
-from spark_mq_source.core.values.avro import arrow_type_of, avro_decoder
-from spark_mq_source.core.values.avro_writer import encode_avro
+from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
+from spark_mq_source.values.avro.encode import encode_avro
 from tests.oracles import avro as oracle
 
 PAYLOADS = 60

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_mq_source.core.values.json import json_decoder
+from spark_mq_source.values.json.decode import json_decoder
 from tests.oracles.json import differences, read_all, reader_of
 from tests.oracles.json_tokens import NO_JSON, SPACES, TOKENS
 

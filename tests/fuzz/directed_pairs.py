@@ -6,7 +6,7 @@ from random import Random
 
 import pyarrow as pa
 
-from spark_mq_source.core.values.pairs import pair_decoder
+from spark_mq_source.values.pairs import pair_decoder
 
 
 def run(seed: int) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
-from spark_mq_source.core.values.protobuf import protobuf_decoder
-from spark_mq_source.core.values.protobuf_writer import encode_protobuf
+from spark_mq_source.values.protobuf.decode import protobuf_decoder
+from spark_mq_source.values.protobuf.encode import encode_protobuf
 from tests.oracles.protobuf import (
     WRITABLE,
     Oracle,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fuzz import directed_avro
 
-pytest.importorskip("spark_mq_source.core.values._avro_native", exc_type=ImportError)
+pytest.importorskip("spark_mq_source.values.avro._decode_native", exc_type=ImportError)
 
 
 def test_random_seeds_find_nothing():

@@ -13,14 +13,14 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from spark_mq_source.core.values.avro import arrow_type_of, avro_decoder
-from spark_mq_source.core.values.avro_writer import encode_avro
-from spark_mq_source.core.values.decoder import Decoded, ValueDecoder
-from spark_mq_source.core.values.json import arrow_type_of_json, json_decoder
-from spark_mq_source.core.values.pairs import pair_decoder
-from spark_mq_source.core.values.protobuf import arrow_type_of as protobuf_type_of
-from spark_mq_source.core.values.protobuf import protobuf_decoder
-from spark_mq_source.core.values.protobuf_writer import encode_protobuf
+from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
+from spark_mq_source.values.avro.encode import encode_avro
+from spark_mq_source.values.decoder import Decoded, ValueDecoder
+from spark_mq_source.values.json.decode import arrow_type_of_json, json_decoder
+from spark_mq_source.values.pairs import pair_decoder
+from spark_mq_source.values.protobuf.decode import arrow_type_of as protobuf_type_of
+from spark_mq_source.values.protobuf.decode import protobuf_decoder
+from spark_mq_source.values.protobuf.encode import encode_protobuf
 from tests.oracles.protobuf import random_bytes_of
 from tests.oracles.protobuf import schema as protobuf_schema
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
-from spark_mq_source.core.values.avro import arrow_type_of, avro_decoder
-from spark_mq_source.core.values.avro_writer import encode_avro
+from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
+from spark_mq_source.values.avro.encode import encode_avro
 from tests.oracles import avro as oracle
 
-pytest.importorskip("spark_mq_source.core.values._avro_native", exc_type=ImportError)
+pytest.importorskip("spark_mq_source.values.avro._decode_native", exc_type=ImportError)
 
 MANY_ROWS = 1000
 SCHEMA_SHAPES = {
@@ -126,7 +126,7 @@ def record(name, *types):
     return {"type": "record", "name": name, "fields": [{"name": f"f{at}", "type": one} for at, one in enumerate(types)]}
 
 
-# A union of one field may stand directly in a union, once the record around it is skipped: see `avro_steps`.
+# A union of one field may stand directly in a union, once the record around it is skipped: see `avro.steps`.
 BRANCHES = [
     "null",
     "int",

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.core.values.json import json_decoder
-from spark_mq_source.core.values.json_texts import json_texts
+from spark_mq_source.values.json.decode import json_decoder
+from spark_mq_source.values.json.encode import json_texts
 from tests.fuzz.directed_json import run
 from tests.oracles.json import differences, read_all, reader_of, storage_of
 from tests.oracles.json_tokens import SPACES, TOKENS, VALID

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
-from spark_mq_source.core.values.protobuf import protobuf_decoder
-from spark_mq_source.core.values.protobuf_writer import encode_protobuf
+from spark_mq_source.values.protobuf.decode import protobuf_decoder
+from spark_mq_source.values.protobuf.encode import encode_protobuf
 from tests.oracles.layout import at_the_end
 from tests.oracles.protobuf import (
     KEYS,

@@ -1,4 +1,4 @@
-"""A reference reader of JSON payloads: Python's own `json`, and a short form of the rules in `json_steps`.
+"""A reference reader of JSON payloads: Python's own `json`, and a short form of the rules in `json.steps`.
 
 Dates are days and timestamps microseconds since 1970, so that those outside of Python's range can be compared.
 """

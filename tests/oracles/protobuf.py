@@ -19,8 +19,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from spark_mq_source.core.values.protobuf_schema import is_map, is_packed, is_repeated, is_required
 from spark_mq_source.core.varint import encode_varint
+from spark_mq_source.values.protobuf.schema import is_map, is_packed, is_repeated, is_required
 
 OPTIONAL, REQUIRED, REPEATED = 1, 2, 3
 KINDS = {name.removeprefix("TYPE_").lower(): number for name, number in FieldDescriptorProto.Type.items()}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from spark_mq_source.core.columns import CORRUPT_COLUMNS, Column, ColumnTable
 from spark_mq_source.core.errors import CorruptMessageError
-from spark_mq_source.core.values.encodings import Encoding, KeyValueEncoding, TypedRead
-from spark_mq_source.core.values.rows import TypedRows
+from spark_mq_source.values.encodings import Encoding, KeyValueEncoding, TypedRead
+from spark_mq_source.values.rows import TypedRows
 
 TABLE = ColumnTable(
     Column("key", ("binary",)),

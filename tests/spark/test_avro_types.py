@@ -7,7 +7,7 @@ import json
 import pytest
 from pyspark.sql.pandas.types import from_arrow_type
 
-from spark_mq_source.core.values.avro import arrow_type_of
+from spark_mq_source.values.avro.decode import arrow_type_of
 
 INNER = {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]}
 FIXED = {"type": "fixed", "name": "F", "size": 4}

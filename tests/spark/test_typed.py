@@ -14,8 +14,8 @@ import pytest
 from pulsar import schema as official_schema
 
 from spark_mq_source.core.sql_types import arrow_type_of_ddl
-from spark_mq_source.core.values.encodings import Encoding, decoder_for
-from spark_mq_source.core.values.struct_schema import derive_definition
+from spark_mq_source.values.encodings import Encoding, decoder_for
+from spark_mq_source.values.struct_schema import derive_definition
 from tests.behaviours.pulsar.test_typed import FIELDS, publish, publish_all_versions, publish_bytes
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_spark import ScriptResult

@@ -18,9 +18,9 @@ from bench import nsq, pulsar_typed, report, runner, sources
 from bench.avro import THREE
 from bench.engine import Engine, Job, OtherEngine, jobs, value_file
 from spark_mq_source.core.sql_types import arrow_type_of_ddl
-from spark_mq_source.core.values.encodings import Encoding, decoder_for
 from spark_mq_source.pulsar.payload.registry import encoding_of_schema
 from spark_mq_source.testing import NsqBroker
+from spark_mq_source.values.encodings import Encoding, decoder_for
 
 
 class Recorder:

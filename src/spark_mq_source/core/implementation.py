@@ -77,7 +77,7 @@ def require_compiled(module: str, what: str, instead: str) -> ModuleType:
         UnsupportedFeatureError: the module cannot be imported, or the environment variable excludes compiled modules.
 
     Example:
-        >>> require_compiled("spark_mq_source.core.values._none", "typed values of XML", "read the values as binary")
+        >>> require_compiled("spark_mq_source.values._none", "typed values of XML", "read the values as binary")
         Traceback (most recent call last):
         ...
         spark_mq_source.core.errors.UnsupportedFeatureError: ...

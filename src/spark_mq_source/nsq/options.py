@@ -33,8 +33,8 @@ from spark_mq_source.core.shared_options import (
     PaceOptions,
     TlsOptions,
 )
-from spark_mq_source.core.values.options import TypedOptions
 from spark_mq_source.nsq.protocol.commands import parse_name
+from spark_mq_source.values.options import TypedOptions
 
 _READING: Final = READ | STREAM
 

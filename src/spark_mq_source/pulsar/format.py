@@ -11,8 +11,6 @@ from spark_mq_source.core.columns import CORRUPT, ERROR
 from spark_mq_source.core.errors import DataLossError, OptionError
 from spark_mq_source.core.options import READ
 from spark_mq_source.core.ports import TaskAttempt
-from spark_mq_source.core.values.encodings import TypedRead, TypedWrite
-from spark_mq_source.core.values.options import AUTO
 from spark_mq_source.pulsar.inspector import PulsarInspector
 from spark_mq_source.pulsar.offsets import count_lag
 from spark_mq_source.pulsar.options import AckMode, PulsarOptions
@@ -27,6 +25,8 @@ from spark_mq_source.pulsar.read.stream import PulsarStream
 from spark_mq_source.pulsar.write.transactions import abort_transactions, commit_transactions
 from spark_mq_source.pulsar.write.values import check_raw_values, write_of
 from spark_mq_source.pulsar.write.writer import PulsarWriter, WriteReport, write_rows
+from spark_mq_source.values.encodings import TypedRead, TypedWrite
+from spark_mq_source.values.options import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from spark_mq_source.core.counters import Counters
     from spark_mq_source.core.ports import Predicate, Stream
-    from spark_mq_source.core.values.rows import SchemaLookup
+    from spark_mq_source.values.rows import SchemaLookup
 
 
 AnyRange = PulsarRange | PulsarQueueRange

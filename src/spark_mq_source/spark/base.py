@@ -22,7 +22,6 @@ from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError, TaskEndedError, UnsupportedFeatureError
 from spark_mq_source.core.ports import BatchFormat, Format, Predicate, Stream, StreamFormat, TaskAttempt, WriteFormat
 from spark_mq_source.core.sql_types import ddl_of_schema
-from spark_mq_source.core.values.encodings import TypedRead
 from spark_mq_source.net.stopwatch import given, working
 from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema, planning
 from spark_mq_source.spark.task_log import log_write, log_written, logged_read
@@ -32,6 +31,7 @@ from spark_mq_source.spark.worker import (
     leave_modules_uncollected,
     rows_while_wanted,
 )
+from spark_mq_source.values.encodings import TypedRead
 
 if TYPE_CHECKING:
     import pyarrow as pa

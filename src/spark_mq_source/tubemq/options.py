@@ -25,8 +25,8 @@ from spark_mq_source.core.options import (
     size_option,
 )
 from spark_mq_source.core.shared_options import EVERYWHERE, BatchOptions, CorruptOptions, PaceOptions, TlsOptions
-from spark_mq_source.core.values.options import TypedOptions
 from spark_mq_source.tubemq.offsets import EARLIEST, LATEST, WantedOffsets, parse_offsets, parse_topic
+from spark_mq_source.values.options import TypedOptions
 
 _READING: Final = READ | STREAM
 _DEFAULT_PORT: Final = 8715

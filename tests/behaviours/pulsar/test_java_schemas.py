@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from brokers.pulsar import distribution
-from spark_mq_source.core.values.avro import arrow_type_of, avro_decoder
-from spark_mq_source.core.values.json import arrow_type_of_json, json_decoder
-from spark_mq_source.core.values.primitives import primitive_decoder
+from spark_mq_source.values.avro.decode import arrow_type_of, avro_decoder
+from spark_mq_source.values.json.decode import arrow_type_of_json, json_decoder
+from spark_mq_source.values.primitives import primitive_decoder
 from tests.java_program import JavaProgram
 
 UTC = zoneinfo.ZoneInfo("UTC")

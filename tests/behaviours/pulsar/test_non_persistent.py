@@ -338,7 +338,7 @@ def test_nobody_is_held_up_without_acknowledgements(pulsar: PulsarUnderTest, tmp
 
 def test_a_topic_that_nobody_uses_is_read_when_it_may_be_made(pulsar: PulsarUnderTest):
     topic = unused(pulsar)
-    with pytest.raises(TopicNotFoundError, match=r"exists while somebody uses it .*createTopic=true"):
+    with pytest.raises(TopicNotFoundError, match=r"exists only while it is used: .*createTopic=true"):
         FORMAT.plan(drain_options(pulsar, topic, initialPosition=None), ())
     options = drain_options(pulsar, topic, **PATIENCE, createTopic="true", maxRows=10)
     rows = read_at_once(options, FORMAT.plan(options, ()))

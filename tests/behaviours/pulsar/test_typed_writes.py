@@ -15,8 +15,8 @@ from pulsar import schema as official_schema
 from spark_mq_source.core.errors import BrokerError, OptionError
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.core.sql_types import ddl_of
-from spark_mq_source.core.values.encodings import PRIMITIVES
-from spark_mq_source.core.values.primitives import primitive_type_of
+from spark_mq_source.values.encodings import PRIMITIVES
+from spark_mq_source.values.primitives import primitive_type_of
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.behaviours.pulsar.test_schema import receive, schema_of
 from tests.behaviours.pulsar.test_typed import columns

@@ -15,9 +15,9 @@ import pytest
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, TopicNotFoundError, UnwritableRowError
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
-from spark_mq_source.core.values.encoders import encoded_rows
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.write.writer import PulsarWriter
+from spark_mq_source.values.encoders import encoded_rows
 from tests.behaviours.pulsar.java_client import JavaClient
 from tests.fix_brokers import PulsarUnderTest
 from tests.fix_net import Fault, FaultProxy

@@ -101,7 +101,7 @@ def test_the_web_interface_and_a_tls_port_are_told_apart_from_masters(
     web = tubemq.admin.masters[0].removeprefix("http://")
     for masters, words in (
         (web, "HTTP server, not TubeMQ"),
-        (tubemq_secure.cluster.master_addresses_tls, "TLS port|closed"),
+        (tubemq_secure.cluster.master_addresses_tls, "speaks TLS|closed"),
     ):
         client = client_of(tubemq, masters=masters, operationTimeout="1s", requestTimeout="2s")
         with pytest.raises(MQSourceError, match=words):

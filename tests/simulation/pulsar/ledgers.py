@@ -177,6 +177,7 @@ class ManagedLedger:
         entries: by position; those of removed ledgers are gone.
         history: every entry that was ever stored, and where: the truth.
         removed: ledgers that are gone.
+        has_moved_readers: whether TTL or truncation has moved a cursor that is not durable.
         last: the last entry (`lastConfirmedEntry`), or before the first one of the current ledger.
         cursors: by subscription.
         places_cursors: whether a cursor of a non-durable subscription is moved to an entry that is there.
@@ -200,6 +201,7 @@ class ManagedLedger:
         self.entries: dict[Position, Entry] = {}
         self.history: dict[Position, Entry] = {}
         self.removed: set[int] = set()
+        self.has_moved_readers = False
         self.cursors: dict[str, Cursor] = {}
         self.last: Position = EARLIEST
         self.opened = False
@@ -407,9 +409,7 @@ class ManagedLedger:
 
     def truncate(self, *, now: float) -> None:
         """`asyncTruncate`: all cursors to the end, and all ledgers but the current one are removed."""
-        self.taken = max(self.taken, self.last)
-        for cursor in self.cursors.values():
-            cursor.mark_delete(self.last, now=now)
+        self._pass_all(self.last, now=now)
         self.trim(now=now, truncate=True)
 
     def expire(self, before_ms: int, *, now: float) -> None:
@@ -423,9 +423,14 @@ class ManagedLedger:
                 break
             expired = position
         if expired is not None:
-            self.taken = max(self.taken, expired)
-            for cursor in self.cursors.values():
-                cursor.mark_delete(expired, now=now)
+            self._pass_all(expired, now=now)
+
+    def _pass_all(self, position: Position, *, now: float) -> None:
+        """Move every cursor that is before a position."""
+        self.taken = max(self.taken, position)
+        for cursor in self.cursors.values():
+            self.has_moved_readers |= not cursor.durable and cursor.mark < position
+            cursor.mark_delete(position, now=now)
 
 
 def bits_of(words: Sequence[int]) -> int:

@@ -94,7 +94,7 @@ def check_range(
         start: before the range.
         end: the last position of it.
         found: what was read.
-        may_lose: whether rows of removed ledgers may be missing (`failOnDataLoss=false`).
+        may_lose: whether rows that were removed, or taken from a reader, may be missing (`failOnDataLoss=false`).
         is_wanted: which of the rows are asked for.
 
     Raises:
@@ -115,8 +115,9 @@ def check_range(
         ):
             return
     if may_lose:
-        kept = [row for row in expected if row[0] not in removed]
-        if [row for row in found if row[0] not in removed] == kept and _is_part(found, expected):
+        lost = {row for row in expected if row[0] in removed or (ledger.has_moved_readers and row[:2] <= ledger.taken)}
+        kept = [row for row in expected if row not in lost]
+        if [row for row in found if row not in lost] == kept and _is_part(found, expected):
             return
     raise ViolationError(f"{at} ({start}, {end}]: {difference(found, expected)}")
 

@@ -168,14 +168,12 @@ def _sweep(cluster: Cluster, name: str, *, left: int, seconds: float) -> None:
         cluster.world.after(seconds, partial(_sweep, cluster, name, left=left - 1, seconds=seconds))
 
 
-def may_look_removed(plan: Plan, cluster: Cluster) -> bool:
-    """Whether a loss may be told: something was removed, or TTL moves each new cursor before it is asked for.
+def may_look_removed(cluster: Cluster) -> bool:
+    """Return whether a loss may be told: something was removed, or a reader's cursor was moved before it was asked for.
 
-    A broker looks for expired messages every few minutes. A sweep every few milliseconds is there to see that no loss
-    is passed over, and not that none is told in vain.
+    TTL and truncation move it every few minutes at most: to tell a loss in vain then is rare, and safe.
     """
-    was_removed = any(ledger.removed for ledger in cluster.storage.values())
-    return was_removed or any(fault.kind == "sweep" for fault in plan.faults)
+    return any(ledger.removed or ledger.has_moved_readers for ledger in cluster.storage.values())
 
 
 def check_nothing_leaks(world: World, cluster: Cluster) -> None:
@@ -375,7 +373,7 @@ class BatchRead:
         try:
             ranges = list(FORMAT.plan(options, ()))
         except MQSourceError as error:
-            if isinstance(error, DataLossError) and starts and any(cluster.storage[name].removed for name in names):
+            if isinstance(error, DataLossError) and starts and may_look_removed(cluster):
                 return "data loss"
             check_allowed(plan, error)
             return "not planned"
@@ -402,7 +400,7 @@ class BatchRead:
             if isinstance(cause, DataLossError):
                 if not fails:
                     raise ViolationError(f"failOnDataLoss=false, and yet: {cause}") from cause
-                if not may_look_removed(plan, cluster):
+                if not may_look_removed(cluster):
                     raise ViolationError(f"nothing was removed, and yet: {cause}") from cause
                 return "data loss"
             check_allowed(plan, cause)
@@ -559,7 +557,7 @@ class StreamRead:
                 if self._is_start_lost(query, error):
                     return "start lost"
                 if isinstance(error, DataLossError):
-                    self._check_loss(plan, cluster, error, fails=fails)
+                    self._check_loss(cluster, error, fails=fails)
                     self._check_batches(cluster, query, fails=fails)
                     return "data loss"
                 self._check_allowed(plan, error)
@@ -589,12 +587,12 @@ class StreamRead:
         if last[0] >= 0 and not any(sink.get(number) for number in last):
             raise ViolationError(f"{len(last)} batches without a row; offsets {query.checkpoint.offsets[-1:]}")
 
-    def _check_loss(self, plan: Plan, cluster: Cluster, error: DataLossError, *, fails: bool) -> None:
+    def _check_loss(self, cluster: Cluster, error: DataLossError, *, fails: bool) -> None:
         if not fails:
             raise ViolationError(f"failOnDataLoss=false, and yet: {error}") from error
         if self._subscription and not self._removal:
             raise ViolationError(f"the subscription keeps everything, and yet: {error}") from error
-        if not may_look_removed(plan, cluster):
+        if not may_look_removed(cluster):
             raise ViolationError(f"nothing was removed, and yet: {error}") from error
 
     def _is_complete(self, cluster: Cluster, query: Query, *, fails: bool) -> bool:
@@ -808,7 +806,7 @@ class AvailableNow(StreamRead):
                 if self._is_start_lost(query, error):
                     return "start lost"
                 if isinstance(error, DataLossError):
-                    self._check_loss(plan, cluster, error, fails=fails)
+                    self._check_loss(cluster, error, fails=fails)
                     self._check_batches(cluster, query, fails=fails)
                     return "data loss"
                 check_allowed(plan, error)

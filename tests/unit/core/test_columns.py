@@ -140,8 +140,8 @@ from spark_mq_source.core.columns import ColumnTable
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.dead_letters import DeadLetters
 from spark_mq_source.core.sql_types import arrow_schema_of
-from spark_mq_source.core.values.encodings import Encoding, TypedRead
-from spark_mq_source.core.values.rows import TypedRows
+from spark_mq_source.values.encodings import Encoding, TypedRead
+from spark_mq_source.values.rows import TypedRows
 from spark_mq_source.pulsar.payload import columns, messages
 from spark_mq_source.tubemq.payload import columns as tubemq_columns, messages as tubemq_messages
 

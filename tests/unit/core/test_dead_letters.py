@@ -15,8 +15,8 @@ from spark_mq_source.core.columns import CORRUPT_COLUMNS, Column, ColumnTable
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.dead_letters import DeadLetters
 from spark_mq_source.core.errors import ServiceNotReadyError
-from spark_mq_source.core.values.encodings import Encoding, TypedRead
-from spark_mq_source.core.values.rows import TypedRows, typed_batches
+from spark_mq_source.values.encodings import Encoding, TypedRead
+from spark_mq_source.values.rows import TypedRows, typed_batches
 
 TABLE = ColumnTable(
     Column("key", ("binary",), ("binary",)),

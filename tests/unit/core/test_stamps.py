@@ -20,17 +20,18 @@ def test_each_compiled_module_is_built_from_the_sources_beside_it(name: str) -> 
 @pytest.mark.parametrize(
     "changed",
     [
-        "core/values/_json_native.py",
-        "core/values/_json_native.pxd",
-        "core/values/json_characters.h",
-        "core/values/_tree_native.pxd",
+        "values/json/_decode_native.py",
+        "values/json/_decode_native.pxd",
+        "values/json/characters.h",
+        "values/_tree_native.pxd",
         "core/_checked.pxd",
     ],
 )
 def test_a_module_is_stale_if_what_it_is_built_from_changes_or_is_missing(changed: str, tmp_path: Path) -> None:
-    module = Path(str(import_module("spark_mq_source.core.values._json_native").__file__))
+    module = Path(str(import_module("spark_mq_source.values.json._decode_native").__file__))
     copy = tmp_path / "spark_mq_source"
-    shutil.copytree(stamps.SOURCES / "spark_mq_source" / "core", copy / "core")
+    for room in ("core", "values"):
+        shutil.copytree(stamps.SOURCES / "spark_mq_source" / room, copy / room)
     assert not stamps.is_stale(module, tmp_path)
     path = copy / changed
     text = path.read_bytes()
@@ -51,10 +52,10 @@ def test_a_module_without_a_stamp_is_stale(tmp_path: Path) -> None:
 def test_a_stale_module_is_a_warning_that_names_the_command_in_a_checkout_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import_module("spark_mq_source.core.values._json_native")
-    monkeypatch.setattr(stamps, "_compared", set(native.hot_modules()) - {"spark_mq_source.core.values._json_native"})
+    import_module("spark_mq_source.values.json._decode_native")
+    monkeypatch.setattr(stamps, "_compared", set(native.hot_modules()) - {"spark_mq_source.values.json._decode_native"})
     monkeypatch.setattr(stamps, "SOURCES", tmp_path / "src")
     stamps.warn_of_stale_modules()
     (tmp_path / "setup.py").touch()
-    with pytest.warns(RuntimeWarning, match=r"_json_native\S* is not built from .*; run `make native`"):
+    with pytest.warns(RuntimeWarning, match=r"_decode_native\S* is not built from .*; run `make native`"):
         stamps.warn_of_stale_modules()

@@ -12,12 +12,12 @@ import pytest
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, STREAM, WRITE, _known_options
 from spark_mq_source.core.shared_options import OnCorrupt
-from spark_mq_source.core.values.encodings import Encoding, TypedRead
-from spark_mq_source.core.values.options import typed_read_of
 from spark_mq_source.net.transport import TlsSettings
 from spark_mq_source.pulsar.client.session import authentication_of
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position
 from spark_mq_source.pulsar.options import OnEncrypted, PulsarOptions, parse_service_url, parse_topics_pattern
+from spark_mq_source.values.encodings import Encoding, TypedRead
+from spark_mq_source.values.options import typed_read_of
 
 T = "persistent://public/default/t"
 URL = {"serviceUrl": "pulsar://h"}

@@ -37,7 +37,6 @@ from spark_mq_source.core.columns import Column, ColumnTable
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError, TaskEndedError, UnsupportedFeatureError
 from spark_mq_source.core.ports import Predicate, TaskAttempt
-from spark_mq_source.core.values.encodings import Encoding, TypedRead
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.payload.columns import COLUMNS
@@ -54,6 +53,7 @@ from spark_mq_source.spark.base import (
     check_columns,
 )
 from spark_mq_source.spark.pulsar import PulsarNativeDataSource
+from spark_mq_source.values.encodings import Encoding, TypedRead
 
 MESSAGE_ID = StructType(
     [

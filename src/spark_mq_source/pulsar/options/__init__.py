@@ -8,8 +8,6 @@ from typing import Any, ClassVar, Final
 
 from spark_mq_source.core.options import READ, STREAM, Scope, fields_of, parse_text
 from spark_mq_source.core.shared_options import BatchOptions, CorruptOptions, DrainOptions, PaceOptions, parse_one_of
-from spark_mq_source.core.values.encodings import PRIMITIVES
-from spark_mq_source.core.values.options import AUTO, DEFINED, RAW, TypedOptions
 from spark_mq_source.pulsar.offsets import parse_topic, split_partition
 from spark_mq_source.pulsar.options.connection import ConnectionOptions, parse_service_url
 from spark_mq_source.pulsar.options.keys import KeyOptions, KeyValueEncodingType
@@ -35,6 +33,8 @@ from spark_mq_source.pulsar.options.reading import (
 from spark_mq_source.pulsar.options.writing import DeliveryGuarantee, WriteOptions
 from spark_mq_source.pulsar.payload.schema import AVRO, BYTES, JSON, STRING
 from spark_mq_source.pulsar.pulsar_spark import translate
+from spark_mq_source.values.encodings import PRIMITIVES
+from spark_mq_source.values.options import AUTO, DEFINED, RAW, TypedOptions
 
 __all__ = [
     "SHARED_TYPES", "AckMode", "DeliveryGuarantee", "InitialPosition", "KeySharedMode", "KeyValueEncodingType",

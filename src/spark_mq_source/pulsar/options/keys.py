@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from spark_mq_source.core.options import WRITE, Options, Scope, option
 from spark_mq_source.core.shared_options import EVERYWHERE, parse_one_of
-from spark_mq_source.core.values.encodings import PRIMITIVES
-from spark_mq_source.core.values.options import DEFINED, RAW, value_message_option, value_schema_option
+from spark_mq_source.values.encodings import PRIMITIVES
+from spark_mq_source.values.options import DEFINED, RAW, value_message_option, value_schema_option
 
 
 class KeyValueEncodingType(enum.StrEnum):

@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from spark_mq_source.core.values.encodings import PRIMITIVES, Encoding, KeyValueEncoding, TypedWrite
-from spark_mq_source.core.values.protobuf_schema import FlatField, descriptor_of, flat_descriptors
 from spark_mq_source.pulsar.protocol.commands import KeyValue, Schema, SchemaType
+from spark_mq_source.values.encodings import PRIMITIVES, Encoding, KeyValueEncoding, TypedWrite
+from spark_mq_source.values.protobuf.schema import FlatField, descriptor_of, flat_descriptors
 
 _KEY_VALUE_TYPE: Final = "kv.encoding.type"
 """The property that says where the key is: INLINE or SEPARATED (`KeyValueSchemaInfo` of the Java client)."""

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_mq_source.core.values.avro_schema import avro_type_of
+from spark_mq_source.values.avro.schema import avro_type_of
 
 BYTES: Final = "BYTES"
 STRING: Final = "STRING"

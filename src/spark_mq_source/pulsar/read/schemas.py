@@ -7,13 +7,13 @@ import pyarrow as pa
 from spark_mq_source.core.columns import VALUE
 from spark_mq_source.core.errors import MQSourceError, OptionError
 from spark_mq_source.core.sql_types import matches
-from spark_mq_source.core.values.encodings import Encoding, KeyValueEncoding, TypedRead, type_of
-from spark_mq_source.core.values.options import RAW, key_encoding_of
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.registry import encoding_of_schema
 from spark_mq_source.pulsar.read.planner import topics_of
+from spark_mq_source.values.encodings import Encoding, KeyValueEncoding, TypedRead, type_of
+from spark_mq_source.values.options import RAW, key_encoding_of
 
 
 def registered_read(options: PulsarOptions) -> TypedRead:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from spark_mq_source.core.columns import is_text
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.core.values.encodings import TypedWrite
-from spark_mq_source.core.values.options import RAW, typed_write_of
 from spark_mq_source.pulsar.options import KeyValueEncodingType
 from spark_mq_source.pulsar.payload.registry import schema_of_write
 from spark_mq_source.pulsar.payload.schema import AVRO, BYTES, STRING
 from spark_mq_source.pulsar.protocol import commands
+from spark_mq_source.values.encodings import TypedWrite
+from spark_mq_source.values.options import RAW, typed_write_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,10 +4,10 @@ import json
 import pyarrow as pa
 import pytest
 
-from spark_mq_source.core.values.encodings import KeyValueEncoding, type_of
-from spark_mq_source.core.values.protobuf import protobuf_decoder
 from spark_mq_source.pulsar.payload.registry import encoding_of_schema
 from spark_mq_source.pulsar.protocol.commands import Schema, SchemaType
+from spark_mq_source.values.encodings import KeyValueEncoding, type_of
+from spark_mq_source.values.protobuf.decode import protobuf_decoder
 from tests.oracles.protobuf import schema
 
 # Recorded of the Java client 4.0.8, by Schema.PROTOBUF(com.google.protobuf.Timestamp.class).

@@ -7,13 +7,13 @@ import pytest
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import WRITE
-from spark_mq_source.core.values.encodings import PRIMITIVES, Encoding, KeyValueEncoding
-from spark_mq_source.core.values.primitives import primitive_type_of
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.registry import encoding_of_schema
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.write.values import schema_to_send
+from spark_mq_source.values.encodings import PRIMITIVES, Encoding, KeyValueEncoding
+from spark_mq_source.values.primitives import primitive_type_of
 
 STRUCT = pa.struct([("a", pa.int32())])
 

@@ -1,0 +1,171 @@
+"""What the compiled loops over values begin with: Cython's pure-Python mode, C types in ``_loops_native.pxd``.
+
+A decoder reads one payload, an encoder writes one row; the walk over the rows is the same for all, at a virtual call a
+row.
+"""
+
+import cython
+
+if not cython.compiled:
+    raise ImportError("spark_mq_source.values._loops_native is not compiled")
+
+import pyarrow as pa
+from cython.cimports.libc.stdlib import free
+from cython.cimports.spark_mq_source.core._arrays import Cells, address_of, bind_cells, cell_at, is_valid
+from cython.cimports.spark_mq_source.core._columns_native import allocate, hand_over, resize
+from cython.cimports.spark_mq_source.core._wire import Slice, slice_of
+from cython.cimports.spark_mq_source.values._tree_native import Node, Tree, put_null, truncate
+
+from spark_mq_source.core.columns import MAX_COLUMN_BYTES, too_large
+from spark_mq_source.values._loops_python import unwritable
+from spark_mq_source.values.decoder import Decoded, reason_of
+
+_MOST_BYTES = cython.declare(cython.Py_ssize_t, MAX_COLUMN_BYTES)
+_LEAST_ROOM = cython.declare(cython.Py_ssize_t, 4096)
+
+
+@cython.cclass
+class RowDecoder:
+    """Decodes payload by payload; see `ValueDecoder`.
+
+    Args:
+        type_: the Arrow type of the values.
+    """
+
+    def __init__(self, type_):
+        self.type = type_
+        self.tree = Tree(type_)
+        self.path = []
+
+    def decode(self, payloads):
+        """The values of a binary array; see `ValueDecoder.decode`."""
+        cells: Cells
+        payload: Slice
+        row: cython.Py_ssize_t
+        root: cython.pointer(Node) = self.tree.nodes
+        reasons: dict = {}
+        bind_cells(cython.address(cells), payloads)
+        self.limit = cython.NULL
+        if len(payloads) and cells.data != cython.NULL:
+            self.limit = cells.data + cells.offsets[len(payloads)]
+        try:
+            for row in range(len(payloads)):
+                payload = cell_at(cython.address(cells), row)
+                if payload.data == cython.NULL:
+                    put_null(root)
+                elif not self.read_row(payload):
+                    why = self.why(payload)
+                    reasons[row] = reason_of(self.path, why)
+                    self.path.clear()
+                    truncate(root, row)
+                    put_null(root)
+        except BaseException:
+            self.path.clear()
+            truncate(root, 0)
+            raise
+        return Decoded(self.tree.take(), reasons)
+
+    def read_row(self, payload):
+        """Whether the tree has one value more, which a payload says; if not, it may have a part of it."""
+        raise NotImplementedError
+
+    def why(self, payload):
+        """What is wrong with the payload that was read last, at `path`."""
+        raise NotImplementedError
+
+
+@cython.cclass
+class RowEncoder:
+    """Encodes row by row, behind what there is."""
+
+    def __dealloc__(self):
+        free(self.out)
+
+    def encode(self, array):
+        """The bytes of each value; NULL where it is NULL."""
+        row: cython.Py_ssize_t
+        rows: cython.Py_ssize_t = len(array)
+        bit: cython.Py_ssize_t = array.offset
+        valid: cython.p_uchar = address_of(array.buffers()[0]) if array.null_count else cython.NULL
+        ends: cython.p_int = cython.cast(cython.p_int, resize(cython.NULL, (rows + 1) * 4))
+        owned: cython.p_void = ends
+        try:
+            offsets = hand_over(cython.address(owned), (rows + 1) * 4)
+        finally:
+            free(owned)
+        ends[0] = 0
+        try:
+            for row in range(rows):
+                if is_valid(valid, bit + row):
+                    self.put_row(row)
+                ends[row + 1] = cython.cast(cython.int, self.used)
+            data = pa.py_buffer(b"")
+            if self.out != cython.NULL:
+                data = hand_over(cython.cast(cython.pp_void, cython.address(self.out)), self.used)
+                self.room = 0
+        finally:
+            # Also if a row has no form: the next array begins anew.
+            self.used = 0
+        # A validity bitmap of Arrow's own, which begins with the array.
+        bits = array.is_valid().buffers()[1] if array.null_count else None
+        return pa.Array.from_buffers(pa.binary(), rows, [bits, offsets, data])
+
+    def put_row(self, row):
+        """Writes a value, which is not NULL."""
+        raise NotImplementedError
+
+    def grow(self, more):
+        """Makes room for that many bytes."""
+        if more > _MOST_BYTES - self.used:
+            raise too_large()
+        room: cython.Py_ssize_t = min(max(2 * self.room, self.used + more, _LEAST_ROOM), _MOST_BYTES)
+        self.out = cython.cast(cython.p_uchar, resize(self.out, room))
+        self.room = room
+        return 0
+
+    def refuse(self, step, why):
+        """Raises what says where a value has no form."""
+        raise unwritable(self.described[step], why)
+
+
+def count_steps(described):
+    """How many steps there are, with those within."""
+    count: cython.Py_ssize_t = 1
+    for one in described.steps:
+        count += count_steps(one)
+    return count
+
+
+def bind_array(cells, array):
+    """Where the values of an array of any type are, which the caller keeps; those of a struct are in its fields."""
+    type_ = array.type
+    buffers = array.buffers()
+    cells.bit = array.offset
+    cells.valid = address_of(buffers[0]) if array.null_count else cython.NULL
+    cells.offsets = cython.NULL
+    cells.data = cython.NULL
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        return bind_cells(cells, array)
+    if pa.types.is_list(type_) or pa.types.is_map(type_):
+        cells.offsets = cython.cast(cython.p_int, address_of(buffers[1]))
+        if cells.offsets != cython.NULL:
+            cells.offsets += cells.bit
+    elif not pa.types.is_struct(type_):
+        cells.data = address_of(buffers[1])
+        # Booleans are bits, which begin at `bit` as well.
+        if cells.data != cython.NULL and not pa.types.is_boolean(type_):
+            cells.data += cells.bit * cython.cast(cython.Py_ssize_t, type_.bit_width // 8)
+    return 0
+
+
+def lay_out_texts(texts):
+    """Bytes, which the caller keeps, side by side; absent where there is None. To be freed."""
+    at: cython.Py_ssize_t
+    count: cython.Py_ssize_t = len(texts)
+    if not count:
+        return cython.NULL
+    laid: cython.pointer(Slice) = cython.cast(cython.pointer(Slice), allocate(count, cython.sizeof(Slice)))
+    for at, text in enumerate(texts):
+        if text is not None:
+            laid[at] = slice_of(text)
+    return laid

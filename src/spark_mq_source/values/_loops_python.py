@@ -1,0 +1,69 @@
+"""What the interpreted loops over values begin with: the twin of ``_loops_native``."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import array_of
+from spark_mq_source.core.errors import UnwritableRowError
+from spark_mq_source.values.decoder import Decoded, reason_of
+
+
+class BadPayloadError(Exception):
+    """Why a payload cannot be decoded; `path` grows from the inside to the outside."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self.path: list[str] = []
+
+    @property
+    def reason(self) -> str:
+        """With the path."""
+        return reason_of(self.path, self.why)
+
+
+class RowDecoder:
+    """Decodes payload by payload; see `decoder.ValueDecoder`.
+
+    Args:
+        type_: the Arrow type of the values.
+    """
+
+    def __init__(self, type_: pa.DataType) -> None:
+        self.type = type_
+
+    def decode(self, payloads: pa.Array) -> Decoded:
+        """The values of a binary array; see `decoder.ValueDecoder`."""
+        values: list[Any] = []
+        reasons: dict[int, str] = {}
+        for row, payload in enumerate(payloads):
+            data = payload.as_py()
+            value = None
+            if data is not None:
+                try:
+                    value = self._read_row(data)
+                except BadPayloadError as bad:
+                    reasons[row] = bad.reason
+            values.append(value)
+        return Decoded(array_of(values, self.type), reasons)
+
+    def _read_row(self, payload: bytes) -> Any:  # noqa: ANN401 - of any type
+        """What a payload says.
+
+        Raises:
+            BadPayloadError: it cannot be decoded.
+        """
+        raise NotImplementedError
+
+
+class _WriteStep(Protocol):
+    @property
+    def path(self) -> str: ...
+
+
+def unwritable(step: _WriteStep, why: str) -> UnwritableRowError:
+    """The error for a value that has no form in the schema."""
+    return UnwritableRowError(f"{step.path} {why}")

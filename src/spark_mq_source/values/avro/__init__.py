@@ -1,0 +1,1 @@
+"""Avro values: schemas, the steps that read and write them, and the compiled loops."""

@@ -1,0 +1,119 @@
+"""What the compiled Avro decoder walks: the steps of ``steps``, laid out as C structs."""
+
+from spark_mq_source.core._wire cimport Slice, read_varint
+from spark_mq_source.values._loops_native cimport RowDecoder
+from spark_mq_source.values._tree_native cimport Node
+
+
+cdef extern from *:
+    """
+    typedef __int128 smq_int128;
+    typedef unsigned __int128 smq_uint128;
+    """
+    ctypedef long long int128 "smq_int128"
+    ctypedef unsigned long long uint128 "smq_uint128"
+
+
+# As `avro.steps.Code`, which `check_codes` compares with it.
+cpdef enum Code:
+    NULL_
+    BOOLEAN
+    INT
+    LONG
+    MILLIS
+    INT_TO_FLOAT
+    INT_TO_DOUBLE
+    FLOAT
+    FLOAT_TO_DOUBLE
+    DOUBLE
+    TEXT
+    BINARY
+    FIXED
+    DECIMAL
+    ENUM
+    RECORD
+    ARRAY
+    MAP
+    UNION
+    MEMBER
+    DEFAULT
+    FAIL
+    SEQUENCE
+    SKIP_BYTES
+    SKIP_VARINTS
+    SKIP_SIZED
+    SKIP_BLOCKS
+
+
+# `node` is what the step fills, NULL if it skips; `steps` are `count` in a row.
+cdef struct Step:
+    Code code
+    bint is_int
+    bint is_empty
+    Node *node
+    Step *steps
+    Py_ssize_t count
+    Py_ssize_t size
+    Slice default_value
+    Slice *symbols
+    Py_ssize_t num_symbols
+    int128 limit  # a decimal is less
+    int128 factor
+
+
+# Why there is no number and no size, where a position is negative: see `_WHYS`.
+cdef enum Fault:
+    ENDS_ = -1
+    NO_END_ = -2
+    NO_LENGTH_ = -3
+
+
+cdef inline Py_ssize_t read_number(
+    const unsigned char *data, Py_ssize_t at, Py_ssize_t end, long long *number
+) noexcept nogil:
+    """Where the number at `at` ends, or a `Fault`. Zigzag: small negative numbers are short as well."""
+    cdef unsigned long long word = 0
+    cdef Py_ssize_t after = read_varint(data, at, end, &word)
+    if after < 0:
+        # The longest number has ten bytes.
+        return Fault.NO_END_ if end - at >= 10 else Fault.ENDS_
+    number[0] = <long long>((word >> 1) ^ (~(word & 1) + 1))
+    return after
+
+
+cdef inline Py_ssize_t check_size(long long size, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
+    """Where a value of so many bytes begins that is said to be at `at`, or a `Fault`."""
+    return Fault.NO_LENGTH_ if size < 0 else Fault.ENDS_ if size > end - at else at
+
+
+cdef inline Py_ssize_t read_size(
+    const unsigned char *data, Py_ssize_t at, Py_ssize_t end, long long *size
+) noexcept nogil:
+    """Where the value begins behind its size, which is at `at`, or a `Fault`."""
+    at = read_number(data, at, end, size)
+    return at if at < 0 else check_size(size[0], at, end)
+
+
+cdef class AvroDecoder(RowDecoder):
+    cdef Step *steps
+    cdef Py_ssize_t num_steps
+    cdef list described  # the steps as `avro.steps` has them, which own the bytes
+    cdef str wrong
+    cdef Py_ssize_t empty_items
+    # Blocks, and items that were read or skipped one by one, since the decoder was made: with the bytes of the payloads,
+    # they bound the time that it took.
+    cdef readonly Py_ssize_t items
+
+    cdef int lay_out(self, Step *step, described, Node *node, Py_ssize_t *used) except -1
+    cdef Py_ssize_t run(
+        self, const unsigned char *data, Py_ssize_t at, Py_ssize_t end, const Step *step, Py_ssize_t count
+    ) except? -1
+    cdef Py_ssize_t run_blocks(
+        self, const unsigned char *data, Py_ssize_t at, Py_ssize_t end, const Step *step
+    ) except? -1
+    cdef Py_ssize_t put_key(
+        self, const unsigned char *data, Py_ssize_t at, Py_ssize_t end, Node *node
+    ) except? -1
+    cdef Py_ssize_t within(self, const Step *step, str wrong) except? -1
+    cdef Py_ssize_t unreadable(self, const Step *step, Py_ssize_t fault) except? -1
+    cdef Py_ssize_t put_decimal(self, const Step *step, const unsigned char *data, Py_ssize_t size) except -2

@@ -1,0 +1,94 @@
+"""Avro values as Arrow arrays: the columns that Spark's ``from_avro`` gives, without a JVM and without Python a record.
+
+The loop is compiled (``_decode_native``) and follows the steps of `avro.steps`. It has no interpreted twin: without it
+a typed column is an error.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.implementation import require_compiled
+from spark_mq_source.values.avro.resolution import MisfitError, resolve
+from spark_mq_source.values.avro.schema import AvroType, check_finite, parse_avro
+from spark_mq_source.values.avro.types import arrow_type
+from spark_mq_source.values.decoder import ValueDecoder
+
+
+def arrow_type_of(definition: str) -> pa.DataType:
+    """The Arrow type of values that were written with an Avro schema, as Spark's ``from_avro`` has it.
+
+    * A union with null is the type of its other branch; one of int and long is a ``bigint``, one of float and double a
+      ``double``, and any other a struct with the fields ``member0``, ``member1``, ..., of which one is not NULL.
+    * An enum is a ``string``, a fixed ``binary``.
+    * date, decimal, timestamp-millis, timestamp-micros and their local-timestamp counterparts are Spark's ``date``,
+      ``decimal``, ``timestamp`` and ``timestamp_ntz``. A uuid is a ``string``. A time of day is the number that was
+      written: Spark has a type for some from release 4.1 on.
+
+    Every field is nullable.
+
+    Args:
+        definition: the schema, as JSON.
+
+    Raises:
+        OptionError: it is no Avro schema, is recursive, or has a type that Spark does not have.
+
+    Example:
+        >>> arrow_type_of('{"type": "record", "name": "F", "fields": [{"name": "a", "type": ["null", "int"]}]}')
+        StructType(struct<a: int32>)
+    """
+    return arrow_type(_parsed(definition))
+
+
+def avro_decoder(writer: str, wanted: pa.DataType, reader: str | None = None) -> ValueDecoder:
+    r"""A decoder of the values that were written with one schema.
+
+    What follows a value in its payload is ignored, as by Java's client and fastavro. What is not wanted is skipped, and
+    looked at no closer than that needs: a text in it may be no UTF-8. A map that was written with a key twice has both.
+
+    Args:
+        writer: the schema that wrote the values, as JSON.
+        wanted: the type of the values: of what `arrow_type_of` says of the reader's schema, all or some of the fields,
+            at any depth and in any order. A field is found by its name, and without regard to case if no name is the
+            same and one differs in case alone. An int may be a ``bigint`` or a ``double``, a float a ``double``, and a
+            decimal may have more digits.
+        reader: the schema to which the writer's is resolved by Avro's rules: fields that were not written get their
+            defaults, numbers are promoted, aliases are followed. None for the writer's.
+
+    Raises:
+        OptionError: a schema is no Avro schema, they cannot be resolved, or `wanted` does not fit the reader's.
+        UnsupportedFeatureError: the compiled loop cannot be loaded.
+
+    Example:
+        >>> fields = '[{"name": "a", "type": "int"}, {"name": "b", "type": "string"}]'
+        >>> schema = f'{{"type": "record", "name": "F", "fields": {fields}}}'
+        >>> decoder = avro_decoder(schema, pa.struct([("b", pa.string())]))
+        >>> decoded = decoder.decode(pa.array([b"\x02\x06abc", None, b"\x02\x06ab"], pa.binary()))
+        >>> decoded.values.to_pylist(), decoded.reasons
+        ([{'b': 'abc'}, None, None], {2: 'field b: the payload ends within it'})
+    """
+    written = _parsed(writer, "the writer's schema")
+    read = written if reader is None else _parsed(reader, "the reader's schema")
+    try:
+        step = resolve(written, read, wanted)
+    except MisfitError as misfit:
+        raise OptionError(
+            f"values of the writer's Avro schema {written!r} cannot be read with the reader's schema {read!r}: {misfit}"
+        ) from None
+    loop = require_compiled(
+        "spark_mq_source.values.avro._decode_native",
+        "typed columns of Avro",
+        "read them as binary and decode them with Spark's from_avro",
+    )
+    decoder: ValueDecoder = loop.AvroDecoder(step, wanted)
+    return decoder
+
+
+def _parsed(definition: str, what: str = "the schema") -> AvroType:
+    try:
+        parsed = parse_avro(definition)
+        check_finite(parsed)
+    except ValueError as error:
+        raise OptionError(f"{what} is no Avro schema that can be columns: {error}") from None
+    return parsed

@@ -1,0 +1,319 @@
+"""Resolves the schema that wrote values to the one that reads them and to the wanted Arrow type: the steps to read one.
+
+The rules are those of Avro 1.12 (Specification, Schema Resolution). Beyond them:
+
+* Outside of unions the names of records, enums and fixed need not be the same, as with Java's records.
+* Aliases of fields are those of Java's library: a field of the writer's that one of them names is renamed, even where
+  the reader's schema has another field of the writer's name. Beyond Java, a field whose own name was written needs no
+  alias. An alias that leaves open which field is meant is an error.
+* Where both schemas have a timestamp, or a time of day, the writer's unit counts: nothing is off by 1000.
+* A decimal must have one scale in both schemas.
+* What is not wanted needs no resolution: it is skipped by the writer's schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.values.avro.defaults import encode_default
+from spark_mq_source.values.avro.schema import AvroField, AvroType
+from spark_mq_source.values.avro.steps import Code, Step, check_step
+from spark_mq_source.values.avro.types import (
+    arrow_type,
+    check_wanted,
+    inner_of,
+    is_number_union,
+    not_null_branches,
+    places_of,
+)
+from spark_mq_source.values.decoder import reason_of
+
+
+class MisfitError(Exception):
+    """The writer's schema cannot be read by the reader's; says why."""
+
+    def __init__(self, why: str, path: str = "") -> None:
+        super().__init__(reason_of([path], why))
+        self.why, self.path = why, path
+
+
+def resolve(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
+    """The step that reads a value.
+
+    Raises:
+        MisfitError: no value that was written with one schema can be read with the other.
+        OptionError: as `check_wanted`.
+    """
+    check_wanted(reader, wanted)
+    step = _read(writer, reader, wanted)
+    check_step(step, wanted)
+    return step
+
+
+def _read(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
+    if writer.kind == "union":
+        return _read_union(writer, reader, wanted)
+    if reader.kind == "union":
+        return _read_branch(writer, reader, wanted)
+    if writer.kind != reader.kind and reader.kind not in _PROMOTIONS.get(writer.kind, ()):
+        raise MisfitError(f"{writer!r} cannot be read as {reader!r}")
+    if writer.kind == "record":
+        return _read_record(writer, reader, wanted)
+    if writer.kind == "array":
+        item = _read(inner_of(writer), inner_of(reader), wanted.value_type)
+        return Step(Code.ARRAY, steps=(item,), is_empty=_is_empty(inner_of(writer)))
+    if writer.kind == "map":
+        return Step(Code.MAP, steps=(_read(inner_of(writer), inner_of(reader), wanted.item_type),))
+    return _read_leaf(writer, reader, wanted)
+
+
+_PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+
+
+def _read_union(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
+    """A step a branch; what cannot be read is an error only in a value that has it."""
+    steps: list[Step] = []
+    for branch in writer.branches:
+        try:
+            steps.append(_read(branch, reader, wanted))
+        except MisfitError as misfit:
+            steps.append(Step(Code.FAIL, text=str(misfit)))
+    faults = [step.text for step in steps if step.code == Code.FAIL]
+    if len(faults) == len(steps):
+        raise MisfitError(faults[0] if faults else "a union has no branches")
+    return Step(Code.UNION, steps=tuple(steps))
+
+
+def _read_branch(writer: AvroType, union: AvroType, wanted: pa.DataType) -> Step:
+    """A value that is no union, as the first branch of the reader's that takes it."""
+    branch = _branch_for(writer, union, wanted)
+    if branch.kind == "null":
+        return Step(Code.NULL)
+    branches = not_null_branches(union)
+    if len(branches) == 1 or is_number_union(union):
+        return _read(writer, branch, wanted)
+    names = [f"member{n}" for n in range(len(branches))]
+    place = places_of(names, wanted).get(branches.index(branch))
+    if place is None:
+        return Step(Code.MEMBER, steps=(_sequence(_skip(writer, "")),))
+    slot, field = place
+    return Step(Code.MEMBER, steps=(replace(_read(writer, branch, field.type), slot=slot),))
+
+
+def _branch_for(writer: AvroType, union: AvroType, wanted: pa.DataType) -> AvroType:
+    # The order is that of Java's Resolver: the same type, by name if it has one; a record that can be read, the last of
+    # those with its name in another namespace or else the first; then the first branch to which the type is promoted.
+    alike = [branch for branch in union.branches if branch.kind == writer.kind]
+    aliased = [branch for branch in alike if writer.name in branch.aliases]
+    if len(aliased) > 1:
+        raise MisfitError(f"several branches of the reader's union have the alias {writer.name}")
+    for branch in (*aliased, *alike):
+        if not writer.name or writer.name == branch.name or branch in aliased:
+            return branch
+    able = [branch for branch in alike if _is_readable(writer, branch)]
+    short = [branch for branch in able if _short(branch.name) == _short(writer.name)]
+    if able:
+        return short[-1] if short else able[0]
+    for branch in union.branches:
+        if branch.kind in _PROMOTIONS.get(writer.kind, ()):
+            return branch
+    raise MisfitError(f"{writer!r} is no branch of the reader's union")
+
+
+# Without the cache, unions within unions would double the time at each level.
+@lru_cache(maxsize=1024)
+def _is_readable(writer: AvroType, reader: AvroType) -> bool:
+    try:
+        _read(writer, reader, arrow_type(reader))
+    except (MisfitError, OptionError):
+        return False
+    return True
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _read_record(writer: AvroType, reader: AvroType, wanted: pa.StructType) -> Step:
+    places = places_of([field.name for field in reader.fields], wanted)
+    sources = _sources(writer, reader)
+    # The reader's field that a field of the writer's is, and where it goes.
+    found: dict[int, tuple[AvroField, int, pa.Field]] = {}
+    missing: list[Step] = []
+    for at, (slot, column) in places.items():
+        field = reader.fields[at]
+        if not sources[at]:
+            missing.append(replace(_default(field, column.type), slot=slot))
+            continue
+        own = _only(sources[at], f"the aliases of {field.name} name several fields of the writer's schema", writer)
+        if field.name != writer.fields[own].name:
+            rivals = [rival for rival, known in enumerate(sources) if own in known]
+            _only(rivals, f"several fields have the alias {writer.fields[own].name}", reader)
+        found[own] = field, slot, column
+    steps: list[Step] = []
+    for at, one in enumerate(writer.fields):
+        if at not in found:
+            steps += _skip(one.type, f".{one.name}")
+            continue
+        field, slot, column = found[at]
+        try:
+            step = _read(one.type, field.type, column.type)
+        except MisfitError as misfit:
+            raise MisfitError(misfit.why, f".{one.name}{misfit.path}") from None
+        steps.append(replace(step, name=f".{one.name}", slot=slot))
+    return Step(Code.RECORD, steps=(*_merged(steps), *missing))
+
+
+def _sources(writer: AvroType, reader: AvroType) -> list[list[int]]:
+    """Return the fields of the writer that each field of the reader may be: at most one, unless aliases conflict."""
+    written = {field.name: at for at, field in enumerate(writer.fields)}
+    sources = []
+    aliased: set[int] = set()
+    for field in reader.fields:
+        if field.name in written:
+            sources.append([written[field.name]])
+        else:
+            sources.append([written[alias] for alias in dict.fromkeys(field.aliases) if alias in written])
+            aliased.update(sources[-1])
+    return [
+        [] if field.name in written and written[field.name] in aliased else known
+        for field, known in zip(reader.fields, sources, strict=True)
+    ]
+
+
+def _only(found: Sequence[int], fault: str, record: AvroType) -> int:
+    if len(found) > 1:
+        raise MisfitError(f"{fault}: {', '.join(record.fields[at].name for at in found)}")
+    return found[0]
+
+
+def _default(field: AvroField, wanted: pa.DataType) -> Step:
+    if not field.has_default:
+        raise MisfitError(f"{field.name} was not written and has no default")
+    try:
+        data = encode_default(field.type, field.default)
+    except ValueError:
+        raise MisfitError(f"{field.name} was not written and its default is no {field.type!r}") from None
+    return Step(Code.DEFAULT, name=f".{field.name}", steps=(_read(field.type, field.type, wanted),), data=data)
+
+
+def _read_leaf(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
+    """A value that is neither a record nor a collection."""
+    if writer.kind in ("int", "long"):
+        return _read_integer(writer, reader, wanted)
+    if writer.kind == "float":
+        return Step(Code.FLOAT if pa.types.is_float32(wanted) else Code.FLOAT_TO_DOUBLE)
+    if writer.kind == "fixed" and writer.size != reader.size:
+        raise MisfitError(f"a fixed of {writer.size} bytes cannot be read as one of {reader.size}")
+    if reader.logical == "decimal":
+        if writer.logical == "decimal" and writer.scale != reader.scale:
+            raise MisfitError(f"a decimal of scale {writer.scale} cannot be read as one of scale {reader.scale}")
+        size = writer.size if writer.kind == "fixed" else -1
+        shift = wanted.scale - reader.scale
+        return Step(Code.DECIMAL, size=size, precision=reader.precision, shift=shift)
+    if reader.kind == "enum":
+        known = {symbol: symbol.encode() for symbol in reader.symbols}
+        instead = known.get(reader.default)
+        symbols = tuple(known.get(symbol, instead) for symbol in writer.symbols)
+        return Step(Code.ENUM, symbols=symbols, written=writer.symbols)
+    return Step(_LEAVES[reader.kind], size=writer.size)
+
+
+def _read_integer(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
+    is_int = writer.kind == "int"
+    if pa.types.is_floating(wanted):
+        return Step(Code.INT_TO_FLOAT if pa.types.is_float32(wanted) else Code.INT_TO_DOUBLE, is_int=is_int)
+    is_scaled = _is_scaled(writer, reader, wanted)
+    if reader.kind == "int" and not pa.types.is_int64(wanted):
+        return Step(Code.INT, is_int=is_int)
+    return Step(Code.MILLIS if is_scaled else Code.LONG, is_int=is_int)
+
+
+_LEAVES: Final[Mapping[str, Code]] = {
+    "null": Code.NULL,
+    "boolean": Code.BOOLEAN,
+    "double": Code.DOUBLE,
+    "string": Code.TEXT,
+    "bytes": Code.BINARY,
+    "fixed": Code.FIXED,
+}
+
+
+def _is_scaled(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> bool:
+    """Whether milliseconds were written that are read as microseconds."""
+    families = _family(writer.logical), _family(reader.logical)
+    if "" not in families and families[0] != families[1]:
+        raise MisfitError(f"{writer.logical} cannot be read as {reader.logical}")
+    if pa.types.is_timestamp(wanted):
+        return (writer.logical or reader.logical).endswith("-millis")
+    # Spark has a time of day as the number that was written.
+    return families == ("time", "time") and writer.logical != reader.logical
+
+
+def _family(logical: str) -> str:
+    if logical.endswith(("timestamp-millis", "timestamp-micros")):
+        return "timestamp"
+    return "time" if logical.startswith("time-") else logical
+
+
+# -- what is skipped
+
+
+def _skip(type_: AvroType, name: str) -> list[Step]:
+    kind = type_.kind
+    if kind == "record":
+        return [step for field in type_.fields for step in _skip(field.type, f"{name}.{field.name}")]
+    if kind == "union":
+        return [Step(Code.UNION, name, steps=tuple(_sequence(_skip(branch, "")) for branch in type_.branches))]
+    if kind in ("array", "map"):
+        key = [Step(Code.SKIP_SIZED, size=1)] if kind == "map" else []
+        items = (*_merged([*key, *_skip(inner_of(type_), "")]),)
+        return [Step(Code.SKIP_BLOCKS, name, steps=items, is_empty=not items)]
+    if kind in ("bytes", "string"):
+        return [Step(Code.SKIP_SIZED, name, size=1)]
+    if kind in ("int", "long", "enum"):
+        return [Step(Code.SKIP_VARINTS, name, size=1)]
+    size = {"null": 0, "boolean": 1, "float": 4, "double": 8, "fixed": type_.size}[kind]
+    return [Step(Code.SKIP_BYTES, name, size=size)] if size else []
+
+
+def _merged(steps: Iterable[Step]) -> Iterator[Step]:
+    """The same with one step for what is skipped alike in a row."""
+    last: Step | None = None
+    for step in steps:
+        if last and step.code == last.code and step.code in (Code.SKIP_BYTES, Code.SKIP_VARINTS, Code.SKIP_SIZED):
+            first = last.name.partition("..")[0]
+            last = replace(last, size=last.size + step.size, name=f"{first}..{step.name[1:]}" if step.name else "")
+            continue
+        if last:
+            yield last
+        last = step
+    if last:
+        yield last
+
+
+def _sequence(steps: Sequence[Step]) -> Step:
+    """Return one step for several, which may be a branch of a union: the loop resolves one union a step."""
+    merged = tuple(_merged(steps))
+    if len(merged) == 1 and merged[0].code != Code.UNION:
+        return merged[0]
+    return Step(Code.SEQUENCE, steps=merged)
+
+
+def _is_empty(type_: AvroType) -> bool:
+    """Whether its values have no bytes."""
+    if type_.kind == "record":
+        return all(_is_empty(field.type) for field in type_.fields)
+    return type_.kind == "null" or (type_.kind == "fixed" and not type_.size)

@@ -1,0 +1,259 @@
+"""The grammar of Avro schemas: a definition becomes types (Apache Avro 1.12 specification, Schema Declaration).
+
+Laxer than the specification where brokers and clients are: a name may be defined twice, a default may have the wrong
+type until it is needed, and a name is also looked for outside of its namespace (as Java's library does).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+AVRO_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+
+MOST_PRECISION: Final = 38
+"""Digits of a decimal in Spark."""
+
+_MOST_DEPTH: Final = 64
+_MOST_TYPES: Final = 20_000
+_MOST_BYTES: Final = 2**31 - 1
+_LOGICAL: Final[Mapping[str, frozenset[str]]] = {
+    "int": frozenset(("date", "time-millis")),
+    "long": frozenset(
+        (
+            "time-micros",
+            *(f"{kind}-{unit}" for kind in ("timestamp", "local-timestamp") for unit in ("millis", "micros", "nanos")),
+        )
+    ),
+    "string": frozenset(("uuid",)),
+}
+
+
+@dataclass(slots=True, eq=False)
+class AvroField:
+    """A field of a record; `default` is what JSON says, and means nothing unless `has_default`."""
+
+    name: str
+    type: AvroType
+    aliases: tuple[str, ...] = ()
+    has_default: bool = False
+    default: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class AvroType:
+    """A type; one that refers to itself is a cycle of these.
+
+    Attributes:
+        kind: a primitive, or ``record``, ``enum``, ``fixed``, ``array``, ``map`` or ``union``.
+        name: of a record, enum or fixed, with its namespace.
+        aliases: other names of it, likewise.
+        inner: what an array or a map has.
+        branches: of a union.
+        default: the symbol of an enum that stands for unknown ones; empty if there is none.
+        logical: a logical type that the specification knows, of the right kind and with valid attributes; else empty.
+        precision: of a decimal; also of a string that says so, which means something in JSON alone (`json.steps`).
+        scale: likewise.
+        java_class: of a primitive or an array: what Java's library made it of; empty if the definition does not say.
+    """
+
+    kind: str
+    name: str = ""
+    aliases: tuple[str, ...] = ()
+    fields: tuple[AvroField, ...] = ()
+    inner: AvroType | None = None
+    branches: tuple[AvroType, ...] = ()
+    symbols: tuple[str, ...] = ()
+    default: str = ""
+    size: int = 0
+    logical: str = ""
+    precision: int = 0
+    scale: int = 0
+    java_class: str = ""
+
+    def __repr__(self) -> str:
+        return self.name or self.kind
+
+
+def parse_avro(definition: str) -> AvroType:
+    """The type that a definition says, which is JSON, or the name of a primitive type alone.
+
+    Raises:
+        ValueError: it is none; says why.
+
+    Example:
+        >>> parse_avro('{"type": "record", "name": "F", "fields": [{"name": "a", "type": "int"}]}').fields[0].type
+        int
+        >>> parse_avro('{"type": "array"}')
+        Traceback (most recent call last):
+        ...
+        ValueError: the schema[] has no type
+    """
+    if definition.strip() in PRIMITIVES:
+        return AvroType(definition.strip())
+    try:
+        document = json.loads(definition)
+    except (ValueError, RecursionError):
+        raise ValueError("it is no JSON") from None
+    return avro_type_of(document)
+
+
+def avro_type_of(document: object) -> AvroType:
+    """The type that a parsed definition says.
+
+    Raises:
+        ValueError: it is none; says why.
+    """
+    return _Parser().type_of(document, "the schema", "", 0)
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self._named: dict[str, AvroType] = {}
+
+    def type_of(self, kind: Any, path: str, namespace: str, depth: int) -> AvroType:  # noqa: ANN401 - JSON
+        if depth > _MOST_DEPTH:
+            raise ValueError(f"{path} is nested more than {_MOST_DEPTH} types deep")
+        if isinstance(kind, list):
+            branches = tuple(self.type_of(branch, path, namespace, depth + 1) for branch in kind)
+            if any(branch.kind == "union" for branch in branches):
+                raise ValueError(f"{path} is a union directly within a union")
+            return AvroType("union", branches=branches)
+        if isinstance(kind, str):
+            return AvroType(kind) if kind in PRIMITIVES else self._find(kind, path, namespace)
+        type_ = kind.get("type") if isinstance(kind, dict) else None
+        if type_ in ("record", "enum", "fixed"):
+            return self._named_type(type_, kind, path, namespace, depth)
+        if type_ in ("array", "map"):
+            part, inside = ("items", f"{path}[]") if type_ == "array" else ("values", f"{path}{{}}")
+            inner = self.type_of(kind.get(part), inside, namespace, depth + 1)
+            return AvroType(type_, inner=inner, java_class=str(kind.get("java-class", "")))
+        if type_ is None:
+            raise ValueError(f"{path} has no type")
+        if not isinstance(type_, str) or type_ not in PRIMITIVES:
+            return self.type_of(type_, path, namespace, depth + 1)
+        made = AvroType(type_, java_class=str(kind.get("java-class", "")))
+        _set_logical_type(made, kind)
+        return made
+
+    def _find(self, name: str, path: str, namespace: str) -> AvroType:
+        full = _full_name(name, namespace)
+        if full in self._named:
+            return self._named[full]
+        # As in registries that hold a schema whose namespaces somebody took away.
+        same = [made for full, made in self._named.items() if full.rpartition(".")[2] == name.rpartition(".")[2]]
+        if not same:
+            raise ValueError(f"{path} has the type {name!r}, which is none")
+        return same[-1]
+
+    def _named_type(self, type_: str, kind: Mapping[str, Any], path: str, namespace: str, depth: int) -> AvroType:
+        name = kind.get("name")
+        if not isinstance(name, str) or not all(AVRO_NAME.fullmatch(part) for part in name.split(".")):
+            raise ValueError(f"{path} is a {type_} without a name of letters, digits and _")
+        own = kind.get("namespace")
+        made = AvroType(type_, _full_name(name, own if isinstance(own, str) else namespace))
+        space = made.name.rpartition(".")[0]
+        made.aliases = tuple(_full_name(alias, space) for alias in _texts(kind.get("aliases")))
+        self._named[made.name] = made
+        if type_ == "enum":
+            if not isinstance(kind.get("symbols"), list):
+                raise ValueError(f"{path} is an enum without symbols")
+            made.symbols = _texts(kind["symbols"])
+            if len(made.symbols) < len(kind["symbols"]) or not all(map(_is_unicode, made.symbols)):
+                raise ValueError(f"{path} is an enum with a symbol that is no text")
+            made.default = kind["default"] if kind.get("default") in made.symbols else ""
+        elif type_ == "fixed":
+            size = kind.get("size")
+            if not isinstance(size, int) or not 0 <= size <= _MOST_BYTES:
+                raise ValueError(f"{path} is a fixed without a size")
+            made.size = int(size)
+            _set_logical_type(made, kind)
+        else:
+            made.fields = self._fields(kind.get("fields"), path, space, depth)
+        return made
+
+    def _fields(self, fields: object, path: str, namespace: str, depth: int) -> tuple[AvroField, ...]:
+        if not isinstance(fields, list):
+            raise ValueError(f"{path} is a record without fields")  # noqa: TRY004 - of a schema
+        made: dict[str, AvroField] = {}
+        for field in fields:
+            name = field.get("name") if isinstance(field, dict) else None
+            if not isinstance(name, str) or not AVRO_NAME.fullmatch(name):
+                raise ValueError(f"{path} has a field without a name of letters, digits and _")
+            if name in made:
+                raise ValueError(f"{path} has two fields {name}")
+            made[name] = AvroField(
+                name,
+                self.type_of(field.get("type"), f"{path}.{name}", namespace, depth + 1),
+                _texts(field.get("aliases")),
+                "default" in field,
+                field.get("default"),
+            )
+        return tuple(made.values())
+
+
+def _full_name(name: str, namespace: str) -> str:
+    return f"{namespace}.{name}" if namespace and "." not in name else name
+
+
+def _texts(given: object) -> tuple[str, ...]:
+    return tuple(one for one in given if isinstance(one, str)) if isinstance(given, list) else ()
+
+
+def _is_unicode(text: str) -> bool:
+    # JSON can say half of a pair of surrogates.
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _set_logical_type(made: AvroType, kind: Mapping[str, Any]) -> None:
+    # One that is unknown or invalid is ignored, as the specification has it.
+    logical = kind.get("logicalType")
+    if logical == "decimal" and made.kind in ("bytes", "fixed", "string"):
+        precision, scale = kind.get("precision"), kind.get("scale", 0)
+        if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision or not precision:
+            return
+        if made.kind == "fixed" and precision > math.floor(math.log10(2) * (8 * made.size - 1)):
+            return
+        made.precision, made.scale = precision, scale
+        made.logical = "" if made.kind == "string" else "decimal"
+    elif isinstance(logical, str) and logical in _LOGICAL.get(made.kind, ()):
+        made.logical = logical
+
+
+def check_finite(type_: AvroType) -> None:
+    """Refuses a type that has no finite shape as columns, or one that is too large.
+
+    Raises:
+        ValueError: it is recursive, nested too deep, or has too many types; says which.
+
+    Example:
+        >>> node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+        >>> check_finite(avro_type_of(node))
+        Traceback (most recent call last):
+        ...
+        ValueError: the record Node contains itself
+    """
+    _measure(type_, {}, set())
+
+
+def _measure(type_: AvroType, known: dict[int, tuple[int, int]], around: set[int]) -> tuple[int, int]:
+    """How deep a type is and of how many types it consists, those in it that have names counted wherever they stand."""
+    if id(type_) in around:
+        raise ValueError(f"the record {type_.name} contains itself")
+    if id(type_) not in known:
+        around.add(id(type_))
+        inner = [field.type for field in type_.fields] + list(type_.branches) + ([type_.inner] if type_.inner else [])
+        parts = [_measure(one, known, around) for one in inner]
+        around.remove(id(type_))
+        depth, count = 1 + max((part[0] for part in parts), default=0), 1 + sum(part[1] for part in parts)
+        if depth > _MOST_DEPTH:
+            raise ValueError(f"{type_!r} is nested more than {_MOST_DEPTH} types deep")
+        if count > _MOST_TYPES:
+            raise ValueError(f"{type_!r} consists of more than {_MOST_TYPES} types")
+        known[id(type_)] = depth, count
+    return known[id(type_)]

@@ -1,0 +1,190 @@
+"""The steps that read a value: `avro.resolution` makes them, and the compiled decoder lays them out as C structs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import pyarrow as pa
+
+MOST_EMPTY_ITEMS: Final = 1024
+"""How many items without a byte of their own (nulls, records without fields) the arrays of a payload may have."""
+
+
+class Code(IntEnum):
+    """What a step does; in the order of ``_decode_native.pxd``."""
+
+    NULL = 0
+    BOOLEAN = 1
+    INT = 2  # 32 bits
+    LONG = 3
+    MILLIS = 4  # as microseconds
+    INT_TO_FLOAT = 5
+    INT_TO_DOUBLE = 6
+    FLOAT = 7
+    FLOAT_TO_DOUBLE = 8
+    DOUBLE = 9
+    TEXT = 10
+    BINARY = 11
+    FIXED = 12  # `size` bytes
+    DECIMAL = 13  # of `size` bytes, or of as many as it says itself where that is negative
+    ENUM = 14
+    RECORD = 15
+    ARRAY = 16
+    MAP = 17
+    UNION = 18  # a step a branch
+    MEMBER = 19  # one field of a struct that stands for a union, the others NULL
+    DEFAULT = 20  # the step reads `data`
+    FAIL = 21
+    SEQUENCE = 22  # of steps that skip
+    SKIP_BYTES = 23  # `size` of them
+    SKIP_VARINTS = 24  # `size` of them
+    SKIP_SIZED = 25  # `size` texts or binary values
+    SKIP_BLOCKS = 26  # an array or a map
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do with the next bytes.
+
+    Attributes:
+        code: what.
+        name: the field that it reads, for errors.
+        slot: which field of the enclosing struct it fills; negative if it fills none.
+        steps: the steps within it.
+        size: see `Code`.
+        is_int: whether the bytes are an ``int`` of Avro, whatever becomes of it.
+        is_empty: of an array: its items have no bytes.
+        data: a default value, encoded.
+        symbols: of an enum: the reader's text of each symbol; None for one that the reader does not know.
+        precision: of a decimal.
+        shift: by how many digits a decimal grows.
+        written: of an enum: the writer's symbols.
+        text: of `FAIL`: why.
+    """
+
+    code: Code
+    name: str = ""
+    slot: int = -1
+    steps: tuple[Step, ...] = ()
+    size: int = 0
+    is_int: bool = False
+    is_empty: bool = False
+    data: bytes = b""
+    symbols: tuple[bytes | None, ...] = ()
+    precision: int = 0
+    shift: int = 0
+    written: tuple[str, ...] = ()
+    text: str = ""
+
+
+def check_step(step: Step, type_: pa.DataType | None) -> None:
+    """Check that the compiled loop can run a step, and the steps within it, to fill an array of a type.
+
+    This is the one place that determines which step may be directly within which: the loop itself checks nothing.
+
+    Args:
+        step: the step of a value.
+        type_: the type of the array that it fills; None if it skips the value.
+
+    Raises:
+        AssertionError: the step would corrupt the array, or consume other bytes than the value's: an error in the
+            planner, never in a schema.
+    """
+    code, within = step.code, step.steps
+    fits = code in _SKIPS and step.slot < 0 if type_ is None else code in _FILLS and _FILLS[code](type_)
+    if code in (Code.RECORD, Code.SEQUENCE, Code.SKIP_BLOCKS):
+        _check(fits, step, type_)
+    elif code == Code.UNION:
+        # The loop resolves one union a step.
+        _check(fits and all(one.code != Code.UNION for one in within), step, type_)
+    else:
+        _check(fits and len(within) == (code in (Code.ARRAY, Code.MAP, Code.MEMBER, Code.DEFAULT)), step, type_)
+    if type_ is not None and code in (Code.RECORD, Code.MEMBER):
+        slots = sorted(one.slot for one in within if one.slot >= 0)
+        # Each column gets one value a row; `MEMBER` adds the nulls of the others.
+        _check(slots == list(range(type_.num_fields)) if code == Code.RECORD else True, step, type_)
+        for one in within:
+            _check(one.slot < type_.num_fields, step, type_)
+            check_step(one, type_.field(one.slot).type if one.slot >= 0 else None)
+        return
+    if type_ is not None and code in (Code.ARRAY, Code.MAP):
+        type_ = type_.value_type if code == Code.ARRAY else type_.item_type
+    for one in within:
+        check_step(one, type_)
+
+
+def _check(fits: bool, step: Step, type_: pa.DataType | None) -> None:
+    if not fits:
+        steps = ", ".join(one.code.name for one in step.steps)
+        raise AssertionError(f"step {step.code.name} with steps ({steps}) within cannot fill {type_}")
+
+
+def _is_long(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_int64(type_) or (pa.types.is_timestamp(type_) and type_.unit == "us"))
+
+
+_FILLS: Final[Mapping[Code, Callable[[pa.DataType], bool]]] = {
+    Code.NULL: lambda _: True,
+    Code.BOOLEAN: pa.types.is_boolean,
+    Code.INT: lambda type_: pa.types.is_int32(type_) or pa.types.is_date32(type_),
+    Code.LONG: _is_long,
+    Code.MILLIS: _is_long,
+    Code.INT_TO_FLOAT: pa.types.is_float32,
+    Code.INT_TO_DOUBLE: pa.types.is_float64,
+    Code.FLOAT: pa.types.is_float32,
+    Code.FLOAT_TO_DOUBLE: pa.types.is_float64,
+    Code.DOUBLE: pa.types.is_float64,
+    Code.TEXT: pa.types.is_string,
+    Code.BINARY: pa.types.is_binary,
+    Code.FIXED: pa.types.is_binary,
+    Code.DECIMAL: pa.types.is_decimal128,
+    Code.ENUM: pa.types.is_string,
+    Code.RECORD: pa.types.is_struct,
+    Code.ARRAY: pa.types.is_list,
+    Code.MAP: pa.types.is_map,
+    Code.UNION: lambda _: True,
+    Code.MEMBER: pa.types.is_struct,
+    Code.DEFAULT: lambda _: True,
+    Code.FAIL: lambda _: True,
+}
+_SKIPS: Final = frozenset(
+    (Code.UNION, Code.SEQUENCE, Code.SKIP_BYTES, Code.SKIP_VARINTS, Code.SKIP_SIZED, Code.SKIP_BLOCKS)
+)
+
+
+def check_codes(codes: type[IntEnum], compiled: Mapping[str, int]) -> None:
+    """Check that a compiled loop was built with the same codes, which its C enum repeats.
+
+    Raises:
+        ImportError: it was not; the module is older or newer than the package.
+
+    Example:
+        >>> check_codes(Code, {"NULL": 1})
+        Traceback (most recent call last):
+        ...
+        ImportError: the compiled module was built from another version of this package: build it again
+    """
+    if {code.name: code.value for code in codes} != dict(compiled):
+        raise ImportError("the compiled module was built from another version of this package: build it again")
+
+
+# Why a payload cannot be decoded.
+ENDS: Final = "the payload ends within it"
+NO_END: Final = "a number does not end"
+NO_INT: Final = "an int needs more than 32 bits"
+NO_BOOLEAN: Final = "a boolean is neither 0 nor 1"
+NO_UTF8: Final = "the text is not UTF-8"
+NO_LENGTH: Final = "a length is negative"
+NO_BRANCH: Final = "the union has no such branch"
+NO_SYMBOL: Final = "the enum has no such symbol"
+NO_DECIMAL: Final = "the decimal does not fit its precision"
+NO_TIME: Final = "the time does not fit 64 bits in microseconds"
+TOO_MANY: Final = "an array or a map has more items than bytes"
+
+
+def unknown_symbol(symbol: str) -> str:
+    """The reason for a symbol that the reader does not know."""
+    return f"the symbol {symbol} is not in the reader's schema, which has no default for it"

@@ -1,0 +1,222 @@
+"""Columns of rows as payloads: which encoder writes a key or a value, and the rows with both encoded.
+
+Encoders are deterministic: the same values are the same bytes, in every attempt of a task, in batches of any size, by
+either implementation. Exactly-once writes rely on it.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from array import array
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_mq_source.core.columns import KEY, VALUE, ConstantColumn
+from spark_mq_source.core.errors import OptionError, UnwritableRowError
+from spark_mq_source.core.sql_types import arrow_type_of_ddl
+from spark_mq_source.values.encodings import PRIMITIVES, Encoding, TypedWrite, is_avro_definition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_OF_STRUCTS: Final = ("json", "avro", "protobuf")
+
+
+class ValueEncoder(Protocol):
+    """Encodes the values of one column."""
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        """The payloads, as text or binary; NULL for a NULL.
+
+        Raises:
+            UnwritableRowError: a value does not fit the schema.
+        """
+
+
+def with_definitions(write: TypedWrite, columns: pa.Schema) -> TypedWrite:
+    """The same, with schemas derived of the columns' types where none is given.
+
+    Raises:
+        OptionError: a column cannot be written so.
+
+    Example:
+        >>> columns = pa.schema([("value", pa.struct([("a", pa.int32())]))])
+        >>> with_definitions(TypedWrite(Encoding("avro")), columns).value.definition
+        '{"type":"record","name":"Value","fields":[{"name":"a","type":["null","int"],"default":null}]}'
+    """
+    made = replace(
+        write, value=_with_definition(write.value, columns, VALUE), key=_with_definition(write.key, columns, KEY)
+    )
+    RowEncoder(made, columns)
+    return made
+
+
+def _with_definition(encoding: Encoding | None, columns: pa.Schema, column: str) -> Encoding | None:
+    if encoding is None or encoding.name not in _OF_STRUCTS or column not in columns.names:
+        return encoding
+    type_ = columns.field(column).type
+    if not pa.types.is_struct(type_):
+        raise OptionError(
+            f"column {column} is {type_}, expected a struct with {column}Format={encoding.name}, such as struct(*)"
+        )
+    from spark_mq_source.values.struct_schema import derive_definition  # noqa: PLC0415 - for writes that encode
+
+    if encoding.name == "protobuf":
+        return encoding
+    definition = encoding.definition
+    if definition and not is_avro_definition(definition):
+        definition = derive_definition(arrow_type_of_ddl(definition), encoding.name, column)
+    if not definition and (encoding.has_schema or encoding.name == "avro"):
+        definition = derive_definition(type_, encoding.name, column)
+    return replace(encoding, definition=definition)
+
+
+@dataclass(frozen=True, slots=True)
+class _JsonEncoder:
+    definition: str
+    column: str
+    text_times: bool
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        from spark_mq_source.values.json.encode import json_texts  # noqa: PLC0415 - as above
+
+        if self.definition:
+            from spark_mq_source.values.struct_schema import check_nulls  # noqa: PLC0415 - as above
+
+            check_nulls(values, self.definition, self.column)
+        return json_texts(values, text_times=self.text_times)
+
+
+class _AvroEncoder:
+    def __init__(self, type_: pa.DataType, definition: str, column: str) -> None:
+        self._definition = definition
+        self._column = column
+        self.encode(pa.nulls(0, type_))  # refuses what does not fit
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        from spark_mq_source.values.avro.encode import encode_avro  # noqa: PLC0415 - as above
+
+        return encode_avro(values, self._definition, column=self._column)
+
+
+class _ProtobufEncoder:
+    def __init__(self, type_: pa.DataType, encoding: Encoding, column: str) -> None:
+        self._descriptors = base64.b64decode(encoding.definition)
+        self._message = encoding.message
+        self._column = column
+        self.encode(pa.nulls(0, type_))  # refuses what does not fit
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        from spark_mq_source.values.protobuf.encode import encode_protobuf  # noqa: PLC0415 - as above
+
+        return encode_protobuf(values, self._descriptors, self._message, column=self._column)
+
+
+def encoder_for(encoding: Encoding, type_: pa.DataType, column: str = VALUE) -> ValueEncoder:
+    """The encoder of a column of this type; see `with_definitions` for the encoding.
+
+    Raises:
+        OptionError: the column does not fit the encoding; all problems in one sentence.
+    """
+    if encoding.name in PRIMITIVES:
+        from spark_mq_source.values.primitives_encoding import PrimitiveEncoder  # noqa: PLC0415 - as above
+
+        return PrimitiveEncoder(encoding.name, type_, column)
+    if encoding.name == "protobuf":
+        return _ProtobufEncoder(type_, encoding, column)
+    if encoding.name == "avro":
+        return _AvroEncoder(type_, encoding.definition, column)
+    from spark_mq_source.values.json.encode import json_texts  # noqa: PLC0415 - as above
+    from spark_mq_source.values.struct_schema import check_struct  # noqa: PLC0415 - as above
+
+    try:
+        json_texts(pa.array([], type_))
+    except TypeError as error:
+        raise OptionError(f"column {column} cannot be written as JSON: {error}") from None
+    if encoding.definition:
+        check_struct(type_, encoding.definition, column)
+    return _JsonEncoder(encoding.definition, column, encoding.text_times)
+
+
+class RowEncoder:
+    """Encodes the columns of batches.
+
+    Args:
+        write: how; with definitions.
+        columns: of the batches.
+
+    Raises:
+        OptionError: a column does not fit.
+
+    Example:
+        >>> batch = pa.record_batch({"value": pa.array([{"a": 1}, None])})
+        >>> write = with_definitions(TypedWrite(Encoding("json")), batch.schema)
+        >>> RowEncoder(write, batch.schema).encode(batch).column("value").to_pylist()
+        ['{"a":1}', None]
+    """
+
+    def __init__(self, write: TypedWrite, columns: pa.Schema) -> None:
+        self._write = write
+        self._encoders: Mapping[str, ValueEncoder] = {
+            side: encoder_for(encoding, columns.field(side).type, side)
+            for side, encoding in write.encodings.items()
+            if encoding is not None and side in columns.names
+        }
+        if write.is_pair and KEY not in columns.names:
+            raise OptionError("keyFormat is set, but there is no column key: add one, or remove keyFormat")
+
+    def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with key and value as payloads; a pair that is inline is the value, and there is no key then.
+
+        Raises:
+            UnwritableRowError: a value does not fit its schema.
+        """
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        for name, encoder in self._encoders.items():
+            try:
+                columns[name] = encoder.encode(columns[name])
+            except UnwritableRowError as error:
+                shown = self._write.encodings[name]
+                raise error.within(f"writing column {name} as {shown and shown.name}") from error
+        if self._write.is_inline:
+            columns[VALUE] = _pairs(columns.pop(KEY).cast(pa.binary()), columns[VALUE].cast(pa.binary()))
+        elif self._write.is_pair:
+            # A key of bytes is in base64 in the message, as those of the Java client's pairs.
+            columns[KEY] = columns[KEY].cast(pa.binary())
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _pairs(keys: pa.Array, values: pa.Array) -> pa.Array:
+    """Each key and value after its length, an int32 that is -1 for NULL (`KeyValue.encode` in the Java client)."""
+    empty = ConstantColumn("", pa.string()).take(1).view(pa.binary())[0]
+    parts = [one for side in (keys, values) for one in (_lengths(side), pc.fill_null(side, empty))]
+    return pc.binary_join_element_wise(*parts, empty)
+
+
+def _lengths(values: pa.Array) -> pa.Array:
+    numbers = array("i", pc.fill_null(pc.binary_length(values), ConstantColumn(-1, pa.int32()).take(1)[0]).to_pylist())
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    offsets = array("i", range(0, 4 * len(numbers) + 1, 4))
+    return pa.Array.from_buffers(pa.binary(), len(numbers), [None, pa.py_buffer(offsets), pa.py_buffer(numbers)])
+
+
+def encoded_rows(write: TypedWrite | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches with their columns encoded.
+
+    Raises:
+        OptionError: a column does not fit the schema.
+        UnwritableRowError: a value does not.
+    """
+    if write is None:
+        yield from batches
+        return
+    encoder = None
+    for batch in batches:
+        if encoder is None:
+            encoder = RowEncoder(write, batch.schema)
+        yield encoder.encode(batch)

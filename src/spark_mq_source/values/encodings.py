@@ -1,0 +1,245 @@
+"""How keys and values are encoded, and the one table of what decodes each encoding."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import KEY, VALUE
+from spark_mq_source.core.sql_types import arrow_type_of_ddl
+
+if TYPE_CHECKING:
+    from spark_mq_source.values.decoder import ValueDecoder
+
+
+PRIMITIVES: Final = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float",
+    "double",
+    "string",
+    "date",
+    "time",
+    "timestamp",
+    "instant",
+    "local_date",
+    "local_time",
+    "local_date_time",
+)
+"""The encodings of single values, as Pulsar's registry has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How keys or values are encoded.
+
+    Attributes:
+        name: a key of `CODECS`.
+        definition: of their schema: Avro's JSON; with `json` also Spark's DDL; with `protobuf` a FileDescriptorSet in
+            base64; empty for a primitive.
+        message: with `protobuf`, the full name of the message.
+        has_schema: whether there is a definition at all, given or derived; not so of JSON that goes without one.
+        text_times: of JSON that is written: whether dates and times are texts, for readers without an Avro schema.
+    """
+
+    name: str
+    definition: str = ""
+    message: str = ""
+    has_schema: bool = field(default=True, repr=False)
+    text_times: bool = field(default=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValueEncoding:
+    """How pairs of a key and a value are encoded (KEY_VALUE in Pulsar).
+
+    Attributes:
+        key: the encoding of keys; None for bytes.
+        value: the encoding of values; None for bytes.
+        is_inline: whether both are in the payload; otherwise the key is the message's own.
+    """
+
+    key: Encoding | None
+    value: Encoding | None
+    is_inline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TypedRead:
+    """What a read decodes: made once on the driver, and sent to the tasks with the options.
+
+    Attributes:
+        value: the encoding of values, from which the column has its type; None where it stays binary.
+        key: the same of keys.
+        is_inline: whether keys are in the payload.
+        by_version: whether each message's own schema version says how it is encoded.
+        flatten: whether the fields of the value are columns.
+    """
+
+    value: Encoding | None = None
+    key: Encoding | None = None
+    is_inline: bool = False
+    by_version: bool = False
+    flatten: bool = False
+
+    @property
+    def encodings(self) -> dict[str, Encoding | None]:
+        """The encodings by column, of those columns whose types depend on them."""
+        found = {KEY: self.key} if self.key is not None or self.is_inline else {}
+        return found | ({VALUE: self.value} if self.value is not None or self.is_inline else {})
+
+
+@dataclass(frozen=True, slots=True)
+class TypedWrite:
+    """What a write encodes: made once on the driver, and sent to the tasks with the options.
+
+    Attributes:
+        value: the encoding of values; None where they are sent as they are.
+        key: the same of keys; with one, key and value are a pair (KEY_VALUE in Pulsar).
+        is_inline: whether a pair is in the payload; otherwise its key is the message's own.
+    """
+
+    value: Encoding | None = None
+    key: Encoding | None = None
+    is_inline: bool = False
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether key and value have a schema together."""
+        return self.key is not None
+
+    @property
+    def encodings(self) -> dict[str, Encoding | None]:
+        """The encodings by column."""
+        return {KEY: self.key, VALUE: self.value}
+
+
+class Codec(NamedTuple):
+    """What decodes one encoding.
+
+    Attributes:
+        type_of: the Arrow type of its values, as Spark has it. ValueError: the definition cannot be used.
+        decoder_for: the decoder of what the first encoding wrote to (part of) this type; the second encoding is the one
+            that the type is made of, for Avro's rules. ValueError: the type does not fit; names the field.
+    """
+
+    type_of: Callable[[Encoding], pa.DataType]
+    decoder_for: Callable[[Encoding, pa.DataType, Encoding | None], ValueDecoder]
+
+
+# Imported when they are used: a task needs one of them, if any.
+
+
+def _avro_type(encoding: Encoding) -> pa.DataType:
+    from spark_mq_source.values.avro.decode import arrow_type_of  # noqa: PLC0415
+
+    return arrow_type_of(encoding.definition)
+
+
+def _avro_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
+    from spark_mq_source.values.avro.decode import avro_decoder  # noqa: PLC0415
+
+    same_kind = reader is not None and reader.name == writer.name
+    return avro_decoder(writer.definition, wanted, reader.definition if reader is not None and same_kind else None)
+
+
+def _json_type(encoding: Encoding) -> pa.DataType:
+    from spark_mq_source.values.json.decode import arrow_type_of_json  # noqa: PLC0415
+
+    if not encoding.definition:
+        raise ValueError("JSON has no types of its own: set its schema (valueSchema, keySchema), or name the columns")
+    is_avro = is_avro_definition(encoding.definition)
+    return arrow_type_of_json(encoding.definition) if is_avro else arrow_type_of_ddl(encoding.definition)
+
+
+def _json_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
+    from spark_mq_source.values.json.decode import json_decoder  # noqa: PLC0415
+
+    del reader
+    if is_avro_definition(writer.definition):
+        return json_decoder(wanted, writer.definition)
+    if writer.definition:
+        unknown = list(_unknown_fields(wanted, arrow_type_of_ddl(writer.definition), "value"))
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)} is not in the schema {writer.definition}")
+    return json_decoder(wanted, None)
+
+
+def _unknown_fields(wanted: pa.DataType, known: pa.DataType, path: str) -> Iterator[str]:
+    """The fields that are wanted and not there: JSON itself does not tell which there are."""
+    if pa.types.is_struct(wanted) and pa.types.is_struct(known):
+        types = {field.name: field.type for field in known}
+        for field in wanted:
+            inside = f"{path}.{field.name}"
+            if field.name in types:
+                yield from _unknown_fields(field.type, types[field.name], inside)
+            else:
+                yield inside
+    elif pa.types.is_list(wanted) and pa.types.is_list(known):
+        yield from _unknown_fields(wanted.value_type, known.value_type, f"{path}[]")
+    elif pa.types.is_map(wanted) and pa.types.is_map(known):
+        yield from _unknown_fields(wanted.item_type, known.item_type, f"{path}{{}}")
+
+
+def is_avro_definition(definition: str) -> bool:
+    """Whether a definition is Avro's JSON, rather than Spark's DDL."""
+    return definition.lstrip()[:1] in ("{", "[", '"')
+
+
+def _protobuf_type(encoding: Encoding) -> pa.DataType:
+    from spark_mq_source.values.protobuf.decode import arrow_type_of  # noqa: PLC0415
+
+    return arrow_type_of(base64.b64decode(encoding.definition), encoding.message)
+
+
+def _protobuf_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
+    from spark_mq_source.values.protobuf.decode import protobuf_decoder  # noqa: PLC0415
+
+    del reader
+    return protobuf_decoder(base64.b64decode(writer.definition), writer.message, wanted)
+
+
+def _primitive_type(encoding: Encoding) -> pa.DataType:
+    from spark_mq_source.values.primitives import primitive_type_of  # noqa: PLC0415
+
+    return primitive_type_of(encoding.name)
+
+
+def _primitive_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
+    from spark_mq_source.values.primitives import primitive_decoder  # noqa: PLC0415
+
+    del reader
+    return primitive_decoder(writer.name, wanted)
+
+
+CODECS: Final[Mapping[str, Codec]] = {
+    "avro": Codec(_avro_type, _avro_decoder),
+    "json": Codec(_json_type, _json_decoder),
+    "protobuf": Codec(_protobuf_type, _protobuf_decoder),
+} | dict.fromkeys(PRIMITIVES, Codec(_primitive_type, _primitive_decoder))
+"""By the name of the encoding."""
+
+
+def type_of(encoding: Encoding | None) -> pa.DataType:
+    """The Arrow type of keys or values; binary for those that are not decoded.
+
+    Raises:
+        ValueError: the encoding's definition cannot be used.
+    """
+    return pa.binary() if encoding is None else CODECS[encoding.name].type_of(encoding)
+
+
+def decoder_for(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
+    """The decoder of what `writer` says to `wanted`, which is made of what `reader` says, or a part of that.
+
+    Raises:
+        ValueError: they do not fit; the message names the field.
+    """
+    return CODECS[writer.name].decoder_for(writer, wanted, reader)

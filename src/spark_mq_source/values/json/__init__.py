@@ -1,0 +1,1 @@
+"""JSON values: the steps that read them, the compiled loop, and the texts that are written."""

@@ -1,0 +1,1000 @@
+"""Decodes JSON, compiled: Cython's pure-Python mode, C types in ``_decode_native.pxd``.
+
+The interface and the results are those of ``_decode_python``. A payload is read once, into the arrays under construction.
+Where it turns out to be bad, the row is taken back, and the twin reads it to say why; the twin also has the rare paths.
+
+Safety: nothing is read without a look at where the payload ends; recursion is as deep as the wanted type, and what is
+not wanted is skipped without recursion.
+"""
+
+import cython
+
+if not cython.compiled:
+    raise ImportError("spark_mq_source.values.json._decode_native is not compiled")
+
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cython.cimports.libc.math import HUGE_VAL, NAN, isinf
+from cython.cimports.libc.stdlib import free
+from cython.cimports.libc.string import memcmp, memcpy, memset
+from cython.cimports.spark_mq_source.core._columns_native import allocate, resize
+from cython.cimports.spark_mq_source.core._wire import find_no_utf8
+from cython.cimports.spark_mq_source.values._loops_native import RowDecoder, count_steps
+from cython.cimports.spark_mq_source.values._tree_native import (
+    Node,
+    end_bytes,
+    end_list,
+    end_struct,
+    put_bool,
+    put_bytes,
+    put_double,
+    put_fixed,
+    put_float,
+    put_int,
+    put_long,
+    put_null,
+    reserve_bytes,
+    reserve_value,
+    truncate,
+)
+from cython.cimports.spark_mq_source.values.json._decode_native import PyOS_string_to_double, is_ascii
+
+from spark_mq_source.values.json._decode_python import reason_of, unscaled_of
+from spark_mq_source.values.json.steps import MOST_DEPTH
+
+_MOST_DEPTH = cython.declare(cython.int, MOST_DEPTH)
+# More than that many keys are looked for by hash, not each in all others.
+_MOST_COMPARED = cython.declare(cython.Py_ssize_t, 16)
+_LAST_US = cython.declare(cython.longlong, (1 << 63) - 1)
+_NEVER = cython.declare(cython.Py_ssize_t, (1 << 63) - 1)
+# Keys that nobody wants are known as well, so many of each struct and so long ones: what follows them is expected too.
+_MOST_LEARNT = cython.declare(cython.int, 64)
+_LONGEST_LEARNT = cython.declare(cython.Py_ssize_t, 64)
+_POWERS = cython.declare(cython.double[23], [float(f"1e{n}") for n in range(23)])
+_LONG_POWERS = cython.declare(cython.longlong[19], [10**n for n in range(19)])
+_BASE64 = cython.declare(cython.schar[256])
+for _code in range(256):
+    _BASE64[_code] = -1
+for _digit, _letter in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"):
+    _BASE64[ord(_letter)] = _digit
+
+
+@cython.final
+@cython.cclass
+class JsonDecoder(RowDecoder):
+    """As `json._decode_python.JsonDecoder`."""
+
+    def __init__(self, step):
+        RowDecoder.__init__(self, step.type)
+        self.described = step
+        self.owned = []
+        self.kept = {}
+        self.num_steps = 1
+        self.steps = cython.cast(cython.pointer(Step), allocate(count_steps(step), cython.sizeof(Step)))
+        self.lay_out(self.steps, step)
+
+    def __dealloc__(self):
+        at: cython.Py_ssize_t
+        if self.steps != cython.NULL:
+            for at in range(self.num_steps):
+                free(self.steps[at].keys)
+                free(self.steps[at].buckets)
+        free(self.steps)
+        free(self.scratch)
+
+    def lay_out(self, step, described):
+        at: cython.Py_ssize_t
+        type_ = described.type
+        step.code = described.code.value
+        step.factor = described.factor
+        step.has_seconds = described.has_seconds
+        step.unit_ns = described.unit_ns
+        step.count = len(described.steps)
+        step.steps = self.steps + self.num_steps
+        self.num_steps += step.count
+        if step.code == Code.INT:
+            step.lowest, step.highest = _bounds(type_.bit_width, 1)
+        elif step.code == Code.DATE:
+            step.lowest, step.highest = _bounds(32, 1)
+        elif step.code == Code.TIMESTAMP:
+            step.lowest, step.highest = _bounds(64, described.factor or 1)
+            step.has_zone = type_.tz is not None
+        elif step.code == Code.DECIMAL:
+            step.precision, step.scale = type_.precision, type_.scale
+        elif step.code == Code.STRUCT:
+            most: cython.Py_ssize_t = step.count + _MOST_LEARNT
+            step.mask = (1 << (2 * most).bit_length()) - 1
+            step.keys = cython.cast(cython.pointer(Key), resize(cython.NULL, most * cython.sizeof(Key)))
+            step.buckets = cython.cast(cython.p_int, resize(cython.NULL, (step.mask + 1) * cython.sizeof(cython.int)))
+            for at in range(step.mask + 1):
+                step.buckets[at] = -1
+            step.first = -1
+            for at, text in enumerate(described.keys):
+                is_plain = text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
+                self.add_key(step, text.encode(), is_plain, at)
+                # Most payloads have the fields in the order of the schema.
+                if at:
+                    step.keys[at - 1].next = at
+                else:
+                    step.first = 0
+        for at in range(step.count):
+            self.lay_out(step.steps + at, described.steps[at])
+        return 0
+
+    def read_row(self, payload):
+        at: cython.p_uchar
+        end: cython.p_uchar = payload.data + payload.size
+        if self.kept:
+            self.kept.clear()
+        # Most payloads are ASCII.
+        if not is_ascii(payload.data, payload.size) and find_no_utf8(payload.data, payload.size) >= 0:
+            return False
+        at = self.read(self.steps, self.tree.nodes, payload.data, end, 0)
+        return at != cython.NULL and skip_space(at, end) == end
+
+    def why(self, payload):
+        data = PyBytes_FromStringAndSize(cython.cast(cython.p_char, payload.data), payload.size)
+        return reason_of(self.described, data) or "it is no JSON that can be read"
+
+    def reserve(self, size):
+        """Make room for a text aside."""
+        if size > self.room:
+            self.scratch = cython.cast(cython.p_uchar, resize(self.scratch, 2 * size))
+            self.room = 2 * size
+        return 0
+
+    def add_key(self, step, text, is_plain, slot):
+        """Know one key more; there is room for it."""
+        key: cython.pointer(Key) = step.keys + step.num_keys
+        bucket: cython.uint
+        data: bytes = b'"%b"' % text
+        self.owned.append(data)
+        key.text = cython.cast(cython.p_uchar, PyBytes_AS_STRING(data))
+        key.size = len(data)
+        key.least = key.size if is_plain else _NEVER
+        memset(cython.address(key.first), 0, 16)
+        memset(cython.address(key.mask), 0, 16)
+        memcpy(cython.address(key.first), key.text, min(key.size, 16))
+        memset(cython.address(key.mask), 0xFF, min(key.size, 16))
+        if key.size >= 16:
+            memcpy(cython.address(key.last), key.text + key.size - 16, 16)
+        key.slot = slot
+        key.next = -1
+        bucket = hash_of(key.text + 1, key.size - 2) & step.mask
+        while step.buckets[bucket] >= 0:
+            bucket = (bucket + 1) & step.mask
+        step.buckets[bucket] = step.num_keys
+        step.num_keys += 1
+        return 0
+
+    def find(self, step, key, size, is_escaped):
+        """Which key it is; negative for one that is not known."""
+        bucket: cython.uint
+        found: cython.int
+        if is_escaped:
+            self.reserve(size)
+            size = unescape(key, size, self.scratch)
+            if size < 0:
+                return -1
+            key = self.scratch
+        bucket = hash_of(key, size) & step.mask
+        while step.buckets[bucket] >= 0:
+            found = step.buckets[bucket]
+            if step.keys[found].size == size + 2 and memcmp(step.keys[found].text + 1, key, size) == 0:
+                return found
+            bucket = (bucket + 1) & step.mask
+        if is_escaped or size > _LONGEST_LEARNT or step.num_keys >= step.count + _MOST_LEARNT:
+            return -1
+        self.add_key(step, PyBytes_FromStringAndSize(cython.cast(cython.p_char, key), size), True, -1)
+        return step.num_keys - 1
+
+    def read(self, step, node, at, end, depth):
+        """Behind a value, which the node has then."""
+        number: cython.longlong
+        real: cython.double
+        is_escaped: cython.bint
+        begin: cython.p_uchar = skip_space(at, end)
+        code: Code = step.code
+        if begin >= end:
+            return cython.NULL
+        if begin[0] == 0x6E:  # n
+            at = skip_word(begin, end, b"null", 4)
+            if at != cython.NULL:
+                put_null(node)
+            return at
+        if code == Code.INT and begin[0] != 0x5B:  # [
+            at = read_long(begin, end, cython.address(number))
+            if at == cython.NULL or number < step.lowest or number > step.highest:
+                return cython.NULL
+            if node.width == 8:
+                put_long(node, number)
+            elif node.width == 4:
+                put_int(node, cython.cast(cython.int, number))
+            else:
+                put_fixed(node, cython.cast(cython.p_uchar, cython.address(number)))
+            return at
+        if code == Code.TEXT and begin[0] == 0x22:  # "
+            at = skip_string(begin, end, cython.address(is_escaped))
+            if at == cython.NULL or not _put_text(node, begin + 1, at - begin - 2, is_escaped):
+                return cython.NULL
+            return at
+        if code == Code.DOUBLE:
+            at = self.read_double(begin, end, cython.address(real))
+            if at != cython.NULL:
+                put_double(node, real)
+            return at
+        if code < Code.STRUCT:
+            return self.read_scalar(step, node, begin, end, depth)
+        if depth >= _MOST_DEPTH:
+            return cython.NULL
+        if begin[0] == 0x7B:  # {
+            if code == Code.STRUCT:
+                return self.read_struct(step, node, begin, end, depth + 1)
+            if code == Code.MAP:
+                return self.read_map(step, node, begin, end, depth + 1)
+        elif begin[0] == 0x5B and code == Code.LIST:
+            return self.read_list(step, node, begin, end, depth + 1)
+        return cython.NULL
+
+    def read_struct(self, step, node, at, end, depth):
+        key: cython.pointer(Key)
+        child: cython.pointer(Node)
+        after: cython.p_uchar
+        is_escaped: cython.bint
+        slot: cython.Py_ssize_t
+        found: cython.int
+        unknown: cython.int = -1
+        expected: cython.p_int = cython.address(step.first)
+        before: cython.Py_ssize_t = node.length
+        limit: cython.p_uchar = self.limit
+        at = skip_space(at + 1, end)
+        if at < end and at[0] == 0x7D:  # }
+            at += 1
+        else:
+            while True:
+                # Payloads tend to have the same keys in the same order; one that is left out does not change it.
+                found = expected[0]
+                if found >= 0 and step.keys[found].slot < 0:
+                    at = skip_space(skip_members(step.keys, cython.address(expected), at, end, limit), end)
+                    found = expected[0]
+                if found >= 0 and not is_key(step.keys + found, at, end, limit):
+                    found = step.keys[found].next
+                    if found >= 0 and not is_key(step.keys + found, at, end, limit):
+                        found = -1
+                if found < 0:
+                    if at >= end or at[0] != 0x22:  # "
+                        return cython.NULL
+                    after = skip_string(at, end, cython.address(is_escaped))
+                    if after == cython.NULL:
+                        return cython.NULL
+                    found = self.find(step, at + 1, after - at - 2, is_escaped)
+                    expected[0] = found
+                    at = after
+                else:
+                    at += step.keys[found].size
+                slot = -1
+                unknown = -1
+                expected = cython.address(unknown)
+                if found >= 0:
+                    key = step.keys + found
+                    slot = key.slot
+                    expected = cython.address(key.next)
+                at = skip_space(at, end)
+                if at >= end or at[0] != 0x3A:  # :
+                    return cython.NULL
+                at = skip_space(at + 1, end)
+                if slot < 0:
+                    after = skip_plain(at, end)
+                    at = after if after != at else _skip_value(at, end, depth)
+                else:
+                    child = node.children + slot
+                    if child.length > before:
+                        # The last of several counts.
+                        truncate(child, before)
+                    at = self.read(step.steps + slot, child, at, end, depth)
+                if at == cython.NULL:
+                    return cython.NULL
+                at = skip_space(at, end)
+                if at >= end:
+                    return cython.NULL
+                if at[0] == 0x7D:
+                    at += 1
+                    break
+                if at[0] != 0x2C:  # ,
+                    return cython.NULL
+                at = skip_space(at + 1, end)
+        for slot in range(step.count):
+            if node.children[slot].length == before:
+                put_null(node.children + slot)
+        end_struct(node)
+        return at
+
+    def read_list(self, step, node, at, end, depth):
+        character: cython.uchar
+        at = skip_space(at + 1, end)
+        if at < end and at[0] == 0x5D:  # ]
+            at += 1
+        else:
+            while True:
+                at = self.read(step.steps, node.children, at, end, depth)
+                if at == cython.NULL:
+                    return cython.NULL
+                at = skip_space(at, end)
+                if at >= end:
+                    return cython.NULL
+                character = at[0]
+                at += 1
+                if character == 0x5D:
+                    break
+                if character != 0x2C:
+                    return cython.NULL
+        end_list(node)
+        return at
+
+    def read_map(self, step, node, at, end, depth):
+        begin: cython.p_uchar = at
+        after: cython.p_uchar
+        is_escaped: cython.bint
+        number: cython.Py_ssize_t = 0
+        entries: cython.pointer(Node) = node.children
+        keys: cython.pointer(Node) = entries.children
+        before: cython.Py_ssize_t = entries.length
+        # The entries that count, by their numbers; None for all, unless keys turn out to be equal.
+        kept = self.kept.get(cython.cast(cython.Py_ssize_t, begin)) if self.kept else None
+        at = skip_space(at + 1, end)
+        if at < end and at[0] == 0x7D:
+            at += 1
+        else:
+            while True:
+                if at >= end or at[0] != 0x22:
+                    return cython.NULL
+                after = skip_string(at, end, cython.address(is_escaped))
+                if after == cython.NULL:
+                    return cython.NULL
+                is_kept: cython.bint = kept is None or number in kept
+                number += 1
+                if is_kept and not _put_text(keys, at + 1, after - at - 2, is_escaped):
+                    return cython.NULL
+                at = skip_space(after, end)
+                if at >= end or at[0] != 0x3A:
+                    return cython.NULL
+                at += 1
+                at = self.read(step.steps, keys + 1, at, end, depth) if is_kept else _skip_value(at, end, depth)
+                if at == cython.NULL:
+                    return cython.NULL
+                if is_kept:
+                    end_struct(entries)
+                at = skip_space(at, end)
+                if at >= end:
+                    return cython.NULL
+                if at[0] == 0x7D:
+                    at += 1
+                    break
+                if at[0] != 0x2C:
+                    return cython.NULL
+                at = skip_space(at + 1, end)
+        if kept is None and _has_equal(keys, before):
+            last: dict = {_key_at(keys, number): number for number in range(before, entries.length)}
+            # Known for maps within maps, which are read again as well: else each level would double the work.
+            self.kept[cython.cast(cython.Py_ssize_t, begin)] = {number - before for number in last.values()}
+            self.reread += at - begin
+            truncate(entries, before)
+            return self.read_map(step, node, begin, end, depth)
+        end_list(node)
+        return at
+
+    def read_scalar(self, step, node, at, end, depth):
+        """As `read`, for the less frequent ones; `at` is where the value begins."""
+        number: cython.longlong
+        real: cython.double
+        single: cython.float
+        parts: cython.longlong[7]
+        count: cython.int = 0
+        after: cython.p_uchar
+        code: Code = step.code
+        if code in (Code.TEXT, Code.NOTHING):
+            after = _skip_value(at, end, depth)
+            if after == cython.NULL:
+                return cython.NULL
+            if code == Code.TEXT:
+                put_bytes(node, at, after - at)
+            else:
+                put_null(node)
+            return after
+        if code == Code.FLOAT:
+            after = self.read_double(at, end, cython.address(real))
+            if after == cython.NULL:
+                return cython.NULL
+            single = cython.cast(cython.float, real)
+            if isinf(single) and not isinf(real):
+                return cython.NULL
+            put_float(node, single)
+            return after
+        if code == Code.BOOLEAN:
+            after = skip_word(at, end, b"true", 4) if at[0] == 0x74 else skip_word(at, end, b"false", 5)
+            if after != cython.NULL:
+                put_bool(node, at[0] == 0x74)
+            return after
+        if at[0] == 0x22:
+            after = self.read_text(at, end)
+            if after == cython.NULL:
+                return cython.NULL
+            if code == Code.DECIMAL:
+                return after if self.put_decimal(step, node, self.text, self.size) else cython.NULL
+            if code == Code.BINARY:
+                return after if _put_base64(node, self.text, self.size) else cython.NULL
+            if code == Code.DATE and _read_date(self.text, self.size, cython.address(number)):
+                put_int(node, cython.cast(cython.int, number))
+                return after
+            if code == Code.TIMESTAMP and _read_timestamp(self.text, self.size, step.has_zone, cython.address(number)):
+                put_long(node, number)
+                return after
+            return cython.NULL
+        if code == Code.DECIMAL:
+            after = skip_number(at, end)
+            if after == cython.NULL or not self.put_decimal(step, node, at, after - at):
+                return cython.NULL
+            return after
+        if at[0] == 0x5B:
+            after = _read_parts(at, end, parts, cython.address(count)) if depth < _MOST_DEPTH else cython.NULL
+            return after if after != cython.NULL and _put_parts(step, node, parts, count) else cython.NULL
+        if not step.factor:
+            return cython.NULL
+        after = read_long(at, end, cython.address(number))
+        if after == cython.NULL and step.has_seconds:
+            after = _read_seconds(at, end, cython.address(number))
+        elif after != cython.NULL:
+            if number < step.lowest or number > step.highest:
+                return cython.NULL
+            number *= step.factor
+        if after == cython.NULL:
+            return cython.NULL
+        if code == Code.DATE:
+            put_int(node, cython.cast(cython.int, number))
+            return after
+        if code == Code.TIMESTAMP:
+            put_long(node, number)
+            return after
+        return cython.NULL
+
+    def read_text(self, at, end):
+        """Behind a string; `text` and `size` are what it says, and it can be none."""
+        is_escaped: cython.bint
+        after: cython.p_uchar = skip_string(at, end, cython.address(is_escaped))
+        if after == cython.NULL:
+            return cython.NULL
+        self.text = at + 1
+        self.size = after - at - 2
+        if is_escaped:
+            self.reserve(self.size)
+            self.size = unescape(self.text, self.size, self.scratch)
+            if self.size < 0:
+                return cython.NULL
+            self.text = self.scratch
+        return after
+
+    def read_double(self, at, end, value):
+        begin: cython.p_uchar = at
+        after: cython.p_uchar
+        digits: cython.ulonglong = 0
+        exponent: cython.longlong = 0
+        power: cython.longlong = 0
+        count: cython.Py_ssize_t = 0
+        real: cython.double
+        is_negative: cython.bint
+        if at[0] == 0x22:
+            after = self.read_text(at, end)
+            if after == cython.NULL or not _read_named(self.text, self.size, value):
+                return cython.NULL
+            return after
+        is_negative = at[0] == 0x2D  # -
+        at += is_negative
+        if at >= end:
+            return cython.NULL
+        if not is_digit(at[0]):
+            after = skip_word(at, end, b"Infinity", 8)
+            if after != cython.NULL:
+                value[0] = -HUGE_VAL if is_negative else HUGE_VAL
+            elif not is_negative:
+                after = skip_word(at, end, b"NaN", 3)
+                value[0] = NAN
+            return after
+        after = at
+        at = read_digits(at, end, cython.address(digits))
+        count = at - after
+        if after[0] == 0x30 and count > 1:
+            return cython.NULL
+        if at < end and at[0] == 0x2E:  # .
+            after = at + 1
+            at = read_digits(after, end, cython.address(digits))
+            if at == after:
+                return cython.NULL
+            exponent = after - at
+            count += at - after
+        if at < end and at[0] | 0x20 == 0x65:  # e
+            at += 1
+            is_reciprocal: cython.bint = at < end and at[0] == 0x2D
+            if at < end and (at[0] == 0x2D or at[0] == 0x2B):
+                at += 1
+            after = at
+            while at < end and is_digit(at[0]):
+                if power < 100_000_000:
+                    power = power * 10 + (at[0] - 0x30)
+                at += 1
+            if at == after:
+                return cython.NULL
+            exponent += -power if is_reciprocal else power
+        # Exact, if both numbers are doubles: the one operation rounds correctly.
+        if count <= 19 and digits <= 1 << 53 and -22 <= exponent <= 22:
+            real = cython.cast(cython.double, digits)
+            real = real / _POWERS[-exponent] if exponent < 0 else real * _POWERS[exponent]
+            value[0] = -real if is_negative else real
+            return at
+        count = at - begin
+        self.reserve(count + 1)
+        memcpy(self.scratch, begin, count)
+        self.scratch[count] = 0
+        value[0] = PyOS_string_to_double(cython.cast(cython.p_char, self.scratch), cython.NULL, cython.NULL)
+        return cython.NULL if isinf(value[0]) else at
+
+    def put_decimal(self, step, node, text, size):
+        """Whether the text is a decimal of the step's type, which the node has then."""
+        at: cython.Py_ssize_t = 0
+        digits: cython.longlong = 0
+        count: cython.Py_ssize_t = 0
+        point: cython.Py_ssize_t = -1
+        words: cython.longlong[2]
+        is_negative: cython.bint = size > 0 and text[0] == 0x2D
+        at = is_negative
+        while at < size and count < 18:
+            if is_digit(text[at]):
+                digits = digits * 10 + (text[at] - 0x30)
+                count += 1
+            elif text[at] == 0x2E and point < 0 and count:
+                point = count
+            else:
+                break
+            at += 1
+        point = count - point if point >= 0 else 0  # digits behind it
+        if at == size and count and text[size - 1] != 0x2E and point <= step.scale and count + step.scale - point <= 18:
+            digits *= _LONG_POWERS[step.scale - point]
+            if step.precision > 18 or digits < _LONG_POWERS[step.precision]:
+                words[0] = -digits if is_negative else digits
+                words[1] = -1 if words[0] < 0 else 0
+                put_fixed(node, cython.cast(cython.p_uchar, cython.address(words)))
+                return True
+        number = unscaled_of(_text_of(text, size), step.precision, step.scale)
+        if number is None:
+            return False
+        wide: bytes = number.to_bytes(16, "little", signed=True)
+        put_fixed(node, cython.cast(cython.p_uchar, PyBytes_AS_STRING(wide)))
+        return True
+
+
+def _bounds(bits, factor):
+    return -((1 << bits - 1) // factor), ((1 << bits - 1) - 1) // factor
+
+
+@cython.cfunc
+def _text_of(text: cython.p_uchar, size: cython.Py_ssize_t):
+    return PyBytes_FromStringAndSize(cython.cast(cython.p_char, text), size).decode()
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _put_text(
+    node: cython.pointer(Node), text: cython.p_uchar, size: cython.Py_ssize_t, is_escaped: cython.bint
+) -> cython.int:
+    """Whether what stands between the quotes is a text, which the node has then."""
+    if not is_escaped:
+        put_bytes(node, text, size)
+        return True
+    reserve_value(node)
+    reserve_bytes(node, size)
+    size = unescape(text, size, node.data + node.used)
+    if size < 0:
+        return False
+    end_bytes(node, size)
+    return True
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _put_base64(node: cython.pointer(Node), text: cython.p_uchar, size: cython.Py_ssize_t) -> cython.int:
+    """Whether the text is base64, which the node has then."""
+    at: cython.Py_ssize_t
+    i: cython.int
+    bits: cython.uint
+    digit: cython.int
+    out: cython.p_uchar
+    padding: cython.int = 0
+    if size % 4:
+        return False
+    reserve_value(node)
+    if size:
+        reserve_bytes(node, size)
+        padding = (text[size - 1] == 0x3D) + (text[size - 1] == 0x3D and text[size - 2] == 0x3D)  # =
+    for at in range(0, size, 4):
+        bits = 0
+        for i in range(4):
+            digit = _BASE64[text[at + i]]
+            if digit < 0 and at + i >= size - padding:
+                digit = 0
+            if digit < 0:
+                return False
+            bits = bits << 6 | cython.cast(cython.uint, digit)
+        out = node.data + node.used + at // 4 * 3
+        out[0] = bits >> 16
+        out[1] = bits >> 8 & 0xFF
+        out[2] = bits & 0xFF
+    end_bytes(node, size // 4 * 3 - padding)
+    return True
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _read_named(text: cython.p_uchar, size: cython.Py_ssize_t, value: cython.p_double) -> cython.bint:
+    """Whether the text is one of a float that JSON has no number for."""
+    is_negative: cython.bint = size > 0 and text[0] == 0x2D
+    if size == 3 and memcmp(text, b"NaN", 3) == 0:
+        value[0] = NAN
+        return True
+    value[0] = -HUGE_VAL if is_negative else HUGE_VAL
+    if size == 8 and memcmp(text, b"Infinity", 8) == 0:
+        return True
+    if not is_negative and (size == 0 or text[0] != 0x2B):  # +
+        return False
+    return (size == 9 and memcmp(text + 1, b"Infinity", 8) == 0) or (size == 4 and memcmp(text + 1, b"INF", 3) == 0)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _one_or_two(text: cython.p_uchar, size: cython.Py_ssize_t, at: cython.pointer(cython.Py_ssize_t)) -> cython.int:
+    """A number of one digit or two; negative if there is none."""
+    number: cython.int
+    if at[0] >= size or not is_digit(text[at[0]]):
+        return -1
+    number = text[at[0]] - 0x30
+    at[0] += 1
+    if at[0] < size and is_digit(text[at[0]]):
+        number = number * 10 + (text[at[0]] - 0x30)
+        at[0] += 1
+    return number
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _read_day(
+    text: cython.p_uchar, size: cython.Py_ssize_t, at: cython.pointer(cython.Py_ssize_t), days: cython.p_longlong
+) -> cython.bint:
+    """Whether the text begins with a date; moves `at` behind it."""
+    year: cython.int
+    month: cython.int
+    day: cython.int
+    i: cython.int
+    if size < 8:
+        return False
+    for i in range(4):
+        if not is_digit(text[i]):
+            return False
+    year = two_digits(text) * 100 + two_digits(text + 2)
+    at[0] = 5
+    month = _one_or_two(text, size, at)
+    if text[4] != 0x2D or at[0] >= size or text[at[0]] != 0x2D:
+        return False
+    at[0] += 1
+    day = _one_or_two(text, size, at)
+    return _day_of(year, month, day, days)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _day_of(
+    year: cython.longlong, month: cython.longlong, day: cython.longlong, days: cython.p_longlong
+) -> cython.bint:
+    """Whether there is such a day."""
+    if not 1 <= year <= 9999 or not 1 <= month <= 12:
+        return False
+    if not 1 <= day <= days_in(cython.cast(cython.int, year), cython.cast(cython.int, month)):
+        return False
+    days[0] = days_of(cython.cast(cython.int, year), cython.cast(cython.int, month), cython.cast(cython.int, day))
+    return True
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _read_parts(
+    at: cython.p_uchar, end: cython.p_uchar, parts: cython.p_longlong, count: cython.p_int
+) -> cython.p_uchar:
+    """Behind an array of one to seven integers, which begins at `at`."""
+    character: cython.uchar
+    count[0] = 0
+    at += 1
+    while count[0] < 7:
+        at = read_long(skip_space(at, end), end, parts + count[0])
+        if at == cython.NULL:
+            return cython.NULL
+        count[0] += 1
+        at = skip_space(at, end)
+        if at >= end:
+            return cython.NULL
+        character = at[0]
+        at += 1
+        if character == 0x5D:
+            return at
+        if character != 0x2C:
+            return cython.NULL
+    return cython.NULL
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _put_parts(
+    step: cython.pointer(Step), node: cython.pointer(Node), parts: cython.p_longlong, count: cython.int
+) -> cython.int:
+    """Whether the parts are a date or a time of the step's type, which the node has then."""
+    number: cython.longlong = 0
+    at: cython.int
+    for at in range(count, 7):
+        parts[at] = 0
+    if step.code == Code.INT:
+        if not step.unit_ns or not 2 <= count <= 4 or not _is_time(parts):
+            return False
+        number = (_second_of(parts) * 1_000_000_000 + parts[3]) // step.unit_ns
+        if number > step.highest:
+            return False
+        put_fixed(node, cython.cast(cython.p_uchar, cython.address(number)))
+        return True
+    if count < 3 or not _day_of(parts[0], parts[1], parts[2], cython.address(number)):
+        return False
+    if step.code == Code.DATE:
+        if count == 3:
+            put_int(node, cython.cast(cython.int, number))
+        return count == 3
+    if step.code == Code.TIMESTAMP:
+        if step.has_zone or count < 5 or not _is_time(parts + 3):
+            return False
+        put_long(node, (number * 86_400 + _second_of(parts + 3)) * 1_000_000 + parts[6] // 1000)
+        return True
+    return False
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _is_time(parts: cython.p_longlong) -> cython.bint:
+    """Return whether hour, minute, second and nanosecond are those of a day."""
+    return 0 <= parts[0] < 24 and 0 <= parts[1] < 60 and 0 <= parts[2] < 60 and 0 <= parts[3] < 1_000_000_000
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _second_of(parts: cython.p_longlong) -> cython.longlong:
+    """Return the second of the day of an hour, minute and second."""
+    return (parts[0] * 60 + parts[1]) * 60 + parts[2]
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _read_seconds(at: cython.p_uchar, end: cython.p_uchar, microseconds: cython.p_longlong) -> cython.p_uchar:
+    """Behind a number of seconds with a fraction, as Jackson writes an Instant."""
+    begin: cython.p_uchar
+    seconds: cython.ulonglong = 0
+    fraction: cython.longlong = 0
+    unit: cython.longlong = 100_000
+    us: cython.longlong
+    is_negative: cython.bint = at < end and at[0] == 0x2D
+    at += is_negative
+    begin = at
+    at = read_digits(at, end, cython.address(seconds))
+    # So that they fit 64 bits as microseconds.
+    if at == begin or at - begin > 18 or (begin[0] == 0x30 and at - begin > 1) or seconds > 9_223_372_036_854:
+        return cython.NULL
+    if end - at < 2 or at[0] != 0x2E or not is_digit(at[1]):
+        return cython.NULL
+    at += 1
+    while at < end and is_digit(at[0]):
+        fraction += (at[0] - 0x30) * unit
+        unit //= 10
+        at += 1
+    if at < end and at[0] | 0x20 == 0x65:
+        return cython.NULL
+    us = cython.cast(cython.longlong, seconds) * 1_000_000
+    if is_negative:
+        us = -us
+        if not us:
+            fraction = -fraction
+    if fraction > 0 and us > _LAST_US - fraction:
+        return cython.NULL
+    microseconds[0] = us + fraction
+    return at
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _read_date(text: cython.p_uchar, size: cython.Py_ssize_t, days: cython.p_longlong) -> cython.bint:
+    at: cython.Py_ssize_t = 0
+    return _read_day(text, size, cython.address(at), days) and at == size
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _read_timestamp(
+    text: cython.p_uchar, size: cython.Py_ssize_t, has_zone: cython.bint, microseconds: cython.p_longlong
+) -> cython.bint:
+    at: cython.Py_ssize_t = 0
+    value: cython.longlong = 0
+    hour: cython.int = 0
+    minute: cython.int = 0
+    second: cython.int = 0
+    fraction: cython.int = 0
+    unit: cython.int = 100_000
+    offset: cython.int = 0
+    if not _read_day(text, size, cython.address(at), cython.address(value)):
+        return False
+    if at < size:
+        if text[at] != 0x54 and text[at] != 0x20:  # T
+            return False
+        at += 1
+        hour = _one_or_two(text, size, cython.address(at))
+        if at >= size or text[at] != 0x3A:
+            return False
+        at += 1
+        minute = _one_or_two(text, size, cython.address(at))
+        if at < size and text[at] == 0x3A:
+            at += 1
+            second = _one_or_two(text, size, cython.address(at))
+            if at < size and text[at] == 0x2E:
+                at += 1
+                if at >= size or not is_digit(text[at]):
+                    return False
+                while at < size and is_digit(text[at]):
+                    fraction += (text[at] - 0x30) * unit
+                    unit //= 10
+                    at += 1
+        if not (0 <= hour < 24 and 0 <= minute < 60 and 0 <= second < 60):
+            return False
+    if (at < size) != has_zone:
+        return False
+    if has_zone and not _read_zone(text + at, size - at, cython.address(offset)):
+        return False
+    value = ((value * 24 + hour) * 60 + minute - offset) * 60 + second
+    microseconds[0] = value * 1_000_000 + fraction
+    return True
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _read_zone(text: cython.p_uchar, size: cython.Py_ssize_t, offset: cython.p_int) -> cython.bint:
+    """Whether the text is a time zone, `offset` minutes east of Greenwich."""
+    minutes: cython.int = 0
+    if text[0] == 0x5A:  # Z
+        return size == 1
+    if size == 3 and memcmp(text, b"UTC", 3) == 0:
+        return True
+    if (text[0] != 0x2B and text[0] != 0x2D) or size < 3 or not is_digit(text[1]) or not is_digit(text[2]):
+        return False
+    if size > 3:
+        if size != 5 and (size != 6 or text[3] != 0x3A):
+            return False
+        if not is_digit(text[size - 2]) or not is_digit(text[size - 1]):
+            return False
+        minutes = two_digits(text + size - 2)
+    offset[0] = two_digits(text + 1) * 60 + minutes
+    if minutes > 59 or offset[0] > 18 * 60:
+        return False
+    if text[0] == 0x2D:
+        offset[0] = -offset[0]
+    return True
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _has_equal(keys: cython.pointer(Node), before: cython.Py_ssize_t) -> cython.int:
+    """Whether two of the keys from `before` on are the same."""
+    at: cython.Py_ssize_t
+    other: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    count: cython.Py_ssize_t = keys.length - before
+    if count < 2:
+        return False
+    if count > _MOST_COMPARED:
+        return len({_key_at(keys, at) for at in range(before, keys.length)}) < count
+    for at in range(before + 1, keys.length):
+        size = keys.offsets[at + 1] - keys.offsets[at]
+        for other in range(before, at):
+            if (
+                keys.offsets[other + 1] - keys.offsets[other] == size
+                and memcmp(keys.data + keys.offsets[other], keys.data + keys.offsets[at], size) == 0
+            ):
+                return True
+    return False
+
+
+@cython.cfunc
+def _key_at(keys: cython.pointer(Node), at: cython.Py_ssize_t):
+    return PyBytes_FromStringAndSize(
+        cython.cast(cython.p_char, keys.data + keys.offsets[at]), keys.offsets[at + 1] - keys.offsets[at]
+    )
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _skip_value(at: cython.p_uchar, end: cython.p_uchar, depth: cython.int) -> cython.p_uchar:
+    """Behind a value that is not wanted."""
+    is_escaped: cython.bint
+    # What ends each array and object around, from the inside to the outside.
+    closing: cython.uchar[1024]
+    level: cython.int = 0
+    character: cython.uchar
+    while True:
+        at = skip_space(at, end)
+        if at >= end:
+            return cython.NULL
+        if at[0] == 0x7B or at[0] == 0x5B:
+            if depth + level >= _MOST_DEPTH:
+                return cython.NULL
+            closing[level] = at[0] + 2
+            level += 1
+            at = skip_space(at + 1, end)
+            if at >= end:
+                return cython.NULL
+            if at[0] != closing[level - 1]:
+                if closing[level - 1] == 0x7D:
+                    at = _skip_key(at, end)
+                    if at == cython.NULL:
+                        return cython.NULL
+                continue
+            at += 1
+            level -= 1
+        elif at[0] == 0x22:
+            at = skip_string(at, end, cython.address(is_escaped))
+        elif at[0] == 0x74:
+            at = skip_word(at, end, b"true", 4)
+        elif at[0] == 0x66:
+            at = skip_word(at, end, b"false", 5)
+        elif at[0] == 0x6E:
+            at = skip_word(at, end, b"null", 4)
+        elif at[0] == 0x4E:
+            at = skip_word(at, end, b"NaN", 3)
+        elif at[0] == 0x49 or (at[0] == 0x2D and end - at > 1 and at[1] == 0x49):  # I
+            at = skip_word(at + (at[0] == 0x2D), end, b"Infinity", 8)
+        else:
+            at = skip_number(at, end)
+        if at == cython.NULL:
+            return cython.NULL
+        # Behind a value: what is around it ends here, or has another one.
+        while level:
+            at = skip_space(at, end)
+            if at >= end:
+                return cython.NULL
+            character = at[0]
+            at += 1
+            if character == closing[level - 1]:
+                level -= 1
+                continue
+            if character != 0x2C:
+                return cython.NULL
+            if closing[level - 1] == 0x7D:
+                at = _skip_key(at, end)
+                if at == cython.NULL:
+                    return cython.NULL
+            break
+        if not level:
+            return at
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _skip_key(at: cython.p_uchar, end: cython.p_uchar) -> cython.p_uchar:
+    """Behind the colon of a member."""
+    is_escaped: cython.bint
+    at = skip_space(at, end)
+    if at >= end or at[0] != 0x22:
+        return cython.NULL
+    at = skip_string(at, end, cython.address(is_escaped))
+    if at == cython.NULL:
+        return cython.NULL
+    at = skip_space(at, end)
+    return at + 1 if at < end and at[0] == 0x3A else cython.NULL

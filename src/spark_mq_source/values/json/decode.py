@@ -1,0 +1,75 @@
+"""JSON values as Arrow arrays, without a JVM and without a Python object a value.
+
+The loops are in two implementations, compiled (``_decode_native``) and interpreted (``_decode_python``), which follow
+the same steps (`json.steps`, which states the rules); `core.implementation` says which one runs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.implementation import Implementation
+from spark_mq_source.values.avro.schema import AvroType, check_finite, parse_avro
+from spark_mq_source.values.avro.types import arrow_type
+from spark_mq_source.values.decoder import ValueDecoder
+from spark_mq_source.values.json import _decode_python
+from spark_mq_source.values.json.steps import as_json, steps_of
+
+_decoding: Final = Implementation(_decode_python)
+
+
+def arrow_type_of_json(definition: str) -> pa.DataType:
+    """The Arrow type of values with one of Pulsar's JSON schemas, which are Avro definitions.
+
+    As `avro.arrow_type_of`, except for a union of several types and for some of Java's types: see `json.steps`.
+
+    Args:
+        definition: the schema, as JSON.
+
+    Raises:
+        OptionError: it is no Avro schema, is recursive, or has a type that Spark does not have.
+
+    Example:
+        >>> arrow_type_of_json('{"type": "record", "name": "F", "fields": [{"name": "a", "type": ["int", "string"]}]}')
+        StructType(struct<a: string>)
+    """
+    return arrow_type(_parsed(definition))
+
+
+def json_decoder(wanted: pa.DataType, definition: str | None = None, implementation: str | None = None) -> ValueDecoder:
+    r"""A decoder of JSON payloads, in UTF-8.
+
+    Args:
+        wanted: the type of the values: structs, lists, maps with string keys, and Spark's types without inner ones.
+            A field is found by its name; what the payload has beyond the fields is ignored.
+        definition: the Avro schema of Pulsar's JSON schemas, as JSON; None if there is none. It says what a number
+            means that is a date or a time, and finds a field also if its name differs in case alone.
+        implementation: ``native`` or ``python``; None for what runs in this process.
+
+    Raises:
+        OptionError: the definition is no Avro schema, or its values cannot be of the wanted type; or that type has no
+            JSON.
+
+    Example:
+        >>> decoder = json_decoder(pa.struct([("a", pa.int8()), ("b", pa.list_(pa.decimal128(4, 2)))]))
+        >>> decoded = decoder.decode(pa.array([b'{"b": [1, "0.25"], "c": {}}', None, b'{"a": 200}'], pa.binary()))
+        >>> decoded.values.to_pylist()[0], decoded.reasons
+        ({'a': None, 'b': [Decimal('1.00'), Decimal('0.25')]}, {2: 'field a: 200 is no tinyint'})
+    """
+    step = steps_of(wanted, None if definition is None else _parsed(definition))
+    chosen = _decoding if implementation is None else Implementation(_decode_python, implementation)
+    chosen.warn_of_fallback()
+    decoder: ValueDecoder = chosen.module.JsonDecoder(step)
+    return decoder
+
+
+def _parsed(definition: str) -> AvroType:
+    try:
+        parsed = parse_avro(definition)
+        check_finite(parsed)
+    except ValueError as error:
+        raise OptionError(f"the definition of the JSON schema is no Avro schema that can be columns: {error}") from None
+    return as_json(parsed)

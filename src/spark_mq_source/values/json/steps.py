@@ -1,0 +1,285 @@
+"""Turns a wanted Arrow type, and the Avro definition of a JSON schema if there is one, into the steps that read JSON.
+
+Both decoders follow these steps: the compiled one lays them out as C structs, its twin walks them as they are.
+
+Without a definition the rules are those of Spark's ``from_json`` in the mode FAILFAST (`JacksonParser` of Spark 4.0 to
+4.3), except where it changes or guesses what was written:
+
+* Bytes behind the value, single quotes, and digits that a decimal or an integer cannot hold are errors.
+* A number beyond a ``float`` or ``double`` is an error, not infinity.
+* A timestamp as a text names its time zone; ``from_json`` takes the session's for one that does not. A date as a text
+  is a date alone.
+
+As ``from_json`` has it: names match exactly; what is missing is NULL; the last of several equal keys counts; any value
+is a ``string``, by its JSON text unless it is a string itself; floats can be the texts ``"NaN"``, ``"Infinity"`` and
+``"-Infinity"`` (also ``"+Infinity"``, ``"+INF"`` and ``"-INF"``); binary is base64 with its padding, as Jackson
+(Pulsar's Java client) writes ``byte[]``; a number for a timestamp counts seconds. Beyond ``from_json``, a date and a
+timestamp without time zone can be arrays of their parts, as below.
+
+With a definition a number is what the logical type says: days, milliseconds or microseconds. Pulsar's Java client
+writes JSON with Jackson (`JSONSchema`, `ObjectMapperFactory` of 4.0.8) and not with Avro's encoder. So the value of a
+union stands for itself, without its type around it, binary values are base64, and:
+
+* An ``Instant`` is its seconds with nine digits behind the point, whatever the definition says. The digits count from
+  the second towards the future also before 1970: -1.500000000 is half a second before 1970, as Jackson writes and reads
+  it.
+* A ``LocalDate`` is ``[year, month, day]``; a ``LocalDateTime`` goes on with hour, minute and, unless they are zero,
+  second and nanosecond; a ``LocalTime`` has these alone.
+* What is written is another type than Avro's where the latter has none for it: a ``char`` is a string, and a map with
+  other keys than strings (to Avro an array of pairs) has their texts as keys.
+* A ``java.util.Date`` and the like, which Avro takes for a record without fields, is its milliseconds.
+* A union of several types, and any other class that Avro takes for a record without fields (``Object``, ``Optional``),
+  do not say what is written: they are a ``string`` of JSON, or whatever type is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
+
+import pyarrow as pa
+
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.values.avro.schema import AvroType
+
+MOST_DEPTH: Final = 500
+"""How deep the arrays and objects of a payload may be nested. Jackson allows 1000; Python's reader fewer than that."""
+
+
+class Code(IntEnum):
+    """What a step reads; in the order of ``_decode_native.pxd``."""
+
+    NOTHING = 0
+    BOOLEAN = 1
+    INT = 2
+    FLOAT = 3
+    DOUBLE = 4
+    DECIMAL = 5
+    TEXT = 6
+    BINARY = 7
+    DATE = 8
+    TIMESTAMP = 9
+    STRUCT = 10
+    LIST = 11
+    MAP = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How the values of one type are read.
+
+    Attributes:
+        code: what they are.
+        type: of the values.
+        title: Spark's name of the type.
+        names: of a struct: its fields, in the order of `steps`.
+        keys: likewise, their keys in JSON.
+        steps: of a struct's fields, or of a list's elements or a map's values alone.
+        factor: what the number of a date or timestamp is multiplied with; 0 if numbers are refused.
+        has_seconds: whether a number with a fraction is a timestamp, in seconds.
+        unit_ns: of a number for a time of day, which can also be ``[hour, minute, second, nanosecond]``; else 0.
+    """
+
+    code: Code
+    type: pa.DataType
+    title: str
+    names: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    factor: int = 0
+    has_seconds: bool = False
+    unit_ns: int = 0
+
+
+_SCALARS: Final[tuple[tuple[Callable[[pa.DataType], bool], Code, str], ...]] = (
+    (pa.types.is_null, Code.NOTHING, "void"),
+    (pa.types.is_boolean, Code.BOOLEAN, "boolean"),
+    (pa.types.is_int8, Code.INT, "tinyint"),
+    (pa.types.is_int16, Code.INT, "smallint"),
+    (pa.types.is_int32, Code.INT, "int"),
+    (pa.types.is_int64, Code.INT, "bigint"),
+    (pa.types.is_float32, Code.FLOAT, "float"),
+    (pa.types.is_float64, Code.DOUBLE, "double"),
+    (pa.types.is_string, Code.TEXT, "string"),
+    (pa.types.is_binary, Code.BINARY, "binary"),
+    (pa.types.is_date32, Code.DATE, "date"),
+)
+_SECONDS: Final = 1_000_000
+_FACTORS: Final = {
+    "date": 1,
+    "timestamp-millis": 1000,
+    "timestamp-micros": 1,
+    "local-timestamp-millis": 1000,
+    "local-timestamp-micros": 1,
+}
+_TIME_UNITS: Final = {"time-millis": 1_000_000, "time-micros": 1000}
+_LONGEST_DECIMAL: Final = 38
+
+
+def steps_of(wanted: pa.DataType, definition: AvroType | None) -> Step:
+    """The steps that read values of a type.
+
+    Args:
+        wanted: the type.
+        definition: what the values' schema says, as JSON has it (`as_json`); None if there is none.
+
+    Raises:
+        OptionError: the type is none of Spark's, or no value of the definition's type becomes it.
+    """
+    return _step(wanted, definition, "")
+
+
+def _step(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step:
+    if definition is not None and not _becomes(definition, wanted):
+        raise OptionError(
+            f"{_field(path)}the schema of the JSON values says {_named(definition)}, which does not become {wanted}"
+        )
+    if pa.types.is_struct(wanted):
+        return _struct(wanted, definition, path)
+    inner = definition.inner if definition is not None else None
+    if pa.types.is_list(wanted):
+        return Step(Code.LIST, wanted, "array", steps=(_step(wanted.value_type, inner, f"{path}[]"),))
+    if pa.types.is_map(wanted):
+        if not pa.types.is_string(wanted.key_type):
+            raise OptionError(f"{_field(path)}JSON has no {wanted}: its keys are no texts")
+        return Step(Code.MAP, wanted, "map", steps=(_step(wanted.item_type, inner, f"{path}{{}}"),))
+    return _scalar(wanted, definition, path)
+
+
+def _struct(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step:
+    known = {field.name: field.type for field in definition.fields} if definition is not None else {}
+    keys = tuple(_key(field.name, known) for field in wanted)
+    twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice:
+        raise OptionError(f"{_field(path)}two of the wanted fields are the key {twice[0]!r}")
+    steps = (_step(field.type, known.get(key), f"{path}.{field.name}") for key, field in zip(keys, wanted, strict=True))
+    names = tuple(field.name for field in wanted)
+    return Step(Code.STRUCT, wanted, "struct", names, keys, tuple(steps))
+
+
+def _key(name: str, known: Mapping[str, AvroType]) -> str:
+    """The key of a field: of its name, or where the definition has one alone that differs in case, of that."""
+    if name in known:
+        return name
+    alike = [key for key in known if key.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else name
+
+
+def _scalar(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step:
+    factor = _FACTORS.get(definition.logical, 0) if definition is not None else 0
+    for is_it, code, title in _SCALARS:
+        if is_it(wanted):
+            unit_ns = _TIME_UNITS.get(definition.logical, 0) if definition is not None and code == Code.INT else 0
+            return Step(code, wanted, title, factor=factor if code == Code.DATE else 0, unit_ns=unit_ns)
+    if pa.types.is_timestamp(wanted) and wanted.unit == "us":
+        if wanted.tz is None:
+            return Step(Code.TIMESTAMP, wanted, "timestamp_ntz", factor=factor)
+        has_seconds, factor = bool(factor), factor if definition is not None else _SECONDS
+        return Step(Code.TIMESTAMP, wanted, "timestamp", factor=factor, has_seconds=has_seconds)
+    if pa.types.is_decimal128(wanted) and 0 <= wanted.scale <= wanted.precision <= _LONGEST_DECIMAL:
+        return Step(Code.DECIMAL, wanted, f"decimal({wanted.precision},{wanted.scale})")
+    raise OptionError(f"{_field(path)}there is no {wanted} in Spark")
+
+
+def _field(path: str) -> str:
+    return f"field {path.removeprefix('.')}: " if path else ""
+
+
+def _named(definition: AvroType) -> str:
+    return definition.logical or repr(definition)
+
+
+# -- definitions
+
+
+def as_json(definition: AvroType) -> AvroType:
+    """The type of the values that stand in JSON, where everything can be null.
+
+    Args:
+        definition: a type of finite shape (`avro.schema.check_finite`).
+    """
+    if definition.kind == "union":
+        return _union(definition)
+    fields = tuple(replace(field, type=as_json(field.type)) for field in definition.fields)
+    inner = None if definition.inner is None else as_json(definition.inner)
+    if definition.java_class in _JAVA_TEXTS:
+        return AvroType("string")
+    if definition.kind == "string" and 0 < definition.precision <= _LONGEST_DECIMAL:
+        return replace(definition, logical="decimal")  # as `struct_schema` derives it
+    if definition.kind == "record" and not fields:
+        moment = _JAVA_MOMENTS.get(definition.name)
+        return AvroType("long", logical=moment) if moment else _ANYTHING
+    if definition.kind == "array" and inner is not None and inner.name.startswith(_JAVA_PAIR):
+        return AvroType("map", inner=inner.fields[-1].type)
+    return replace(definition, fields=fields, inner=inner)
+
+
+def _union(definition: AvroType) -> AvroType:
+    branches = [as_json(branch) for branch in definition.branches if branch.kind != "null"]
+    kinds = {branch.kind for branch in branches if not branch.logical}
+    if len(branches) < 2:
+        return branches[0] if branches else AvroType("null")
+    if kinds == {"int", "long"} and len(branches) == 2:
+        return AvroType("long")
+    return AvroType("double") if kinds == {"float", "double"} and len(branches) == 2 else _ANYTHING
+
+
+_ANYTHING: Final = AvroType("string", java_class="java.lang.Object")
+_JAVA_MOMENTS: Final = {
+    "java.util.Date": "timestamp-millis",
+    "java.sql.Date": "timestamp-millis",
+    "java.sql.Timestamp": "timestamp-millis",
+    "java.time.OffsetDateTime": "timestamp-micros",
+    "java.time.ZonedDateTime": "timestamp-micros",
+}
+_JAVA_TEXTS: Final = frozenset(("java.lang.Character", "[C"))
+_JAVA_PAIR: Final = "org.apache.avro.reflect.Pair"
+"""How Java's library names the records of an array that is a map."""
+
+
+def _becomes(definition: AvroType, wanted: pa.DataType) -> bool:
+    """Whether values of a definition's type can be of another type; each one that is not is an error of its own."""
+    if pa.types.is_string(wanted) or pa.types.is_null(wanted) or definition.kind == "null":
+        return True
+    if definition.kind == "string" and definition.java_class:
+        return True  # a BigInteger, for one, is a number in JSON
+    return any(is_it(wanted) for is_it in _BECOMES[definition.logical or definition.kind])
+
+
+def _is_instant(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(type_) and type_.tz)
+
+
+def _is_local_time(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(type_) and not type_.tz)
+
+
+_INTEGER: Final = (pa.types.is_signed_integer, pa.types.is_decimal)
+_BECOMES: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], ...]]] = {
+    "boolean": (pa.types.is_boolean,),
+    "int": (*_INTEGER, pa.types.is_float64),
+    "long": _INTEGER,
+    "time-millis": _INTEGER,
+    "time-micros": _INTEGER,
+    "float": (pa.types.is_floating, pa.types.is_decimal),
+    "double": (pa.types.is_float64, pa.types.is_decimal),
+    "string": (pa.types.is_date, pa.types.is_timestamp, pa.types.is_decimal, pa.types.is_binary),
+    "uuid": (),
+    "enum": (),
+    "bytes": (pa.types.is_binary,),
+    "fixed": (pa.types.is_binary,),
+    "decimal": (pa.types.is_decimal,),
+    "date": (pa.types.is_date, *_INTEGER),
+    "timestamp-millis": (_is_instant, *_INTEGER),
+    "timestamp-micros": (_is_instant, *_INTEGER),
+    "timestamp-nanos": _INTEGER,
+    "local-timestamp-millis": (_is_local_time, *_INTEGER),
+    "local-timestamp-micros": (_is_local_time, *_INTEGER),
+    "local-timestamp-nanos": _INTEGER,
+    "record": (pa.types.is_struct,),
+    "array": (pa.types.is_list,),
+    "map": (pa.types.is_map,),
+}
+"""What the values of a kind, or of a logical type, can be beside texts."""

@@ -1,0 +1,180 @@
+"""Options that say how values are decoded and encoded, and the encodings that they name."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from spark_mq_source.core.options import WRITE, Options, Scope, option, parse_text
+from spark_mq_source.core.shared_options import EVERYWHERE, parse_one_of
+from spark_mq_source.values.encodings import Encoding, TypedRead, TypedWrite, is_avro_definition
+
+RAW: Final = "raw"
+"""The `valueFormat` of bytes that are not decoded."""
+
+AUTO: Final = "auto"
+"""The `valueFormat` by which the registry says how values are encoded."""
+
+DEFINED: Final = ("json", "avro", "protobuf")
+"""The formats of values that have a schema."""
+
+_FILE: Final = "file:"
+
+
+def _parse_definition(text: str) -> bytes:
+    """The bytes of a schema, from the option itself or a file.
+
+    Raises:
+        ValueError: empty, or the file cannot be read.
+    """
+    if not text.startswith(_FILE):
+        return parse_text(text.strip()).encode()
+    path = Path(text.removeprefix(_FILE).removeprefix("//"))
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+
+
+def value_schema_option(side: str = "value") -> Any:  # noqa: ANN401 - as `option`
+    """Option `valueSchema`, or `keySchema` with `side="key"`."""
+    return option(
+        f"Schema of the {side}s: with `avro` an Avro schema (JSON); with `json` one as well, or columns as in Spark's "
+        f"`from_json` (`a int, b array<string>`); with `protobuf` a FileDescriptorSet (`protoc --include_imports "
+        f"--descriptor_set_out`) in base64. Or `file:PATH` of a file with it (of a descriptor set, the bytes as they "
+        f"are), on the machine that plans the query. Writing: that of `json` and `avro` is derived from the struct if "
+        f"it is not set.",
+        default=None,
+        scope=EVERYWHERE,
+        parse=_parse_definition,
+    )
+
+
+def value_message_option(side: str = "value") -> Any:  # noqa: ANN401 - as `option`
+    """Option `valueMessage`, or `keyMessage` with `side="key"`."""
+    return option(
+        f"With `{side}Format=protobuf`: the full name of the message in `{side}Schema`, such as `flights.Flight`.",
+        default=None,
+        scope=EVERYWHERE,
+        parse=parse_text,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TypedOptions(Options):
+    """Options that say how values are decoded and encoded."""
+
+    typed: TypedRead | None = None
+    """What a read decodes: no option, but what the driver makes of the options and of the registry for the tasks."""
+
+    encoded: TypedWrite | None = None
+    """What a write encodes, likewise."""
+
+    value_format: str = option(
+        "Encoding of the column `value`. `raw`: the bytes as they are. `json`, `avro`, `protobuf`: the type of "
+        "`valueSchema`. `string`: text. Writing: a struct with `json`, `avro` or `protobuf`; binary or a string with "
+        "`raw`.",
+        default=RAW,
+        scope=EVERYWHERE,
+        parse=parse_one_of(RAW, *DEFINED, "string"),
+    )
+    value_schema: bytes | None = value_schema_option()
+    value_message: str | None = value_message_option()
+    flatten: bool = option(
+        "Whether the fields of the decoded value are columns beside those of the message, instead of one struct "
+        "`value`.",
+        default=False,
+    )
+
+    def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
+        """Yield the contradictions between options, one sentence each."""
+        yield from super().problems(scope, given)
+        value_format = self.value_format
+        for side, format_ in (("value", value_format), ("key", getattr(self, "key_format", RAW))):
+            if (format_ == "protobuf") != (f"{side}_message" in given):
+                yield f"{side}Format=protobuf and {side}Message go together: set both"
+            yield from (_write_problems if scope == WRITE else _schema_problems)(side, format_, given)
+        if scope != WRITE and self.flatten and value_format not in (AUTO, *DEFINED):
+            yield f"flatten needs values with fields: set valueFormat to {' or '.join(DEFINED)}, not {value_format}"
+
+
+def encoding_of(name: str, definition: bytes | None, message: str | None) -> Encoding | None:
+    """The encoding that the options of a key or value name; None for bytes.
+
+    Raises:
+        ValueError: the definition is no text.
+    """
+    if name in (RAW, AUTO):
+        return None
+    if definition is None:
+        return Encoding(name)
+    if name == "protobuf":
+        from spark_mq_source.values.protobuf.schema import descriptors_of  # noqa: PLC0415 - few need it
+
+        return Encoding(name, base64.b64encode(descriptors_of(definition)).decode(), message or "")
+    return Encoding(name, definition.decode().strip())
+
+
+def key_encoding_of(options: TypedOptions) -> Encoding | None:
+    """The encoding of keys that the options name; None for bytes, and for formats without keys.
+
+    Raises:
+        ValueError: the definition is no text.
+    """
+    names = ("key_schema", "key_message")
+    return encoding_of(getattr(options, "key_format", RAW), *(getattr(options, name, None) for name in names))
+
+
+def typed_read_of(options: TypedOptions) -> TypedRead | None:
+    """What the options say that a read decodes, without a registry; None for nothing.
+
+    Raises:
+        ValueError: a definition is no text.
+    """
+    value = encoding_of(options.value_format, options.value_schema, options.value_message)
+    key = key_encoding_of(options)
+    if value is None and key is None and not options.flatten:
+        return None
+    return TypedRead(value, key, flatten=options.flatten)
+
+
+def _schema_problems(side: str, format_: str, given: Sequence[str] | frozenset[str]) -> Iterator[str]:
+    has_schema = f"{side}_schema" in given
+    if has_schema and format_ not in DEFINED:
+        hint = ": the registry has the schema" if format_ == AUTO else f": set {side}Format to avro, json or protobuf"
+        yield f"{side}Schema has no meaning with {side}Format={format_}{hint}"
+    if not has_schema and format_ in ("avro", "protobuf"):
+        yield f"{side}Format={format_} needs {side}Schema"
+
+
+def _write_problems(side: str, format_: str, given: frozenset[str]) -> Iterator[str]:
+    if format_ == AUTO:
+        yield f"{side}Format={format_} is for reading: name another encoding to write"
+    elif format_ == "protobuf" and f"{side}_schema" not in given:
+        yield f"{side}Format={format_} needs {side}Schema"
+    elif f"{side}_schema" in given and format_ not in DEFINED:
+        yield f"{side}Schema has no meaning with {side}Format={format_}: set {side}Format to avro, json or protobuf"
+
+
+def typed_write_of(options: TypedOptions, *, registers: bool = False) -> TypedWrite | None:
+    """What the options say that a write encodes; None for nothing.
+
+    Args:
+        options: of the write.
+        registers: whether the broker keeps a schema, so that there is always one.
+
+    Raises:
+        ValueError: a definition is no text.
+    """
+    value = encoding_of(options.value_format, options.value_schema, options.value_message)
+    key = key_encoding_of(options)
+    if value is None and key is None:
+        return None
+    if value is not None and options.value_schema is None:
+        value = replace(value, has_schema=registers)
+    if value is not None and not registers:
+        value = replace(value, text_times=not is_avro_definition(value.definition))
+    return TypedWrite(value, key)

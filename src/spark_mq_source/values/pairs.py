@@ -1,0 +1,32 @@
+"""Payloads that hold a key and a value, as Pulsar's KEY_VALUE schema with the encoding INLINE has them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_mq_source.core.implementation import Implementation
+from spark_mq_source.values import _pairs_python
+from spark_mq_source.values.decoder import ValueDecoder
+
+_decoding: Final = Implementation(_pairs_python)
+
+
+def pair_decoder(implementation: str | None = None) -> ValueDecoder:
+    r"""Splits pairs: a struct of the bytes of the key and of the value, either of which may be NULL.
+
+    Each is an int32 of its size, -1 for NULL, and its bytes (`KeyValue.decode` of the Java client).
+
+    Args:
+        implementation: ``native`` or ``python``; None for what runs in this process.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> pairs = pa.array([b"\0\0\0\1k\xff\xff\xff\xff", b"\0\0\0\1"], pa.binary())
+        >>> decoded = pair_decoder().decode(pairs)
+        >>> decoded.values.to_pylist(), decoded.reasons
+        ([{'key': b'k', 'value': None}, None], {1: 'a pair of key and value that ends too early'})
+    """
+    chosen = _decoding if implementation is None else Implementation(_pairs_python, implementation)
+    chosen.warn_of_fallback()
+    decoder: ValueDecoder = chosen.module.PairDecoder()
+    return decoder

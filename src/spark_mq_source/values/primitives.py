@@ -1,0 +1,334 @@
+"""The primitive schemas of Pulsar's registry as Spark columns: each payload is one value of a fixed layout.
+
+The layouts are those of the Java client (``org.apache.pulsar.client.impl.schema``, 4.0); numbers are big-endian:
+
+| kind | Java's class | payload | Spark |
+|---|---|---|---|
+| ``bool`` | ``BooleanSchema`` | one byte, true unless 0 | ``boolean`` |
+| ``int8`` ``int16`` ``int32`` ``int64`` | ``ByteSchema`` ``ShortSchema`` ``IntSchema`` ``LongSchema`` | 1, 2, 4, 8 bytes | ``tinyint`` ``smallint`` ``int`` ``bigint`` |
+| ``float`` ``double`` | ``FloatSchema`` ``DoubleSchema`` | IEEE 754 bits, 4 or 8 bytes | ``float`` ``double`` |
+| ``string`` | ``StringSchema`` | UTF-8 | ``string`` |
+| ``bytes`` | ``BytesSchema`` | as they are | ``binary`` |
+| ``date`` ``timestamp`` | ``DateSchema`` ``TimestampSchema`` | int64: ms since 1970 | ``timestamp`` |
+| ``time`` | ``TimeSchema`` | int64: ms since 1970 | ``bigint`` |
+| ``instant`` | ``InstantSchema`` | int64: seconds since 1970; int32: ns | ``timestamp`` |
+| ``local_date`` | ``LocalDateSchema`` | int64: days since 1970 | ``date`` |
+| ``local_time`` | ``LocalTimeSchema`` | int64: ns since midnight | ``bigint`` |
+| ``local_date_time`` | ``LocalDateTimeSchema`` | int64: days since 1970; int64: ns since midnight | ``timestamp_ntz`` |
+
+Three of them are not what their names suggest:
+
+- ``date`` is a ``java.util.Date``: an instant, whose day depends on a time zone that the payload does not name. So it is
+  a timestamp; ``to_date(value)`` gives the day in the session's time zone.
+- ``time`` is a ``java.sql.Time``, which is an instant too, on a day that means nothing and at an hour of the writer's
+  time zone. So it stays the number of milliseconds.
+- ``local_time`` has no type in Spark before 4.1, where ``time`` is off by default. So it stays the number of
+  nanoseconds; ``time`` can be asked for.
+
+What Spark cannot hold is cut: nanoseconds to microseconds, towards the past. Java's decoders of dates and times ignore
+bytes that follow the value; here a payload of another length is a reason for all kinds.
+"""  # noqa: E501 - a table
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_mq_source.core.columns import ConstantColumn, fixed_width_array
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.values.decoder import Decoded, ValueDecoder
+
+_TIMESTAMP: Final = pa.timestamp("us", "UTC")
+_TIMESTAMP_NTZ: Final = pa.timestamp("us")
+_DOUBLE: Final = pa.float64()
+_NS_OF_DAY: Final = 86_400_000_000_000
+_MOST_INT64: Final = 2**63 - 1
+
+_Columns = tuple[pa.Array, pa.Array | None]
+"""The values, and which of them are in range where some are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How values of a fixed width are stored.
+
+    Attributes:
+        type: the Arrow type.
+        size: bytes of a value.
+        read: makes values of the bytes of all.
+    """
+
+    type: pa.DataType
+    size: int
+    read: Callable[[bytes], _Columns]
+
+
+def primitive_type_of(kind: str) -> pa.DataType:
+    """The Arrow type of a primitive schema's values.
+
+    Args:
+        kind: the name, as in the table above.
+
+    Raises:
+        OptionError: there is no such primitive.
+
+    Example:
+        >>> primitive_type_of("int16"), primitive_type_of("instant")
+        (DataType(int16), TimestampType(timestamp[us, tz=UTC]))
+    """
+    if kind in _LAYOUTS:
+        return _LAYOUTS[kind].type
+    if kind in _OF_ANY_LENGTH:
+        return _OF_ANY_LENGTH[kind]
+    raise OptionError(f"there is no primitive {kind!r}; expected one of {', '.join((*_LAYOUTS, *_OF_ANY_LENGTH))}")
+
+
+def primitive_decoder(kind: str, wanted: pa.DataType | None = None) -> ValueDecoder:
+    r"""A decoder of payloads that a primitive schema wrote.
+
+    Args:
+        kind: the name, as in the table above.
+        wanted: the type of the values; None for `primitive_type_of`. Integers and floats can be wider, integers
+            decimals or doubles that hold them all, strings binary, and ``local_time`` Spark's ``time``.
+
+    Raises:
+        OptionError: there is no such primitive, or it does not become the type without loss.
+
+    Example:
+        >>> decoded = primitive_decoder("int16").decode(pa.array([b"\x01\x00", None, b"1"]))
+        >>> decoded.values.to_pylist(), decoded.reasons
+        ([256, None, None], {2: 'an int16 has 2 bytes, and the payload has 1'})
+    """
+    given = primitive_type_of(kind)
+    if wanted is None:
+        wanted = given
+    if not _becomes(kind, given, wanted):
+        raise OptionError(
+            f"values of the primitive {kind} are {given} and do not become {wanted} without loss; "
+            f"read them as {given} and convert the column"
+        )
+    return _FixedDecoder(kind, wanted) if kind in _LAYOUTS else _PlainDecoder(kind, wanted)
+
+
+_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
+
+
+def _becomes(kind: str, given: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_timestamp(given):
+        return bool(pa.types.is_timestamp(wanted) and wanted.unit == "us" and bool(wanted.tz) == bool(given.tz))
+    if pa.types.is_integer(given) and pa.types.is_decimal(wanted):
+        return bool(wanted.precision - wanted.scale >= _DIGITS[given.bit_width] and wanted.scale >= 0)
+    if pa.types.is_integer(given) and pa.types.is_signed_integer(wanted):
+        return bool(wanted.bit_width >= given.bit_width)
+    wider = {"int8": _DOUBLE, "int16": _DOUBLE, "int32": _DOUBLE, "float": _DOUBLE, "string": pa.binary()}
+    wider["local_time"] = pa.time64("ns")
+    return bool(wanted.equals(given) or wanted.equals(wider.get(kind, given)))
+
+
+class _PlainDecoder:
+    """Decodes strings and bytes, which are the payload."""
+
+    def __init__(self, kind: str, wanted: pa.DataType) -> None:
+        self.type = wanted
+        self._is_text = kind == "string"
+
+    def decode(self, payloads: pa.Array) -> Decoded:
+        reasons: dict[int, str] = {}
+        if self._is_text:
+            payloads, reasons = _texts(payloads)
+        return Decoded(pc.cast(payloads, self.type), reasons)
+
+
+def _texts(payloads: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+    try:
+        return pc.cast(payloads, pa.string()), {}
+    except pa.ArrowInvalid:
+        pass
+    reasons = {}
+    for row, payload in enumerate(payloads):
+        try:
+            str(payload.as_buffer() or b"", "utf-8")
+        except UnicodeDecodeError as error:
+            reasons[row] = f"the payload is not UTF-8: {error.reason} at byte {error.start}"
+    return pc.cast(_with_nulls(payloads, _where(range(len(payloads)), reasons)), pa.string()), reasons
+
+
+class _FixedDecoder:
+    """Decodes values of a fixed width: all of a batch in one piece, without an object for each."""
+
+    def __init__(self, kind: str, wanted: pa.DataType) -> None:
+        self.type = wanted
+        self._kind = kind
+        self._layout = _LAYOUTS[kind]
+        self._size = ConstantColumn(self._layout.size, pa.int32())
+        self._zeros = _bytes_scalar(bytes(self._layout.size))
+
+    def decode(self, payloads: pa.Array) -> Decoded:
+        size = self._layout.size
+        reasons: dict[int, str] = {}
+        if not len(payloads):
+            return Decoded(pa.nulls(0, self.type), reasons)
+        fits = pc.equal(pc.binary_length(payloads), self._size.take(1)[0])  # NULL where the payload is NULL
+        if not pc.all(fits, min_count=0).as_py():
+            lengths = pc.binary_length(payloads)
+            article = "an" if self._kind[0] == "i" else "a"
+            for row in _false_rows(fits):
+                reasons[row] = (
+                    f"{article} {self._kind} has {size} byte{'s' * (size > 1)}, and the payload has {lengths[row]}"
+                )
+        valid = pc.fill_null(fits, _FALSE)
+        has_all = not reasons and not payloads.null_count
+        values, in_range = self._layout.read(_joined(payloads if has_all else pc.if_else(valid, payloads, self._zeros)))
+        if in_range is not None:
+            for row in _false_rows(in_range):
+                reasons[row] = f"the {self._kind} {self._shown(payloads, row)} is out of range"
+            valid, has_all = pc.and_(valid, in_range), False
+        if not values.type.equals(self.type):
+            values = pc.cast(values, self.type)
+        return Decoded(values if has_all else _with_nulls(values, valid), reasons)
+
+    def _shown(self, payloads: pa.Array, row: int) -> str:
+        return "0x" + bytes(payloads[row].as_buffer()).hex()
+
+
+# pa.scalar and pa.array import pandas where there is one, which takes a worker seconds: see `ConstantColumn`.
+def _bytes_scalar(value: bytes) -> pa.Scalar:
+    offsets = pa.py_buffer(array("i", (0, len(value))))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])[0]
+
+
+def _scalar(value: int, type_: pa.DataType | None = None) -> pa.Scalar:
+    return ConstantColumn(value, type_ or pa.int64()).take(1)[0]
+
+
+_FALSE: Final = pa.Array.from_buffers(pa.bool_(), 1, [None, pa.py_buffer(b"\x00")])[0]
+
+
+def _where(rows: range, missing: Mapping[int, str]) -> pa.Array:
+    bits = bytearray(b"\xff" * (len(rows) // 8 + 1))
+    for row in missing:
+        bits[row >> 3] &= ~(1 << (row & 7))
+    return pa.Array.from_buffers(pa.bool_(), len(rows), [None, pa.py_buffer(bytes(bits))])
+
+
+def _false_rows(flags: pa.Array) -> list[int]:
+    rows: list[int] = pc.indices_nonzero(pc.invert(pc.fill_null(flags, pc.invert(_FALSE)))).to_pylist()
+    return rows
+
+
+def _with_nulls(values: pa.Array, valid: pa.Array) -> pa.Array:
+    return pc.if_else(valid, values, pa.nulls(1, values.type)[0])
+
+
+def _joined(payloads: pa.Array) -> bytes:
+    """The bytes of all payloads, of which none is NULL, one behind the other."""
+    _, offsets, data = payloads.buffers()
+    numbers = memoryview(offsets).cast("i")
+    first, last = numbers[payloads.offset], numbers[payloads.offset + len(payloads)]
+    return memoryview(data)[first:last] if data is not None else b""  # type: ignore[return-value] # a buffer
+
+
+def _numbers(data: bytes, code: str) -> array[int]:
+    """Big-endian numbers in the machine's order."""
+    numbers = array(code)
+    numbers.frombytes(data)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
+
+
+def _array(numbers: array[int], type_: pa.DataType) -> pa.Array:
+    return fixed_width_array(type_, len(numbers), pa.py_buffer(numbers))
+
+
+def _plain(code: str, type_: pa.DataType) -> _Layout:
+    size = array(code).itemsize
+    return _Layout(type_, size, lambda data: (_array(_numbers(data, code), type_), None))
+
+
+def _bools(data: bytes) -> _Columns:
+    return pc.not_equal(_array(_numbers(data, "b"), pa.int8()), _scalar(0, pa.int8())), None
+
+
+def _within(values: pa.Array, lowest: int, highest: int) -> pa.Array | None:
+    """Which values are in a range; None if all are."""
+    within = pc.and_(
+        pc.greater_equal(values, _scalar(lowest, values.type)), pc.less_equal(values, _scalar(highest, values.type))
+    )
+    return None if pc.all(within).as_py() else within
+
+
+def _both(one: pa.Array | None, other: pa.Array | None) -> pa.Array | None:
+    return other if one is None else one if other is None else pc.and_(one, other)
+
+
+def _in_microseconds(values: pa.Array, us: int) -> _Columns:
+    """Numbers of a unit of `us` microseconds; zeros where that is more than an int64 holds."""
+    within = _within(values, -(_MOST_INT64 // us) + 1, _MOST_INT64 // us - 1)
+    if within is not None:
+        values = pc.if_else(within, values, _scalar(0))
+    return pc.multiply(values, _scalar(us)), within
+
+
+def _milliseconds(data: bytes) -> _Columns:
+    values, within = _in_microseconds(_array(_numbers(data, "q"), pa.int64()), 1000)
+    return values.view(_TIMESTAMP), within
+
+
+def _instants(data: bytes) -> _Columns:
+    words = _numbers(data, "i")
+    high, low, ns = (_array(words[at::3], pa.int32()) for at in range(3))
+    seconds = pc.bit_wise_or(
+        pc.shift_left(pc.cast(high, pa.int64()), _scalar(32)), pc.cast(low.view(pa.uint32()), pa.int64())
+    )
+    us, within = _in_microseconds(seconds, 1_000_000)
+    # Java's Instant.ofEpochSecond also takes nanoseconds outside of a second; an Instant has none such.
+    within = _both(within, _within(ns, 0, 999_999_999))
+    return pc.add(us, pc.divide(pc.cast(ns, pa.int64()), _scalar(1000))).view(_TIMESTAMP), within
+
+
+def _days(data: bytes) -> _Columns:
+    values = _array(_numbers(data, "q"), pa.int64())
+    within = _within(values, -(2**31), 2**31 - 1)
+    if within is not None:
+        values = pc.if_else(within, values, _scalar(0))
+    return pc.cast(values, pa.int32()).view(pa.date32()), within
+
+
+def _times_of_day(data: bytes) -> _Columns:
+    values = _array(_numbers(data, "q"), pa.int64())
+    return values, _within(values, 0, _NS_OF_DAY - 1)
+
+
+def _local_date_times(data: bytes) -> _Columns:
+    words = _numbers(data, "q")
+    days, ns = (_array(words[at::2], pa.int64()) for at in range(2))
+    us, within = _in_microseconds(days, 86_400_000_000)
+    within = _both(within, _within(ns, 0, _NS_OF_DAY - 1))
+    return pc.add(us, pc.divide(ns, _scalar(1000))).view(_TIMESTAMP_NTZ), within
+
+
+_LAYOUTS: Final[Mapping[str, _Layout]] = {
+    "bool": _Layout(pa.bool_(), 1, _bools),
+    "int8": _plain("b", pa.int8()),
+    "int16": _plain("h", pa.int16()),
+    "int32": _plain("i", pa.int32()),
+    "int64": _plain("q", pa.int64()),
+    "float": _plain("f", pa.float32()),
+    "double": _plain("d", pa.float64()),
+    "date": _Layout(_TIMESTAMP, 8, _milliseconds),
+    "timestamp": _Layout(_TIMESTAMP, 8, _milliseconds),
+    "time": _plain("q", pa.int64()),
+    "instant": _Layout(_TIMESTAMP, 12, _instants),
+    "local_date": _Layout(pa.date32(), 8, _days),
+    "local_time": _Layout(pa.int64(), 8, _times_of_day),
+    "local_date_time": _Layout(_TIMESTAMP_NTZ, 16, _local_date_times),
+}
+
+_OF_ANY_LENGTH: Final[Mapping[str, pa.DataType]] = {"string": pa.string(), "bytes": pa.binary()}

@@ -1,0 +1,1 @@
+"""Protobuf values: descriptors, the steps that read and write them, and the compiled loops."""

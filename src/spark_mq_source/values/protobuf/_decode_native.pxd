@@ -1,0 +1,117 @@
+"""A plan of `protobuf.schema` as the compiled loop has it, with what was found of each field in the message at hand."""
+
+from spark_mq_source.core._wire cimport Slice
+from spark_mq_source.values._loops_native cimport RowDecoder
+from spark_mq_source.values._tree_native cimport Node
+
+
+# As `protobuf.schema.Read`, in the same order.
+cpdef enum Read:
+    AS_IS
+    SIGNED32
+    UNSIGNED32
+    ZIGZAG32
+    ZIGZAG64
+    TRUTH
+
+
+# As `protobuf.schema.Put`, in the same order.
+cpdef enum Put:
+    NOWHERE
+    INT
+    LONG
+    NUMBER
+    FLOAT
+    DECIMAL
+    BOOL
+    BINARY
+    TEXT
+    NAME
+    MICROS
+    STRUCT
+
+
+# An occurrence of a repeated field or of a message, in a list of them.
+cdef struct Piece:
+    unsigned char *data  # NULL if it is a number
+    unsigned long long value  # the number, or the size of `data`
+    Py_ssize_t next  # -1 if there is none
+
+
+# What is read of each field of each message comes first.
+cdef struct Field:
+    unsigned int number
+    int wire_type  # of a single value
+    Read read
+    Put put
+    bint is_repeated
+    bint is_map
+    bint is_required
+    bint is_implicit
+    bint is_closed
+    bint has_default
+    int label  # where its name is in `Decoder.labels`
+    bint is_seen  # in the message at hand, which also has the next four
+    unsigned char *data
+    unsigned long long value  # the number, or the size of `data`
+    Py_ssize_t first  # of its pieces, -1 if there are none
+    Py_ssize_t last
+    Message *message
+    Node *node
+    Field *sibling  # in its oneof the next one, or the first; NULL without one
+    # what it is if absent
+    unsigned char *default_data
+    unsigned long long default_value
+    # of an enum: its numbers in their order, and their names
+    int num_names
+    int *numbers
+    Slice *names
+    Slice unknown
+
+
+cdef struct Message:
+    Field *fields
+    int count
+    int columns
+    # the fields by number: `table` is 1 + an index, up to `table_size`; `order` has all indices in the order of numbers
+    short *table
+    unsigned int table_size
+    short *order
+    # what the message has
+    bint is_dropped  # the entry of a map with a number that its closed enum has not
+
+
+cdef class Decoder(RowDecoder):
+    cdef list labels
+    cdef list kept
+    cdef void **memory
+    cdef Message *root
+    cdef Piece *pieces
+    cdef Py_ssize_t num_pieces
+    cdef Py_ssize_t room
+    cdef const unsigned char *base
+    cdef bint is_dry  # what is put is taken back
+    cdef readonly long long work  # bytes scanned beneath the rows, again at each depth, and values moved
+    cdef int code  # of `CORRUPT`
+    cdef Py_ssize_t where
+
+    cdef void *take_memory(self, Py_ssize_t size) except NULL
+    cdef Message *build_message(self, object plan, Node *nodes) except NULL
+    cdef int build_field(self, Field *field, object plan, Node *node) except -99
+    cdef int check_node(self, Field *field, object plan, Node *node) except -99
+    cdef int build_default(self, Field *field, object default) except -99
+    cdef int build_names(self, Field *field, object plan) except -99
+    cdef int add_piece(self, Field *field, unsigned char *data, unsigned long long value) except -99
+    cdef int scan(self, Message *message, unsigned char *data, Py_ssize_t size, int depth) except -99
+    cdef int fail(self, const unsigned char *data, Py_ssize_t at, int code) except -99
+    cdef int clear_others(self, Field *field, int depth) except -99
+    cdef int scan_pieces(self, Message *message, Py_ssize_t piece, bint is_merged, int depth) except -99
+    cdef int emit_fields(self, Message *message, int depth) except -99
+    cdef int emit_field(self, Field *field, int depth) except -99
+    cdef int emit_message(self, Field *field, Node *node, Py_ssize_t piece, bint is_merged, int depth) except -99
+    cdef int emit_elements(self, Field *field, int depth) except -99
+    cdef int emit_packed(self, Field *field, Node *node, unsigned char *data, Py_ssize_t size) except -99
+    cdef int emit_map(self, Field *field, int depth) except -99
+    cdef int keep_last_entries(self, Node *entry, Py_ssize_t had) except -99
+    cdef int put_value(self, Field *field, Node *node, unsigned char *data, unsigned long long value) except -99
+    cdef int put_name(self, Field *field, Node *node, int number) except -99

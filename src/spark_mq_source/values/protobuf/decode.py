@@ -1,0 +1,53 @@
+"""Protobuf messages as Spark columns, by the descriptors of a schema registry or of a file.
+
+`protobuf.schema` says how the types correspond. The loop is compiled (``_decode_native``) and has no interpreted
+twin: without it a typed column is an error.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from spark_mq_source.core.implementation import require_compiled
+from spark_mq_source.values.decoder import ValueDecoder
+from spark_mq_source.values.protobuf.schema import arrow_type_of, plan_of
+
+__all__ = ["arrow_type_of", "protobuf_decoder"]
+
+
+def protobuf_decoder(descriptors: bytes, message: str, wanted: pa.DataType) -> ValueDecoder:
+    """Decodes messages into a struct of the wanted columns, and skips their other fields unread.
+
+    Messages of other versions of the schema are read by these same descriptors: protobuf knows fields by their numbers.
+
+    Args:
+        descriptors: a serialized FileDescriptorSet with all its imports.
+        message: the name of the message.
+        wanted: a struct of some of the columns of `arrow_type_of` in any order, at any depth; with a wider type where
+            `protobuf.schema` says so.
+
+    Raises:
+        OptionError: the descriptors, the name or the wanted columns are wrong; all problems in one sentence.
+        UnsupportedFeatureError: there is no compiled loop.
+
+    Example:
+        >>> from google.protobuf import any_pb2, source_context_pb2, type_pb2
+        >>> from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+        >>> modules = (any_pb2, source_context_pb2, type_pb2)
+        >>> files = FileDescriptorSet(
+        ...     file=[FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb) for module in modules]
+        ... )
+        >>> wanted = pa.struct([("enumvalue", pa.list_(pa.struct([("name", pa.string())])))])
+        >>> decoder = protobuf_decoder(files.SerializeToString(), "google.protobuf.Enum", wanted)
+        >>> enum = type_pb2.Enum(name="Color", enumvalue=[type_pb2.EnumValue(name="RED", number=3)])
+        >>> decoder.decode(pa.array([enum.SerializeToString(), None])).values.to_pylist()
+        [{'enumvalue': [{'name': 'RED'}]}, None]
+    """
+    plan = plan_of(descriptors, message, wanted)
+    loop = require_compiled(
+        "spark_mq_source.values.protobuf._decode_native",
+        "typed columns of protobuf",
+        "read them as binary and decode them with Spark's from_protobuf",
+    )
+    decoder: ValueDecoder = loop.Decoder(plan, wanted)
+    return decoder

@@ -1,0 +1,606 @@
+"""What a protobuf descriptor says of a message: its columns, and what a decoder of some of them needs to know.
+
+The columns are those of Spark's own `from_protobuf` with its default options (Spark 4.0 to 4.3, `SchemaConverters` and
+`ProtobufDeserializer` of its connector):
+
+======================================  ===============================================================================
+protobuf                                Spark
+======================================  ===============================================================================
+int32, sint32, sfixed32                 int
+uint32, fixed32                         int: the same 32 bits, so negative from 2^31 on; as a wanted bigint, the number
+int64, sint64, sfixed64                 bigint
+uint64, fixed64                         bigint: likewise, negative from 2^63 on; as a wanted decimal(20,0), the number
+float, double, bool, string, bytes      float, double, boolean, string, binary
+enum                                    string, its name (``UNKNOWN_ENUM_VALUE_Color_7`` if an open enum has none); as
+                                        a wanted int, its number
+message, group, each field of a oneof   struct, or the type of the field; NULL if absent
+repeated, map                           array, map; empty if absent
+Timestamp, Duration                     timestamp, interval day to second (Arrow's duration): to the microsecond; as a
+                                        wanted struct<seconds bigint, nanos int>, all of it
+other well-known types                  structs, as any message
+an empty message                        no column
+======================================  ===============================================================================
+
+A field that is absent is NULL, or the default that its descriptor declares. A field that does not tell absent from
+zero (proto3 without ``optional``) is NULL if it is zero or empty.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from google.protobuf import __version__ as protobuf_version
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+
+from spark_mq_source.core.errors import OptionError, UnsupportedFeatureError
+from spark_mq_source.core.protobuf_fields import CORRUPT_FIELDS
+
+_NEEDS: Final = "protoc --descriptor_set_out=FILE --include_imports makes a FileDescriptorSet of it"
+_NEEDS_ONE: Final = "protoc --descriptor_set_out=FILE --include_imports makes one of a .proto file"
+_PROTO: Final = re.compile(rb"^\s*(//|/\*|syntax\s*=|edition\s*=|package\s|import\s|message\s)")
+_HAS_EDITIONS: Final = (5, 27)
+_LABEL_REQUIRED: Final = 2
+_LABEL_REPEATED: Final = 3
+
+_INT32: Final = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SFIXED32)
+_UINT32: Final = (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_FIXED32)
+_INT64: Final = (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_SINT64, FieldDescriptor.TYPE_SFIXED64)
+_UINT64: Final = (FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64)
+
+
+class Read(IntEnum):
+    """How a number on the wire becomes a value; in the order of ``_decode_native.pxd``."""
+
+    AS_IS = 0
+    SIGNED32 = 1
+    UNSIGNED32 = 2
+    ZIGZAG32 = 3
+    ZIGZAG64 = 4
+    TRUTH = 5
+
+
+class Put(IntEnum):
+    """How a value goes into its column, likewise."""
+
+    NOWHERE = 0  # it has none
+    INT = 1  # also the bits of a float
+    LONG = 2  # also those of a double
+    NUMBER = 3  # an integer as a double
+    FLOAT = 4  # a float as a double
+    DECIMAL = 5
+    BOOL = 6
+    BINARY = 7
+    TEXT = 8
+    NAME = 9  # of an enum's number
+    MICROS = 10  # of seconds and nanoseconds
+    STRUCT = 11
+
+
+_OF_32: Final = {pa.int32(): Put.INT, pa.int64(): Put.LONG, pa.float64(): Put.NUMBER}
+_OF_INT64: Final = {pa.int64(): Put.LONG}
+_OF_UINT64: Final = {pa.int64(): Put.LONG, pa.decimal128(20, 0): Put.DECIMAL}
+
+_PUTS: Final[Mapping[int, Mapping[pa.DataType, Put]]] = (
+    dict.fromkeys((*_INT32, *_UINT32), _OF_32)
+    | dict.fromkeys(_INT64, _OF_INT64)
+    | dict.fromkeys(_UINT64, _OF_UINT64)
+    | {
+        FieldDescriptor.TYPE_FLOAT: {pa.float32(): Put.INT, pa.float64(): Put.FLOAT},
+        FieldDescriptor.TYPE_DOUBLE: {pa.float64(): Put.LONG},
+        FieldDescriptor.TYPE_BOOL: {pa.bool_(): Put.BOOL},
+        FieldDescriptor.TYPE_STRING: {pa.string(): Put.TEXT},
+        FieldDescriptor.TYPE_BYTES: {pa.binary(): Put.BINARY},
+        FieldDescriptor.TYPE_ENUM: {pa.string(): Put.NAME, pa.int32(): Put.INT, pa.int64(): Put.LONG},
+    }
+)
+"""The types that a scalar can be wanted as, by protobuf's type: Spark's own first, then those that lose nothing."""
+
+_TYPES: Final = {kind: next(iter(puts)) for kind, puts in _PUTS.items()}
+"""The Arrow types of scalars, by protobuf's."""
+
+_READS: Final[Mapping[int, Read]] = dict.fromkeys(
+    (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_ENUM), Read.SIGNED32
+) | {
+    FieldDescriptor.TYPE_UINT32: Read.UNSIGNED32,
+    FieldDescriptor.TYPE_FIXED32: Read.UNSIGNED32,
+    FieldDescriptor.TYPE_SINT32: Read.ZIGZAG32,
+    FieldDescriptor.TYPE_SINT64: Read.ZIGZAG64,
+    FieldDescriptor.TYPE_BOOL: Read.TRUTH,
+}
+
+_WIRE_TYPES: Final[Mapping[int, int]] = (
+    dict.fromkeys((FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64, FieldDescriptor.TYPE_DOUBLE), 1)
+    | dict.fromkeys((FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE), 2)
+    | {FieldDescriptor.TYPE_GROUP: 3}
+    | dict.fromkeys((FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_FLOAT), 5)
+)
+
+MAX_DEPTH: Final = 100
+"""How deep messages and groups may be nested, as in protobuf's runtimes."""
+
+MOST_SECONDS: Final = 2**63 // 1_000_000 - 3
+"""Of a timestamp or duration: with any nanos, as many microseconds as an int64 has."""
+
+CORRUPT: Final = CORRUPT_FIELDS | {
+    -5: "a protobuf group does not end",
+    -6: f"protobuf messages are nested deeper than {MAX_DEPTH}",
+    -7: "it is required, and missing",
+    -8: "the text is not UTF-8",
+    -9: "it is out of range as microseconds",
+}
+"""What is wrong with a message, by the codes of the decoders."""
+
+ENUM_WITHOUT_NAME: Final = "UNKNOWN_ENUM_VALUE_{}_"
+"""Before a number that an open enum has no name for, as in Java."""
+
+_MISSING: Final = -7
+_TIMESTAMP: Final = pa.timestamp("us", "UTC")
+_DURATION: Final = pa.duration("us")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldPlan:
+    """One field of a message, as a decoder needs it.
+
+    Attributes:
+        number: on the wire.
+        name: in the descriptor.
+        wire_type: of a single value.
+        read: how a number on the wire becomes a value.
+        put: how a value, or an element, goes into its column.
+        type: the Arrow type of a value, or of an element; None if no column has it: it is read only because the others
+            of its oneof are cleared by it.
+        is_repeated: whether it is repeated, or a map.
+        is_map: whether its messages are the entries of a map.
+        is_required: whether a message without it is corrupt.
+        is_implicit: whether zero means absent.
+        default: what an absent field is, a message as its bytes; None if it is NULL.
+        oneof: the number of its oneof in the message; -1 without one.
+        names: the name of each number of an enum.
+        unknown: what stands before the number of an open enum that has no name; None if the enum is closed.
+        message: the fields of a message.
+    """
+
+    number: int
+    name: str
+    wire_type: int
+    read: Read
+    put: Put
+    type: pa.DataType | None
+    is_repeated: bool
+    is_map: bool
+    is_required: bool
+    is_implicit: bool
+    default: Any
+    oneof: int
+    names: Mapping[int, str] | None
+    unknown: str | None
+    message: MessagePlan | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePlan:
+    """A message, as a decoder needs it: it knows nothing of the fields that are skipped.
+
+    Attributes:
+        fields: those of the columns in their order, then those that clear others of their oneof.
+        columns: how many fields are columns.
+        name: of the message.
+    """
+
+    fields: tuple[FieldPlan, ...]
+    columns: int
+    name: str
+
+
+def wire_type_of(kind: int) -> int:
+    """How the values of a `FieldDescriptor.TYPE_*` are on the wire.
+
+    Example:
+        >>> wire_type_of(FieldDescriptor.TYPE_SINT32), wire_type_of(FieldDescriptor.TYPE_STRING)
+        (0, 2)
+    """
+    return _WIRE_TYPES.get(kind, 0)
+
+
+def why_of(code: int, position: int) -> str:
+    """Why a message cannot be decoded.
+
+    Args:
+        code: of `CORRUPT`.
+        position: of the byte where it was found.
+
+    Example:
+        >>> why_of(-8, 17)
+        'the text is not UTF-8 (byte 17)'
+    """
+    return CORRUPT[code] if code == _MISSING else f"{CORRUPT[code]} (byte {position})"
+
+
+# -- from bytes to a descriptor
+
+
+@lru_cache(maxsize=64)
+def descriptor_of(descriptors: bytes, message: str) -> Descriptor:
+    """The descriptor of a message.
+
+    Args:
+        descriptors: a serialized FileDescriptorSet with all its imports, in any order.
+        message: the full name, or the name without the package if that is unambiguous.
+
+    Raises:
+        OptionError: the bytes are none, an import is missing, or there is no such message.
+        UnsupportedFeatureError: the installed protobuf is too old for the descriptors.
+    """
+    pool, names = _pool_of(descriptors)
+    found = [name for name in names if name == message] or [
+        name for name in names if name.rpartition(".")[2] == message
+    ]
+    if len(found) != 1:
+        problem = f"there are {' and '.join(found)}: give the full name" if found else f"it has {', '.join(names)}"
+        raise OptionError(f"the descriptor set has no single protobuf message {message!r}; {problem}")
+    return pool.FindMessageTypeByName(found[0])
+
+
+@lru_cache(maxsize=64)
+def _pool_of(descriptors: bytes) -> tuple[DescriptorPool, list[str]]:
+    try:
+        files = FileDescriptorSet.FromString(descriptors).file
+    except DecodeError as error:
+        raise OptionError(f"it is no FileDescriptorSet of protobuf ({error}); {_NEEDS_ONE}") from error
+    if not files:
+        raise OptionError(f"it is an empty FileDescriptorSet of protobuf; {_NEEDS_ONE}")
+    pool = DescriptorPool()
+    for file in _in_order(files):
+        # Runtimes before these take an edition for proto2, and say nothing.
+        if file.syntax == "editions" and tuple(map(int, protobuf_version.split(".")[:2])) < _HAS_EDITIONS:
+            raise UnsupportedFeatureError(
+                f"the protobuf descriptor of {file.name} is of an edition, which the Python package protobuf has from "
+                f"{'.'.join(map(str, _HAS_EDITIONS))} on, and this is {protobuf_version}: install a newer one"
+            )
+        try:
+            pool.AddSerializedFile(file.SerializeToString())
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"the protobuf descriptor of {file.name} is invalid: {error}") from error
+    return pool, [
+        name for file in files for name in _message_names(file.message_type, f"{file.package}." if file.package else "")
+    ]
+
+
+def _in_order(files: Sequence[FileDescriptorProto]) -> Iterator[FileDescriptorProto]:
+    """Each file after those that it imports: registries keep them in any order."""
+    by_name = {file.name: file for file in files}
+    done: set[str] = set()
+    for first, file in by_name.items():
+        waiting = [] if first in done else [(first, iter(file.dependency))]
+        while waiting:
+            name, imports = waiting[-1]
+            wanted = next((other for other in imports if other not in done), None)
+            if wanted is None:
+                waiting.pop()
+                done.add(name)
+                yield by_name[name]
+            elif wanted not in by_name:
+                raise OptionError(
+                    f"the descriptor set lacks {wanted}, which {name} imports; {_NEEDS_ONE} with all its imports"
+                )
+            elif any(wanted == other for other, _ in waiting):
+                raise OptionError(f"the protobuf descriptors of {name} and {wanted} import each other")
+            else:
+                waiting.append((wanted, iter(by_name[wanted].dependency)))
+
+
+def _message_names(messages: Sequence[Any], prefix: str) -> Iterator[str]:
+    for message in messages:
+        if not message.options.map_entry:
+            yield f"{prefix}{message.name}"
+            yield from _message_names(message.nested_type, f"{prefix}{message.name}.")
+
+
+def descriptors_of(definition: bytes) -> bytes:
+    """The serialized FileDescriptorSet that a user gives: as it is, or in base64.
+
+    Raises:
+        OptionError: it is none.
+
+    Example:
+        >>> descriptors_of(b"CgkKB2EucHJvdG8=") == descriptors_of(bytes.fromhex("0a090a07612e70726f746f"))
+        True
+        >>> descriptors_of(b'syntax = "proto3"; message Flight {}')
+        Traceback (most recent call last):
+        ...
+        spark_mq_source.core.errors.OptionError: it is the text of a .proto file, which protoc has to compile: \
+protoc --descriptor_set_out=FILE --include_imports makes a FileDescriptorSet of it
+    """
+    with contextlib.suppress(binascii.Error):
+        definition = base64.b64decode(b"".join(definition.split()), validate=True)
+    if _PROTO.search(definition):
+        raise OptionError(f"it is the text of a .proto file, which protoc has to compile: {_NEEDS}")
+    _pool_of(definition)
+    return definition
+
+
+class FlatField(NamedTuple):
+    """A field of a message without messages or enums.
+
+    Attributes:
+        number: on the wire.
+        name: of the column.
+        kind: a scalar type of protobuf, such as ``sint32``.
+        label: ``optional``, ``required`` or ``repeated``.
+        default: what an absent field is, as Java has it (unsigned numbers are signed, bytes are a text of Latin 1);
+            None for NULL.
+    """
+
+    number: int
+    name: str
+    kind: str
+    label: str
+    default: bool | float | str | None = None
+
+
+def flat_descriptors(message: str, fields: Iterable[FlatField]) -> bytes:
+    """A serialized FileDescriptorSet with one message.
+
+    Raises:
+        ValueError: a kind or a label is none of protobuf's.
+
+    Example:
+        >>> descriptors = flat_descriptors("Flight", [FlatField(1, "carrier", "string", "optional")])
+        >>> arrow_type_of(descriptors, "Flight")
+        StructType(struct<carrier: string>)
+    """
+    file = FileDescriptorProto(name=f"{message}.proto", syntax="proto2")
+    declared = file.message_type.add(name=message)
+    for field in fields:
+        kind = FieldDescriptorProto.Type.Value(f"TYPE_{field.kind.upper()}")
+        label = FieldDescriptorProto.Label.Value(f"LABEL_{field.label.upper()}")
+        one = declared.field.add(name=field.name, number=field.number, type=kind, label=label)
+        if field.default is None:
+            continue
+        default = field.default
+        if kind == FieldDescriptor.TYPE_BYTES:
+            default = "".join(f"\\{byte:03o}" for byte in str(default).encode("latin-1"))
+        elif isinstance(default, bool):
+            default = str(default).lower()
+        elif kind in (*_UINT32, *_UINT64):
+            default = int(default) % (2**32 if kind in _UINT32 else 2**64)
+        one.default_value = str(default)
+    return FileDescriptorSet(file=[file]).SerializeToString()
+
+
+# -- from a descriptor to columns
+
+
+def arrow_type_of(descriptors: bytes, message: str) -> pa.DataType:
+    """The Arrow type of all columns of a message, as Spark's `from_protobuf` has them.
+
+    Args:
+        descriptors: a serialized FileDescriptorSet with all its imports.
+        message: the name of the message.
+
+    Raises:
+        OptionError: the descriptors or the name are wrong, or the message contains itself.
+
+    Example:
+        >>> from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+        >>> file = FileDescriptorProto(name="flight.proto", package="air", syntax="proto3")
+        >>> flight = file.message_type.add(name="Flight")
+        >>> _ = flight.field.add(name="carrier", number=1, type="TYPE_STRING", label="LABEL_OPTIONAL")
+        >>> _ = flight.field.add(name="delays", number=2, type="TYPE_SINT32", label="LABEL_REPEATED")
+        >>> str(arrow_type_of(FileDescriptorSet(file=[file]).SerializeToString(), "air.Flight"))
+        'struct<carrier: string, delays: list<item: int32>>'
+    """
+    found = descriptor_of(descriptors, message)
+    return pa.struct(list(_columns(found, (found.full_name,), "")))
+
+
+def _columns(message: Descriptor, above: tuple[str, ...], path: str) -> Iterator[tuple[str, pa.DataType]]:
+    for field in message.fields:
+        type_ = _type_of(field, above, f"{path}{field.name}")
+        if type_ is not None:
+            yield field.name, type_ if is_map(field) or not is_repeated(field) else pa.list_(type_)
+
+
+def _type_of(field: FieldDescriptor, above: tuple[str, ...], path: str) -> pa.DataType | None:
+    """Of a map, or of an element of a field; None if there is nothing in it."""
+    inner = field.message_type
+    if inner is None:
+        return _TYPES[field.type]
+    if is_map(field):
+        key, value = (_type_of(part, above, f"{path}.{part.name}") for part in inner.fields)
+        return None if value is None else pa.map_(key, value)
+    if is_seconds_and_nanos(inner):
+        return _TIMESTAMP if inner.name == "Timestamp" else _DURATION
+    if inner.full_name in above:
+        raise OptionError(
+            f"protobuf message {inner.full_name} contains itself at field {path}, for which a column has no type: "
+            "give the wanted columns, down to some depth, by schema(...)"
+        )
+    columns = list(_columns(inner, (*above, inner.full_name), f"{path}."))
+    return pa.struct(columns) if columns else None
+
+
+def is_repeated(field: FieldDescriptor) -> bool:
+    """Whether a field is repeated: runtimes before protobuf 6 say it by a label, and later ones warn of that."""
+    if hasattr(field, "is_repeated"):
+        return bool(field.is_repeated)
+    return bool(field.label == _LABEL_REPEATED)  # type: ignore[attr-defined] # of an older runtime
+
+
+def is_required(field: FieldDescriptor) -> bool:
+    """Whether a message without the field is invalid."""
+    if hasattr(field, "is_required"):
+        return bool(field.is_required)
+    return bool(field.label == _LABEL_REQUIRED)  # type: ignore[attr-defined]
+
+
+def is_packed(field: FieldDescriptor) -> bool:
+    """Whether the elements of a repeated field are written together."""
+    if hasattr(field, "is_packed"):
+        return bool(field.is_packed)
+    if wire_type_of(field.type) in (2, 3):
+        return False
+    options = field.GetOptions()
+    return bool(options.packed) if options.HasField("packed") else field.file.syntax == "proto3"  # type: ignore[attr-defined]
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    """Whether a field is a map."""
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def is_seconds_and_nanos(message: Descriptor) -> bool:
+    """As Spark knows Timestamp and Duration: of any package."""
+    return message.name in ("Timestamp", "Duration") and [(field.name, field.type) for field in message.fields] == [
+        ("seconds", FieldDescriptor.TYPE_INT64),
+        ("nanos", FieldDescriptor.TYPE_INT32),
+    ]
+
+
+# -- from wanted columns to a plan
+
+
+def plan_of(descriptors: bytes, message: str, wanted: pa.StructType) -> MessagePlan:
+    """What a decoder of the wanted columns needs to know of a message.
+
+    Raises:
+        OptionError: the message has no such column, or none of this type; all problems in one sentence.
+    """
+    found = descriptor_of(descriptors, message)
+    problems: list[str] = []
+    plan = _plan(found, wanted, "", problems)
+    if problems:
+        raise OptionError(f"protobuf message {found.full_name} does not fit the wanted columns: {'; '.join(problems)}")
+    return plan
+
+
+def _plan(message: Descriptor, wanted: pa.DataType, path: str, problems: list[str]) -> MessagePlan:
+    oneofs = {oneof.name: at for at, oneof in enumerate(message.oneofs) if len(oneof.fields) > 1}
+    fields = []
+    for column in wanted:
+        field = find_field(message, column.name)
+        if isinstance(field, str):
+            problems.append(f"{message.full_name} has no single field {path}{column.name} ({field})")
+        else:
+            fields.append(_plan_field(field, column.type, path, problems, oneofs))
+    taken = {field.number for field in fields}
+    clearing = {field.oneof for field in fields if field.oneof >= 0}
+    siblings = [
+        _field(field, oneofs=oneofs)
+        for field in message.fields
+        if field.number not in taken and _oneof_of(field, oneofs) in clearing
+    ]
+    return MessagePlan((*fields, *siblings), len(fields), message.full_name)
+
+
+def find_field(message: Descriptor, name: str) -> FieldDescriptor | str:
+    """The field of a column: of the same name, or else the only one that differs in case alone; or what there is."""
+    names = [field.name for field in message.fields]
+    found = [one for one in names if one == name] or [one for one in names if one.lower() == name.lower()]
+    if len(found) == 1:
+        return message.fields_by_name[found[0]]
+    return f"it has {' and '.join(found) or ', '.join(names) or 'none'}"
+
+
+def _plan_field(
+    field: FieldDescriptor,
+    type_: pa.DataType,
+    path: str,
+    problems: list[str],
+    oneofs: Mapping[str, int],
+) -> FieldPlan:
+    path = f"{path}{field.name}"
+    inner = field.message_type
+    message = None
+    expected = None
+    if is_map(field):
+        if pa.types.is_map(type_):
+            message = _plan_entry(inner, type_, path, problems)
+        else:
+            expected = "a map"
+    elif is_repeated(field) and not pa.types.is_list(type_):
+        expected = "an array"
+    else:
+        type_ = type_.value_type if is_repeated(field) else type_
+        if inner is None:
+            if type_ not in _PUTS[field.type]:
+                expected = _TYPES[field.type]
+        elif pa.types.is_struct(type_):
+            message = _plan(inner, type_, f"{path}.", problems)
+        elif not is_seconds_and_nanos(inner):
+            expected = f"a struct of {', '.join(one.name for one in inner.fields) or 'nothing'}"
+        else:
+            own = _TIMESTAMP if inner.name == "Timestamp" else _DURATION
+            if type_.id != own.id or type_.unit != own.unit or (own is _TIMESTAMP and type_.tz is None):
+                expected = own
+            parts = [_field(part, _TYPES[part.type]) for part in inner.fields]
+            message = MessagePlan(tuple(parts), len(parts), inner.full_name)
+    if expected is not None:
+        problems.append(f"{path} is {expected}, not {type_}")
+    return _field(field, type_, oneofs, message)
+
+
+def _plan_entry(entry: Any, type_: pa.MapType, path: str, problems: list[str]) -> MessagePlan:  # noqa: ANN401
+    """Of a map: its messages, each of a key and a value."""
+    parts = [
+        _plan_field(part, wanted, f"{path}.", problems, {})
+        for part, wanted in zip(entry.fields, (type_.key_type, type_.item_type), strict=True)
+    ]
+    return MessagePlan(tuple(parts), len(parts), entry.full_name)
+
+
+def _field(
+    field: FieldDescriptor,
+    type_: pa.DataType | None = None,
+    oneofs: Mapping[str, int] | None = None,
+    message: MessagePlan | None = None,
+) -> FieldPlan:
+    repeated = is_repeated(field)
+    enum = field.enum_type
+    # What an entry of a map lacks is its default.
+    in_map = field.containing_type is not None and field.containing_type.GetOptions().map_entry
+    default = field.default_value if (field.has_default_value or in_map) and not repeated else None
+    return FieldPlan(
+        number=field.number,
+        name=field.name,
+        wire_type=wire_type_of(field.type),
+        read=_READS.get(field.type, Read.AS_IS),
+        put=_put_of(field, type_, message),
+        type=type_,
+        is_repeated=repeated,
+        is_map=is_map(field),
+        is_required=is_required(field),
+        is_implicit=not (repeated or in_map or field.has_presence),
+        default=b"" if in_map and message is not None else default,
+        oneof=_oneof_of(field, oneofs or {}),
+        # Of two names of one number the first counts, as in Java.
+        names={one.number: one.name for one in reversed(enum.values)} if enum else None,
+        unknown=None if enum is None or enum.is_closed else ENUM_WITHOUT_NAME.format(enum.name),
+        message=message,
+    )
+
+
+def _put_of(field: FieldDescriptor, type_: pa.DataType | None, message: MessagePlan | None) -> Put:
+    if type_ is None:
+        return Put.NOWHERE
+    if message is not None:
+        return Put.STRUCT if is_map(field) or pa.types.is_struct(type_) else Put.MICROS
+    # A type that does not fit has been reported, so this plan is not used.
+    return _PUTS.get(field.type, {}).get(type_, Put.NOWHERE)
+
+
+def _oneof_of(field: FieldDescriptor, oneofs: Mapping[str, int]) -> int:
+    return -1 if field.containing_oneof is None else oneofs.get(field.containing_oneof.name, -1)

@@ -1,0 +1,367 @@
+"""The steps that write Arrow structs as protobuf, made of descriptor and Arrow type; the encoder follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Final
+
+import pyarrow as pa
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.varint import encode_varint
+from spark_mq_source.values.protobuf.schema import (
+    ENUM_WITHOUT_NAME,
+    descriptor_of,
+    find_field,
+    is_map,
+    is_packed,
+    is_repeated,
+    is_required,
+    is_seconds_and_nanos,
+    wire_type_of,
+)
+
+NO_NULL: Final = "is NULL in a row, for which a protobuf message has no place"
+NO_NAME: Final = "is a text in a row that is no name of its enum"
+NO_NUMBER: Final = "is a number in a row that its enum has not"
+NO_UNSIGNED: Final = "is a number in a row that does not fit the unsigned field"
+NO_CHOICE: Final = "and another field of its oneof are both there in a row, which has one at most"
+
+_SIZED: Final = 2
+_START_GROUP, _END_GROUP = 3, 4
+
+
+class WriteCode(IntEnum):
+    """What is in the column; in the order of ``_encode_native.pxd``."""
+
+    BYTE = 0  # numbers of that width
+    SHORT = 1
+    INT = 2  # also the bits of a float
+    LONG = 3  # also those of a double
+    WIDE = 4  # an int64 of which 32 bits are written
+    DECIMAL = 5  # without a fraction, of which 64 bits are written
+    BOOLEAN = 6
+    FLOAT = 7  # which is written as a double
+    SIZED = 8  # text or binary
+    NAME = 9  # a text of which an enum has the number
+    CHECKED = 10  # an int32 that a closed enum must have
+    TIMESTAMP = 11  # microseconds, of which nanoseconds are never negative
+    DURATION = 12  # of which they have the sign of the seconds
+    MESSAGE = 13
+    GROUP = 14
+    LIST = 15  # a field for each element
+    PACKED = 16
+    MAP = 17
+
+
+class Form(IntEnum):
+    """How a number is on the wire, likewise."""
+
+    VARINT = 0
+    VARINT32 = 1  # of the lower 32 bits
+    ZIGZAG32 = 2
+    ZIGZAG64 = 3
+    FIXED32 = 4
+    FIXED64 = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStep:
+    """What to write for a value.
+
+    Attributes:
+        code: what is in the column.
+        path: of the field, for errors.
+        number: of the field.
+        column: which field of the enclosing struct has the values.
+        head: the tag, before each value; nothing within a packed field.
+        form: of a number.
+        is_implicit: whether zero is left out.
+        is_required: whether there must be a value.
+        oneof: the number of its oneof; -1 without one.
+        steps: the steps within it, in the order of the fields' numbers.
+        names: the numbers of an enum by name.
+        unknown: what stands before the number of an open enum that has no name.
+    """
+
+    code: WriteCode
+    path: str = ""
+    number: int = 0
+    column: int = -1
+    head: bytes = b""
+    form: Form = Form.VARINT
+    is_implicit: bool = False
+    is_required: bool = False
+    oneof: int = -1
+    steps: tuple[WriteStep, ...] = ()
+    names: Mapping[bytes, int] = field(default_factory=dict)
+    unknown: str | None = None
+
+    def number_of(self, name: bytes) -> int | None:
+        """The number of an enum's name, and of what a number without one is read as; None for another text."""
+        if name in self.names:
+            return self.names[name]
+        if self.unknown is not None and name.startswith(prefix := self.unknown.encode()):
+            try:
+                number = int(name.removeprefix(prefix))
+            except ValueError:
+                return None
+            return number if -(2**31) <= number < 2**31 else None
+        return None
+
+
+def plan_writing(type_: pa.DataType, descriptors: bytes, message: str, column: str = "value") -> WriteStep:
+    """The step that writes the structs of a column.
+
+    Raises:
+        OptionError: the descriptors or the name are wrong, or the type does not fit the message; all problems in one
+            sentence.
+    """
+    found = descriptor_of(descriptors, message)
+    if not pa.types.is_struct(type_):
+        raise OptionError(f"column {column} is {type_}: a protobuf message is written of a struct, such as struct(*)")
+    problems: list[str] = []
+    steps = _fields(found, type_, column, problems)
+    if problems:
+        raise OptionError(f"the columns do not fit the protobuf message {found.full_name}: {'; '.join(problems)}")
+    step = WriteStep(WriteCode.MESSAGE, column, steps=steps)
+    check_step(step, type_)
+    return step
+
+
+def check_step(step: WriteStep, type_: pa.DataType) -> None:
+    """Check that the encoder has a branch for a step and those within it, and that it reads the columns.
+
+    Raises:
+        TypeError: they do not.
+    """
+    columns, inner = _BRANCHES.get(step.code, ((), ()))
+    if step.code in (WriteCode.MESSAGE, WriteCode.GROUP):
+        types = [type_[one.column].type for one in step.steps] if pa.types.is_struct(type_) else []
+    elif step.code == WriteCode.MAP:
+        types = [type_.key_type, type_.item_type] if pa.types.is_map(type_) else []
+    elif step.code in (WriteCode.LIST, WriteCode.PACKED):
+        types = [type_.value_type] if pa.types.is_list(type_) else []
+    else:
+        types = [pa.int64()] * len(inner)
+    allowed = inner * len(types) if step.code in (WriteCode.MESSAGE, WriteCode.GROUP) else inner
+    if (
+        not any(is_read(type_) for is_read in columns)
+        or not len(step.steps) == len(types) == len(allowed)
+        or any(one.code not in codes for one, codes in zip(step.steps, allowed, strict=True))
+    ):
+        raise TypeError(f"the protobuf encoder cannot write {step.path}, {type_}, as {step.code!r} of {step.steps}")
+    for one, inside in zip(step.steps, types, strict=True):
+        check_step(one, inside)
+
+
+def _fields(message: Descriptor, struct: pa.StructType, path: str, problems: list[str]) -> tuple[WriteStep, ...]:
+    steps = []
+    paths: dict[str, list[str]] = {one.name: [] for one in message.fields}
+    for at, column in enumerate(struct):
+        inside = f"{path}.{column.name}"
+        found = find_field(message, column.name)
+        if isinstance(found, str):
+            problems.append(f"{inside} is no field of {message.full_name} ({found})")
+            continue
+        paths[found.name].append(inside)
+        step = _field(found, column.type, inside, problems)
+        if step is not None:
+            steps.append(replace(step, column=at))
+    problems += [f"{' and '.join(several)} are one field" for several in paths.values() if len(several) > 1]
+    problems += [
+        f"{path}.{one.name} is missing, which is required"
+        for one in message.fields
+        if is_required(one) and not paths[one.name]
+    ]
+    return tuple(sorted(steps, key=lambda step: step.number))
+
+
+def _field(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: list[str]) -> WriteStep | None:
+    if is_map(field_):
+        return _map(field_, type_, path, problems)
+    if is_repeated(field_):
+        return _list(field_, type_, path, problems)
+    step = _value(field_, type_, path, problems)
+    if step is None:
+        return None
+    oneof = field_.containing_oneof
+    return replace(
+        step,
+        is_implicit=not field_.has_presence,
+        is_required=is_required(field_),
+        oneof=oneof.index if oneof is not None and len(oneof.fields) > 1 else -1,
+    )
+
+
+def _map(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: list[str]) -> WriteStep | None:
+    if not pa.types.is_map(type_):
+        problems.append(f"{path} is {type_}, which cannot be written as a map")
+        return None
+    steps = []
+    for part, wanted in zip(field_.message_type.fields, (type_.key_type, type_.item_type), strict=True):  # type: ignore[union-attr]
+        step = _value(part, wanted, f"{path}{{}}", problems)
+        if step is None:
+            return None
+        steps.append(replace(step, is_required=True))
+    head = encode_varint(field_.number << 3 | _SIZED)
+    return WriteStep(WriteCode.MAP, path, field_.number, head=head, steps=tuple(steps))
+
+
+def _list(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: list[str]) -> WriteStep | None:
+    if not pa.types.is_list(type_):
+        problems.append(f"{path} is {type_}, which cannot be written as a repeated field: it needs an array")
+        return None
+    element = _value(field_, type_.value_type, f"{path}[]", problems)
+    if element is None:
+        return None
+    element = replace(element, is_required=True)
+    if not is_packed(field_):
+        return WriteStep(WriteCode.LIST, path, field_.number, steps=(element,))
+    head = encode_varint(field_.number << 3 | _SIZED)
+    return WriteStep(WriteCode.PACKED, path, field_.number, head=head, steps=(replace(element, head=b""),))
+
+
+def _value(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: list[str]) -> WriteStep | None:
+    """Of a field's value, or of one of its elements."""
+    kind = field_.type
+    head = encode_varint(field_.number << 3 | wire_type_of(kind))
+    step = WriteStep(WriteCode.MESSAGE, path, field_.number, head=head, form=_FORMS.get(kind, Form.VARINT))
+    inner = field_.message_type
+    if inner is None:
+        code = _CODES.get(kind, {}).get(str(type_))
+        enum = field_.enum_type
+        if enum is not None:
+            names = {one.name.encode(): one.number for one in enum.values}
+            unknown = None if enum.is_closed else ENUM_WITHOUT_NAME.format(enum.name)
+            step = replace(step, names=names, unknown=unknown)
+            if code == WriteCode.INT and enum.is_closed:
+                code = WriteCode.CHECKED
+    elif pa.types.is_struct(type_):
+        code = WriteCode.GROUP if kind == FieldDescriptor.TYPE_GROUP else WriteCode.MESSAGE
+        step = replace(step, steps=_fields(inner, type_, path, problems))
+    else:
+        code = _time_code(inner, type_)
+        if code is not None:
+            parts = [
+                WriteStep(
+                    WriteCode.LONG,
+                    path,
+                    one.number,
+                    head=encode_varint(one.number << 3),
+                    is_implicit=not one.has_presence,
+                )
+                for one in inner.fields
+            ]
+            step = replace(step, steps=tuple(parts))
+    if code is None:
+        wanted = f"the message {inner.full_name}" if inner is not None else _name_of(kind)
+        problems.append(f"{path} is {type_}, which cannot be written as {wanted}: cast it")
+        return None
+    return replace(step, code=code)
+
+
+def _time_code(message: Descriptor, type_: pa.DataType) -> WriteCode | None:
+    if is_seconds_and_nanos(message):
+        if message.name == "Timestamp" and pa.types.is_timestamp(type_) and type_.unit == "us" and type_.tz:
+            return WriteCode.TIMESTAMP
+        if message.name == "Duration" and type_ == pa.duration("us"):
+            return WriteCode.DURATION
+    return None
+
+
+def end_of_group(step: WriteStep) -> bytes:
+    """The tag that ends a group."""
+    return encode_varint(step.number << 3 | _END_GROUP)
+
+
+def _name_of(kind: int) -> str:
+    return next(
+        name.removeprefix("TYPE_").lower()
+        for name, value in vars(FieldDescriptor).items()
+        if name.startswith("TYPE_") and value == kind
+    )
+
+
+_FORMS: Final[Mapping[int, Form]] = {
+    FieldDescriptor.TYPE_UINT32: Form.VARINT32,
+    FieldDescriptor.TYPE_SINT32: Form.ZIGZAG32,
+    FieldDescriptor.TYPE_SINT64: Form.ZIGZAG64,
+    **dict.fromkeys(
+        (FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_FLOAT), Form.FIXED32
+    ),
+    **dict.fromkeys(
+        (FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64, FieldDescriptor.TYPE_DOUBLE), Form.FIXED64
+    ),
+}
+
+_OF_INT32: Final = {"int8": WriteCode.BYTE, "int16": WriteCode.SHORT, "int32": WriteCode.INT}
+_OF_UINT32: Final = {"int32": WriteCode.INT, "int64": WriteCode.WIDE}
+_OF_INT64: Final = {**_OF_INT32, "int64": WriteCode.LONG}
+_OF_UINT64: Final = {"int64": WriteCode.LONG, "decimal128(20, 0)": WriteCode.DECIMAL}
+
+# What may be written as what: without a loss, and as it is read.
+_CODES: Final[Mapping[int, Mapping[str, WriteCode]]] = {
+    FieldDescriptor.TYPE_INT32: _OF_INT32,
+    FieldDescriptor.TYPE_SINT32: _OF_INT32,
+    FieldDescriptor.TYPE_SFIXED32: _OF_INT32,
+    FieldDescriptor.TYPE_UINT32: _OF_UINT32,
+    FieldDescriptor.TYPE_FIXED32: _OF_UINT32,
+    FieldDescriptor.TYPE_INT64: _OF_INT64,
+    FieldDescriptor.TYPE_SINT64: _OF_INT64,
+    FieldDescriptor.TYPE_SFIXED64: _OF_INT64,
+    FieldDescriptor.TYPE_UINT64: _OF_UINT64,
+    FieldDescriptor.TYPE_FIXED64: _OF_UINT64,
+    FieldDescriptor.TYPE_FLOAT: {"float": WriteCode.INT},
+    FieldDescriptor.TYPE_DOUBLE: {"double": WriteCode.LONG, "float": WriteCode.FLOAT},
+    FieldDescriptor.TYPE_BOOL: {"bool": WriteCode.BOOLEAN},
+    FieldDescriptor.TYPE_STRING: {"string": WriteCode.SIZED},
+    FieldDescriptor.TYPE_BYTES: {"binary": WriteCode.SIZED},
+    FieldDescriptor.TYPE_ENUM: {"string": WriteCode.NAME, "int32": WriteCode.INT},
+}
+
+_NUMBERS: Final = (
+    WriteCode.BYTE,
+    WriteCode.SHORT,
+    WriteCode.INT,
+    WriteCode.LONG,
+    WriteCode.WIDE,
+    WriteCode.DECIMAL,
+    WriteCode.BOOLEAN,
+    WriteCode.FLOAT,
+    WriteCode.NAME,
+    WriteCode.CHECKED,
+)
+_TIMES: Final = (WriteCode.TIMESTAMP, WriteCode.DURATION)
+_KEYS: Final = (*_NUMBERS, WriteCode.SIZED)
+_VALUES: Final = (*_KEYS, *_TIMES, WriteCode.MESSAGE, WriteCode.GROUP)
+_PARTS: Final = ((WriteCode.LONG,), (WriteCode.LONG,))
+_FIELDS: Final = ((*_VALUES, WriteCode.LIST, WriteCode.PACKED, WriteCode.MAP),)
+
+_Is = Callable[[pa.DataType], bool]
+
+# By code: the columns that its branch can read, and the codes that may be directly within it, step by step; those of
+# a message stand for all its steps.
+_BRANCHES: Final[Mapping[WriteCode, tuple[tuple[_Is, ...], tuple[tuple[WriteCode, ...], ...]]]] = {
+    WriteCode.BYTE: ((pa.types.is_int8,), ()),
+    WriteCode.SHORT: ((pa.types.is_int16,), ()),
+    WriteCode.INT: ((pa.types.is_int32, pa.types.is_float32), ()),
+    WriteCode.LONG: ((pa.types.is_int64, pa.types.is_float64), ()),
+    WriteCode.WIDE: ((pa.types.is_int64,), ()),
+    WriteCode.DECIMAL: ((pa.types.is_decimal128,), ()),
+    WriteCode.BOOLEAN: ((pa.types.is_boolean,), ()),
+    WriteCode.FLOAT: ((pa.types.is_float32,), ()),
+    WriteCode.SIZED: ((pa.types.is_string, pa.types.is_binary), ()),
+    WriteCode.NAME: ((pa.types.is_string,), ()),
+    WriteCode.CHECKED: ((pa.types.is_int32,), ()),
+    WriteCode.TIMESTAMP: ((pa.types.is_timestamp,), _PARTS),
+    WriteCode.DURATION: ((pa.types.is_duration,), _PARTS),
+    WriteCode.MESSAGE: ((pa.types.is_struct,), _FIELDS),
+    WriteCode.GROUP: ((pa.types.is_struct,), _FIELDS),
+    WriteCode.LIST: ((pa.types.is_list,), (_VALUES,)),
+    WriteCode.PACKED: ((pa.types.is_list,), (_NUMBERS,)),
+    WriteCode.MAP: ((pa.types.is_map,), (_KEYS, _VALUES)),
+}

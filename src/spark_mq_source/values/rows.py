@@ -1,0 +1,452 @@
+"""From the messages of a task to rows with typed columns: between a format's batches of bytes and Spark.
+
+A batch of messages becomes one batch of rows. The messages of one schema version are decoded together; a batch seldom
+has more than one. What cannot be decoded follows the option `onCorrupt`, as a message that is corrupt as a whole does.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from spark_mq_source.core.columns import (
+    CORRUPT,
+    ERROR,
+    KEY,
+    SCHEMA_VERSION,
+    VALUE,
+    int_array,
+    record_batch,
+    text_array,
+    version_name,
+)
+from spark_mq_source.core.errors import CorruptMessageError, OptionError
+from spark_mq_source.core.sql_types import arrow_type_of_ddl
+from spark_mq_source.values.encodings import Encoding, KeyValueEncoding, TypedRead, decoder_for, type_of
+from spark_mq_source.values.pairs import pair_decoder
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from spark_mq_source.core.columns import ColumnTable
+    from spark_mq_source.core.dead_letters import DeadLetters
+    from spark_mq_source.values.decoder import ValueDecoder
+
+logger = logging.getLogger(__name__)
+
+SchemaLookup: TypeAlias = Callable[[bytes], Encoding | KeyValueEncoding | None]
+"""What the registry has under a version; None for nothing. ValueError: something that cannot be decoded."""
+
+_NO_VERSION: Final = b""
+
+
+# -- the columns
+
+
+def columns_of(columns: ColumnTable, typed: TypedRead | None) -> pa.Schema:
+    """The columns that are read where the user names none.
+
+    Raises:
+        OptionError: a field of the value has the name of another column, or the value has no fields to be columns.
+        ValueError: the definition of an encoding cannot be used.
+
+    Example:
+        >>> from spark_mq_source.core.columns import Column, ColumnTable
+        >>> table = ColumnTable(Column("value", ("binary",)), Column("topic", ("string",)))
+        >>> columns_of(table, TypedRead(Encoding("json", "a int, b string"), flatten=True)).names
+        ['a', 'b', 'topic']
+    """
+    fields = [pa.field(name, arrow_type_of_ddl(columns.readable[name][0])) for name in columns.default]
+    if typed is None:
+        return pa.schema(fields)
+    types = {name: type_of(encoding) for name, encoding in typed.encodings.items()}
+    fields = [field.with_type(types.get(field.name, field.type)) for field in fields]
+    if not typed.flatten:
+        return pa.schema(fields)
+    value = types.get(VALUE)
+    if value is None or not pa.types.is_struct(value):
+        raise OptionError(f"flatten: the value is {value or 'binary'}, which has no fields to be columns")
+    beside = [field for field in fields if field.name != VALUE]
+    clashes = sorted({field.name.lower() for field in beside} & {field.name.lower() for field in value})
+    if clashes:
+        raise OptionError(
+            f"flatten: {', '.join(clashes)} would be a field of the value and a column of the message: name the "
+            f"columns that you need by .schema(), or read the struct with flatten=false"
+        )
+    return pa.schema([*value, *beside])
+
+
+def decoded_names(columns: ColumnTable, typed: TypedRead, names: Sequence[str]) -> set[str]:
+    """Which of these columns are decoded: their types depend on the encoding, not on the format's table."""
+    found = set(typed.encodings)
+    if typed.flatten:
+        found.discard(VALUE)
+        found.update(name for name in names if name == VALUE or name not in columns.readable)
+    return found
+
+
+# -- the stage
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A key or value as one schema version has it.
+
+    Attributes:
+        decoder: None for bytes that stay as they are.
+        problem: why nothing of this version can be decoded.
+    """
+
+    decoder: ValueDecoder | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    sides: Mapping[str, _Side]
+    is_inline: bool
+
+
+@dataclass(slots=True)
+class _Group:
+    """Messages of one version: their keys and values, and what is wrong, by their row in the group."""
+
+    arrays: dict[str, pa.Array]
+    reasons: dict[int, str]
+
+
+class TypedRows:
+    """Decodes the batches of one task.
+
+    Args:
+        schema: the columns wanted, exactly as Spark has them.
+        typed: what is decoded.
+        columns: the format's.
+        on_corrupt: what becomes of a message that cannot be decoded: `fail`, `skip`, `null` or `deadLetter`.
+        lookup: asks the registry for a version.
+        raw_errors: which of the columns `_corrupt` and `_error` the batches of messages have already.
+        dead_letters: takes the messages that cannot be decoded, with `deadLetter`.
+
+    Attributes:
+        raw_schema: the columns that the batches of messages are to have.
+        undecodable: how many messages could not be decoded so far.
+        first_reason: why the first one could not.
+
+    Raises:
+        OptionError: the columns do not fit the encodings; names the field.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        typed: TypedRead,
+        columns: ColumnTable,
+        *,
+        on_corrupt: str = "fail",
+        lookup: SchemaLookup | None = None,
+        raw_errors: Collection[str] = (),
+        dead_letters: DeadLetters | None = None,
+    ) -> None:
+        self._schema = schema
+        self._typed = typed
+        self._position = columns.position
+        self._on_corrupt = on_corrupt
+        self._lookup = lookup
+        self._dead_letters = dead_letters
+        self._versions: dict[bytes, _Version] = {}
+        self._flat = [
+            name for name in schema.names if typed.flatten and name in decoded_names(columns, typed, [name]) - {KEY}
+        ]
+        self._wanted = self._wanted_types()
+        self.undecodable = 0
+        self.first_reason = ""
+        # Now, so that the driver finds out before a task does.
+        self._versions[_NO_VERSION] = self._planned_version()
+        self.raw_schema = self._raw_schema(columns, raw_errors)
+
+    def _wanted_types(self) -> dict[str, pa.DataType]:
+        """The type of each side that is decoded."""
+        schema, names = self._schema, self._schema.names
+        wanted = {name: schema.field(name).type for name in self._typed.encodings if name in names}
+        if self._typed.flatten:
+            wanted.pop(VALUE, None)
+            if self._flat:
+                wanted[VALUE] = pa.struct([schema.field(name) for name in self._flat])
+        if CORRUPT in names or ERROR in names:
+            # Without the value there is no telling whether it can be decoded.
+            for name, encoding in self._typed.encodings.items():
+                wanted.setdefault(name, type_of(encoding))
+        return wanted
+
+    def _planned_version(self) -> _Version:
+        sides = {}
+        for name, type_ in self._wanted.items():
+            encoding = self._typed.encodings[name]
+            try:
+                sides[name] = _Side(_decoder(encoding, type_, encoding))
+            except ValueError as error:
+                raise OptionError(f"column {name}: {error}" if name not in self._flat else str(error)) from error
+        return _Version(sides, self._typed.is_inline)
+
+    def _raw_schema(self, columns: ColumnTable, raw_errors: Collection[str]) -> pa.Schema:
+        decoded = decoded_names(columns, self._typed, self._schema.names) | {CORRUPT, ERROR}
+        fields = {field.name: field for field in self._schema if field.name not in decoded}
+        if self._wanted:
+            needed = set(self._wanted) if not self._typed.is_inline else {VALUE}
+            fields |= {name: pa.field(name, pa.binary()) for name in sorted(needed)}
+            if self._typed.by_version:
+                fields.setdefault(SCHEMA_VERSION, pa.field(SCHEMA_VERSION, pa.binary()))
+            for name in self._position:
+                fields.setdefault(name, pa.field(name, arrow_type_of_ddl(columns.readable[name][0])))
+        fields |= {field.name: field for field in self._schema if field.name in raw_errors}
+        if self._dead_letters is not None:
+            for name in (*self._dead_letters.columns, *raw_errors):
+                fields.setdefault(name, pa.field(name, arrow_type_of_ddl(columns.readable[name][0])))
+        return pa.schema(list(fields.values()))
+
+    def close(self) -> None:
+        """Ends the task."""
+        if self._dead_letters is not None:
+            self._dead_letters.close()
+
+    def take(self, raw: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch of messages.
+
+        Raises:
+            CorruptMessageError: a message cannot be decoded, and `on_corrupt` is `fail`.
+            MQSourceError: the dead letter topic did not take a message.
+        """
+        rows = raw.num_rows
+        group = self._decode(raw) if self._wanted else _Group({}, {})
+        if self._dead_letters is not None:
+            group.reasons |= _reasons_found(raw)
+            if group.reasons:
+                self._dead_letters.send(raw, group.reasons)
+        arrays = dict(zip(raw.schema.names, raw.columns, strict=True)) | group.arrays
+        if self._flat:
+            arrays.update(zip(self._flat, group.arrays[VALUE].flatten(), strict=True))
+        if group.reasons:
+            self._note(raw, group.reasons)
+        for name, cells in ((ERROR, group.reasons), (CORRUPT, self._payloads_of(raw, group.reasons))):
+            if name in self._schema.names:
+                arrays[name] = _with_cells(arrays.get(name), cells, rows, self._schema.field(name).type)
+        batch = record_batch(self._schema, [arrays[name] for name in self._schema.names], rows)
+        if group.reasons and self._on_corrupt in ("skip", "deadLetter"):
+            return batch.take(int_array((row for row in range(rows) if row not in group.reasons), pa.int32()))
+        return batch
+
+    def _note(self, raw: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
+        first = min(reasons)
+        if self._on_corrupt == "fail":
+            raise CorruptMessageError(
+                f"{self._place(raw, first)}{reasons[first]}; correct what the producer writes, or set onCorrupt=skip, "
+                f"null or deadLetter to go on without such messages"
+            )
+        if not self.undecodable:
+            self.first_reason = f"{self._place(raw, first)}{reasons[first]}"
+        self.undecodable += len(reasons)
+
+    def _place(self, raw: pa.RecordBatch, row: int) -> str:
+        """The position of a message, and its schema version."""
+        cells = {name: raw.column(name)[row].as_py() for name in self._position}
+        if len(cells) == 1:
+            (cell,) = cells.values()
+            numbers = cell.values() if isinstance(cell, Mapping) else [cell]
+            place = "message " + ":".join(str(number) for number in numbers if number != -1)
+        else:
+            place = ", ".join(f"{name} {cell}" for name, cell in cells.items())
+        if self._typed.by_version:
+            version = raw.column(SCHEMA_VERSION)[row].as_py()
+            place += " without a schema version" if version is None else f", schema version {version_name(version)}"
+        return f"{place}: "
+
+    def _payloads_of(self, raw: pa.RecordBatch, reasons: Mapping[int, str]) -> dict[int, Any]:
+        if CORRUPT not in self._schema.names:
+            return {}
+        # The bytes of the side that is at fault; of a pair in one payload, both.
+        sides = {row: KEY if reason.startswith(f"{KEY}: ") else VALUE for row, reason in reasons.items()}
+        names = raw.schema.names
+        return {row: raw.column(side if side in names else VALUE)[row].as_py() for row, side in sides.items()}
+
+    # Decoding.
+
+    def _decode(self, raw: pa.RecordBatch) -> _Group:
+        groups = self._by_version(raw)
+        if len(groups) == 1:
+            return self._decode_group(groups[0][0], raw)
+        decoded = [self._decode_group(version, raw.take(int_array(rows, pa.int32()))) for version, rows in groups]
+        order = [row for _, rows in groups for row in rows]
+        back = [0] * raw.num_rows
+        for at, row in enumerate(order):
+            back[row] = at
+        places = int_array(back, pa.int32())
+        arrays = {name: pa.concat_arrays([one.arrays[name] for one in decoded]).take(places) for name in self._wanted}
+        reasons = {
+            rows[row]: reason
+            for (_, rows), one in zip(groups, decoded, strict=True)
+            for row, reason in one.reasons.items()
+        }
+        return _Group(arrays, reasons)
+
+    def _by_version(self, raw: pa.RecordBatch) -> list[tuple[bytes, list[int]]]:
+        """The versions of the messages, each with its rows; without the rows where there is one version."""
+        if not self._typed.by_version:
+            return [(_NO_VERSION, [])]
+        versions = raw.column(SCHEMA_VERSION)
+        only = _only_value(versions)
+        if only is not None:
+            return [(only, [])]
+        rows: dict[bytes, list[int]] = {}
+        for row, version in enumerate(versions.to_pylist()):
+            rows.setdefault(version or _NO_VERSION, []).append(row)
+        return list(rows.items())
+
+    def _decode_group(self, version: bytes, raw: pa.RecordBatch) -> _Group:
+        found = self._version(version)
+        names = raw.schema.names
+        payloads = {name: raw.column(name) for name in (KEY, VALUE) if name in names}
+        reasons: dict[int, str] = {}
+        if found.is_inline:
+            payloads, reasons = self._split_pairs(payloads[VALUE])
+        arrays = {}
+        for name, type_ in self._wanted.items():
+            side, payload = found.sides[name], payloads[name]
+            if side.problem:
+                # A value that is NULL needs no schema.
+                bad = {row: side.problem for row in range(len(payload)) if payload[row].is_valid}
+                arrays[name] = pa.nulls(len(payload), type_)
+            elif side.decoder is None:
+                bad, arrays[name] = {}, payload
+            else:
+                decoded = side.decoder.decode(payload)
+                arrays[name] = decoded.values
+                bad = {row: f"{name}: {reason}" for row, reason in decoded.reasons.items()}
+            reasons |= {row: reason for row, reason in bad.items() if row not in reasons}
+        return _Group(arrays, reasons)
+
+    def _split_pairs(self, payloads: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
+        """The keys and values of payloads that hold both."""
+        decoded = self._pairs.decode(payloads)
+        reasons = {row: f"{VALUE}: {reason}" for row, reason in decoded.reasons.items()}
+        return dict(zip((KEY, VALUE), decoded.values.flatten(), strict=True)), reasons
+
+    @cached_property
+    def _pairs(self) -> ValueDecoder:
+        # Most topics have no such payloads.
+        return pair_decoder()
+
+    def _version(self, version: bytes) -> _Version:
+        found = self._versions.get(version)
+        if found is None:
+            found = self._versions[version] = self._made_version(version)
+        return found
+
+    def _made_version(self, version: bytes) -> _Version:
+        lookup = self._lookup
+        name = f"schema version {version_name(version)}"
+        try:
+            registered = None if lookup is None else lookup(version)
+        except ValueError as error:
+            return self._unusable(f"{name}: {error}")
+        if registered is None:
+            return self._unusable(f"{name} is not in the registry")
+        encodings: dict[str, Encoding | None]
+        is_inline = False
+        if isinstance(registered, KeyValueEncoding):
+            encodings, is_inline = {KEY: registered.key, VALUE: registered.value}, registered.is_inline
+        else:
+            encodings = {VALUE: registered}
+        sides = {}
+        for side, type_ in self._wanted.items():
+            planned = self._typed.encodings[side]
+            try:
+                sides[side] = _Side(_decoder(encodings.get(side, planned), type_, planned))
+            except ValueError as error:
+                sides[side] = _Side(problem=f"{side}: {name} does not fit: {error}")
+        return _Version(sides, is_inline)
+
+    def _unusable(self, problem: str) -> _Version:
+        return _Version({side: _Side(problem=f"{side}: {problem}") for side in self._wanted}, is_inline=False)
+
+
+def typed_batches(
+    stage: TypedRows, raw: Callable[[pa.Schema], Iterator[pa.RecordBatch]], task: object
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, batch by batch as they come; logs how many messages could not be decoded.
+
+    Args:
+        stage: decodes them.
+        raw: reads the task with these columns.
+        task: for the log.
+
+    Raises:
+        CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.
+        MQSourceError: the dead letter topic did not take a message.
+    """
+    batches = raw(stage.raw_schema)
+    try:
+        for batch in batches:
+            yield stage.take(batch)
+    finally:
+        try:
+            if isinstance(batches, Generator):
+                batches.close()
+        finally:
+            stage.close()
+        if stage.undecodable:
+            logger.warning(
+                "%s: %d messages could not be decoded; the first: %s", task, stage.undecodable, stage.first_reason
+            )
+
+
+def _decoder(writer: Encoding | None, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder | None:
+    if writer is not None:
+        return decoder_for(writer, wanted, reader)
+    if wanted != pa.binary():
+        raise ValueError(f"it is not encoded, so it is binary, not {wanted}")
+    return None
+
+
+def _only_value(versions: pa.Array) -> bytes | None:
+    """The version of all messages; None where there are several."""
+    rows = len(versions)
+    if versions.null_count:
+        return _NO_VERSION if versions.null_count == rows else None
+    if not rows:
+        return _NO_VERSION
+    first: bytes = versions[0].as_py()
+    _, offsets, data = versions.buffers()
+    at = memoryview(offsets).cast("i")
+    begin, end = at[versions.offset], at[versions.offset + rows]
+    alike = end - begin == len(first) * rows and bytes(data[begin:end]) == first * rows
+    # Versions of another length could have these very bytes together.
+    return (
+        first if alike and bytes(at[versions.offset :][: rows + 1]) == _even_offsets(begin, len(first), rows) else None
+    )
+
+
+@lru_cache(maxsize=8)
+def _even_offsets(begin: int, size: int, rows: int) -> bytes:
+    """The offsets of cells of one size, kept: a loop over them costs as much as decoding, and batches are alike."""
+    return array("i", [begin + n * size for n in range(rows + 1)]).tobytes()
+
+
+def _reasons_found(raw: pa.RecordBatch) -> dict[int, str]:
+    """Why messages are corrupt as a whole, by row."""
+    if ERROR not in raw.schema.names or raw.column(ERROR).null_count == raw.num_rows:
+        return {}
+    return {row: reason for row, reason in enumerate(raw.column(ERROR).to_pylist()) if reason is not None}
+
+
+def _with_cells(array: pa.Array | None, cells: Mapping[int, Any], rows: int, type_: pa.DataType) -> pa.Array:
+    """A column with these cells, over those that it has."""
+    if not cells:
+        return pa.nulls(rows, type_) if array is None else array
+    below = {} if array is None else dict(enumerate(array.to_pylist()))
+    return text_array({**below, **cells}, rows, type_)

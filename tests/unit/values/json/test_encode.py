@@ -1,0 +1,181 @@
+"""JSON made of Arrow columns is what Python's own reader takes for the same values."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import math
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_mq_source.core.errors import UnwritableRowError
+from spark_mq_source.values.json.encode import json_texts
+
+TEXTS = st.none() | st.text(st.characters(codec="utf-8"), max_size=12)
+FLOATS = st.none() | st.floats(width=64)
+INNER = st.fixed_dictionaries({"s": TEXTS, 'a "b" ': st.none() | st.integers(-(2**31), 2**31 - 1)})
+ROWS = st.none() | st.fixed_dictionaries(
+    {
+        "t": TEXTS,
+        "n": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "f": FLOATS,
+        "g": st.none() | st.booleans(),
+        "list": st.none() | st.lists(st.none() | INNER, max_size=3),
+        "map": st.none() | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), TEXTS, max_size=3),
+        "lists": st.none() | st.lists(st.none() | st.lists(FLOATS, max_size=2), max_size=2),
+    }
+)
+INNER_TYPE = pa.struct([("s", pa.string()), ('a "b" ', pa.int32())])
+TYPE = pa.struct(
+    [
+        ("t", pa.string()),
+        ("n", pa.int64()),
+        ("f", pa.float64()),
+        ("g", pa.bool_()),
+        ("list", pa.list_(INNER_TYPE)),
+        ("map", pa.map_(pa.string(), pa.string())),
+        ("lists", pa.list_(pa.list_(pa.float64()))),
+    ]
+)
+
+
+def expected(value: Any, *, is_field: bool = False) -> Any:
+    """The same value as JSON has it: structs without what is NULL, floats that are none as texts."""
+    if isinstance(value, dict):
+        return {name: expected(one) for name, one in value.items() if one is not None or is_field}
+    if isinstance(value, list):
+        return [expected(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def expected_row(row: dict[str, Any] | None) -> Any:
+    if row is None:
+        return None
+    map_ = row["map"]
+    found = expected({name: value for name, value in row.items() if name != "map"})
+    return found if map_ is None else found | {"map": expected(map_, is_field=True)}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(ROWS, max_size=6), st.integers(0, 6), st.integers(0, 6))
+def test_every_row_is_read_back_whatever_part_of_a_column_it_is_in(rows, begin, length):
+    column = pa.array([None if r is None else r | {"map": list((r["map"] or {}).items())} for r in rows], TYPE)
+    # Lists of pairs cannot say that a map is NULL.
+    rows = [None if r is None else r | {"map": r["map"] or {}} for r in rows]
+    part = column.slice(begin, length)
+    found = [None if text is None else json.loads(text) for text in json_texts(part).to_pylist()]
+    assert found == [expected_row(row) for row in rows[begin : begin + length]]
+
+
+@given(st.lists(FLOATS))
+def test_numbers_keep_every_digit(values):
+    found = [
+        None if text is None else json.loads(text) for text in json_texts(pa.array(values, pa.float64())).to_pylist()
+    ]
+    assert found == [expected(value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("values", "type_", "text"),
+    [
+        ([datetime.date(1970, 1, 11)], pa.date32(), "10"),
+        ([datetime.datetime(1970, 1, 1, 0, 0, 1, 5)], pa.timestamp("us"), "1000005"),
+        ([datetime.datetime(1969, 12, 31, 23, 59, 59)], pa.timestamp("us", "UTC"), "-1000000"),
+        ([Decimal("-12.30")], pa.decimal128(10, 2), '"-12.30"'),
+        ([b"\xff\x00"], pa.binary(), json.dumps(base64.b64encode(b"\xff\x00").decode())),
+        ([True], pa.bool_(), "true"),
+        ([-7], pa.int8(), "-7"),
+        ([1.5], pa.float32(), "1.5"),
+        (["".join(map(chr, range(0x20))) + '"\\/'], pa.string(), json.dumps("".join(map(chr, range(0x20))) + '"\\/')),
+        ([{}], pa.struct([]), "{}"),
+    ],
+)
+def test_other_types(values, type_, text):
+    column = pa.array([None, *values], type_)
+    found = json_texts(column).to_pylist()
+    assert found[0] is None
+    assert json.loads(found[1]) == json.loads(text)
+
+
+def test_times_can_be_texts():
+    moment = datetime.datetime(1969, 12, 31, 23, 59, 59, 5, datetime.UTC)
+    inner = pa.struct([("local", pa.timestamp("us")), ("day", pa.date32())])
+    type_ = pa.struct([("at", pa.timestamp("us", "Europe/Paris")), ("in", pa.map_(pa.string(), pa.list_(inner)))])
+    rows = [{"at": moment, "in": [("k", [{"local": moment.replace(tzinfo=None), "day": moment.date()}])]}, None]
+    assert json_texts(pa.array(rows, type_), text_times=True).to_pylist() == [
+        '{"at":"1969-12-31T23:59:59.000005Z","in":{"k":[{"local":"1969-12-31T23:59:59.000005","day":"1969-12-31"}]}}',
+        None,
+    ]
+
+
+YEAR_1, YEAR_10000 = -62_135_596_800 * 10**6, 253_402_300_800 * 10**6
+LOCAL, DAYS = pa.timestamp("us"), pa.date32()
+
+
+@pytest.mark.parametrize("nest", [pa.list_, lambda t: pa.struct([("f", t)]), lambda t: pa.map_(pa.string(), t)])
+@pytest.mark.parametrize(
+    ("type_", "numbers", "texts"),
+    [
+        (LOCAL, (YEAR_1, YEAR_10000 - 1), ["0001-01-01T00:00:00.000000", "9999-12-31T23:59:59.999999"]),
+        (DAYS, (YEAR_1 // 86_400_000_000, YEAR_10000 // 86_400_000_000 - 1), ["0001-01-01", "9999-12-31"]),
+    ],
+)
+def test_years_that_iso_8601_lacks_are_refused_at_any_depth(nest, type_, numbers, texts):
+    base = pa.int64() if type_ == LOCAL else pa.int32()
+    first, last = numbers
+
+    def nested(cells):
+        column = pa.array([*cells, None], base).view(type_)
+        for shape in (nest, nest):
+            rows = len(column)
+            if pa.types.is_map(shape(type_)):
+                column = pa.MapArray.from_arrays(pa.array([0, rows], pa.int32()), ["k"] * rows, column)
+            elif pa.types.is_struct(shape(type_)):
+                column = pa.StructArray.from_arrays([column], names=["f"])
+            else:
+                column = pa.ListArray.from_arrays(pa.array([0, rows], pa.int32()), column)
+        return column
+
+    found = "".join(json_texts(nested([first, last]), text_times=True).to_pylist())
+    assert [found.count(text) for text in texts] == [1, 1]
+    most = 1 << base.bit_width - 1
+    kind, unit = ("timestamp", "microseconds") if type_ == LOCAL else ("date", "days")
+    for beyond in (first - 1, last + 1, -most, most - 1):
+        with pytest.raises(UnwritableRowError) as caught:
+            json_texts(nested([first, beyond]), text_times=True)
+        assert str(caught.value) == (
+            f"a {kind} ({beyond} {unit} since 1970) is outside the years 1 to 9999, which a text of ISO 8601 is "
+            f"limited to; keep such values out, or cast them to numbers"
+        )
+        assert f"{beyond}" in "".join(json_texts(nested([beyond])).to_pylist())
+
+
+def test_elements_beneath_a_null_are_not_written():
+    texts = pa.array([b"good", b"\xff", b"end"], pa.binary()).view(pa.string())
+    offsets, valid = pa.array([0, 1, 2, 3], pa.int32()).buffers()[1], pa.py_buffer(b"\x05")
+    lists = pa.Array.from_buffers(pa.list_(pa.string()), 3, [valid, offsets], children=[texts])
+    assert json_texts(lists).to_pylist() == ['["good"]', None, '["end"]']
+    assert json_texts(lists.slice(1)).to_pylist() == [None, '["end"]']
+    entries = pa.StructArray.from_arrays([texts, texts], names=["key", "value"])
+    maps = pa.Array.from_buffers(pa.map_(pa.string(), pa.string()), 3, [valid, offsets], children=[entries])
+    assert json_texts(maps).to_pylist() == ['{"good":"good"}', None, '{"end":"end"}']
+
+
+def test_what_is_no_utf8_is_refused():
+    column = pa.array([b"good", b"\xff"], pa.binary()).view(pa.string())
+    with pytest.raises(UnwritableRowError, match="not UTF-8"):
+        json_texts(pa.StructArray.from_arrays([column], names=["a"]))
+
+
+@pytest.mark.parametrize("type_", [pa.duration("us"), pa.map_(pa.int32(), pa.string()), pa.list_(pa.duration("us"))])
+def test_what_has_no_json_is_refused_without_a_row(type_):
+    with pytest.raises(TypeError, match="there is no JSON for"):
+        json_texts(pa.array([], type_))

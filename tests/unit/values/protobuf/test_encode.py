@@ -1,0 +1,384 @@
+import decimal
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import OptionError, UnwritableRowError
+from spark_mq_source.values.protobuf import _encode_native
+from spark_mq_source.values.protobuf.encode import encode_protobuf
+from spark_mq_source.values.protobuf.write_steps import WriteCode, WriteStep, check_step
+from tests.oracles.protobuf import schema
+
+NUMBER, VALUE = ("field", "element", "packed"), ("field", "element")
+COLUMNS = {
+    "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(), "decimal": pa.decimal128(20, 0), "bool": pa.bool_(), "string": pa.string(),
+    "binary": pa.binary(), "timestamp": pa.timestamp("us", "UTC"), "duration": pa.duration("us"),
+    "struct": pa.struct([]),
+}  # fmt: skip
+BRANCHES = {
+    "BYTE": (["int8"], NUMBER), "SHORT": (["int16"], NUMBER), "INT": (["int32", "float"], NUMBER),
+    "LONG": (["int64", "double"], NUMBER), "WIDE": (["int64"], NUMBER), "DECIMAL": (["decimal"], NUMBER),
+    "BOOLEAN": (["bool"], NUMBER), "FLOAT": (["float"], NUMBER), "SIZED": (["string", "binary"], VALUE),
+    "NAME": (["string"], NUMBER), "CHECKED": (["int32"], NUMBER), "TIMESTAMP": (["timestamp"], VALUE),
+    "DURATION": (["duration"], VALUE), "MESSAGE": (["struct"], VALUE), "GROUP": (["struct"], VALUE),
+    "LIST": ([], ()), "PACKED": ([], ()), "MAP": ([], ()),
+}  # fmt: skip
+
+
+@pytest.fixture
+def encode():
+    """The bytes of rows, each one or NULL; of the columns of these types."""
+
+    def encode(schema, columns, *rows):
+        array = pa.array(rows, pa.struct(list(columns.items())))
+        encoded = encode_protobuf(array, schema.descriptors, schema.message)
+        encoded.validate(full=True)
+        assert encoded.type == pa.binary()
+        return encoded.to_pylist()
+
+    return encode
+
+
+def made(schema, **fields):
+    """What protobuf's runtime writes."""
+    return schema.make(**fields).SerializeToString()
+
+
+# -- values
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_", "value"),
+    [
+        ("int32", pa.int32(), -5),
+        ("int32", pa.int8(), -128),
+        ("int32", pa.int16(), 300),
+        ("sint32", pa.int32(), -(2**31)),
+        ("sint32", pa.int16(), -300),
+        ("sfixed32", pa.int32(), -2),
+        ("sfixed32", pa.int8(), -2),
+        ("int64", pa.int64(), -(2**63)),
+        ("int64", pa.int32(), -7),
+        ("sint64", pa.int64(), -(2**63)),
+        ("sint64", pa.int8(), 127),
+        ("sfixed64", pa.int64(), -2),
+        ("sfixed64", pa.int16(), -2),
+        ("uint32", pa.int64(), 2**32 - 1),
+        ("fixed32", pa.int64(), 2**32 - 1),
+        ("uint64", pa.decimal128(20, 0), 2**64 - 1),
+        ("fixed64", pa.decimal128(20, 0), 2**64 - 1),
+        ("float", pa.float32(), 1.5),
+        ("float", pa.float32(), -0.0),
+        ("double", pa.float64(), 0.1),
+        ("double", pa.float32(), 1.5),
+        ("bool", pa.bool_(), True),
+        ("string", pa.string(), "Zürich"),
+        ("bytes", pa.binary(), b"\xff\x00" * 100),
+    ],
+)
+@pytest.mark.parametrize("label", ["", "optional ", "repeated "])
+def test_a_value_is_what_the_runtime_writes(encode, kind, type_, value, label):
+    message = schema(f"M: {label}f {kind} 1")
+    many = label == "repeated "
+    cell = decimal.Decimal(value) if pa.types.is_decimal(type_) else value
+    columns = {"f": pa.list_(type_) if many else type_}
+    assert encode(message, columns, {"f": [cell, cell] if many else cell}, {"f": None}, None) == [
+        made(message, f=[value, value] if many else value),
+        b"",
+        None,
+    ]
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("uint32", 32), ("fixed32", 32), ("uint64", 64), ("fixed64", 64)])
+def test_an_unsigned_number_is_written_of_the_signed_one_as_which_it_is_read(encode, kind, bits):
+    message = schema(f"M: f {kind} 1")
+    type_ = pa.int32() if bits == 32 else pa.int64()
+    assert encode(message, {"f": type_}, {"f": -1}) == [made(message, f=2**bits - 1)]
+
+
+def test_zero_is_written_where_it_is_not_absent(encode):
+    message = schema("M: a int32 1, optional b int32 2, c string 3, optional d string 4, e double 5 / o, f bool 6 / o")
+    columns = {"a": pa.int32(), "b": pa.int32(), "c": pa.string(), "d": pa.string(), "e": pa.float64(), "f": pa.bool_()}
+    zero = {"a": 0, "b": 0, "c": "", "d": "", "e": 0.0, "f": None}
+    assert encode(message, columns, zero) == [made(message, a=0, b=0, c="", d="", e=0.0)]
+    old = schema("M: a int32 1 = 5, b bytes 2", syntax="proto2")
+    assert encode(old, {"b": pa.binary(), "a": pa.int32()}, {"a": 0, "b": b""}, {"a": 5}) == [
+        made(old, a=0, b=b""),
+        made(old, a=5),
+    ]
+
+
+def test_fields_are_in_the_order_of_their_numbers_whatever_the_columns(encode):
+    message = schema("M: z int32 5, y int32 70000, x string 1, w int32 16")
+    columns = {"y": pa.int32(), "X": pa.string(), "z": pa.int32()}
+    assert encode(message, columns, {"y": 1, "X": "a", "z": 2}) == [made(message, x="a", z=2, y=1)]
+
+
+def test_times_are_of_seconds_and_nanoseconds(encode):
+    message = schema("M: at Timestamp 1, took Duration 2")
+    columns = {"at": pa.timestamp("us", "UTC"), "took": pa.duration("us")}
+    rows = [{"at": micros, "took": micros} for micros in (0, 1, -1, -1_000_000, 1_500_000, -1_500_000)]
+    parts = [((0, 0), (0, 0)), ((0, 1), (0, 1)), ((-1, 999_999), (0, -1)), ((-1, 0), (-1, 0))]
+    parts += [((1, 500_000), (1, 500_000)), ((-2, 500_000), (-1, -500_000))]
+    assert encode(message, columns, *rows) == [
+        made(
+            message,
+            at={"seconds": at[0], "nanos": 1000 * at[1]},
+            took={"seconds": took[0], "nanos": 1000 * took[1]},
+        )
+        for at, took in parts
+    ]
+    parts = pa.struct([("nanos", pa.int32()), ("seconds", pa.int64())])
+    assert encode(message, {"at": parts}, {"at": {"seconds": 5, "nanos": 7}}) == [
+        made(message, at={"seconds": 5, "nanos": 7})
+    ]
+
+
+def test_an_enum_is_written_of_its_name_or_its_number(encode):
+    enums = "Color: NONE 0, RED 5, ROT 5, BLUE -1"
+    message = schema("M: f Color 1, repeated g Color 2", enums=enums)
+    columns = {"f": pa.string(), "g": pa.list_(pa.int32())}
+    row = {"f": "ROT", "g": [5, -1, 77]}
+    unknown = {"f": "UNKNOWN_ENUM_VALUE_Color_-77", "g": None}
+    assert encode(message, columns, row, unknown) == [made(message, f=5, g=[5, -1, 77]), made(message, f=-77)]
+    closed = schema("M: f Color 1, g Color 2", syntax="proto2", enums=enums)
+    columns = {"f": pa.string(), "g": pa.int32()}
+    assert encode(closed, columns, {"f": "BLUE", "g": 5}) == [made(closed, f=-1, g=5)]
+
+
+def test_messages_groups_and_maps_in_each_other(encode):
+    message = schema(
+        "M: m Part 1, repeated many Part 2, g group:Part 3, by map<string, Part> 4, n map<int32, int64> 5\n"
+        "Part: x string 1, m Other 2\nOther: y int32 1",
+        syntax="proto2",
+    )
+    part = pa.struct([("x", pa.string()), ("m", pa.struct([("y", pa.int32())]))])
+    columns = {
+        "m": part,
+        "many": pa.list_(part),
+        "g": part,
+        "by": pa.map_(pa.string(), part),
+        "n": pa.map_(pa.int32(), pa.int64()),
+    }
+    long = {"x": "x" * 200, "m": {"y": 0}}
+    longer = {"x": "y" * 20_000, "m": None}
+    empty = {"x": None, "m": None}
+    rows = [
+        {"m": long, "many": [longer, empty, long], "g": longer, "by": [("k", long)], "n": [(0, 0)]},
+        {"m": empty, "many": [], "g": empty, "by": [], "n": None},
+        dict.fromkeys(columns),
+    ]
+    first = message.make(
+        m={"x": "x" * 200, "m": {"y": 0}},
+        many=[{"x": "y" * 20_000}, {}, {"x": "x" * 200, "m": {"y": 0}}],
+        g={"x": "y" * 20_000},
+        n={0: 0},
+    )
+    first.by["k"].CopyFrom(first.m)
+    assert encode(message, columns, *rows) == [
+        first.SerializeToString(),
+        made(message, m={}, g={}),
+        b"",
+    ]
+
+
+def test_entries_of_a_map_keep_their_order(encode):
+    message = schema("M: f map<string, int32> 1")
+    entries = [("z", 1), ("a", 2), ("m", 3)]
+    [data] = encode(message, {"f": pa.map_(pa.string(), pa.int32())}, {"f": entries})
+    assert [data.index(key.encode()) for key, _ in entries] == sorted(data.index(key.encode()) for key, _ in entries)
+    assert dict(message.make.FromString(data).f) == dict(entries)
+
+
+def test_repeated_numbers_are_packed_where_the_descriptor_says_so(encode):
+    columns = {"f": pa.list_(pa.int32())}
+    assert encode(schema("M: repeated f int32 1"), columns, {"f": [1, 2]}) == [bytes.fromhex("0a020102")]
+    assert encode(schema("M: repeated f int32 1", syntax="proto2"), columns, {"f": [1, 2]}) == [
+        bytes.fromhex("08010802")
+    ]
+
+
+def test_what_is_beneath_a_null_is_not_written(encode):
+    message = schema("M: m Part 1\nPart: required x int32 1", syntax="proto2")
+    inner = pa.StructArray.from_arrays([pa.array([None, 5], pa.int32())], ["x"], mask=pa.array([True, False]))
+    array = pa.StructArray.from_arrays([inner], ["m"])
+    assert encode_protobuf(array, message.descriptors, "M").to_pylist() == [b"", made(message, m={"x": 5})]
+
+
+def test_a_slice_begins_where_it_does():
+    message = schema("M: a bool 1, b string 2, repeated c int32 3, m Part 4\nPart: x int32 1")
+    columns = pa.struct(
+        [("a", pa.bool_()), ("b", pa.string()), ("c", pa.list_(pa.int32())), ("m", pa.struct([("x", pa.int32())]))]
+    )
+    rows = [{"a": n % 3 == 0, "b": "x" * n, "c": [*range(n)], "m": {"x": n} if n % 2 else None} for n in range(20)]
+    rows[7] = None
+    array = pa.array(rows, columns)
+    encoded = encode_protobuf(array, message.descriptors, "M").to_pylist()
+    for start in (0, 1, 7, 9, 19, 20):
+        part = encode_protobuf(array.slice(start), message.descriptors, "M")
+        assert part.to_pylist() == encoded[start:]
+
+
+# -- what does not fit
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "row", "problem"),
+    [
+        (
+            "a uint32 1",
+            {"a": pa.int64()},
+            {"a": 2**32},
+            "value.a is a number in a row that does not fit the unsigned field",
+        ),
+        (
+            "a uint32 1",
+            {"a": pa.int64()},
+            {"a": -1},
+            "value.a is a number in a row that does not fit the unsigned field",
+        ),
+        (
+            "a uint64 1",
+            {"a": pa.decimal128(20, 0)},
+            {"a": decimal.Decimal(2**64)},
+            "value.a is a number in a row that does",
+        ),
+        (
+            "a uint64 1",
+            {"a": pa.decimal128(20, 0)},
+            {"a": decimal.Decimal(-1)},
+            "value.a is a number in a row that does not",
+        ),
+        ("a Color 1", {"a": pa.string()}, {"a": "PINK"}, "value.a is a text in a row that is no name of its enum"),
+        ("a Color 1", {"a": pa.string()}, {"a": ""}, "value.a is a text in a row that is no name of its enum"),
+        (
+            "a Color 1",
+            {"a": pa.string()},
+            {"a": "UNKNOWN_ENUM_VALUE_Color_x"},
+            "value.a is a text in a row that is no name",
+        ),
+        ("a Color 1", {"a": pa.int32()}, {"a": 4}, "value.a is a number in a row that its enum has not"),
+        (
+            "required a int32 1",
+            {"a": pa.int32()},
+            {"a": None},
+            "value.a is NULL in a row, for which a protobuf message has",
+        ),
+        (
+            "repeated a int32 1",
+            {"a": pa.list_(pa.int32())},
+            {"a": [1, None]},
+            "value.a[] is NULL in a row, for which a",
+        ),
+        (
+            "repeated a Part 1",
+            {"a": pa.list_(pa.struct([("x", pa.int32())]))},
+            {"a": [None]},
+            "value.a[] is NULL in a row",
+        ),
+        (
+            "a map<int32, string> 1",
+            {"a": pa.map_(pa.int32(), pa.string())},
+            {"a": [(1, None)]},
+            "value.a{} is NULL in a row",
+        ),
+        (
+            "a int32 1 / o, b int32 2 / o",
+            {"a": pa.int32(), "b": pa.int32()},
+            {"a": 0, "b": 0},
+            "value.b and another field of its oneof are both there in a row, which has one at most",
+        ),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named(encode, text, columns, row, problem):
+    message = schema(f"M: {text}\nPart: x int32 1", syntax="proto2", enums="Color: RED 0, BLUE 5")
+    with pytest.raises(UnwritableRowError) as caught:
+        encode(message, columns, dict.fromkeys(columns) if "required" not in text else {"a": 1}, row)
+    assert str(caught.value).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"z": pa.int32()}, "value.z is no field of p.M (it has a, parts, at, by, c, C, u)"),
+        ({"A": pa.string()}, "value.A is string, which cannot be written as int32: cast it"),
+        ({"a": pa.int64()}, "value.a is int64, which cannot be written as int32: cast it"),
+        ({"u": pa.int16()}, "value.u is int16, which cannot be written as uint32: cast it"),
+        (
+            {"parts": pa.struct([])},
+            "value.parts is struct<>, which cannot be written as a repeated field: it needs an array",
+        ),
+        (
+            {"parts": pa.list_(pa.int32())},
+            "value.parts[] is int32, which cannot be written as the message p.Part: cast it",
+        ),
+        ({"parts": pa.list_(pa.struct([("q", pa.int32())]))}, "value.parts[].q is no field of p.Part (it has x)"),
+        (
+            {"at": pa.timestamp("us")},
+            "value.at is timestamp[us], which cannot be written as the message google.protobuf.Time",
+        ),
+        ({"by": pa.list_(pa.int32())}, "value.by is list<item: int32>, which cannot be written as a map"),
+        ({"by": pa.map_(pa.int32(), pa.int32())}, "value.by{} is int32, which cannot be written as string: cast it"),
+        ({"a": pa.int32(), "A": pa.int32()}, "value.a and value.A are one field"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(encode, columns, problem):
+    message = schema(
+        "M: a int32 1, repeated parts Part 2, at Timestamp 3, by map<string, int32> 4, c int32 5, C int32 6, u uint32 7"
+        "\nPart: x int32 1"
+    )
+    with pytest.raises(OptionError) as caught:
+        encode(message, columns)
+    assert str(caught.value).startswith(f"the columns do not fit the protobuf message p.M: {problem}")
+
+
+def test_all_problems_are_in_one_sentence(encode):
+    message = schema("M: required a int32 1, m Part 2\nPart: required x int32 1, required y int32 2", syntax="proto2")
+    with pytest.raises(OptionError) as caught:
+        encode(message, {"m": pa.struct([("x", pa.string())]), "q": pa.int32()})
+    assert str(caught.value) == (
+        "the columns do not fit the protobuf message p.M: value.m.x is string, which cannot be written as int32: cast "
+        "it; value.m.y is missing, which is required; value.q is no field of p.M (it has a, m); value.a is missing, "
+        "which is required"
+    )
+
+
+def test_what_is_no_struct_is_no_message():
+    with pytest.raises(OptionError, match="column value is int32: a protobuf message is written of a struct"):
+        encode_protobuf(pa.array([1], pa.int32()), schema("M:").descriptors, "M")
+
+
+# -- steps
+
+
+@pytest.mark.parametrize("code", WriteCode)
+def test_a_step_is_planned_only_where_the_loop_has_a_branch(code):
+    """The codes that fit a column as a field, in an array, and as a packed one."""
+    value = WriteStep(code, column=0)
+    parts = tuple(WriteStep(WriteCode.LONG) for _ in range(2))
+    step = replace(value, steps=parts if code in (WriteCode.TIMESTAMP, WriteCode.DURATION) else ())
+    found = {"field": [], "element": [], "packed": []}
+    errors = []
+    for name, type_ in COLUMNS.items():
+        for place, outer, column in (
+            ("field", WriteStep(WriteCode.MESSAGE, steps=(step,)), pa.struct([("f", type_)])),
+            ("element", WriteStep(WriteCode.LIST, steps=(step,)), pa.list_(type_)),
+            ("packed", WriteStep(WriteCode.PACKED, steps=(step,)), pa.list_(type_)),
+        ):
+            try:
+                check_step(outer, column)
+                found[place].append(name)
+            except TypeError as error:
+                errors.append(str(error))
+    columns, places = BRANCHES[code.name]
+    assert found == {place: columns if place in places else [] for place in found}
+    assert all(error.startswith("the protobuf encoder cannot write ") for error in errors)
+
+
+@pytest.mark.parametrize(("part", "number"), [("code", 18), ("form", 6)])
+def test_the_loop_refuses_a_step_without_a_branch(part, number):
+    step = replace(WriteStep(WriteCode.MESSAGE, steps=(WriteStep(WriteCode.INT, column=0),)), **{part: number})
+    with pytest.raises(TypeError, match=r"^the protobuf encoder has no branch for "):
+        _encode_native.Encoder(step, pa.array([{"f": 1}]))

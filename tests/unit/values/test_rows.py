@@ -1,0 +1,338 @@
+"""The stage between messages and typed rows, with a decoder made for it: of numbers written as text."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.columns import CORRUPT_COLUMNS, Column, ColumnTable
+from spark_mq_source.core.errors import CorruptMessageError, OptionError, TransportError
+from spark_mq_source.values import encodings
+from spark_mq_source.values.decoder import Decoded
+from spark_mq_source.values.encodings import Codec, Encoding, KeyValueEncoding, TypedRead
+from spark_mq_source.values.rows import TypedRows, columns_of, typed_batches
+
+NUMBERS = pa.struct([("n", pa.int64()), ("text", pa.string())])
+TABLE = ColumnTable(
+    Column("key", ("binary",)),
+    Column("value", ("binary", "string")),
+    Column("topic", ("string",)),
+    Column("id", ("struct<at:bigint,batch:int>",)),
+    Column("schema_version", ("binary",), by_default=False),
+    *CORRUPT_COLUMNS,
+    position=("id",),
+)
+V = {n: n.to_bytes(8, "big") for n in range(5)}
+
+
+class Digits:
+    """Decodes `17` as 17 and, where the definition is a number, that many more."""
+
+    def __init__(self, definition: str, type_: pa.DataType) -> None:
+        if not pa.types.is_struct(type_) or any(field.name not in ("n", "text") for field in type_):
+            raise OptionError(f"the value is {NUMBERS}, not {type_}")
+        self.type = type_
+        self._more = int(definition or "0")
+
+    def decode(self, payloads: pa.Array) -> Decoded:
+        cells: list[dict[str, Any] | None] = []
+        reasons = {}
+        for row, payload in enumerate(payloads.to_pylist()):
+            cells.append(None)
+            if payload is not None and payload.isdigit():
+                full = {"n": int(payload) + self._more, "text": payload.decode()}
+                cells[-1] = {field.name: full[field.name] for field in self.type}
+            elif payload is not None:
+                reasons[row] = "field n: no number"
+        return Decoded(pa.array(cells, self.type), reasons)
+
+
+@pytest.fixture(autouse=True)
+def digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = Codec(lambda _: NUMBERS, lambda writer, wanted, _: Digits(writer.definition, wanted))
+    monkeypatch.setitem(encodings.CODECS, "digits", codec)  # type: ignore[arg-type] # a dict in fact
+
+
+DIGITS = Encoding("digits")
+
+
+def batch_of(stage: TypedRows, *messages: dict[str, Any]) -> pa.RecordBatch:
+    """What a format would read: each message is at the position of its number."""
+    rows = [{"topic": "t", "id": {"at": n, "batch": -1}} | message for n, message in enumerate(messages)]
+    return pa.RecordBatch.from_pylist(rows, schema=stage.raw_schema)
+
+
+def read(schema: pa.Schema, typed: TypedRead, *messages: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
+    stage = TypedRows(schema, typed, TABLE, **how)
+    batch = stage.take(batch_of(stage, *messages))
+    assert batch.schema.equals(schema)
+    batch.validate(full=True)
+    return batch.to_pylist()
+
+
+def values(*texts: bytes | None, versions: tuple[int | None, ...] = ()) -> list[dict[str, Any]]:
+    cells = [{"value": text} for text in texts]
+    for cell, version in zip(cells, versions, strict=False):
+        cell["schema_version"] = None if version is None else V[version]  # type: ignore[assignment]
+    return cells
+
+
+VALUE = pa.schema([("topic", pa.string()), ("value", NUMBERS)])
+
+
+def test_values_are_decoded_beside_the_columns_of_the_message() -> None:
+    assert read(VALUE, TypedRead(DIGITS), *values(b"7", None)) == [
+        {"topic": "t", "value": {"n": 7, "text": "7"}},
+        {"topic": "t", "value": None},
+    ]
+
+
+def test_only_the_columns_needed_are_asked_of_the_format() -> None:
+    assert TypedRows(VALUE, TypedRead(DIGITS), TABLE).raw_schema.names == ["topic", "value", "id"]
+    by_version = TypedRead(DIGITS, by_version=True)
+    assert TypedRows(VALUE, by_version, TABLE).raw_schema.names == ["topic", "value", "schema_version", "id"]
+    assert TypedRows(pa.schema([("topic", pa.string())]), by_version, TABLE).raw_schema.names == ["topic"]
+
+
+def test_a_part_of_the_fields_is_asked_of_the_decoder() -> None:
+    schema = pa.schema([("value", pa.struct([("text", pa.string())]))])
+    assert read(schema, TypedRead(DIGITS), *values(b"7")) == [{"value": {"text": "7"}}]
+
+
+def test_fields_as_columns() -> None:
+    typed = TypedRead(DIGITS, flatten=True)
+    assert columns_of(TABLE, typed).names == ["n", "text", "key", "topic", "id"]
+    schema = pa.schema([("text", pa.string()), ("topic", pa.string()), ("n", pa.int64())])
+    assert read(schema, typed, *values(b"7", None)) == [
+        {"text": "7", "topic": "t", "n": 7},
+        {"text": None, "topic": "t", "n": None},
+    ]
+    # The column `value` is not there, so a field may have its name.
+    with pytest.raises(OptionError, match="not struct<value"):
+        TypedRows(pa.schema([("value", pa.int64())]), typed, TABLE)
+
+
+def test_fields_that_are_columns_already_are_named() -> None:
+    table = ColumnTable(Column("value", ("binary",)), Column("N", ("int",)), Column("text", ("string",)))
+    with pytest.raises(OptionError, match="flatten: n, text would be a field of the value and a column"):
+        columns_of(table, TypedRead(DIGITS, flatten=True))
+    with pytest.raises(OptionError, match="flatten: the value is string, which has no fields"):
+        columns_of(TABLE, TypedRead(Encoding("string"), flatten=True))
+
+
+def test_default_columns_have_the_types_of_what_is_decoded() -> None:
+    columns = columns_of(TABLE, TypedRead(DIGITS, Encoding("int32")))
+    assert {field.name: field.type for field in columns if field.name in ("key", "value")} == {
+        "key": pa.int32(),
+        "value": NUMBERS,
+    }
+    assert columns_of(TABLE, None).field("value").type == pa.binary()
+
+
+def test_a_column_that_does_not_fit_is_refused_when_the_read_is_planned() -> None:
+    with pytest.raises(OptionError, match=r"column value: the value is .*, not int32"):
+        TypedRows(pa.schema([("value", pa.int32())]), TypedRead(DIGITS), TABLE)
+
+
+# -- versions
+
+
+def definitions(version: bytes) -> Encoding | None:
+    """Version 3 is not there, and version 4 cannot be decoded."""
+    number = int.from_bytes(version, "big")
+    if number == 4:
+        raise ValueError("the schema has the type 99, which is not known here")
+    return None if number == 3 else Encoding("digits", str(100 * number))
+
+
+BY_VERSION = TypedRead(DIGITS, by_version=True)
+
+
+def test_each_message_is_decoded_by_its_own_version() -> None:
+    asked = []
+
+    def lookup(version: bytes) -> Encoding | None:
+        asked.append(version)
+        return definitions(version)
+
+    rows = read(VALUE, BY_VERSION, *values(b"1", b"2", b"3", b"4", versions=(2, 1, None, 2)), lookup=lookup)
+    assert [row["value"]["n"] for row in rows] == [201, 102, 3, 204]
+    assert asked == [V[2], V[1]]
+
+
+@pytest.mark.parametrize("versions", [(1, 1, 1), (None, None, None), (1, 2, 1), (None, 1, 1)])
+def test_any_mix_of_versions_keeps_the_order(versions: tuple[int | None, ...]) -> None:
+    rows = read(VALUE, BY_VERSION, *values(b"1", b"2", b"3", versions=versions), lookup=definitions)
+    assert [row["value"]["n"] for row in rows] == [n + 100 * (v or 0) for n, v in zip((1, 2, 3), versions, strict=True)]
+
+
+def test_batches_of_any_size_have_one_version() -> None:
+    stage = TypedRows(VALUE, BY_VERSION, TABLE, lookup=definitions)
+    for size in (3, 1, 50, 2):
+        batch = batch_of(stage, *values(*[b"1"] * size, versions=(2,) * size))
+        assert stage.take(batch).column("value").field("n").to_pylist() == [201] * size
+        assert stage.take(batch.slice(1)).num_rows == size - 1
+
+
+def test_versions_that_look_alike_together_are_told_apart() -> None:
+    stage = TypedRows(VALUE, BY_VERSION, TABLE, lookup=lambda version: Encoding("digits", str(len(version))))
+    messages = [{"value": b"1", "schema_version": version} for version in (b"aa", b"a", b"aaa")]
+    assert [row["value"]["n"] for row in stage.take(batch_of(stage, *messages)).to_pylist()] == [3, 2, 4]
+    assert stage.take(batch_of(stage, *messages).slice(1, 2)).column("value").field("n").to_pylist() == [2, 4]
+
+
+def test_a_part_of_a_batch_has_the_versions_of_its_own_rows() -> None:
+    stage = TypedRows(VALUE, BY_VERSION, TABLE, lookup=definitions)
+    messages = values(b"1", b"2", b"3", b"4", b"5", versions=(2, 1, 1, 1, 2))
+    whole = batch_of(stage, *messages)
+    for first, count in ((0, 1), (1, 3), (2, 2), (3, 2), (0, 5)):
+        rows = stage.take(whole.slice(first, count)).to_pylist()
+        assert [row["value"]["n"] for row in rows] == [201, 102, 103, 104, 205][first : first + count]
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [(3, "value: schema version 3 is not in the registry"), (4, "value: schema version 4: the schema has the type 99")],
+)
+def test_a_version_that_cannot_be_had_makes_its_messages_bad(version: int, reason: str) -> None:
+    messages = values(b"1", b"2", None, versions=(1, version, version))
+    with pytest.raises(CorruptMessageError, match=rf"^message 1, schema version {version}: {reason}.*set onCorrupt="):
+        read(VALUE, BY_VERSION, *messages, lookup=definitions)
+    rows = read(VALUE, BY_VERSION, *messages, lookup=definitions, on_corrupt="null")
+    assert [row["value"] and row["value"]["n"] for row in rows] == [101, None, None]
+
+
+def test_a_registry_that_does_not_answer_is_no_bad_message() -> None:
+    def lookup(version: bytes) -> Encoding | None:
+        raise TransportError("no answer")
+
+    with pytest.raises(TransportError):
+        read(VALUE, BY_VERSION, *values(b"1", versions=(1,)), lookup=lookup, on_corrupt="skip")
+
+
+# -- what cannot be decoded
+
+REPORT = pa.schema([("value", NUMBERS), ("_error", pa.string()), ("_corrupt", pa.binary())])
+
+
+def test_a_bad_message_fails_the_read_with_its_position_and_field() -> None:
+    with pytest.raises(CorruptMessageError, match=r"^message 1: value: field n: no number; correct what the producer"):
+        read(VALUE, TypedRead(DIGITS), *values(b"1", b"x", b"y"))
+
+
+def test_bad_messages_are_left_out() -> None:
+    rows = read(VALUE, TypedRead(DIGITS), *values(b"x", b"2", b"y"), on_corrupt="skip")
+    assert [row["value"]["n"] for row in rows] == [2]
+
+
+def test_bad_messages_are_null_with_their_bytes_and_reasons() -> None:
+    assert read(REPORT, TypedRead(DIGITS), *values(b"1", b"x", None), on_corrupt="null") == [
+        {"value": {"n": 1, "text": "1"}, "_error": None, "_corrupt": None},
+        {"value": None, "_error": "value: field n: no number", "_corrupt": b"x"},
+        {"value": None, "_error": None, "_corrupt": None},
+    ]
+
+
+def test_reasons_without_the_value() -> None:
+    schema = pa.schema([("_error", pa.string())])
+    rows = read(schema, TypedRead(DIGITS), *values(b"1", b"x"), on_corrupt="null")
+    assert [row["_error"] for row in rows] == [None, "value: field n: no number"]
+
+
+def test_what_the_format_could_not_read_keeps_its_reason() -> None:
+    how = {"on_corrupt": "null", "raw_errors": ("_corrupt", "_error")}
+    messages = [{"value": None, "_error": "wrong checksum", "_corrupt": b"entry"}, *values(b"x")]
+    rows = read(REPORT, TypedRead(DIGITS), *messages, **how)
+    assert [(row["_error"], row["_corrupt"]) for row in rows] == [
+        ("wrong checksum", b"entry"),
+        ("value: field n: no number", b"x"),
+    ]
+
+
+def test_without_anything_to_decode_nothing_is_wrong() -> None:
+    schema = pa.schema([("value", pa.binary()), ("_error", pa.string())])
+    assert read(schema, TypedRead(), *values(b"x")) == [{"value": b"x", "_error": None}]
+
+
+def test_a_task_tells_how_many_were_bad(caplog: pytest.LogCaptureFixture) -> None:
+    stage = TypedRows(VALUE, TypedRead(DIGITS), TABLE, on_corrupt="skip")
+    batches = typed_batches(stage, lambda _: iter([batch_of(stage, *values(b"x", b"1", b"y"))] * 2), "task 7")
+    with caplog.at_level(logging.WARNING):
+        assert sum(batch.num_rows for batch in batches) == 2
+    assert "task 7: 4 messages could not be decoded; the first: message 0: value: field n: no number" in caplog.text
+
+
+def test_the_read_ends_with_the_rows() -> None:
+    stage = TypedRows(VALUE, TypedRead(DIGITS), TABLE)
+    ended = []
+
+    def raw(_: pa.Schema) -> Iterator[pa.RecordBatch]:
+        try:
+            yield batch_of(stage, *values(b"1"))
+            yield batch_of(stage, *values(b"2"))
+        finally:
+            ended.append(True)
+
+    rows = typed_batches(stage, raw, "task")
+    next(rows)
+    rows.close()  # type: ignore[attr-defined] # a generator
+    assert ended == [True]
+
+
+# -- pairs of a key and a value
+
+
+def pair(key: bytes | None, value: bytes | None) -> bytes:
+    parts = [b"\xff\xff\xff\xff" if part is None else len(part).to_bytes(4, "big") + part for part in (key, value)]
+    return b"".join(parts)
+
+
+PAIR = pa.schema([("key", pa.struct([("n", pa.int64())])), ("value", NUMBERS), ("_error", pa.string())])
+Make = Callable[[bytes | None, bytes | None], dict[str, Any]]
+
+
+@pytest.mark.parametrize(
+    ("is_inline", "make"),
+    [(True, lambda key, value: {"value": pair(key, value)}), (False, lambda key, value: {"key": key, "value": value})],
+    ids=["inline", "separated"],
+)
+def test_both_sides_of_a_pair_are_decoded(is_inline: bool, make: Make) -> None:
+    typed = TypedRead(DIGITS, DIGITS, is_inline=is_inline)
+    messages = [make(b"1", b"2"), make(b"1", None), make(None, b"2"), make(b"x", b"2")]
+    rows = read(PAIR, typed, *messages, on_corrupt="null")
+    key, value = {"n": 1}, {"n": 2, "text": "2"}
+    assert [(row["key"], row["value"], row["_error"]) for row in rows] == [
+        (key, value, None),
+        (key, None, None),
+        (None, value, None),
+        (None, value, "key: field n: no number"),
+    ]
+
+
+@pytest.mark.parametrize("cut", [2, 6, len(pair(b"1", b"2")) - 1])
+def test_a_pair_that_ends_too_early(cut: int) -> None:
+    typed = TypedRead(DIGITS, DIGITS, is_inline=True)
+    (row,) = read(PAIR, typed, {"value": pair(b"1", b"2")[:cut]}, on_corrupt="null")
+    assert row == {"key": None, "value": None, "_error": "value: a pair of key and value that ends too early"}
+
+
+def test_a_side_that_is_bytes_stays_so() -> None:
+    schema = pa.schema([("key", pa.binary()), ("value", NUMBERS)])
+    typed = TypedRead(DIGITS, None, is_inline=True)
+    assert read(schema, typed, {"value": pair(b"k", b"2")}) == [{"key": b"k", "value": {"n": 2, "text": "2"}}]
+
+
+def test_pairs_of_several_versions() -> None:
+    typed = TypedRead(DIGITS, DIGITS, is_inline=True, by_version=True)
+
+    def lookup(version: bytes) -> KeyValueEncoding:
+        encoding = definitions(version)
+        return KeyValueEncoding(encoding, encoding, is_inline=True)
+
+    messages = [{"value": pair(b"1", b"2"), "schema_version": V[n]} for n in (1, 2)]
+    rows = read(PAIR, typed, *messages, lookup=lookup)
+    assert [(row["key"]["n"], row["value"]["n"]) for row in rows] == [(101, 102), (201, 202)]

@@ -1,0 +1,250 @@
+"""Which Avro schema a struct has, and which structs a schema can be of."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pyarrow as pa
+import pytest
+
+from spark_mq_source.core.errors import OptionError, UnwritableRowError
+from spark_mq_source.values.avro.schema import parse_avro
+from spark_mq_source.values.struct_schema import check_nulls, check_struct, derive_definition
+
+FIELDS = [
+    ("flag", pa.bool_(), "boolean"),
+    ("tiny", pa.int8(), "int"),
+    ("count", pa.int32(), "int"),
+    ("total", pa.int64(), "long"),
+    ("ratio", pa.float32(), "float"),
+    ("rate", pa.float64(), "double"),
+    ("name", pa.string(), "string"),
+    (
+        "price",
+        pa.decimal128(10, 2),
+        {"type": "string", "logicalType": "decimal", "precision": 10, "scale": 2},
+    ),
+    ("data", pa.binary(), "bytes"),
+    ("day", pa.date32(), {"type": "int", "logicalType": "date"}),
+    ("at", pa.timestamp("us", "UTC"), {"type": "long", "logicalType": "timestamp-micros"}),
+    ("local_at", pa.timestamp("us"), {"type": "long", "logicalType": "local-timestamp-micros"}),
+    ("tags", pa.list_(pa.string()), {"type": "array", "items": "string"}),
+    ("counts", pa.map_(pa.string(), pa.int64()), {"type": "map", "values": "long"}),
+    (
+        "place",
+        pa.struct([("place", pa.struct([("x", pa.int32())]))]),
+        {
+            "type": "record",
+            "name": "place",
+            "namespace": "Value",
+            "fields": [
+                {
+                    "name": "place",
+                    "type": [
+                        "null",
+                        {
+                            "type": "record",
+                            "name": "place",
+                            "namespace": "Value.place",
+                            "fields": [{"name": "x", "type": ["null", "int"], "default": None}],
+                        },
+                    ],
+                    "default": None,
+                }
+            ],
+        },
+    ),
+]
+STRUCT = pa.struct([(name, type_) for name, type_, _ in FIELDS])
+
+
+def record(*fields: dict[str, object]) -> str:
+    return json.dumps({"type": "record", "name": "F", "fields": list(fields)})
+
+
+def test_every_type_of_a_struct_has_its_place():
+    derived = derive_definition(STRUCT, "json")
+    assert json.loads(derived) == {
+        "type": "record",
+        "name": "Value",
+        "fields": [{"name": name, "type": ["null", kind], "default": None} for name, _, kind in FIELDS],
+    }
+
+
+def test_what_is_derived_is_a_schema_and_fits():
+    derived = derive_definition(STRUCT, "json")
+    check_struct(STRUCT, derived)
+
+
+def test_what_has_no_place_is_refused_all_at_once():
+    with pytest.raises(OptionError) as caught:
+        derive_definition(
+            pa.struct(
+                [
+                    ("ok", pa.int32()),
+                    ("no name", pa.int32()),
+                    ("ok", pa.int32()),
+                    ("took", pa.duration("us")),
+                    ("by_id", pa.map_(pa.int32(), pa.string())),
+                ]
+            ),
+            "json",
+        )
+    for words in (
+        "value.no name is no Avro name",
+        "value.ok is there twice",
+        "value.took is duration[us], which has no place in it: cast it",
+        "value.by_id is map<int32, string>, which has no place in it: its keys must be strings",
+    ):
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("type_", "kind"),
+    [
+        (pa.int32(), "long"),
+        (pa.int32(), ["null", "double"]),
+        (pa.int64(), {"type": "long", "logicalType": "timestamp-millis"}),
+        (pa.string(), {"type": "enum", "name": "E", "symbols": ["A"]}),
+        (pa.timestamp("us", "UTC"), "long"),
+        (pa.timestamp("us", "UTC"), {"type": "long", "logicalType": "timestamp-micros"}),
+        (pa.list_(pa.int32()), {"type": "array", "items": "int"}),
+        (pa.struct([("x", pa.int32())]), {"type": "record", "name": "R", "fields": [{"name": "x", "type": "int"}]}),
+    ],
+)
+def test_what_a_reader_can_read_fits(type_, kind):
+    check_struct(pa.struct([("a", type_)]), record({"name": "a", "type": kind}))
+
+
+@pytest.mark.parametrize(
+    ("type_", "kind", "sentence"),
+    [
+        (pa.string(), "int", "value.a is string, and int in the schema"),
+        (pa.int64(), ["null", "int", "string"], "value.a is long, and int or string in the schema"),
+        (
+            pa.timestamp("us", "UTC"),
+            {"type": "long", "logicalType": "timestamp-millis"},
+            "value.a is written as timestamp-micros, and timestamp-millis in the schema: cast it to a number",
+        ),
+        (pa.list_(pa.string()), {"type": "array", "items": "int"}, "value.a is string, and int in the schema"),
+        (
+            pa.struct([("x", pa.string()), ("y", pa.string())]),
+            {"type": "record", "name": "R", "fields": [{"name": "x", "type": "string"}]},
+            "value.a.y is not in the schema (it has x)",
+        ),
+    ],
+)
+def test_what_a_reader_could_not_read_is_refused(type_, kind, sentence):
+    with pytest.raises(OptionError) as caught:
+        check_struct(pa.struct([("a", type_)]), record({"name": "a", "type": kind}))
+    assert str(caught.value) == f"the struct in column value does not fit the given schema: {sentence}"
+
+
+def test_only_what_a_schema_requires_must_be_there():
+    wanted = [
+        {"name": "a", "type": "int"},
+        {"name": "b", "type": ["null", "int"]},
+        {"name": "c", "type": "int", "default": 1},
+    ]
+    check_struct(pa.struct([("a", pa.int32())]), record(*wanted))
+    with pytest.raises(OptionError, match=r"value\.a is missing, which the schema requires"):
+        check_struct(pa.struct([("b", pa.int32())]), record(*wanted))
+
+
+def test_a_record_that_is_named_again_is_known():
+    point = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
+    schema = record({"name": "a", "type": point}, {"name": "b", "type": ["null", "P"]})
+    one = pa.struct([("x", pa.int32())])
+    check_struct(pa.struct([("a", one), ("b", one)]), schema)
+    parse_avro(schema)
+
+
+POINT = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "path"),
+    [
+        ([1, None], "int", "value.a"),
+        ([1, None], ["null", "int"], None),
+        ([1, None], ["int", "null"], None),
+        ([[1], [2, None]], {"type": "array", "items": "int"}, "value.a[]"),
+        ([[1], [2, None]], {"type": "array", "items": ["null", "int"]}, None),
+        ([[[1, None]]], {"type": "array", "items": {"type": "array", "items": "int"}}, "value.a[][]"),
+        ([{"x": None}], POINT, "value.a.x"),
+        ([{"x": 1}, None], POINT, "value.a"),
+        ([{"x": 1}, None], ["null", POINT], None),
+        ([[{"x": 1}, {"x": None}]], {"type": "array", "items": POINT}, "value.a[].x"),
+    ],
+)
+def test_what_is_null_where_the_schema_has_no_place_for_it_is_refused(rows, kind, path):
+    schema = record({"name": "a", "type": kind})
+    # What is outside of a part of a column, or in a row that is NULL, does not count.
+    column = pa.array([{"a": None}, None, *({"a": row} for row in rows), {"a": None}]).slice(1, len(rows) + 1)
+    if path is None:
+        check_nulls(column, schema)
+        return
+    with pytest.raises(UnwritableRowError) as caught:
+        check_nulls(column, schema)
+    assert str(caught.value) == f"{path} is NULL in a row, for which the schema has no place"
+
+
+def test_a_value_of_a_map_that_is_null_is_refused():
+    type_ = pa.struct([("a", pa.map_(pa.string(), pa.int32()))])
+    schema = derive_definition(type_, "json")
+    check_nulls(pa.array([{"a": [("k", 1)]}, {"a": None}, None], type_), schema)
+    with pytest.raises(UnwritableRowError, match=r"value\.a\{\} is NULL"):
+        check_nulls(pa.array([{"a": [("k", 1), ("l", None)]}], type_), schema)
+
+
+def test_a_field_with_a_default_may_be_left_out():
+    check_nulls(pa.array([{"a": 1}, {"a": None}]), record({"name": "a", "type": "long", "default": 0}))
+
+
+def test_avro_has_a_type_for_decimals():
+    type_ = pa.struct([("price", pa.decimal128(10, 2))])
+    definition = derive_definition(type_, "avro", "key")
+    assert json.loads(definition) == {
+        "type": "record",
+        "name": "Key",
+        "fields": [
+            {
+                "name": "price",
+                "type": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}],
+                "default": None,
+            },
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("string", ""),
+        (["null", {"type": "string", "logicalType": "decimal", "precision": 10, "scale": 2}], ""),
+        ({"type": "string", "logicalType": "decimal", "precision": 12, "scale": 4}, ""),
+        ({"type": "string", "logicalType": "decimal", "precision": "many"}, ""),
+        (
+            {"type": "string", "logicalType": "decimal", "precision": 11, "scale": 4},
+            "value.price is decimal(10,2), and decimal(11,4) in the schema: cast it to that",
+        ),
+        (
+            {"type": "string", "logicalType": "decimal", "precision": 10},
+            "value.price is decimal(10,2), and decimal(10,0) in the schema: cast it to that",
+        ),
+        (
+            {"type": "string", "logicalType": "uuid"},
+            "value.price is written as decimal, and uuid in the schema: cast it to the type of the schema",
+        ),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}, "value.price is string, and bytes"),
+    ],
+)
+def test_a_decimal_of_json_in_a_given_schema(kind, problem):
+    definition = record({"name": "price", "type": kind})
+    type_ = pa.struct([("price", pa.decimal128(10, 2))])
+    if problem:
+        with pytest.raises(OptionError, match=re.escape(problem)):
+            check_struct(type_, definition)
+    else:
+        check_struct(type_, definition)
