@@ -54,7 +54,7 @@ COMMANDS: Final = (
 
 _PAUSE_S: Final = 0.7
 """Before a command is typed."""
-_LONGEST_WAIT_S: Final = 1.0
+_MAX_WAIT_S: Final = 1.0
 """Of the reader for a command, however busy the machine was."""
 _TEMPLATE: Final = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -171,7 +171,7 @@ def drawn(session: Iterable[Shown]) -> str:
         printed = list(AnsiDecoder().decode(one.output.removesuffix("\n")))
         lines += typed + printed
         delays += [at] * len(typed)
-        at += min(one.seconds, _LONGEST_WAIT_S)
+        at += min(one.seconds, _MAX_WAIT_S)
         delays += [at] * len(printed)
     lines.append(Text("$ ", "green"))
     delays.append(at)

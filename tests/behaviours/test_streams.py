@@ -110,7 +110,7 @@ def test_a_query_aimed_at_now_waits_for_no_rows(mq: Format, query: MakeQuery):
     topic = mq.feed(1)
     topic.publish(numbers(30), **mq.apart)
     asked = query(topic, minRowsPerTrigger="20", maxRowsPerTrigger="20")
-    asked.stream.aim_at_now()
+    asked.stream.cap_at_current_end()
     asked.until(30)
     assert sorted(asked.values) == sorted(numbers(30))
 
@@ -119,7 +119,7 @@ def test_a_query_aimed_at_now_leaves_what_comes_later(mq: Format, query: MakeQue
     topic = mq.feed(2)
     topic.publish(numbers(30), **mq.apart)
     asked = query(topic, maxRowsPerTrigger="20")
-    asked.stream.aim_at_now()
+    asked.stream.cap_at_current_end()
     topic.publish([b"later"] * 10)
     asked.until(30)
     assert asked.trigger() == 0

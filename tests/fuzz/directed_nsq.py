@@ -21,7 +21,7 @@ from tests.oracles.fields import CorruptError, damaged, rows_of
 
 RUNS = 100
 ROWS = 200
-MOST_BYTES = 400
+MAX_BYTES = 400
 VALUES = (b"", b"v", "wert ä".encode(), b"x" * 200, b"x" * 370, b"x" * 371, b"\xc3", b"\xa4", b"\xff")
 
 
@@ -52,9 +52,9 @@ def run_decoder(rng: Random, seed: int, loops: str) -> int:
         if makes_damage and rng.random() < 0.5:
             data = damaged(rng, data)
         case = (seed, number, loops, columns, data.hex())
-        count, end = oracle.scan(data, MOST_BYTES)
+        count, end = oracle.scan(data, MAX_BYTES)
         before = rng.randint(0, 9)
-        scanned = module.scan_messages(memoryview(bytes(before) + data), before, MOST_BYTES)
+        scanned = module.scan_messages(memoryview(bytes(before) + data), before, MAX_BYTES)
         assert scanned == (count, before + end), case
         if rng.random() < 0.7:
             data = data[:end]

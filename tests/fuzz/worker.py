@@ -37,12 +37,12 @@ WEIGHTS = {"pulsar_entries": 4, "tubemq_answers": 3, "nsq_messages": 2}
 DIRECTED = "directed_"
 DIRECTED_WEIGHT = 2
 
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 """How large an input becomes."""
 GROUP_INPUTS = 256
 COMPARED = 16
 """One of so many groups is run by the twin as well."""
-SHARED_BYTES = 64 + GROUP_INPUTS * (MOST_BYTES + 4)
+SHARED_BYTES = 64 + GROUP_INPUTS * (MAX_BYTES + 4)
 # executions, inputs to begin with and found, seed of the session, inputs in the group, bytes of the group
 HEAD = struct.Struct("<QQQQQ")
 
@@ -152,7 +152,7 @@ def fuzz(target: Target, corpus: list[bytes], rng: Random, shared: Shared, until
     mutate.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
     library.fuzzer_seed.argtypes = (ctypes.c_uint64,)
     library.fuzzer_seed(rng.getrandbits(63))
-    buffer = ctypes.create_string_buffer(MOST_BYTES)
+    buffer = ctypes.create_string_buffer(MAX_BYTES)
     address = ctypes.addressof(buffer)
     found: list[bytes] = []
     groups = 0
@@ -170,7 +170,7 @@ def fuzz(target: Target, corpus: list[bytes], rng: Random, shared: Shared, until
                 base = rng.choice(corpus[-20:] if rng.random() < 0.3 else corpus)
                 other = rng.choice(corpus)
             ctypes.memmove(address, base, len(base))
-            size = mutate(address, len(base), MOST_BYTES, other, len(other))
+            size = mutate(address, len(base), MAX_BYTES, other, len(other))
             data = buffer.raw[:size]
             shared.executions += 1
             shared.add(data)
@@ -269,10 +269,10 @@ class Slice:
 def inputs_of(target: Target, *folders: Path) -> Iterator[bytes]:
     """What mutations begin with: inputs that were made or recorded, and those that reached something new."""
     for data in target.inputs():
-        yield data[:MOST_BYTES]
+        yield data[:MAX_BYTES]
     for folder in folders:
         for path in sorted((folder / target.name).glob("*")):
-            yield path.read_bytes()[:MOST_BYTES]
+            yield path.read_bytes()[:MAX_BYTES]
 
 
 class Count:

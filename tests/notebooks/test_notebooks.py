@@ -25,7 +25,7 @@ from tests.notebooks.databricks import SETTINGS
 from tools.notebooks import NOTEBOOKS
 
 TIMEOUT_S = 280
-MOST_BYTES = 150_000
+MAX_BYTES = 150_000
 PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
 ON_DATABRICKS = NOTEBOOKS / "1_explore_a_pulsar_topic_databricks.py"
 ROOT = NOTEBOOKS.parent
@@ -174,7 +174,7 @@ def test_a_notebook_opens_with_what_one_will_see(path: Path) -> None:
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_what_a_notebook_keeps_is_small_and_tells_nothing_of_a_machine(path: Path) -> None:
     text = path.read_text()
-    assert len(text) < MOST_BYTES
+    assert len(text) < MAX_BYTES
     found = cells(path)
     assert not [output for cell in found for output in cell.outputs if output.output_type == "error"]
     kept = " ".join(

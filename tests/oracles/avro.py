@@ -28,7 +28,7 @@ import pyarrow as pa
 Schema = Any
 """Parsed JSON in which names are replaced by what they name; see `expanded`."""
 
-MOST_EMPTY_ITEMS = 1024
+MAX_EMPTY_ITEMS = 1024
 PROMOTIONS = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -200,7 +200,7 @@ class Payload:
                     raise RefusedError
             if is_empty(inner):
                 self.empty_items += count
-                if self.empty_items > MOST_EMPTY_ITEMS:
+                if self.empty_items > MAX_EMPTY_ITEMS:
                     raise RefusedError
             elif count > len(self.data) - self.at:
                 raise RefusedError

@@ -21,7 +21,7 @@ MAX_FRAME_BYTES = 1 << 20
 FROM_BROKER = [frame.data for frame in pulsar_frames() if frame.from_broker]
 SUBSCRIBE = c.Subscribe("t", "s", c.SubType.Exclusive, consumer_id=1, request_id=100, durable=False)
 
-uint64 = st.integers(0, 2**64 - 1)
+whole = st.integers(0, 2**63 - 1)
 ids = st.integers(-1, 2**63 - 1)
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 maybe_text = st.none() | text
@@ -144,9 +144,9 @@ commands = st.one_of(
         ids,
         st.binary(min_size=1, max_size=50).map(memoryview),
         st.integers(0, 2**31 - 1),
-        st.none() | uint64,
-        st.none() | uint64,
-        st.none() | uint64,
+        st.none() | whole,
+        st.none() | whole,
+        st.none() | whole,
         st.booleans(),
     ),
     st.builds(c.SendReceipt, ids, ids, st.none() | message_ids, ids),

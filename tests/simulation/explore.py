@@ -73,7 +73,7 @@ class Scenario(Protocol):
         """Plays it in a fiber of the world; a word for the statistics. Raises ViolationError."""
 
 
-MOST_SIZE = 5
+MAX_SIZE = 5
 """Sizes of work go from 1 to this."""
 
 
@@ -108,7 +108,7 @@ def plan_of(protocol: str, seed: int, scenario: str | None = None) -> Plan:
     """The plan of a seed; of this scenario if one is given."""
     dice = Random(f"plan {seed}")
     name = scenario or dice.choice(_lots(protocol))
-    size = dice.randint(1, MOST_SIZE)
+    size = dice.randint(1, MAX_SIZE)
     return Plan(name, seed, size, tuple(scenarios(protocol)[name].faults(dice, size)))
 
 

@@ -32,7 +32,7 @@ from tests.simulation.clockwork import here
 from tests.simulation.standins import Condition
 from tests.simulation.world import KilledError, Process, World
 
-MOST_FAILURES = 4
+MAX_FAILURES = 4
 """`spark.task.maxFailures`."""
 
 
@@ -141,7 +141,7 @@ class _Job:
             elif task not in self._results:
                 self._failures[task] += 1
                 world.note(f"attempt {attempt.attempt_id} at task {task} failed: {type(error).__name__}: {error}")
-                if self._failures[task] >= MOST_FAILURES:
+                if self._failures[task] >= MAX_FAILURES:
                     self._failed = self._failed or error
                 elif not self._running[task]:
                     self._waiting.append(task)
@@ -297,7 +297,7 @@ class Query:
         stream = self.format.open_stream(pickle.loads(pickle.dumps(self.options)))  # noqa: S301 - our own
         try:
             if available_now:
-                stream.aim_at_now()
+                stream.cap_at_current_end()
                 if self.aimed is not None:
                     self.aimed()
             if log.offsets:

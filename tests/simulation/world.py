@@ -34,11 +34,11 @@ FIRST_WALL = 1_790_000_000.0
 TICK = 1e-6
 """How much time passes whenever somebody looks at the clock: who waits for a time in a loop gets there."""
 
-MOST_STEPS = 3_000_000
+MAX_STEPS = 3_000_000
 """Switches between fibers after which a world is taken for one that goes round in circles."""
 
 
-MOST_UNWINDS = 100
+MAX_UNWINDS = 100
 """How often a fiber is told to end: code that catches even that and waits again would go on for ever."""
 
 
@@ -376,8 +376,8 @@ class World:
         if not process.alive or fiber.done:
             return
         self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise HangError(f"more than {MOST_STEPS} switches, at {self.now - FIRST_NOW:.3f} s:\n{self.places()}")
+        if self.steps > MAX_STEPS:
+            raise HangError(f"more than {MAX_STEPS} switches, at {self.now - FIRST_NOW:.3f} s:\n{self.places()}")
         process.switches += 1
         if process.kill_at is not None and process.switches >= process.kill_at:
             self.kill(process)
@@ -408,7 +408,7 @@ class World:
         """Unwinds what is left. Whatever it touches raises: nothing of it can be seen by anybody."""
         self._over = True
         for fiber in self._fibers:
-            for _ in range(MOST_UNWINDS):
+            for _ in range(MAX_UNWINDS):
                 if not fiber.greenlet or fiber.greenlet.dead:
                     break
                 self.current = fiber

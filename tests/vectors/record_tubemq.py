@@ -31,7 +31,7 @@ from tests.fix_net import Direction, FaultProxy, _Link
 from tests.vectors import FOLDER
 
 TOPIC = "recorded"
-MOST_OF_A_KIND = 3
+MAX_OF_A_KIND = 3
 """Calls of one method that are kept of a case: heartbeats and fetches come again and again."""
 
 
@@ -89,7 +89,7 @@ def lines(case: str, recorders: list[CallRecorder]) -> Iterator[str]:
         _, response = decode_response(_frame(recv))
         kind = type(request).__name__
         seen[kind] += 1
-        if seen[kind] <= MOST_OF_A_KIND:
+        if seen[kind] <= MAX_OF_A_KIND:
             decoded = f"{request!r} => {response!r}"
             name = f"{case}: {kind} {seen[kind]}"
             yield json.dumps({"name": name, "send": send.hex(), "recv": recv.hex(), "decoded": decoded})

@@ -47,7 +47,7 @@ REASON: Final = "REASON"
 ATTEMPT: Final = "ATTEMPT"
 """The property with the number of earlier attempts at the task that read the message."""
 
-_LONGEST_REASON: Final = 1000
+_MAX_REASON: Final = 1000
 _TOPIC: Final = "topic"
 
 
@@ -210,7 +210,7 @@ class DeadLetters:
     def _described(self, cells: Mapping[str, Any], reason: str) -> Mapping[str, str]:
         """The properties of a dead letter."""
         described = self._with_origin(cells)
-        described |= {REASON: reason[:_LONGEST_REASON], ATTEMPT: self._attempt}
+        described |= {REASON: reason[:_MAX_REASON], ATTEMPT: self._attempt}
         if cells.get(SCHEMA_VERSION) is not None:
             described[ORIGIN_SCHEMA_VERSION] = version_name(cells[SCHEMA_VERSION])
         return self._fitting(described)

@@ -46,7 +46,7 @@ READ: Final = Scope.READ
 STREAM: Final = Scope.STREAM
 WRITE: Final = Scope.WRITE
 
-_MOST_SHOWN: Final = 200
+_MAX_SHOWN: Final = 200
 # Options that Spark itself adds to a sink's (DataStreamWriter, pyspark 4.0 to 4.3), which are ignored.
 _SPARKS_OWN: Final = {"checkpointlocation": WRITE, "queryname": WRITE}
 
@@ -95,7 +95,7 @@ class _Known:
             if self.declared.secret:
                 shown, reason = "***", reason.replace(text, "***") if text else reason
             else:
-                shown = _without_credentials(text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "...")
+                shown = _without_credentials(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "...")
             raise ValueError(f"{written}={shown!r}: {reason}") from None
         return value
 

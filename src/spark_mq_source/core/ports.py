@@ -94,7 +94,7 @@ class Stream(Protocol[RangeT_co]):
     def latest(self, start: Mapping[str, object] | None, *, limited: bool) -> dict[str, object]:
         """The end of the trigger that begins at `start` (None if Spark does not pass it); `start` if nothing is new."""
 
-    def aim_at_now(self) -> None:
+    def cap_at_current_end(self) -> None:
         """Limits `latest` to the messages available now."""
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[RangeT_co]:

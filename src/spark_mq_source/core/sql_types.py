@@ -41,7 +41,7 @@ _NAMES: Final[Mapping[pa.DataType, str]] = {
 }
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _TOKENS: Final = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|('(?:[^'\\]|\\.|'')*')|([A-Za-z0-9_]+)|([<>(),:]))", re.ASCII)
-_MOST_NESTING: Final = 100
+_MAX_NESTING: Final = 100
 
 
 def arrow_schema_of(columns: Mapping[str, str]) -> pa.Schema:
@@ -193,8 +193,8 @@ class _Parser:
 
     def _type(self) -> pa.DataType:
         self._depth += 1
-        if self._depth > _MOST_NESTING:
-            raise ValueError(f"more than {_MOST_NESTING} types within each other")
+        if self._depth > _MAX_NESTING:
+            raise ValueError(f"more than {_MAX_NESTING} types within each other")
         try:
             return self._type_named(self._next("a type"))
         finally:

@@ -23,7 +23,7 @@ from spark_mq_source.net.transport import TlsSettings, connect, is_tls_port
 
 MAX_BODY_BYTES = 256 << 20
 MAX_REDIRECTS = 5
-_MOST_WORDS = 2000
+_MAX_WORDS = 2000
 
 _ERRORS: Mapping[int, type[BrokerError]] = {
     401: AuthenticationError,
@@ -198,7 +198,7 @@ def _fetch(
             asked = following
             continue
         if response.status != 200:
-            words = body[:_MOST_WORDS].decode("utf-8", "replace")
+            words = body[:_MAX_WORDS].decode("utf-8", "replace")
             shown = f" ({words[:200]})" if form is None else ""
             raise _ERRORS.get(response.status, BrokerError)(
                 f"{asked}: HTTP status {response.status}{shown}", code=response.status, broker_message=words

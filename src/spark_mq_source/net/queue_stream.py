@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 REMEMBERED_SECONDS: Final = 24 * 3600.0
 """How long a message that may come again is looked for. It waits for its timeout, and then behind all that waits."""
 
-LONGEST_STEP_SECONDS: Final = 3600.0
+MAX_STEP_SECONDS: Final = 3600.0
 """How much of the time between two batches counts for that: a query that did not run for longer has read nothing
 meanwhile, and a clock that was moved says nothing."""
 
@@ -120,7 +120,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         self._planned_now = following.batch
         return following.to_json()
 
-    def aim_at_now(self) -> None:
+    def cap_at_current_end(self) -> None:
         """From now on `latest` plans no more than there is now (`Trigger.AvailableNow`).
 
         A source that does not tell how much it has is read until a batch finds nothing there.
@@ -252,7 +252,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         if not at.batch:
             return {}, {}
         plan = read_plan(self._store, at.folder)
-        passed = min(max(0.0, time.time() - plan["planned"]), LONGEST_STEP_SECONDS)
+        passed = min(max(0.0, time.time() - plan["planned"]), MAX_STEP_SECONDS)
         found: dict[str, dict[str, float]] = {
             name: {text: age + passed for text, age in texts.items() if age + passed < REMEMBERED_SECONDS}
             for name, texts in plan["duplicates"].items()

@@ -29,7 +29,7 @@ IDLE_MS: Final = 500
 DRAIN_IDLE_MS: Final = 2000
 """How long a batch read that has no other end in time does: there is no next one for what is late."""
 
-LONGEST_WAIT_SECONDS: Final = 1.0
+MAX_WAIT_SECONDS: Final = 1.0
 """A wait for messages is never longer, so that what else has to be done is done in time."""
 
 
@@ -127,9 +127,9 @@ def wait_for_messages(inflow: Inflow, limits: Limits, wanted: int, is_over: Call
         left = limits.seconds_left()
         if not (wanted and left):
             break
-        if inflow.receive(min(left, LONGEST_WAIT_SECONDS)):
+        if inflow.receive(min(left, MAX_WAIT_SECONDS)):
             limits.heard()
-        if time.monotonic() - looked >= LONGEST_WAIT_SECONDS:
+        if time.monotonic() - looked >= MAX_WAIT_SECONDS:
             if is_over():
                 return False
             looked = time.monotonic()

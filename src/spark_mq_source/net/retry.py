@@ -13,7 +13,7 @@ from spark_mq_source.core.errors import MQSourceError
 T = TypeVar("T")
 
 FIRST_DELAY_SECONDS = 0.05
-LONGEST_DELAY_SECONDS = 2.0
+MAX_DELAY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,4 +66,4 @@ def retrying(call: Callable[[], T], *, deadline: Deadline) -> T:
             if not error.retryable or deadline.remaining_seconds() <= pause:
                 raise
         time.sleep(pause)
-        delay = min(delay * 2, LONGEST_DELAY_SECONDS)
+        delay = min(delay * 2, MAX_DELAY_SECONDS)

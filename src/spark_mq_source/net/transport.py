@@ -25,7 +25,7 @@ from spark_mq_source.net.retry import Deadline
 PROBE_SECONDS: Final = 1.0
 """How long a peer may take to answer the first message of a TLS handshake, which tells whether it speaks TLS."""
 
-SHORTEST_SILENCE_SECONDS: Final = 0.25
+MIN_SILENCE_SECONDS: Final = 0.25
 """How long a peer has to keep a connection on which nothing is sent, so that its closing of another one counts."""
 
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
@@ -192,7 +192,7 @@ def connect(host: str, port: int, *, tls: TlsSettings | None, deadline: Deadline
         return _connect(host, port, context, address, deadline)
     except ConnectionLostError:
         # A broker or a load balancer that restarts does this too, and then may close any connection.
-        silence = SHORTEST_SILENCE_SECONDS + 2 * (time.monotonic() - began)
+        silence = MIN_SILENCE_SECONDS + 2 * (time.monotonic() - began)
         if deadline.remaining_seconds() <= silence or not _keeps_silent_connection(host, port, silence):
             raise
     try:

@@ -8,7 +8,7 @@ from functools import partial
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.nsq.client.client import NsqClient, Nsqd
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.read.planner import find_nsqds, nobody_has_it
+from spark_mq_source.nsq.read.planner import find_nsqds, topic_not_found
 
 
 class NsqInspector:
@@ -101,7 +101,7 @@ class NsqInspector:
     def _find_nsqds(self) -> str:
         found = self._nsqds()
         if not found:
-            raise nobody_has_it(self._options)
+            raise topic_not_found(self._options)
         return ", ".join(nsqd.name for nsqd in found)
 
     def _connect(self, nsqd: Nsqd) -> str:

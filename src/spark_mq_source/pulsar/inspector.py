@@ -141,7 +141,7 @@ class PulsarInspector:
             where = f"pulsar-native: subscription {name} is in use, so nothing is deleted (stop its consumers first)"
             raise error.within(where) from error
         for tp, entries in deleted.items():
-            yield {"topic": tp.topic, "partition": tp.partition, "subscription": name, "entries_let_go": entries}
+            yield {"topic": tp.topic, "partition": tp.partition, "subscription": name, "entries_released": entries}
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
         """The checks for a read, in order; each returns its finding, or raises an error."""

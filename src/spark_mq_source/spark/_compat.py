@@ -145,7 +145,7 @@ if HAS_ADMISSION_CONTROL:
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Excludes messages published from now on."""
             with planning(self.format_name):
-                self.stream.aim_at_now()
+                self.stream.cap_at_current_end()
 
 else:
 

@@ -28,7 +28,7 @@ from spark_mq_source.spark.task_log import log_write, log_written, logged_read
 from spark_mq_source.spark.worker import (
     check_wanted,
     connection_of_task,
-    leave_modules_uncollected,
+    freeze_loaded_modules,
     rows_while_wanted,
 )
 from spark_mq_source.values.encodings import TypedRead
@@ -81,7 +81,7 @@ class MQDataSource(DataSource):
         self.options = options
         # What the default columns were made of. Spark pickles this object between `schema` and `reader`.
         self._typed: TypedRead | None = None
-        leave_modules_uncollected()
+        freeze_loaded_modules()
 
     @classmethod
     def name(cls) -> str:
@@ -96,7 +96,7 @@ class MQDataSource(DataSource):
             MQSourceError: the registry of schemas cannot be asked.
         """
         columns, self._typed = self.format.columns_by_default(self.options)
-        leave_modules_uncollected()
+        freeze_loaded_modules()
         return ddl_of_schema(columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -128,7 +128,7 @@ class MQDataSource(DataSource):
         columns = arrow_schema(schema)
         options = self.format.fit_read(options, columns, self._typed)
         check_columns(self.format, schema, except_for=self.format.decoded(options, columns.names))
-        leave_modules_uncollected()
+        freeze_loaded_modules()
         return options
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -156,7 +156,7 @@ class MQDataSource(DataSource):
         options = self.format.parse_write_options(self.options, schema.names)
         check_columns(self.format, schema, written=True, except_for=self.format.encoded(options))
         options = self.format.fit(options, arrow_schema(schema))
-        leave_modules_uncollected()
+        freeze_loaded_modules()
         return options
 
 
@@ -264,7 +264,7 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
 def _read(
     format_: BatchFormat[OptionsT, RangeT], options: OptionsT, task: RangeT, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    leave_modules_uncollected()
+    freeze_loaded_modules()
     counters, context = Counters(), TaskContext.get()
     tries = 0 if context is None else context.attemptNumber()
     return logged_read(format_.name, task, format_.read(options, task, schema, counters, tries=tries), counters)
@@ -278,7 +278,7 @@ class _Writing(Generic[OptionsT, ReportT]):
         self._options = options
 
     def _write(self, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> MQCommit:
-        leave_modules_uncollected()
+        freeze_loaded_modules()
         counters, connection = Counters(), connection_of_task()
         with working(counters):
             taken = given(map(without_large_types, rows_while_wanted(batches, connection)), counters)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def leave_modules_uncollected() -> None:
+def freeze_loaded_modules() -> None:
     """Excludes all objects loaded so far from garbage collection; only in Spark's Python workers.
 
     Spark's daemon collects garbage after every task, and whenever a worker has made or planned a data source (4.0.0 and

@@ -15,7 +15,7 @@ from crc32c import crc32c
 # The snappy framing format: a chunk is its type, its size in 24 bits little endian, and data.
 _STREAM_START: Final = b"\xff\x06\x00\x00sNaPpY"
 _COMPRESSED, _PLAIN, _FIRST_SKIPPABLE = 0x00, 0x01, 0x80
-_MOST_PLAIN_BYTES: Final = 65536
+_MAX_PLAIN_BYTES: Final = 65536
 _CHECKSUM: Final = struct.Struct("<I")
 
 
@@ -67,8 +67,8 @@ class Snappy:
         """See `Codec`."""
         parts = [] if self._started else [_STREAM_START]
         self._started = True
-        for start in range(0, len(data), _MOST_PLAIN_BYTES):
-            plain = data[start : start + _MOST_PLAIN_BYTES]
+        for start in range(0, len(data), _MAX_PLAIN_BYTES):
+            plain = data[start : start + _MAX_PLAIN_BYTES]
             packed = bytes(cramjam.snappy.compress_raw(plain))
             kind = _COMPRESSED
             # As in the reference implementation: blocks that shrink by less than an eighth stay uncompressed.

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-_MOST_HEADERS: Final = 1000
+_MAX_HEADERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
     headers: dict[str, str] = {}
     while line := await _read_line(reader):
         name, colon, value = line.partition(":")
-        if not colon or not name.strip() or len(headers) > _MOST_HEADERS:
+        if not colon or not name.strip() or len(headers) > _MAX_HEADERS:
             raise _NotHttpError("400 Bad Request")
         headers[name.strip().lower()] = value.strip()
     if version == "HTTP/1.1" and "host" not in headers:

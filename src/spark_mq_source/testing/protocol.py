@@ -19,7 +19,7 @@ from spark_mq_source.testing.queues import Broker, Channel, InFlight, is_valid_n
 from spark_mq_source.testing.settings import VERSION, AuthorizedClient, AuthRequest, NsqSettings
 
 _RESPONSE, _ERROR = 0, 1
-_MOST_LINE_BYTES: Final = 16 * 1024
+_MAX_LINE_BYTES: Final = 16 * 1024
 _HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
 _TURN_BYTES: Final = 1024 * 1024
 """Bytes sent to one client before other clients, and its own commands (such as RDY 0), are processed."""
@@ -345,7 +345,7 @@ class Connection(asyncio.Protocol):
             self._may_be_fins = False  # checked once, so that mixed commands are not slower
         newline = data.find(b"\n", start)
         if newline < 0:
-            if len(data) - start > _MOST_LINE_BYTES:
+            if len(data) - start > _MAX_LINE_BYTES:
                 self._end()
             raise IncompleteError(len(data) + 1)
         line = data[start:newline]

@@ -20,8 +20,8 @@ from spark_mq_source.core.columns import MAX_COLUMN_BYTES, too_large
 from spark_mq_source.values._loops_python import unwritable
 from spark_mq_source.values.decoder import Decoded, reason_of
 
-_MOST_BYTES = cython.declare(cython.Py_ssize_t, MAX_COLUMN_BYTES)
-_LEAST_ROOM = cython.declare(cython.Py_ssize_t, 4096)
+_MAX_BYTES = cython.declare(cython.Py_ssize_t, MAX_COLUMN_BYTES)
+_MIN_ROOM = cython.declare(cython.Py_ssize_t, 4096)
 
 
 @cython.cclass
@@ -116,9 +116,9 @@ class RowEncoder:
 
     def grow(self, more):
         """Makes room for that many bytes."""
-        if more > _MOST_BYTES - self.used:
+        if more > _MAX_BYTES - self.used:
             raise too_large()
-        room: cython.Py_ssize_t = min(max(2 * self.room, self.used + more, _LEAST_ROOM), _MOST_BYTES)
+        room: cython.Py_ssize_t = min(max(2 * self.room, self.used + more, _MIN_ROOM), _MAX_BYTES)
         self.out = cython.cast(cython.p_uchar, resize(self.out, room))
         self.room = room
         return 0

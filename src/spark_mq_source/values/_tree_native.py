@@ -14,8 +14,8 @@ from cython.cimports.spark_mq_source.core._columns_native import allocate, hand_
 from spark_mq_source.core._columns_python import column_overflow
 from spark_mq_source.core.columns import MAX_COLUMN_BYTES
 
-_LEAST_VALUES = cython.declare(cython.Py_ssize_t, 64)
-_LEAST_BYTES = cython.declare(cython.Py_ssize_t, 256)
+_MIN_VALUES = cython.declare(cython.Py_ssize_t, 64)
+_MIN_BYTES = cython.declare(cython.Py_ssize_t, 256)
 _MOST = cython.declare(cython.Py_ssize_t, MAX_COLUMN_BYTES)
 
 
@@ -160,7 +160,7 @@ def grow(node):
     # Offsets count the values of a list's child, so none may have more than they can say.
     if node.length >= _MOST:
         raise column_overflow("value", "maxBatchBytes")
-    wanted: cython.Py_ssize_t = min(max(2 * had, _LEAST_VALUES), _MOST)
+    wanted: cython.Py_ssize_t = min(max(2 * had, _MIN_VALUES), _MOST)
     if node.kind == Kind.FIXED:
         node.data = cython.cast(cython.p_uchar, resize(node.data, wanted * node.width))
     elif node.kind == Kind.BIT:
@@ -179,7 +179,7 @@ def grow_bytes(node, more):
     """Make room for `more` bytes of text or binary."""
     if more > _MOST - node.used:
         raise column_overflow("value", "maxBatchBytes")
-    room: cython.Py_ssize_t = min(max(node.used + more, 2 * node.room, _LEAST_BYTES), _MOST)
+    room: cython.Py_ssize_t = min(max(node.used + more, 2 * node.room, _MIN_BYTES), _MOST)
     node.data = cython.cast(cython.p_uchar, resize(node.data, room))
     node.room = room
     return 0

@@ -48,7 +48,7 @@ _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 _TIMESTAMP_NTZ: Final = pa.timestamp("us")
 _DOUBLE: Final = pa.float64()
 _NS_OF_DAY: Final = 86_400_000_000_000
-_MOST_INT64: Final = 2**63 - 1
+_MAX_INT64: Final = 2**63 - 1
 
 _Columns = tuple[pa.Array, pa.Array | None]
 """The values, and which of them are in range where some are not."""
@@ -270,7 +270,7 @@ def _both(one: pa.Array | None, other: pa.Array | None) -> pa.Array | None:
 
 def _in_microseconds(values: pa.Array, us: int) -> _Columns:
     """Numbers of a unit of `us` microseconds; zeros where that is more than an int64 holds."""
-    within = _within(values, -(_MOST_INT64 // us) + 1, _MOST_INT64 // us - 1)
+    within = _within(values, -(_MAX_INT64 // us) + 1, _MAX_INT64 // us - 1)
     if within is not None:
         values = pc.if_else(within, values, _scalar(0))
     return pc.multiply(values, _scalar(us)), within

@@ -166,7 +166,7 @@ def test_a_queue_is_looked_at_and_left_as_it_is(pulsar: PulsarUnderTest, tmp_pat
     given = ["-o", f"serviceUrl={pulsar.service_url}", "-o", f"topic={topic}"]
     refused = spark_mq("lag", "pulsar-native", *given, "--checkpoint", str(tmp_path))
     assert (refused.exit_code, "a query with walDir has none: pass --subscription" in refused.stderr) == (2, True)
-    assert [row["entries_let_go"] for row in asked("unsubscribe", pulsar, **queue)] == [1]
+    assert [row["entries_released"] for row in asked("unsubscribe", pulsar, **queue)] == [1]
 
 
 def test_a_queue_is_not_deleted_while_it_has_consumers(pulsar: PulsarUnderTest):
@@ -199,8 +199,8 @@ def test_a_subscription_is_deleted_once_nobody_uses_it(pulsar: PulsarUnderTest):
     reader.close()
     # Two messages in a batch are one entry.
     assert asked("unsubscribe", pulsar, topic=topic, subscription="done") == [
-        {"topic": topic, "partition": 0, "subscription": "done", "entries_let_go": 1},
-        {"topic": topic, "partition": 1, "subscription": "done", "entries_let_go": 1},
+        {"topic": topic, "partition": 0, "subscription": "done", "entries_released": 1},
+        {"topic": topic, "partition": 1, "subscription": "done", "entries_released": 1},
     ]
     assert [pulsar.admin.stats(f"{topic}-partition-{n}")["subscriptions"] for n in range(2)] == [{}, {}]
 
@@ -208,7 +208,7 @@ def test_a_subscription_is_deleted_once_nobody_uses_it(pulsar: PulsarUnderTest):
 def test_a_subscription_that_is_not_there_leaves_nothing_behind(pulsar: PulsarUnderTest):
     topic = filled(pulsar)
     rows = asked("unsubscribe", pulsar, topic=topic, subscription="never")
-    assert [row["entries_let_go"] for row in rows] == [0, 0]
+    assert [row["entries_released"] for row in rows] == [0, 0]
     assert [pulsar.admin.stats(f"{topic}-partition-{n}")["subscriptions"] for n in range(2)] == [{}, {}]
     assert [name for name in pulsar.admin.topics(pulsar.namespace) if name.startswith(f"{topic}-never")] == []
 
@@ -228,7 +228,7 @@ def test_the_retry_topic_of_a_subscription_loses_it_too(pulsar: PulsarUnderTest)
     single = asked("unsubscribe", pulsar, topic=names[0], subscription="done")
     assert [(row["topic"], row["partition"]) for row in single] == [(topic, 0)]
     rows = asked("unsubscribe", pulsar, topic=topic, subscription="done")
-    assert [(row["topic"], row["partition"], row["entries_let_go"]) for row in rows] == [
+    assert [(row["topic"], row["partition"], row["entries_released"]) for row in rows] == [
         (topic, 0, 0),
         (topic, 1, 0),
         (retry, 0, 0),

@@ -97,7 +97,7 @@ def test_available_now_ends_and_leaves_what_comes_later(nsq: NsqUnderTest, query
     topic = nsq.topic("c")
     nsq.publish(topic, *numbered(10))
     q = query(nsq, topic, maxRowsPerTrigger=6)
-    q.stream.aim_at_now()
+    q.stream.cap_at_current_end()
     assert len(q.trigger()) == 6
     nsq.publish(topic, *numbered(10, "later"))
     assert len(q.trigger()) == 4
@@ -131,7 +131,7 @@ def test_without_http_batches_are_tried(nsq: NsqUnderTest, query: Callable[..., 
 def available_now(q: Query) -> list[bytes]:
     """What a run of the query reads with `Trigger.AvailableNow`, which ends."""
     q.restart()
-    q.stream.aim_at_now()
+    q.stream.cap_at_current_end()
     before = len(q.rows)
     for _ in range(20):
         if q.plan()[0] == q.at:

@@ -37,7 +37,7 @@ FEWEST_UNLOADS = 20
 FEWEST_OF_EACH = 3
 """A storm lasts until each kind of fault has happened so often."""
 PATIENCE_SECONDS = 240.0
-MOST_ATTEMPTS = 50
+MAX_ATTEMPTS = 50
 """At a task: more than are killed."""
 FAULTS = {"take": "before the log", "acknowledge": "before the acknowledgement", "settle": "before the answers"}
 """Where our connections are cut and our tasks are killed, by the method that is about to run."""
@@ -331,13 +331,13 @@ class Storm:
         return [row for one in found for row in one[0]]
 
     def _attempt(self, task: Any) -> list[dict[str, Any]]:
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             with contextlib.suppress(KilledError):
                 rows: list[dict[str, Any]] = read_tasks(
                     self.query.options, [task], f"{ROW}, redelivery_count int"
                 ).to_pylist()
                 return rows
-        raise AssertionError(f"{self}: a task has failed {MOST_ATTEMPTS} times")
+        raise AssertionError(f"{self}: a task has failed {MAX_ATTEMPTS} times")
 
     def _faulty(self, name: str, method: Callable[[_Inflow], Any]) -> Callable[[_Inflow], Any]:
         where = FAULTS[name]

@@ -35,9 +35,9 @@ ROWS = 9000
 BATCH_ROWS = 300
 SECONDS_PER_BATCH = 0.05
 """Spark's rows come slowly enough that an attempt sees several unloads."""
-MOST_ATTEMPTS = 40
+MAX_ATTEMPTS = 40
 """More than there are unloads, each of which can fail one."""
-MOST_KILLS = 3
+MAX_KILLS = 3
 KINDS = (("exactly-once", True), ("transaction", True), ("transaction", False))
 """A guarantee, and whether the namespace deduplicates."""
 
@@ -114,8 +114,8 @@ class Storm:
     def _task(self, options: PulsarOptions, task: int, seed: float) -> Transaction | None:
         """Runs attempts until one succeeds."""
         rng = random.Random(seed)
-        for attempt in range(MOST_ATTEMPTS):
-            kill_at = rng.randrange(2 * ROWS) if attempt < MOST_KILLS else ROWS
+        for attempt in range(MAX_ATTEMPTS):
+            kill_at = rng.randrange(2 * ROWS) if attempt < MAX_KILLS else ROWS
             writer = PulsarWriter(options, TaskAttempt(f"storm-{self.seed}", partition=task, attempt=attempt))
             try:
                 transaction = write(writer, task, kill_at)
@@ -129,7 +129,7 @@ class Storm:
             else:
                 writer.close()
                 return transaction
-        raise AssertionError(f"seed {self.seed}: {MOST_ATTEMPTS} attempts have failed: {dict(self.failures)}")
+        raise AssertionError(f"seed {self.seed}: {MAX_ATTEMPTS} attempts have failed: {dict(self.failures)}")
 
     def _unload(self, topic: str, rng: random.Random, is_over: threading.Event) -> None:
         for _ in range(rng.randrange(10, 31)):

@@ -352,7 +352,7 @@ def test_all_that_is_there_now_ends_with_a_trigger_without_a_message(
 ):
     topic = live_topic(pulsar)
     query = stream(topic, idleTimeout="1ms")
-    query.stream.aim_at_now()
+    query.stream.cap_at_current_end()
     assert f"{topic}: number of waiting messages unknown (it stores none); read until a batch finds none" in caplog.text
     assert query.trigger() == []
     assert query.plan() == (query.at, [])

@@ -550,7 +550,7 @@ def test_all_that_is_there_now_is_read_and_no_more(pulsar: PulsarUnderTest, queu
     for partition in range(2):
         publish(pulsar, f"{topic}-partition-{partition}", numbered(10, f"{partition}."))
     q = queue(topic, maxRowsPerTrigger=7)
-    q.stream.aim_at_now()
+    q.stream.cap_at_current_end()
     publish(pulsar, f"{topic}-partition-0", ["newer"])
     found: list[str] = []
     while True:
@@ -573,7 +573,7 @@ def test_what_others_hold_does_not_keep_it_from_ending(
         topic, SUBSCRIPTION, consumer_type=official.ConsumerType.Shared, receiver_queue_size=1
     )
     held = consumer.receive(10_000).data().decode()
-    q.stream.aim_at_now()
+    q.stream.cap_at_current_end()
     found: list[str] = []
     for _ in range(5):
         found += q.trigger()

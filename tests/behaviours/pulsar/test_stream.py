@@ -380,7 +380,7 @@ def test_aiming_at_now_ends_and_leaves_the_rest(pulsar: PulsarUnderTest, query: 
     zero, one = (f"{topic}-partition-{n}" for n in range(2))
     publish(pulsar, zero, numbered(7))
     q = query(topic, startingOffsets="earliest", maxEntriesPerTrigger=3)
-    q.stream.aim_at_now()
+    q.stream.cap_at_current_end()
     assert q.trigger() == numbered(3)
     publish(pulsar, zero, ["later"])
     publish(pulsar, one, ["later too"])
@@ -389,7 +389,7 @@ def test_aiming_at_now_ends_and_leaves_the_rest(pulsar: PulsarUnderTest, query: 
     assert q.drain() == numbered(7)[3:]
     assert q.trigger() == []
     q.restart()
-    q.stream.aim_at_now()
+    q.stream.cap_at_current_end()
     assert sorted(q.drain()) == ["grown", "later", "later too"]
 
 
@@ -397,7 +397,7 @@ def test_aiming_at_now_with_latest_reads_nothing(pulsar: PulsarUnderTest, query:
     topic = pulsar.topic()
     publish(pulsar, topic, numbered(3))
     q = query(topic)
-    q.stream.aim_at_now()
+    q.stream.cap_at_current_end()
     assert q.trigger() == []
 
 

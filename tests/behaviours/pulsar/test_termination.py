@@ -144,7 +144,7 @@ def test_what_is_available_now_is_read_without_an_error(pulsar: PulsarUnderTest,
     publish(pulsar, topic, numbered(3))
     pulsar.admin.terminate(topic)
     q = ending(query, topic)
-    q.stream.aim_at_now()
+    q.stream.cap_at_current_end()
     assert q.drain() == numbered(3)
     for _ in range(5):
         assert q.trigger() == []

@@ -110,7 +110,7 @@ def test_the_one_handed_over_last_is_taken_first_and_once(waiting: Waiting):
 
 
 def test_only_so_many_wait(waiting: Waiting, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(warm, "MOST_IDLE", 2)
+    monkeypatch.setattr(warm, "MAX_IDLE", 2)
     pool = WarmSessions()
     for session in waiting.sessions:
         pool.give(waiting.key, session)

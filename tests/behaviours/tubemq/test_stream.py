@@ -134,7 +134,7 @@ def test_available_now_ends_where_the_topic_ended(tubemq: TubeUnderTest, query: 
     publish(topic, numbered(9))
     q = query(topic, startingOffsets="earliest", maxRowsPerTrigger=4)
     q.begin()
-    q.stream.aim_at_now()
+    q.stream.cap_at_current_end()
     publish(topic, numbered(9, "later"))
     while True:
         before = q.at
@@ -219,7 +219,7 @@ def test_a_new_group_starts_where_it_is_told(
     options = {} if start is None else {"startingOffsets": start}
     q = query(topic, group=tubemq.group(), **options)
     q.begin()
-    q.stream.aim_at_now()  # waits for the partition
+    q.stream.cap_at_current_end()  # waits for the partition
     q.trigger()
     q.stream._target = None
     publish(topic, ["new"])
@@ -307,7 +307,7 @@ def test_the_group_goes_on_while_a_trigger_takes_long(
     publish(topic, numbered(60))
     q = query(topic, group=group, startingOffsets="earliest")
     q.begin()
-    q.stream.aim_at_now()
+    q.stream.cap_at_current_end()
     start = through_json(q.at)
     end = through_json(q.stream.latest(start))
     ranges = q.stream.ranges(start, end)
@@ -337,7 +337,7 @@ def test_a_query_that_plans_for_long_keeps_its_partition_and_the_group_goes_on(
     publish(topic, numbered(60))
     q = query(topic, group=group, startingOffsets="earliest")
     q.begin()
-    q.stream.aim_at_now()
+    q.stream.cap_at_current_end()
     start = through_json(q.at)
     end = through_json(q.stream.latest(start))
     with tube_java.join(tubemq.cluster, [topic], group) as member:
@@ -363,7 +363,7 @@ def test_a_trigger_of_an_earlier_run_is_done_again_though_the_query_has_no_parti
     publish_to_authorized(tube_java, tubemq, topic, group, numbered(60))
     q = query(topic, group=group, startingOffsets="earliest")
     q.begin()
-    q.stream.aim_at_now()
+    q.stream.cap_at_current_end()
     start = through_json(q.at)
     end = through_json(q.stream.latest(start))
     assert sorted(row["value"] for row in q.read(q.stream.ranges(start, end))) == sorted(numbered(60))
@@ -389,7 +389,7 @@ def test_with_group_control_the_group_itself_is_all_that_is_authorized(
     options = {"group": group, "assignment": assignment, "startingOffsets": "earliest", "minPartitions": 6}
     q = query(topic, **options)
     q.begin()
-    q.stream.aim_at_now()
+    q.stream.cap_at_current_end()
     start = through_json(q.at)
     end = through_json(q.stream.latest(start))
     ranges = q.stream.ranges(start, end)
@@ -420,4 +420,4 @@ def test_available_now_without_any_partition_is_an_error(
         q = query(topic, group=group, startingOffsets="earliest", assignmentTimeout="3s")
         q.begin()
         with pytest.raises(RequestTimeoutError, match=f"gave no partition to this member of group {group} within"):
-            q.stream.aim_at_now()
+            q.stream.cap_at_current_end()

@@ -25,10 +25,10 @@ T = TypeVar("T")
 CONSUMER_BUSY = 5
 CONSUMER_ASSIGN_ERROR = 19
 
-MOST_ENTRIES_AT_ONCE = 100
+MAX_ENTRIES_AT_ONCE = 100
 """`dispatcherMaxReadBatchSize`."""
 
-MOST_MESSAGES_IN_TURN = 20
+MAX_MESSAGES_IN_TURN = 20
 """`dispatcherMaxRoundRobinBatchSize`: what one consumer of a Shared subscription gets before it is another's turn."""
 
 FAILOVER_SECONDS = 1.0
@@ -347,7 +347,7 @@ class SingleActive(Dispatcher):
             self._wake_later()
             return
         # The broker guesses how many messages an entry holds, and so how many entries to read.
-        most = min(consumer.permits, MOST_ENTRIES_AT_ONCE)
+        most = min(consumer.permits, MAX_ENTRIES_AT_ONCE)
         for _ in range(topic.world.dice("dispatch").randint(1, most)):
             if consumer.permits <= 0:
                 break
@@ -474,7 +474,7 @@ class Shared(Dispatcher):
         if not all(one.connection.stream.is_writable for one in self.consumers if one.takes_more):
             self._wake_later()
             return
-        most = min(permits, MOST_ENTRIES_AT_ONCE)
+        most = min(permits, MAX_ENTRIES_AT_ONCE)
         found = self._replayed(most)
         if found and self._send(found, is_replay=True):
             self.wake()
@@ -519,7 +519,7 @@ class Shared(Dispatcher):
             permits = consumer.permits
             if self.topic.limits.consumer:
                 permits = min(permits, max(self.topic.limits.consumer - consumer.unacked, 0))
-            end = at + max(min(left, permits, MOST_MESSAGES_IN_TURN) // average, 1)
+            end = at + max(min(left, permits, MAX_MESSAGES_IN_TURN) // average, 1)
             for position, entry in found[at:end]:
                 self.deliver(consumer, position, entry)
                 left -= entry.messages

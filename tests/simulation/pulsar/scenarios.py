@@ -67,7 +67,7 @@ SCHEMA = pa.schema(
 PENDING_MESSAGE_BYTES = 600
 """More than what a message under assembly takes besides its own bytes."""
 
-MOST_EMPTY_BATCHES = 100
+MAX_EMPTY_BATCHES = 100
 """More batches in a row without a row than there can be: a topic has fewer entries."""
 
 # -- what goes wrong
@@ -583,7 +583,7 @@ class StreamRead:
     @staticmethod
     def _check_progress(query: Query) -> None:
         sink = query.checkpoint.sink
-        last = range(len(sink) - MOST_EMPTY_BATCHES, len(sink))
+        last = range(len(sink) - MAX_EMPTY_BATCHES, len(sink))
         if last[0] >= 0 and not any(sink.get(number) for number in last):
             raise ViolationError(f"{len(last)} batches without a row; offsets {query.checkpoint.offsets[-1:]}")
 

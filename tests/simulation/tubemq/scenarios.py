@@ -51,7 +51,7 @@ SERVERS = ("kill_broker", "stop_broker", "stall_broker", "kill_master")
 PATIENCE_SECONDS = 900.0
 """How long after the last message a group may take to read everything, whatever has gone wrong."""
 
-MOST_RUNS = 12
+MAX_RUNS = 12
 """Lives of a query's driver: each fault ends one at most."""
 
 Row = tuple[TopicPartition, bytes]
@@ -403,7 +403,7 @@ def run_again_and_again(world: World, plan: Plan, query: Query, until: Callable[
     Raises:
         ViolationError: it fails in a way that is not allowed, or again and again.
     """
-    for runs in range(1, MOST_RUNS):
+    for runs in range(1, MAX_RUNS):
         try:
             query.run(until=until)
         except DriverKilledError:
@@ -416,7 +416,7 @@ def run_again_and_again(world: World, plan: Plan, query: Query, until: Callable[
             world.sleep(5.0)
         else:
             return runs
-    raise ViolationError(f"the query was run {MOST_RUNS} times and has not read everything")
+    raise ViolationError(f"the query was run {MAX_RUNS} times and has not read everything")
 
 
 def check_replays(log: Checkpoint) -> None:

@@ -15,7 +15,7 @@ from spark_mq_source.core.queue_offsets import BatchOffset
 from spark_mq_source.net import queue_stream
 from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.queue_plan import QueueTask, share_drain, split_parts
-from spark_mq_source.net.queue_stream import LONGEST_STEP_SECONDS, REMEMBERED_SECONDS, QueueStream
+from spark_mq_source.net.queue_stream import MAX_STEP_SECONDS, REMEMBERED_SECONDS, QueueStream
 from spark_mq_source.net.write_ahead import TaskLog, open_folder, read_plan
 
 Waiting = dict[str, int | None]
@@ -142,7 +142,7 @@ def test_a_commit_keeps_its_own_batch_and_later_ones(tmp_path: Path, at: BatchOf
 
 def test_what_was_there_is_read_and_no_more(tmp_path: Path, at: BatchOffset):
     stream = Stream(tmp_path, {"a": 5, "b": 2, "c": 0})
-    stream.aim_at_now()
+    stream.cap_at_current_end()
     stream.depths = {"a": 9, "b": 9, "c": 9}
     one, planned = stream.plan(at)
     assert planned == {"a": 5, "b": 2, "c": 0}
@@ -170,7 +170,7 @@ def test_a_batch_that_found_nothing_ends_a_source_that_tells_nothing(
 ):
     monkeypatch.setattr(Stream, "counts_held", counts_held)
     stream = Stream(tmp_path, {"a": 4 if depth is not None else None})
-    stream.aim_at_now()
+    stream.cap_at_current_end()
     one, _ = stream.plan(at)
     stream.read(one, a=0)
     stream.depths["a"] = depth
@@ -184,7 +184,7 @@ def test_a_source_that_is_gone_is_warned_of_if_it_was_not_read(
     tmp_path: Path, at: BatchOffset, caplog: pytest.LogCaptureFixture, found: int, warned: bool
 ):
     stream = Stream(tmp_path, {"a": 2, "b": 1})
-    stream.aim_at_now()
+    stream.cap_at_current_end()
     one, _ = stream.plan(at)
     stream.read(one, a=found, b=0)
     del stream.depths["a"]
@@ -198,8 +198,8 @@ def test_a_source_that_is_gone_is_warned_of_if_it_was_not_read(
     [
         (REMEMBERED_SECONDS - 11, 10, REMEMBERED_SECONDS - 1),
         (REMEMBERED_SECONDS - 10, 10, None),
-        (0, LONGEST_STEP_SECONDS, LONGEST_STEP_SECONDS),
-        (0, LONGEST_STEP_SECONDS + 1, LONGEST_STEP_SECONDS),
+        (0, MAX_STEP_SECONDS, MAX_STEP_SECONDS),
+        (0, MAX_STEP_SECONDS + 1, MAX_STEP_SECONDS),
         (5, -10, 5),
     ],
 )

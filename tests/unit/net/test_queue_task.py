@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import MQSourceError
-from spark_mq_source.net.queue_task import LONGEST_WAIT_SECONDS, Collector, Limits, drained, wait_for_messages
+from spark_mq_source.net.queue_task import MAX_WAIT_SECONDS, Collector, Limits, drained, wait_for_messages
 from spark_mq_source.net.write_ahead import TaskLog, open_folder, write_plan
 
 
@@ -73,7 +73,7 @@ def test_no_more_is_waited_for_than_is_wanted(clock: list[float]):
     assert inflow.waits == []
 
 
-@pytest.mark.parametrize(("passes", "asked"), [(LONGEST_WAIT_SECONDS - 0.25, 0), (LONGEST_WAIT_SECONDS, 1)])
+@pytest.mark.parametrize(("passes", "asked"), [(MAX_WAIT_SECONDS - 0.25, 0), (MAX_WAIT_SECONDS, 1)])
 def test_whether_the_task_is_over_is_asked_once_a_wait_has_passed(clock: list[float], passes: float, asked: int):
     questions = []
     inflow = Messages(clock, (passes, 5))
@@ -84,7 +84,7 @@ def test_whether_the_task_is_over_is_asked_once_a_wait_has_passed(clock: list[fl
 def test_an_attempt_that_is_over_ends_at_once_with_nothing(clock: list[float]):
     inflow = Messages(clock, (0.25, 1))
     assert wait_for_messages(inflow, Limits(None, None, 9.0), 5, lambda: True) is False
-    assert clock == [1000.0 + 0.25 + LONGEST_WAIT_SECONDS]
+    assert clock == [1000.0 + 0.25 + MAX_WAIT_SECONDS]
 
 
 @pytest.mark.parametrize(

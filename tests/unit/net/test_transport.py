@@ -15,7 +15,7 @@ import pytest
 
 from spark_mq_source.core.errors import ConnectionLostError, ConnectTimeoutError, OptionError, TransportError
 from spark_mq_source.net.retry import Deadline
-from spark_mq_source.net.transport import SHORTEST_SILENCE_SECONDS, TlsSettings, Transport, connect, is_tls_port
+from spark_mq_source.net.transport import MIN_SILENCE_SECONDS, TlsSettings, Transport, connect, is_tls_port
 from tests.fix_net import (
     HOST,
     ScriptError,
@@ -303,7 +303,7 @@ def test_a_port_that_closes_during_each_handshake_does_not_speak_tls(scripted_se
 @pytest.mark.parametrize("end", [close, abort], ids=["eof", "reset"])
 @pytest.mark.parametrize(
     ("timeout_ms", "connections"),
-    [(LONG_MS, 2), (int(SHORTEST_SILENCE_SECONDS * 1000) - 1, 1)],
+    [(LONG_MS, 2), (int(MIN_SILENCE_SECONDS * 1000) - 1, 1)],
     ids=["enough", "short"],
 )
 def test_a_port_that_closes_every_connection_may_pass(scripted_server, tls_material, end, timeout_ms, connections):

@@ -25,7 +25,7 @@ from spark_mq_source.spark.worker import (
     check_wanted,
     connection_of_task,
     connection_to_spark,
-    leave_modules_uncollected,
+    freeze_loaded_modules,
     rows_while_wanted,
 )
 
@@ -167,11 +167,11 @@ def frozen() -> Iterator[Callable[[], int]]:
 def test_a_workers_first_task_has_collections_leave_out_what_is_loaded(
     worker: Worker, frozen: Callable[[], int]
 ) -> None:
-    worker.run(leave_modules_uncollected)
+    worker.run(freeze_loaded_modules)
     loaded = frozen()
     assert loaded > 10_000
     later = [[] for _ in range(1000)]
-    worker.run(leave_modules_uncollected)
+    worker.run(freeze_loaded_modules)
     assert frozen() <= loaded
     assert len(later) == 1000
 
@@ -179,12 +179,12 @@ def test_a_workers_first_task_has_collections_leave_out_what_is_loaded(
 def test_modules_that_are_loaded_later_are_left_out_too(
     worker: Worker, frozen: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker.run(leave_modules_uncollected)
+    worker.run(freeze_loaded_modules)
     loaded = frozen()
     module = ModuleType("a_module_loaded_later")
     module.__dict__["objects"] = [[] for _ in range(1000)]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    worker.run(leave_modules_uncollected)
+    worker.run(freeze_loaded_modules)
     assert frozen() >= loaded + 1000
 
 
@@ -196,5 +196,5 @@ def test_the_worker_that_plans_a_query_leaves_them_out_before_it_answers(
 
 
 def test_elsewhere_collections_stay_as_they_are(frozen: Callable[[], int]) -> None:
-    leave_modules_uncollected()
+    freeze_loaded_modules()
     assert frozen() == 0

@@ -25,7 +25,7 @@ from spark_mq_source.nsq.payload._messages_python import check_text, not_a_run
 
 _HEAD = cython.declare(cython.Py_ssize_t, 8)
 _MESSAGE_HEAD = cython.declare(cython.Py_ssize_t, 34)
-_LEAST_SIZE = cython.declare(cython.Py_ssize_t, 30)
+_MIN_SIZE = cython.declare(cython.Py_ssize_t, 30)
 _ID = cython.declare(cython.Py_ssize_t, 16)
 _ID_AT = cython.declare(cython.Py_ssize_t, 18)
 _HIGH_BITS = cython.declare(cython.ulonglong, 0x8080808080808080)
@@ -69,7 +69,7 @@ def scan_messages(data, offset: cython.Py_ssize_t, max_frame_bytes: cython.Py_ss
     end = view.len
     while offset + _HEAD <= end and read_u32(start + offset + 4) == 2:
         size = read_u32(start + offset)
-        if size < _LEAST_SIZE or size > max_frame_bytes or size > end - offset - 4:
+        if size < _MIN_SIZE or size > max_frame_bytes or size > end - offset - 4:
             break
         offset += 4 + size
         count += 1
@@ -92,7 +92,7 @@ def _count(
         if end - at < _MESSAGE_HEAD or read_u32(data + at + 4) != 2:
             return -1
         size = read_u32(data + at)
-        if size < _LEAST_SIZE or size > end - at - 4:
+        if size < _MIN_SIZE or size > end - at - 4:
             return -1
         at += 4 + size
         count += 1
@@ -217,7 +217,7 @@ class MessageColumns(Columns):
         row: cython.Py_ssize_t = self.rows
         is_text: cython.bint = True
         while at < end:
-            size = read_u32(data + at) - _LEAST_SIZE
+            size = read_u32(data + at) - _MIN_SIZE
             if self.value != cython.NULL:
                 # All values together are checked later; this one's first byte must not belong to a sequence before it.
                 if self.value_is_text and size and data[at + _MESSAGE_HEAD] & 0xC0 == 0x80:

@@ -18,7 +18,7 @@ DEFAULT_MAX_RDY_COUNT: Final = 2500
 """nsqd's `-max-rdy-count` where it does not say its own: an nsqd without feature negotiation."""
 
 
-_LONGEST_NAME: Final = 64
+_MAX_NAME: Final = 64
 _NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
 
@@ -36,7 +36,7 @@ def parse_name(text: str) -> str:
         >>> parse_name("flights.2013#ephemeral")
         'flights.2013#ephemeral'
     """
-    if not _NAME.fullmatch(text) or len(text) > _LONGEST_NAME:
+    if not _NAME.fullmatch(text) or len(text) > _MAX_NAME:
         raise ValueError(
             "expected 1 to 64 letters, digits and .-_ with #ephemeral at the end where it is meant to vanish"
         )

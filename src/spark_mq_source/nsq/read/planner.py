@@ -16,7 +16,7 @@ from spark_mq_source.nsq.read.reader import NsqRange
 
 logger = logging.getLogger(__name__)
 
-MOST_AT_ONCE: Final = 16
+MAX_AT_ONCE: Final = 16
 """HTTP interfaces asked at the same time."""
 
 _TLS_REQUIRED: Final = "TLS_REQUIRED"
@@ -48,11 +48,11 @@ def _drain(options: NsqOptions) -> list[NsqRange]:
     client = NsqClient(options)
     nsqds = find_nsqds(client, options)
     if not nsqds:
-        raise nobody_has_it(options)
+        raise topic_not_found(options)
     return _drain_tasks(options, fetch_waiting(client, options, nsqds))
 
 
-def nobody_has_it(options: NsqOptions, *, is_stream: bool = False) -> TopicNotFoundError:
+def topic_not_found(options: NsqOptions, *, is_stream: bool = False) -> TopicNotFoundError:
     """The error of a topic that no nsqd has."""
     asked = ", ".join(options.nsqlookupd_http_addresses)
     wait = "; set createChannel=true to wait for it" if is_stream else ""
@@ -165,5 +165,5 @@ def _ask(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd]) -> dict[
     if not nsqds:
         return {}
     topic, channel = options.topic or "", options.channel or ""
-    with ThreadPoolExecutor(min(len(nsqds), MOST_AT_ONCE), thread_name_prefix="nsqd http") as pool:
+    with ThreadPoolExecutor(min(len(nsqds), MAX_AT_ONCE), thread_name_prefix="nsqd http") as pool:
         return dict(zip(nsqds, pool.map(lambda nsqd: client.fetch_stats(nsqd, topic, channel), nsqds), strict=True))

@@ -14,7 +14,7 @@ from spark_mq_source.nsq.client.client import NsqClient, Nsqd
 from spark_mq_source.nsq.client.session import Session
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.protocol.wire import MESSAGE_ID_BYTES
-from spark_mq_source.nsq.read.planner import fetch_waiting, find_nsqds, nobody_has_it, trigger_tasks
+from spark_mq_source.nsq.read.planner import fetch_waiting, find_nsqds, topic_not_found, trigger_tasks
 from spark_mq_source.nsq.read.reader import NsqRange
 from spark_mq_source.nsq.read.recent import RECENT_IDS
 
@@ -57,7 +57,7 @@ class NsqStream(QueueStream[Nsqd, NsqRange]):
     def _begin(self) -> None:
         if not self._find_nsqds() and not self._options.create_channel:
             if not self._client.fetch_topology(self._options.topic or "").is_known:
-                raise nobody_has_it(self._options, is_stream=True)
+                raise topic_not_found(self._options, is_stream=True)
             logger.warning("%s: none of its nsqd is registered now; the query waits", self._where)
 
     def _sources(self) -> Sequence[Nsqd]:
@@ -68,7 +68,7 @@ class NsqStream(QueueStream[Nsqd, NsqRange]):
     def _sources_now(self) -> Sequence[Nsqd]:
         nsqds = self._find_nsqds()
         if not nsqds and not self._options.create_channel:
-            raise nobody_has_it(self._options)
+            raise topic_not_found(self._options)
         return nsqds
 
     def _waiting(self, sources: Sequence[Nsqd]) -> dict[Nsqd, int | None]:

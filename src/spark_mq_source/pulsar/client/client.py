@@ -96,7 +96,7 @@ COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
 
 _PAST_EVERY_LEDGER = 2**62
 
-_MOST_SCHEMAS = 1000
+_MAX_SCHEMAS = 1000
 """Versions of schemas that a process remembers."""
 
 _SCHEMA_SECONDS = 300.0
@@ -328,7 +328,7 @@ class PulsarClient:
 
         schema = retrying(ask, deadline=self._deadline())
         if version is not None and schema is not None:
-            if len(_schemas) >= _MOST_SCHEMAS:
+            if len(_schemas) >= _MAX_SCHEMAS:
                 _schemas.clear()
             _schemas[key] = schema, time.monotonic() + _SCHEMA_SECONDS
         return schema
@@ -856,7 +856,7 @@ class PulsarClient:
             return {
                 at: sessions[at].open_producer(
                     producers[at][0],
-                    _Unconcerned(),
+                    _NullProducerEvents(),
                     partial(self._create_producer, at, *producers[at], 0, schema=schema),
                 )
                 for at in names
@@ -1135,7 +1135,7 @@ def _is_fenced_by(error: MQSourceError, name: str) -> bool:
     )
 
 
-class _Unconcerned:
+class _NullProducerEvents:
     """Takes what a producer is told that sends nothing."""
 
     def opened(self) -> None:

@@ -44,7 +44,7 @@ from spark_mq_source.pulsar.protocol.error_codes import error_for_code
 
 T = TypeVar("T")
 
-SHORTEST_KEEP_ALIVE_MS = 1000
+MIN_KEEP_ALIVE_MS = 1000
 """No operation timeout, however short, makes a broker that pauses for a moment look dead."""
 
 logger = logging.getLogger(__name__)
@@ -611,7 +611,7 @@ def keep_alive_ms(options: PulsarOptions) -> int:
 
     A peer that is gone without a word is given up in half of `operationTimeout`: the other half is for another try.
     """
-    in_time = max(SHORTEST_KEEP_ALIVE_MS, options.operation_timeout_ms // 4)
+    in_time = max(MIN_KEEP_ALIVE_MS, options.operation_timeout_ms // 4)
     return min(options.keep_alive_interval_ms, in_time)
 
 

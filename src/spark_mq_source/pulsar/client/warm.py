@@ -16,7 +16,7 @@ from spark_mq_source.pulsar.client.session import Session, authentication_of, ke
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol.connection import Authentication
 
-MOST_IDLE = 8
+MAX_IDLE = 8
 """Connections that wait in one process: a task has one or two, and a worker one task at a time."""
 
 IDLE_SECONDS = 5.0
@@ -95,7 +95,7 @@ class WarmSessions:
         idle = _Idle(key, session, time.monotonic() + IDLE_SECONDS)
         with self._lock:
             self._idle.append(idle)
-            surplus = self._idle.pop(0) if len(self._idle) > MOST_IDLE else None
+            surplus = self._idle.pop(0) if len(self._idle) > MAX_IDLE else None
             begin = not self._watched
             self._watched = True
         if begin:

@@ -39,7 +39,7 @@ from spark_mq_source.pulsar.offsets import (
 )
 
 # Longer than any topic name, and short enough to compile quickly.
-_LONGEST_PATTERN: Final = 1000
+_MAX_PATTERN: Final = 1000
 # Matches (..a+..)* and similar, but not the possessive (..a++..)*; a{3} inside is harmless, a{3,} is not.
 _REPEATED_REPETITION: Final = re.compile(
     r"\([^()]*(?:(?<![\\+*?}])[+*](?!\+)|\{[0-9]*,[0-9]*\}(?!\+))[^()]*\)(?:[+*](?!\+)|\{[0-9]*,)"
@@ -86,8 +86,8 @@ def parse_topics_pattern(text: str) -> TopicsPattern:
     Raises:
         ValueError: not a pattern; the message says why.
     """
-    if len(text) > _LONGEST_PATTERN:
-        raise ValueError(f"longer than {_LONGEST_PATTERN} characters")
+    if len(text) > _MAX_PATTERN:
+        raise ValueError(f"longer than {_MAX_PATTERN} characters")
     scheme, found, rest = text.partition("://")
     if found and scheme != "persistent":
         parse_topic(f"{scheme}://t/n/t")  # raises the sentence for this scheme

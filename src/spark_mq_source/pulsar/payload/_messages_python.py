@@ -48,7 +48,7 @@ COMPRESSED: Final = 16
 REMEDY: Final = "maxBatchBytes or maxMessageBytes"
 """The options to lower if a column overflows."""
 
-SMALLEST_SINGLE_BYTES: Final = 6
+MIN_SINGLE_BYTES: Final = 6
 """A u32 and the required payload_size: what a message of a batch takes at the very least."""
 
 MAX_TIME_MS: Final = (2**63 - 1) // 1000
@@ -319,7 +319,7 @@ class EntryColumns(Columns):
         data = self._payload if payload is None else bytes(payload)
         end = len(data)
         count = self.num_messages
-        if count <= 0 or count > end // SMALLEST_SINGLE_BYTES:
+        if count <= 0 or count > end // MIN_SINGLE_BYTES:
             raise CorruptMessageError(f"{end} bytes cannot hold the batch of {count} messages that was announced")
         repeated = {
             "producer_name": self._producer_name,
@@ -330,7 +330,7 @@ class EntryColumns(Columns):
             # Of all messages, in however many parts their rows come.
             size = len(cell or b"") * count
             if name in self._cells and size > max(self._max_repeated_bytes, 16 * len(self._payload)):
-                raise repeated_too_often(name, len(cell or b""), count)
+                raise too_many_repetitions(name, len(cell or b""), count)
         part = _Rest(data, ledger_id, entry_id, ack_set, first_index, last_index, 0, 0)
         if count <= self._max_rows:
             return self._append_part(part, count)[0]
@@ -541,7 +541,7 @@ def checksum_mismatch(announced: int, computed: int) -> CorruptMessageError:
     )
 
 
-def repeated_too_often(name: str, size: int, rows: int) -> CorruptMessageError:
+def too_many_repetitions(name: str, size: int, rows: int) -> CorruptMessageError:
     """The error for a batch made to explode: a huge producer name, say, that every row would repeat."""
     return CorruptMessageError(
         f"a {name} of {size} bytes for each of {rows} messages is more than maxMessageBytes allows"

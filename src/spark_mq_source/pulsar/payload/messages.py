@@ -61,7 +61,7 @@ _CHUNK_OVERHEAD_BYTES: Final = 512
 _REMEMBERED_MESSAGES: Final = 4096
 """How many complete, and how many dropped, chunked messages are remembered."""
 
-_LONGEST_REMEMBERED_UUID_BYTES: Final = 1024
+_MAX_REMEMBERED_UUID_BYTES: Final = 1024
 """So that remembering takes a few MiB at most. A uuid is the producer's name and a number."""
 
 _SPARSE: Final = (ENCRYPTION_CONTEXT, ERROR, CORRUPT)
@@ -295,7 +295,7 @@ class ChunkAssembly:
 
 
 def _remember(messages: dict[bytes, _T], uuid: bytes, message: _T) -> None:
-    if len(uuid) <= _LONGEST_REMEMBERED_UUID_BYTES:
+    if len(uuid) <= _MAX_REMEMBERED_UUID_BYTES:
         messages[uuid] = message
         if len(messages) > _REMEMBERED_MESSAGES:
             del messages[next(iter(messages))]
@@ -347,7 +347,7 @@ class HeadReader:
         if flags & CHUNKED:
             return 0
         messages = columns.num_messages
-        return messages if 0 < messages <= MOST_IN_ENTRY else min(max(messages, 1), MOST_IN_ENTRY)
+        return messages if 0 < messages <= MAX_IN_ENTRY else min(max(messages, 1), MAX_IN_ENTRY)
 
     def read(self, body: bytes | memoryview) -> EntryHead:
         """What an entry is; one that is corrupt counts as a message."""
@@ -358,10 +358,10 @@ class HeadReader:
             return EntryHead()
         if flags & CHUNKED:
             return EntryHead(1, columns.uuid, columns.chunk_id, columns.num_chunks)
-        return EntryHead(min(max(columns.num_messages, 1), MOST_IN_ENTRY))
+        return EntryHead(min(max(columns.num_messages, 1), MAX_IN_ENTRY))
 
 
-MOST_IN_ENTRY: Final = 1 << 24
+MAX_IN_ENTRY: Final = 1 << 24
 """More messages than any entry holds: a batch of empty ones within a frame has fewer."""
 
 

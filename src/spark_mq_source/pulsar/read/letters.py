@@ -45,8 +45,8 @@ PROPERTIES: Final = "properties"
 _DELIVER_AT: Final = "deliver_at"
 _TIME: Final = pa.timestamp("us", "UTC")
 
-_MOST_ROWS: Final = 10_000
-_MOST_BYTES: Final = 16 << 20
+_MAX_ROWS: Final = 10_000
+_MAX_BYTES: Final = 16 << 20
 """How much is decoded and sent at once."""
 
 OpenWriter = Callable[[str, Counters], RowWriter]
@@ -95,11 +95,11 @@ def times_put_off(properties: Mapping[str, str]) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
-def too_often(position: object, how_often: str, limit: int) -> TooManyAttemptsError:
+def too_many_deliveries(position: object, how_often: str, limit: int) -> TooManyAttemptsError:
     """What ends a read with `onMaxRedeliver=fail`.
 
     Example:
-        >>> str(too_often("7:3", "put off 2 times", 2)).partition(";")[0]
+        >>> str(too_many_deliveries("7:3", "put off 2 times", 2)).partition(";")[0]
         'message 7:3 was put off 2 times, and maxRedeliverCount is 2'
     """
     return TooManyAttemptsError(
@@ -247,7 +247,7 @@ class QueueLetters:
             if late and self._options.on_max_redeliver is OnMaxRedeliver.FAIL:
                 first = min(late)
                 ledger, entry = (logged.column(name)[rows[first]] for name in ("ledger", "entry"))
-                raise too_often(f"{ledger}:{entry}", late[first], limit)
+                raise too_many_deliveries(f"{ledger}:{entry}", late[first], limit)
             if late:
                 self._dead.send(messages, late)
             if len(late) < len(rows):
@@ -280,7 +280,7 @@ class QueueLetters:
             ledger, entry, body, ack_set = (column[row] for column in columns)
             words = memoryview(ack_set.as_py()).cast("q").tolist()
             rows += [row] * decoder.decode(ledger.as_py(), entry.as_py(), memoryview(body.as_buffer()), words)
-            if decoder.rows >= _MOST_ROWS or decoder.nbytes >= _MOST_BYTES:
+            if decoder.rows >= _MAX_ROWS or decoder.nbytes >= _MAX_BYTES:
                 yield decoder.take_batch(), rows
                 rows = []
         if rows:

@@ -60,7 +60,7 @@ from spark_mq_source.pulsar.options import (
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.commands import Message
-from spark_mq_source.pulsar.read.letters import OpenWriter, QueueLetters, too_often
+from spark_mq_source.pulsar.read.letters import OpenWriter, QueueLetters, too_many_deliveries
 from spark_mq_source.pulsar.read.queue_log import ChunkGroups, LogReader, log_batch
 from spark_mq_source.pulsar.read.recent import Entry, EntryRanges, Run, parse_entry, runs_of
 
@@ -715,7 +715,7 @@ def _kept(options: PulsarOptions, batch: pa.RecordBatch, letters: QueueLetters) 
         if times <= limit:
             kept.extend(group)
         elif options.on_max_redeliver is OnMaxRedeliver.FAIL:
-            raise too_often(batch.column("message_id")[row], f"redelivered {times} times", limit)
+            raise too_many_deliveries(batch.column("message_id")[row], f"redelivered {times} times", limit)
         else:
             given_up.extend(group)
             reasons += [f"redelivered {times} times"] * len(group)

@@ -124,7 +124,7 @@ def read_range(
             raise error.within(f"pulsar-native: reading {task}") from error
 
 
-MOST_IN_ENTRY = 1 << 24
+MAX_IN_ENTRY = 1 << 24
 """More messages than any entry holds: a batch of empty ones within a frame has fewer."""
 
 
@@ -281,7 +281,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
                     decoder.decode_rest()
                 # The number is the producer's own, and in a corrupt entry anything.
                 held = decoder.entry_messages
-                messages += held if 0 < held < MOST_IN_ENTRY else min(max(held, 1), MOST_IN_ENTRY)
+                messages += held if 0 < held < MAX_IN_ENTRY else min(max(held, 1), MAX_IN_ENTRY)
                 if decoder.orphan is not None:
                     self._find_first_chunk(consumer, key > done_key)
                 if key > done_key or (key == done_key and not whole):

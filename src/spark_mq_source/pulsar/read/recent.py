@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Final
 
-MOST_RANGES: Final = 50_000
+MAX_RANGES: Final = 50_000
 """How many ranges of each topic-partition are remembered, of the last ledgers; with all entries read here a ledger has
 one. A broker itself keeps 10,000 (`managedLedgerMaxUnackedRangesToPersist`)."""
 
@@ -122,8 +122,8 @@ class EntryRanges:
         ]
 
     def text(self) -> str:
-        """All of it in one text; of more than `MOST_RANGES` the last ones."""
-        left, parts = MOST_RANGES, []
+        """All of it in one text; of more than `MAX_RANGES` the last ones."""
+        left, parts = MAX_RANGES, []
         for number, ledger in sorted(self._ledgers.items(), reverse=True):
             ranges = list(map(_range_text, ledger.first[-left:], ledger.last[-left:]))
             parts.append(f"{number}:{','.join(ranges)}")

@@ -222,7 +222,7 @@ class PulsarStream:
             return False
         return self._pace.delays(self._limiter.count_rows(starts, ends))
 
-    def aim_at_now(self) -> None:
+    def cap_at_current_end(self) -> None:
         """From now on `latest` never passes what there is now (`Trigger.AvailableNow`).
 
         Raises:

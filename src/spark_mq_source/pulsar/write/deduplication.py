@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 FINGERPRINT_BITS: Final = 16
 ROW_BITS: Final = 31
 BATCH_BITS: Final = 16
-MOST_ROWS: Final = (1 << ROW_BITS) - 1
+MAX_ROWS: Final = (1 << ROW_BITS) - 1
 
 
 def producer_name(base: str | None, attempt: TaskAttempt) -> str:
@@ -138,8 +138,8 @@ class EntryNumbers:
         """
         first = self._rows
         self._rows += rows
-        if self._rows > MOST_ROWS:
-            raise UnwritableRowError(f"more than {MOST_ROWS} rows of one task for one topic-partition: use more tasks")
+        if self._rows > MAX_ROWS:
+            raise UnwritableRowError(f"more than {MAX_ROWS} rows of one task for one topic-partition: use more tasks")
         self._crc = crc32c(content, self._crc)
         fingerprint = self._crc & ((1 << FINGERPRINT_BITS) - 1)
         self.last_id = self._id_of(self._rows - 1) | fingerprint

@@ -41,13 +41,13 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-MOST_QUIET_SECONDS: Final = 30.0
+MAX_QUIET_SECONDS: Final = 30.0
 """Time before a transaction's timeout at which no entry may be pending; a quarter of the timeout if that is shorter."""
 
 MAX_ENDS_IN_FLIGHT: Final = 500
 """The same limit as for other requests, see `client`."""
 
-MOST_NAMED_TRANSACTIONS: Final = 20
+MAX_NAMED_TRANSACTIONS: Final = 20
 """Maximum number of failed transactions that an error lists after the first one."""
 
 _ENDED: Final = frozenset({"TransactionNotFound", "InvalidTxnStatus"})
@@ -137,7 +137,7 @@ class TaskTransaction:
         def begin() -> commands.NewTxnResponse:
             # Counted from before the request, so that the broker's timeout starts later.
             timeout_seconds = self._options.transaction_timeout_ms / 1000
-            self.quiet_from = time.monotonic() + timeout_seconds - min(MOST_QUIET_SECONDS, timeout_seconds / 4)
+            self.quiet_from = time.monotonic() + timeout_seconds - min(MAX_QUIET_SECONDS, timeout_seconds / 4)
             session = self._client.open_coordinator(number)
             begun = session.request(
                 lambda request_id: commands.NewTxn(request_id, self._options.transaction_timeout_ms, number),
@@ -187,8 +187,8 @@ def commit_transactions(options: PulsarOptions, transactions: Sequence[Transacti
         logger.error("pulsar-native: transaction %s %s: %s", one, error.outcome, error.reason)
     transaction, error = next(iter(unclear.items()))
     others = [f"{one} {other.outcome}" for one, other in unclear.items() if one != transaction]
-    if len(others) > MOST_NAMED_TRANSACTIONS:
-        others[MOST_NAMED_TRANSACTIONS:] = [f"{len(others) - MOST_NAMED_TRANSACTIONS} more in the driver's log"]
+    if len(others) > MAX_NAMED_TRANSACTIONS:
+        others[MAX_NAMED_TRANSACTIONS:] = [f"{len(others) - MAX_NAMED_TRANSACTIONS} more in the driver's log"]
     raise BrokerError(
         f"pulsar-native: {len(transactions) - len(unclear)} of {len(transactions)} transactions are committed, and the "
         f"rows of their tasks stay visible; transaction {transaction} {error.outcome}: "

@@ -73,7 +73,7 @@ logger = logging.getLogger(__name__)
 CHECKSUM_ERROR: Final = 9
 """`ServerError.ChecksumError`: the bytes were damaged in transit; the entry is sent again."""
 
-MOST_UNSTORED_ENTRIES: Final = 500
+MAX_UNSTORED_ENTRIES: Final = 500
 """Entries under way to topics that store nothing: a broker drops what is beyond 1,000 on a connection by default."""
 
 _producer_ids = itertools.count(1)
@@ -703,7 +703,7 @@ class PulsarWriter:
             # Otherwise this entry could be stored without the previous one, which no id would show (`deduplication`).
             return False
         # A single entry may exceed the limit, or it could never be sent.
-        if not producer.is_stored and self._count_unstored() >= MOST_UNSTORED_ENTRIES:
+        if not producer.is_stored and self._count_unstored() >= MAX_UNSTORED_ENTRIES:
             return False
         pending = sum(producer.pending_bytes for producer in self._open)
         return pending == 0 or pending + size <= self._options.max_pending_bytes

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from spark_mq_source.core.errors import BrokerError, ResourceBusyError
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
-from spark_mq_source.tubemq.client.reading_groups import MOST_GROUPS, reading_group, with_names_to_authorize
+from spark_mq_source.tubemq.client.reading_groups import MAX_GROUPS, reading_group, with_names_to_authorize
 from spark_mq_source.tubemq.offsets import TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from spark_mq_source.tubemq.protocol.error_codes import PARTITION_OCCUPIED
 
-MOST_AT_ONCE = 500
+MAX_AT_ONCE = 500
 """Stores asked for their bounds before the first answer is waited for."""
 
 Partitions = Mapping[TopicPartition, BrokerPartition]
@@ -61,8 +61,8 @@ def fetch_bounds(
     found: dict[BrokerPartition, Bounds] = {}
     deadline = Deadline.after_ms(options.operation_timeout_ms)
     stores = list(asked.values())
-    for at in range(0, len(stores), MOST_AT_ONCE):
-        some = stores[at : at + MOST_AT_ONCE]
+    for at in range(0, len(stores), MAX_AT_ONCE):
+        some = stores[at : at + MAX_AT_ONCE]
         retrying(lambda some=some: _probe(client, options, some, found, which), deadline=deadline)  # type: ignore[misc]
     return {tp: found[asked[tp.broker_id, tp.topic, tp.store]] for tp in partitions}
 
@@ -75,7 +75,7 @@ def _probe(
     priority: int,
 ) -> None:
     """Registers at 0, which the broker moves to the first offset it has, and leaves again."""
-    for number in range(MOST_GROUPS):
+    for number in range(MAX_GROUPS):
         group = reading_group(options, number)
         consumers = [
             client.consumer(one, client_id=unique_client_id(group), group=group) for one in stores if one not in found
@@ -100,4 +100,4 @@ def _probe(
                     client.wait(farewell, "unregister")
         if not is_occupied:
             return
-    raise ResourceBusyError(f"tubemq: {MOST_GROUPS} readers have the partitions already")
+    raise ResourceBusyError(f"tubemq: {MAX_GROUPS} readers have the partitions already")

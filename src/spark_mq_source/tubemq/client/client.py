@@ -71,7 +71,7 @@ HEARTBEAT_SECONDS: Final = 10.0
 GROUP_HEARTBEAT_SECONDS: Final = 1.0
 """Of members that the master balances: what they are to do comes with the answers only."""
 
-FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 1.0, 30.0
+FIRST_REST_SECONDS, MAX_REST_SECONDS = 1.0, 30.0
 """How long a broker that failed is set aside: at first, and at most."""
 
 _EVERY_CODE: Final = range(1000)
@@ -132,7 +132,7 @@ class _Rest:
             until, seconds = self._resting.get(broker, (0.0, 0.0))
             if now >= until:
                 # Many calls fail at once with a broker: they count as one.
-                seconds = min(max(FIRST_REST_SECONDS, 2 * seconds), LONGEST_REST_SECONDS)
+                seconds = min(max(FIRST_REST_SECONDS, 2 * seconds), MAX_REST_SECONDS)
                 self._resting[broker] = now + seconds, seconds
 
     def works(self, broker: Broker) -> None:

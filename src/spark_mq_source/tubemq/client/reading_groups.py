@@ -16,7 +16,7 @@ from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import RegisterPartitionResponse
 from spark_mq_source.tubemq.protocol.error_codes import CONSUME_GROUP_FORBIDDEN, PARTITION_OCCUPIED
 
-MOST_GROUPS: Final = 100
+MAX_GROUPS: Final = 100
 """Readers of one partition at once; each leaves a group's name on the broker."""
 
 
@@ -42,7 +42,7 @@ def register_anywhere(
         MQSourceError: no answer, or a refusal.
     """
     busy: MQSourceError | None = None
-    for number in range(MOST_GROUPS):
+    for number in range(MAX_GROUPS):
         group = reading_group(options, number)
         consumer = client.consumer(partition, client_id=unique_client_id(group), group=group)
         try:
@@ -52,7 +52,7 @@ def register_anywhere(
             if error.code != PARTITION_OCCUPIED:
                 raise with_names_to_authorize(error, options) from error
             busy = error
-    raise ResourceBusyError(f"{partition}: {MOST_GROUPS} readers have it already; {busy}")
+    raise ResourceBusyError(f"{partition}: {MAX_GROUPS} readers have it already; {busy}")
 
 
 def with_names_to_authorize(error: BrokerError, options: TubeMQOptions) -> BrokerError:
@@ -62,7 +62,7 @@ def with_names_to_authorize(error: BrokerError, options: TubeMQOptions) -> Broke
     """
     if error.code != CONSUME_GROUP_FORBIDDEN:
         return error
-    first, last = reading_group(options, 0), reading_group(options, MOST_GROUPS - 1)
+    first, last = reading_group(options, 0), reading_group(options, MAX_GROUPS - 1)
     msg = (
         f"{error}; tasks read as {first}, or up to {last} when several read one partition, and this broker, unlike "
         f"2.4.0, wants those names to be authorized as well"

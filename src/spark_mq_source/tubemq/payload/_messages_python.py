@@ -43,7 +43,7 @@ _TIME_KEY: Final = b"$msgTime$"
 _EPOCH: Final = datetime(1970, 1, 1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _MINUTE: Final = re.compile(rb"[0-9]{12}")
-_MOST_SHIFTS: Final = 10_000
+_MAX_SHIFTS: Final = 10_000
 
 
 class ZoneShift:
@@ -66,7 +66,7 @@ class ZoneShift:
             local = _EPOCH + timedelta(microseconds=local_us)
             offset = local.replace(tzinfo=self._zone).utcoffset() or timedelta(0)
             shifted = local_us - offset // _MICROSECOND
-            if len(self._known) >= _MOST_SHIFTS:
+            if len(self._known) >= _MAX_SHIFTS:
                 self._known.clear()
             self._known[local_us] = shifted
         return shifted

@@ -63,13 +63,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LONGEST_LIMIT_MS: Final = 10_000
+MAX_LIMIT_MS: Final = 10_000
 """How long flow control is obeyed before it is asked again."""
 
-MOST_UNPROVEN: Final = 16
+MAX_UNPROVEN: Final = 16
 """Fetches that move on without saying where they began, before the broker is asked whether it still has all of that."""
 
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 0.5
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
 """Between fetches where the broker has nothing to read before the end of the range."""
 
 
@@ -160,7 +160,7 @@ class _Cursor:
     def next_fetch(self, end: int) -> GetMessageResponse:
         """The next fetch that moved on, which may have no message; the position is then where it ended.
 
-        Fetches that do not say where they began are passed over, up to `MOST_UNPROVEN` and the end: what comes back is
+        Fetches that do not say where they began are passed over, up to `MAX_UNPROVEN` and the end: what comes back is
         known to have left nothing out.
 
         Args:
@@ -188,7 +188,7 @@ class _Cursor:
                 if got.err_code != SUCCESS:
                     unproven.append(self.began)
                     patience = Deadline.after_ms(self._timeout_ms)
-                    if self.position < end and len(unproven) < MOST_UNPROVEN:
+                    if self.position < end and len(unproven) < MAX_UNPROVEN:
                         continue
                 if unproven:
                     self._prove_kept(unproven[0])
@@ -197,7 +197,7 @@ class _Cursor:
             if got.err_code == SERVER_CONSUME_SPEED_LIMIT:
                 # Held back on purpose is not being without an answer.
                 patience = Deadline.after_ms(self._timeout_ms)
-                limit_ms = min(max(got.min_limit_time, 1), LONGEST_LIMIT_MS)
+                limit_ms = min(max(got.min_limit_time, 1), MAX_LIMIT_MS)
                 seconds = limit_ms / 1000
                 if not self._is_held_back:
                     self._is_held_back = True
@@ -247,7 +247,7 @@ class _Cursor:
         self._advance = 1 << 62
         if not self._pairs:
             threading.Event().wait(seconds)  # the broker tells nobody when it has more
-            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+            self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS)
 
 
 class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):

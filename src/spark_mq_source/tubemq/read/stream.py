@@ -168,7 +168,7 @@ class TubeMQStream:
             return dict(start)
         return encode_offsets(Trigger({**known, **ends}, read))
 
-    def aim_at_now(self) -> None:
+    def cap_at_current_end(self) -> None:
         """From now on `latest` never passes what there is now (`Trigger.AvailableNow`).
 
         Raises:

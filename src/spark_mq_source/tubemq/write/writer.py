@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 ROWS_AT_ONCE: Final = 256
 """Rows encoded and sent at once; more do not increase the rate."""
 
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 1.0
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 1.0
 """Pause after a failure: the first and the longest; doubled until a message is acknowledged."""
 
 _TEXT_COLUMNS: Final = ("topic", "message_type", "attributes")
@@ -614,7 +614,7 @@ class TubeMQWriter:
             MQSourceError: no message was acknowledged within `sendTimeout`.
         """
         with self._arrived:
-            pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
+            pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, MAX_PAUSE_SECONDS)
             self._failures += 1
             if self._last_progress + self.options.send_timeout_ms / 1000 < time.monotonic() + pause:
                 self._lose_patience(len(sends))
@@ -679,7 +679,7 @@ class TubeMQWriter:
                 )
             with waiting(self._counters):
                 threading.Event().wait(pause)  # brokers do not notify of a flush
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
         for link in links:
             link.stored_rows = 0
 

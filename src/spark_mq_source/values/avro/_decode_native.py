@@ -32,7 +32,7 @@ from cython.cimports.spark_mq_source.values._tree_native import (
 
 from spark_mq_source.values.avro.steps import (
     ENDS,
-    MOST_EMPTY_ITEMS,
+    MAX_EMPTY_ITEMS,
     NO_BOOLEAN,
     NO_BRANCH,
     NO_DECIMAL,
@@ -50,9 +50,9 @@ from spark_mq_source.values.avro.steps import Code as StepCode
 
 check_codes(StepCode, {code.name.rstrip("_"): code.value for code in list(Code)})
 
-_MOST_EMPTY_ITEMS = cython.declare(cython.Py_ssize_t, MOST_EMPTY_ITEMS)
-_MOST_MILLIS = cython.declare(cython.longlong, (2**63 - 1) // 1000)
-_MOST_LONG = cython.declare(cython.longlong, 2**63 - 1)
+_MAX_EMPTY_ITEMS = cython.declare(cython.Py_ssize_t, MAX_EMPTY_ITEMS)
+_MAX_MILLIS = cython.declare(cython.longlong, (2**63 - 1) // 1000)
+_MAX_LONG = cython.declare(cython.longlong, 2**63 - 1)
 _WHYS = {Fault.ENDS_: ENDS, Fault.NO_END_: NO_END, Fault.NO_LENGTH_: NO_LENGTH}
 
 
@@ -189,7 +189,7 @@ class AvroDecoder(RowDecoder):
             elif code == Code.LONG:
                 put_long(node, number)
             elif code == Code.MILLIS:
-                if number > _MOST_MILLIS or number < -_MOST_MILLIS:
+                if number > _MAX_MILLIS or number < -_MAX_MILLIS:
                     return self.within(step, NO_TIME)
                 put_long(node, number * 1000)
             elif code == Code.INT_TO_FLOAT:
@@ -267,7 +267,7 @@ class AvroDecoder(RowDecoder):
             elif code == Code.DEFAULT:
                 # Bounded by the schema, not by the payload: its items do not count.
                 size = self.empty_items
-                self.empty_items = -_MOST_LONG // 2
+                self.empty_items = -_MAX_LONG // 2
                 if self.run(one.default_value.data, 0, one.default_value.size, one.steps, 1) < 0:
                     return self.within(step, None)
                 self.empty_items = size
@@ -319,11 +319,11 @@ class AvroDecoder(RowDecoder):
                 if at < 0:
                     self.wrong = _WHYS[at]
                     return -1
-                if count < -_MOST_LONG:
+                if count < -_MAX_LONG:
                     self.wrong = TOO_MANY
                     return -1
                 count = -count
-            if count > (_MOST_EMPTY_ITEMS - self.empty_items if step.is_empty else end - at):
+            if count > (_MAX_EMPTY_ITEMS - self.empty_items if step.is_empty else end - at):
                 self.wrong = TOO_MANY
                 return -1
             if step.is_empty:

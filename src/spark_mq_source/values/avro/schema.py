@@ -16,12 +16,12 @@ from typing import Any, Final
 AVRO_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 
-MOST_PRECISION: Final = 38
+MAX_PRECISION: Final = 38
 """Digits of a decimal in Spark."""
 
-_MOST_DEPTH: Final = 64
-_MOST_TYPES: Final = 20_000
-_MOST_BYTES: Final = 2**31 - 1
+_MAX_DEPTH: Final = 64
+_MAX_TYPES: Final = 20_000
+_MAX_BYTES: Final = 2**31 - 1
 _LOGICAL: Final[Mapping[str, frozenset[str]]] = {
     "int": frozenset(("date", "time-millis")),
     "long": frozenset(
@@ -117,8 +117,8 @@ class _Parser:
         self._named: dict[str, AvroType] = {}
 
     def type_of(self, kind: Any, path: str, namespace: str, depth: int) -> AvroType:  # noqa: ANN401 - JSON
-        if depth > _MOST_DEPTH:
-            raise ValueError(f"{path} is nested more than {_MOST_DEPTH} types deep")
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"{path} is nested more than {_MAX_DEPTH} types deep")
         if isinstance(kind, list):
             branches = tuple(self.type_of(branch, path, namespace, depth + 1) for branch in kind)
             if any(branch.kind == "union" for branch in branches):
@@ -169,7 +169,7 @@ class _Parser:
             made.default = kind["default"] if kind.get("default") in made.symbols else ""
         elif type_ == "fixed":
             size = kind.get("size")
-            if not isinstance(size, int) or not 0 <= size <= _MOST_BYTES:
+            if not isinstance(size, int) or not 0 <= size <= _MAX_BYTES:
                 raise ValueError(f"{path} is a fixed without a size")
             made.size = int(size)
             _set_logical_type(made, kind)
@@ -251,9 +251,9 @@ def _measure(type_: AvroType, known: dict[int, tuple[int, int]], around: set[int
         parts = [_measure(one, known, around) for one in inner]
         around.remove(id(type_))
         depth, count = 1 + max((part[0] for part in parts), default=0), 1 + sum(part[1] for part in parts)
-        if depth > _MOST_DEPTH:
-            raise ValueError(f"{type_!r} is nested more than {_MOST_DEPTH} types deep")
-        if count > _MOST_TYPES:
-            raise ValueError(f"{type_!r} consists of more than {_MOST_TYPES} types")
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"{type_!r} is nested more than {_MAX_DEPTH} types deep")
+        if count > _MAX_TYPES:
+            raise ValueError(f"{type_!r} consists of more than {_MAX_TYPES} types")
         known[id(type_)] = depth, count
     return known[id(type_)]

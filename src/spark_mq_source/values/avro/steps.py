@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-MOST_EMPTY_ITEMS: Final = 1024
+MAX_EMPTY_ITEMS: Final = 1024
 """How many items without a byte of their own (nulls, records without fields) the arrays of a payload may have."""
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.values.avro.schema import MOST_PRECISION, AvroType
+from spark_mq_source.values.avro.schema import MAX_PRECISION, AvroType
 
 
 def arrow_type(type_: AvroType, path: str = "value") -> pa.DataType:
@@ -44,9 +44,9 @@ def _union_type(union: AvroType, path: str) -> pa.DataType:
 def _leaf_type(type_: AvroType, path: str) -> pa.DataType:
     if type_.logical != "decimal":
         return _LOGICAL_TYPES.get(type_.logical) or _PLAIN_TYPES[type_.kind]
-    if type_.precision > MOST_PRECISION:
+    if type_.precision > MAX_PRECISION:
         raise OptionError(
-            f"{path} is a decimal of {type_.precision} digits, and Spark has {MOST_PRECISION}: leave it out, by a "
+            f"{path} is a decimal of {type_.precision} digits, and Spark has {MAX_PRECISION}: leave it out, by a "
             f"schema that names the fields that are wanted"
         )
     return pa.decimal128(type_.precision, type_.scale)

@@ -1,6 +1,6 @@
 """Decodes JSON, compiled: Cython's pure-Python mode, C types in ``_decode_native.pxd``.
 
-The interface and the results are those of ``_decode_python``. A payload is read once, into the arrays under construction.
+The interface and the results are those of ``_decode_python``. A payload is read once, straight into the arrays.
 Where it turns out to be bad, the row is taken back, and the twin reads it to say why; the twin also has the rare paths.
 
 Safety: nothing is read without a look at where the payload ends; recursion is as deep as the wanted type, and what is
@@ -39,16 +39,16 @@ from cython.cimports.spark_mq_source.values._tree_native import (
 from cython.cimports.spark_mq_source.values.json._decode_native import PyOS_string_to_double, is_ascii
 
 from spark_mq_source.values.json._decode_python import reason_of, unscaled_of
-from spark_mq_source.values.json.steps import MOST_DEPTH
+from spark_mq_source.values.json.steps import MAX_DEPTH
 
-_MOST_DEPTH = cython.declare(cython.int, MOST_DEPTH)
+_MAX_DEPTH = cython.declare(cython.int, MAX_DEPTH)
 # More than that many keys are looked for by hash, not each in all others.
-_MOST_COMPARED = cython.declare(cython.Py_ssize_t, 16)
+_MAX_COMPARED = cython.declare(cython.Py_ssize_t, 16)
 _LAST_US = cython.declare(cython.longlong, (1 << 63) - 1)
 _NEVER = cython.declare(cython.Py_ssize_t, (1 << 63) - 1)
 # Keys that nobody wants are known as well, so many of each struct and so long ones: what follows them is expected too.
-_MOST_LEARNT = cython.declare(cython.int, 64)
-_LONGEST_LEARNT = cython.declare(cython.Py_ssize_t, 64)
+_MAX_LEARNT = cython.declare(cython.int, 64)
+_MAX_LEARNT_BYTES = cython.declare(cython.Py_ssize_t, 64)
 _POWERS = cython.declare(cython.double[23], [float(f"1e{n}") for n in range(23)])
 _LONG_POWERS = cython.declare(cython.longlong[19], [10**n for n in range(19)])
 _BASE64 = cython.declare(cython.schar[256])
@@ -101,7 +101,7 @@ class JsonDecoder(RowDecoder):
         elif step.code == Code.DECIMAL:
             step.precision, step.scale = type_.precision, type_.scale
         elif step.code == Code.STRUCT:
-            most: cython.Py_ssize_t = step.count + _MOST_LEARNT
+            most: cython.Py_ssize_t = step.count + _MAX_LEARNT
             step.mask = (1 << (2 * most).bit_length()) - 1
             step.keys = cython.cast(cython.pointer(Key), resize(cython.NULL, most * cython.sizeof(Key)))
             step.buckets = cython.cast(cython.p_int, resize(cython.NULL, (step.mask + 1) * cython.sizeof(cython.int)))
@@ -182,7 +182,7 @@ class JsonDecoder(RowDecoder):
             if step.keys[found].size == size + 2 and memcmp(step.keys[found].text + 1, key, size) == 0:
                 return found
             bucket = (bucket + 1) & step.mask
-        if is_escaped or size > _LONGEST_LEARNT or step.num_keys >= step.count + _MOST_LEARNT:
+        if is_escaped or size > _MAX_LEARNT_BYTES or step.num_keys >= step.count + _MAX_LEARNT:
             return -1
         self.add_key(step, PyBytes_FromStringAndSize(cython.cast(cython.p_char, key), size), True, -1)
         return step.num_keys - 1
@@ -224,7 +224,7 @@ class JsonDecoder(RowDecoder):
             return at
         if code < Code.STRUCT:
             return self.read_scalar(step, node, begin, end, depth)
-        if depth >= _MOST_DEPTH:
+        if depth >= _MAX_DEPTH:
             return cython.NULL
         if begin[0] == 0x7B:  # {
             if code == Code.STRUCT:
@@ -435,7 +435,7 @@ class JsonDecoder(RowDecoder):
                 return cython.NULL
             return after
         if at[0] == 0x5B:
-            after = _read_parts(at, end, parts, cython.address(count)) if depth < _MOST_DEPTH else cython.NULL
+            after = _read_parts(at, end, parts, cython.address(count)) if depth < _MAX_DEPTH else cython.NULL
             return after if after != cython.NULL and _put_parts(step, node, parts, count) else cython.NULL
         if not step.factor:
             return cython.NULL
@@ -897,7 +897,7 @@ def _has_equal(keys: cython.pointer(Node), before: cython.Py_ssize_t) -> cython.
     count: cython.Py_ssize_t = keys.length - before
     if count < 2:
         return False
-    if count > _MOST_COMPARED:
+    if count > _MAX_COMPARED:
         return len({_key_at(keys, at) for at in range(before, keys.length)}) < count
     for at in range(before + 1, keys.length):
         size = keys.offsets[at + 1] - keys.offsets[at]
@@ -932,7 +932,7 @@ def _skip_value(at: cython.p_uchar, end: cython.p_uchar, depth: cython.int) -> c
         if at >= end:
             return cython.NULL
         if at[0] == 0x7B or at[0] == 0x5B:
-            if depth + level >= _MOST_DEPTH:
+            if depth + level >= _MAX_DEPTH:
                 return cython.NULL
             closing[level] = at[0] + 2
             level += 1

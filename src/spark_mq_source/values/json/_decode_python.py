@@ -14,22 +14,22 @@ from functools import lru_cache
 from typing import Any, Final
 
 from spark_mq_source.values._loops_python import BadPayloadError, RowDecoder
-from spark_mq_source.values.json.steps import MOST_DEPTH, Code, Step
+from spark_mq_source.values.json.steps import MAX_DEPTH, Code, Step
 
-_MOST_SHOWN: Final = 60
+_MAX_SHOWN: Final = 60
 _INTEGER: Final = re.compile(r"-?[0-9]+")
-_MOST_DIGITS: Final = 19
+_MAX_DIGITS: Final = 19
 _DECIMAL: Final = re.compile(r"([+-]?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
-_MOST_EXPONENT_DIGITS: Final = 9
+_MAX_EXPONENT_DIGITS: Final = 9
 _DATE: Final = re.compile(r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})")
 _TIMESTAMP: Final = re.compile(
     _DATE.pattern + r"(?:[T ]([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]+))?)?"
     r"(Z|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
 )
 _SECONDS: Final = re.compile(r"(-?)([0-9]+)\.([0-9]+)")
-_MOST_SECONDS: Final = (2**63 - 1) // 1_000_000
+_MAX_SECONDS: Final = (2**63 - 1) // 1_000_000
 _DAY_US: Final = 86_400_000_000
-_MOST_OFFSET: Final = 18 * 60
+_MAX_OFFSET: Final = 18 * 60
 _EPOCH_DAY: Final = datetime.date(1970, 1, 1).toordinal()
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
@@ -127,7 +127,7 @@ def _value_of(step: Step, data: bytes) -> Any:  # noqa: ANN401 - of any type
 
 
 def _check_depth(data: bytes, text: str) -> None:
-    if data.count(b"{") + data.count(b"[") <= MOST_DEPTH:
+    if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
         return
     depth, in_string = 0, False
     for mark in _MARK.finditer(text):
@@ -136,8 +136,8 @@ def _check_depth(data: bytes, text: str) -> None:
             in_string = not in_string
         elif not in_string:
             depth += (character in ("[", "{")) - (character in ("]", "}"))
-            if depth > MOST_DEPTH:
-                raise BadPayloadError(f"it is nested more than {MOST_DEPTH} deep")
+            if depth > MAX_DEPTH:
+                raise BadPayloadError(f"it is nested more than {MAX_DEPTH} deep")
 
 
 _reader: Final = json.JSONDecoder(
@@ -170,7 +170,7 @@ def _shown(value: Any) -> str:  # noqa: ANN401
     if isinstance(value, bool):
         return "true" if value else "false"
     text = json.dumps(value, ensure_ascii=not _is_text(value)) if type(value) is str else str(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def _misfit(step: Step, value: Any) -> BadPayloadError:  # noqa: ANN401
@@ -217,7 +217,7 @@ def _int(step: Step, value: Any) -> int:  # noqa: ANN401
 
 
 def _int_within(step: Step, value: Any, bits: int, factor: int = 1) -> int:  # noqa: ANN401
-    if isinstance(value, _Number) and len(value) <= _MOST_DIGITS + 1 and _INTEGER.fullmatch(value):
+    if isinstance(value, _Number) and len(value) <= _MAX_DIGITS + 1 and _INTEGER.fullmatch(value):
         number = int(value) * factor
         if -(1 << bits - 1) <= number < 1 << bits - 1:
             return number
@@ -259,7 +259,7 @@ def unscaled_of(text: str, precision: int, scale: int) -> int | None:
     if not significant:
         return 0
     power = exponent.lstrip("+-0")
-    if len(power) > _MOST_EXPONENT_DIGITS:
+    if len(power) > _MAX_EXPONENT_DIGITS:
         return None
     shift = (
         int(("-" if exponent[:1] == "-" else "") + (power or "0"))
@@ -355,7 +355,7 @@ def _timestamp(step: Step, value: Any) -> int:  # noqa: ANN401
     if zone and zone[0] in "+-":
         minutes = int(zone[-2:]) if len(zone) > len("+00") else 0
         offset = int(zone[1:3]) * 60 + minutes
-        if minutes > 59 or offset > _MOST_OFFSET:
+        if minutes > 59 or offset > _MAX_OFFSET:
             raise _misfit(step, value)
         offset = -offset if zone[0] == "-" else offset
     if zone and not step.type.tz:
@@ -373,11 +373,11 @@ def _microseconds(fraction: str) -> int:
 
 def _seconds(step: Step, value: _Number, sign: str, seconds: str, fraction: str) -> int:
     """Microseconds of an Instant; its fraction is towards the future also where the seconds are negative."""
-    whole = int(seconds) if len(seconds) <= _MOST_DIGITS else 1 << 63
+    whole = int(seconds) if len(seconds) <= _MAX_DIGITS else 1 << 63
     us = _microseconds(fraction)
     # Between the last second before 1970 and 1970 there is no second that the digits could count from.
     us = whole * 1_000_000 + us if not sign else us - whole * 1_000_000 if whole else -us
-    if whole > _MOST_SECONDS or us >= 1 << 63:
+    if whole > _MAX_SECONDS or us >= 1 << 63:
         raise _misfit(step, value)
     return us
 

@@ -44,7 +44,7 @@ import pyarrow as pa
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.values.avro.schema import AvroType
 
-MOST_DEPTH: Final = 500
+MAX_DEPTH: Final = 500
 """How deep the arrays and objects of a payload may be nested. Jackson allows 1000; Python's reader fewer than that."""
 
 
@@ -115,7 +115,7 @@ _FACTORS: Final = {
     "local-timestamp-micros": 1,
 }
 _TIME_UNITS: Final = {"time-millis": 1_000_000, "time-micros": 1000}
-_LONGEST_DECIMAL: Final = 38
+_MAX_DECIMAL: Final = 38
 
 
 def steps_of(wanted: pa.DataType, definition: AvroType | None) -> Step:
@@ -178,7 +178,7 @@ def _scalar(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step
             return Step(Code.TIMESTAMP, wanted, "timestamp_ntz", factor=factor)
         has_seconds, factor = bool(factor), factor if definition is not None else _SECONDS
         return Step(Code.TIMESTAMP, wanted, "timestamp", factor=factor, has_seconds=has_seconds)
-    if pa.types.is_decimal128(wanted) and 0 <= wanted.scale <= wanted.precision <= _LONGEST_DECIMAL:
+    if pa.types.is_decimal128(wanted) and 0 <= wanted.scale <= wanted.precision <= _MAX_DECIMAL:
         return Step(Code.DECIMAL, wanted, f"decimal({wanted.precision},{wanted.scale})")
     raise OptionError(f"{_field(path)}there is no {wanted} in Spark")
 
@@ -206,7 +206,7 @@ def as_json(definition: AvroType) -> AvroType:
     inner = None if definition.inner is None else as_json(definition.inner)
     if definition.java_class in _JAVA_TEXTS:
         return AvroType("string")
-    if definition.kind == "string" and 0 < definition.precision <= _LONGEST_DECIMAL:
+    if definition.kind == "string" and 0 < definition.precision <= _MAX_DECIMAL:
         return replace(definition, logical="decimal")  # as `struct_schema` derives it
     if definition.kind == "record" and not fields:
         moment = _JAVA_MOMENTS.get(definition.name)

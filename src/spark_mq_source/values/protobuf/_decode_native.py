@@ -32,13 +32,13 @@ from cython.cimports.spark_mq_source.values._tree_native import (
     truncate,
 )
 
-from spark_mq_source.values.protobuf.schema import MAX_DEPTH, MOST_SECONDS, why_of
+from spark_mq_source.values.protobuf.schema import MAX_DEPTH, MAX_SECONDS, why_of
 
 _DEPTH = cython.declare(cython.int, MAX_DEPTH)
 _TABLE = cython.declare(cython.int, 4096)
-_LEAST_PIECES = cython.declare(cython.Py_ssize_t, 64)
-_MOST_KEPT = cython.declare(cython.Py_ssize_t, 1 << 16)
-_MOST_SECONDS = cython.declare(cython.longlong, MOST_SECONDS)
+_MIN_PIECES = cython.declare(cython.Py_ssize_t, 64)
+_MAX_KEPT = cython.declare(cython.Py_ssize_t, 1 << 16)
+_MAX_SECONDS = cython.declare(cython.longlong, MAX_SECONDS)
 _FEW_KEYS = cython.declare(cython.Py_ssize_t, 16)
 
 
@@ -72,7 +72,7 @@ class Decoder(RowDecoder):
         try:
             return RowDecoder.decode(self, payloads)
         finally:
-            if self.room > _MOST_KEPT:
+            if self.room > _MAX_KEPT:
                 free(self.pieces)
                 self.pieces = cython.NULL
                 self.room = 0
@@ -232,7 +232,7 @@ class Decoder(RowDecoder):
 
     def add_piece(self, field, data, value):
         if self.num_pieces == self.room:
-            room: cython.Py_ssize_t = max(2 * self.room, _LEAST_PIECES)
+            room: cython.Py_ssize_t = max(2 * self.room, _MIN_PIECES)
             self.pieces = cython.cast(cython.pointer(Piece), resize(self.pieces, room * cython.sizeof(Piece)))
             self.room = room
         piece: cython.pointer(Piece) = self.pieces + self.num_pieces
@@ -424,7 +424,7 @@ class Decoder(RowDecoder):
         nanos = field.message.fields[1].value if field.message.fields[1].is_seen else 0
         # As in Java, which rounds towards zero.
         nanos = nanos // 1000
-        if seconds > _MOST_SECONDS or seconds < -_MOST_SECONDS:
+        if seconds > _MAX_SECONDS or seconds < -_MAX_SECONDS:
             if not self.is_dry:
                 return self.fail(self.pieces[piece].data, 0, -9)
             seconds = 0

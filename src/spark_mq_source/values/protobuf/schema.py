@@ -130,7 +130,7 @@ _WIRE_TYPES: Final[Mapping[int, int]] = (
 MAX_DEPTH: Final = 100
 """How deep messages and groups may be nested, as in protobuf's runtimes."""
 
-MOST_SECONDS: Final = 2**63 // 1_000_000 - 3
+MAX_SECONDS: Final = 2**63 // 1_000_000 - 3
 """Of a timestamp or duration: with any nanos, as many microseconds as an int64 has."""
 
 CORRUPT: Final = CORRUPT_FIELDS | {

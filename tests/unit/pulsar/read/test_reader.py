@@ -19,7 +19,7 @@ from spark_mq_source.pulsar.payload.messages import OrphanChunk
 from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.read.reader import (
     FIRST_GRANT_MESSAGES,
-    MOST_IN_ENTRY,
+    MAX_IN_ENTRY,
     PulsarRange,
     _Flow,
     _RangeReader,
@@ -306,7 +306,7 @@ def returned(generator):
             return ended.value
 
 
-@pytest.mark.parametrize(("held", "counted"), [(1, 1), (3, 3), (MOST_IN_ENTRY - 1, MOST_IN_ENTRY - 1)])
+@pytest.mark.parametrize(("held", "counted"), [(1, 1), (3, 3), (MAX_IN_ENTRY - 1, MAX_IN_ENTRY - 1)])
 def test_messages_of_an_entry_are_counted_as_the_broker_does(held, counted):
     topic = Topic({5: (1,)})
     body = memoryview(batch(*[single(b"v")] * min(held, 3), num_messages_in_batch=held))

@@ -36,6 +36,6 @@ def test_notes_of_several_attempts_follow_one_another():
 
 
 def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recent, "MOST_RANGES", 3)
+    monkeypatch.setattr(recent, "MAX_RANGES", 3)
     assert EntryRanges(["7:0,2,4", "8:1,3"]).text() == "7:4;8:1,3"
     assert EntryRanges(["8:1,3,5,7"]).text() == "8:3,5,7"

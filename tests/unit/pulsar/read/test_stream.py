@@ -278,7 +278,7 @@ def test_a_query_aimed_at_now_passes_neither_that_nor_its_begin(target, start, e
     stream = OnTopic()
     newest = stream.bounds[AT]
     stream.bounds[AT] = Bounds(newest.first, target)
-    stream.aim_at_now()
+    stream.cap_at_current_end()
     stream.bounds[AT] = newest
     assert stream.after(start) == end
 
@@ -310,7 +310,7 @@ def test_a_trigger_waits_for_its_rows(least, start, is_delayed):
     stream.after(start)  # the first one does not wait
     found = stream.after(start)
     assert (found == start) == is_delayed
-    stream.aim_at_now()
+    stream.cap_at_current_end()
     assert stream.after(start) == {AT: Position(7, 2)}
 
 
@@ -367,7 +367,7 @@ def test_a_query_whose_topics_go_on_does_not_end(change):
     stream = OnTopic(endAtTermination="true", maxEntriesPerTrigger="1")
     end = {AT: Position(7, 2)}
     if change == "now":
-        stream.aim_at_now()
+        stream.cap_at_current_end()
     for _ in range(4):
         if change == "limited":
             end = {AT: Position(5, 1)}

@@ -25,7 +25,7 @@ from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import GetMessageResponse
 from spark_mq_source.tubemq.protocol.error_codes import DUPLICATE_PARTITION, SERVER_CONSUME_SPEED_LIMIT
 from spark_mq_source.tubemq.read import reader as module
-from spark_mq_source.tubemq.read.reader import LONGEST_LIMIT_MS, MOST_UNPROVEN, TubeMQRange
+from spark_mq_source.tubemq.read.reader import MAX_LIMIT_MS, MAX_UNPROVEN, TubeMQRange
 from tests.unit.tubemq.payload.test_messages import answer, message
 
 TP, BROKER = TopicPartition("t", 1, 0), Broker(1, "host", 8123)
@@ -119,10 +119,10 @@ def cursor(consumer: Any, start: int = 0, **given: str) -> module._Cursor:
         (
             [(404, -1, 28 * n) for n in range(1, 40)],
             2800,
-            28 * (MOST_UNPROVEN - 1),
-            28 * MOST_UNPROVEN,
+            28 * (MAX_UNPROVEN - 1),
+            28 * MAX_UNPROVEN,
             1,
-            MOST_UNPROVEN,
+            MAX_UNPROVEN,
         ),
         # One that has not moved on is asked again.
         ([(404, -1, 0), (404, -1, 0), (200, 0, 28)], 560, 0, 28, 0, 3),
@@ -190,7 +190,7 @@ def test_patience_is_renewed_by_what_moves_on(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("limit_ms", "waited"),
-    [(0, 0.001), (1, 0.001), (700, 0.7), (LONGEST_LIMIT_MS, 10.0), (LONGEST_LIMIT_MS + 1, 10.0), (-1, 0.001)],
+    [(0, 0.001), (1, 0.001), (700, 0.7), (MAX_LIMIT_MS, 10.0), (MAX_LIMIT_MS + 1, 10.0), (-1, 0.001)],
 )
 def test_flow_control_is_obeyed_and_is_no_silence(world: World, limit_ms: int, waited: float) -> None:
     held = (SERVER_CONSUME_SPEED_LIMIT, -1, limit_ms)

@@ -160,7 +160,7 @@ def test_what_is_left_before_it_is_planned_is_not_read(monkeypatch: pytest.Monke
 
 def test_a_query_aimed_at_now_passes_neither_that_nor_its_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(monkeypatch, {A: Bounds(0, 56), B: Bounds(0, 56)})
-    query.stream.aim_at_now()
+    query.stream.cap_at_current_end()
     query.bounds = {A: Bounds(0, 84), B: Bounds(0, 84), C: Bounds(0, 84)}
     query.assigned.there = dict(AT)
     # C came after the query began, and B was read further than that.

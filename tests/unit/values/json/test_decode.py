@@ -27,7 +27,7 @@ from spark_mq_source.core.errors import OptionError
 from spark_mq_source.values.decoder import Decoded
 from spark_mq_source.values.json import _decode_python
 from spark_mq_source.values.json.decode import arrow_type_of_json, json_decoder
-from spark_mq_source.values.json.steps import MOST_DEPTH
+from spark_mq_source.values.json.steps import MAX_DEPTH
 
 UTC = zoneinfo.ZoneInfo("UTC")  # as pyarrow has it
 INSTANT = pa.timestamp("us", "UTC")
@@ -435,10 +435,10 @@ def test_nesting_is_bounded_in_what_is_wanted_and_what_is_not(opening: str, clos
     field = pa.struct([("f", pa.int8())])
     text = pa.struct([("x", pa.string())])
     inside = '{"x":%s,"f":1}'
-    assert decode_one(inside % nested(MOST_DEPTH - 1), field) == {"f": 1}
-    assert decode_one(inside % nested(MOST_DEPTH - 1), text) == {"x": nested(MOST_DEPTH - 1)}
-    too_deep = f"it is nested more than {MOST_DEPTH} deep"
-    for hostile in (inside % nested(MOST_DEPTH), nested(1_000_000), opening * 1_000_000):
+    assert decode_one(inside % nested(MAX_DEPTH - 1), field) == {"f": 1}
+    assert decode_one(inside % nested(MAX_DEPTH - 1), text) == {"x": nested(MAX_DEPTH - 1)}
+    too_deep = f"it is nested more than {MAX_DEPTH} deep"
+    for hostile in (inside % nested(MAX_DEPTH), nested(1_000_000), opening * 1_000_000):
         assert decode_one(hostile, field) == too_deep
         assert decode_one(hostile, text) == too_deep
     assert decode_one('["%s"]' % ("[" * 10_000), pa.list_(pa.string())) == ["[" * 10_000]
