@@ -325,7 +325,7 @@ def test_the_links_of_a_query_fail_between_its_triggers(
 # -- everything, in any order
 
 
-@pytest.mark.parametrize("number", [pytest.param(n, marks=[pytest.mark.slow] * (n >= 2)) for n in range(20)])
+@pytest.mark.parametrize("number", [pytest.param(n, marks=[pytest.mark.slow] * (n >= 2)) for n in range(8)])
 def test_random_schedules(
     spark: SparkSession, pulsar: PulsarUnderTest, sink: Sink, link: FaultProxy, number: int
 ) -> None:

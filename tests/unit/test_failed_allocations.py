@@ -8,7 +8,6 @@ the checked build see a write beyond what was allocated.
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import sys
 from array import array
 from typing import Any
@@ -20,23 +19,21 @@ from tests import native
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.values import Outcome
 
-ALL = "test_after_a_failed_allocation_a_loop_goes_on"
-IS_CHECKED = native.CHECKS in sys.modules
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not native.has_compiler(), reason="there is no C compiler")]
+pytestmark = pytest.mark.skipif(native.CHECKS not in sys.modules, reason="needs the checked build: -p tests.checked")
 
 # Of a target: which of its inputs are taken, the seeds of its sessions (which choose columns, and parts of types), and
 # how many allocations there are at least.
 SESSIONS = {
-    "pulsar_entries": (slice(-6, None), [0, 1], 200),
-    "tubemq_answers": (slice(-9, None), [0, 1], 150),
+    "pulsar_entries": (slice(-6, None), [0], 100),
+    "tubemq_answers": (slice(-9, None), [0], 75),
     "nsq_messages": (slice(-4, None), [0, 1], 6),
-    "avro_values": (slice(None), [0, 1], 200),
+    "avro_values": (slice(None), [0], 60),
     "avro_rows": (slice(None), [0], 200),
-    "json_values": (slice(None), [0, 1], 300),
+    "json_values": (slice(None), [0], 100),
     "pairs": (slice(None), [0], 60),
-    "protobuf_values": (slice(None, None, 8), [0, 1], 600),
+    "protobuf_values": (slice(None, None, 8), [0], 300),
     "protobuf_rows": (slice(None, None, 20), [0], 400),
-    "pulsar_rows": (slice(None), [0, 1], 100),
+    "pulsar_rows": (slice(None), [0], 30),
 }
 
 
@@ -93,21 +90,6 @@ def write_values(session: Any, inputs: list[bytes]) -> list[object]:
 
 @pytest.mark.parametrize("name", SESSIONS)
 def test_after_a_failed_allocation_a_loop_goes_on(name: str) -> None:
-    if not IS_CHECKED:
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-m",
-            "slow",
-            "-p",
-            "tests.checked",
-            f"{__file__}::{ALL}[{name}]",
-        ]
-        done = subprocess.run(command, cwd=native.ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout
-        return
     target = TARGETS[name]
     taken, seeds, least = SESSIONS[name]
     inputs = list(target.inputs())[taken]
@@ -145,4 +127,4 @@ def test_after_a_failed_allocation_a_loop_goes_on(name: str) -> None:
             assert again[len(again) - len(expected) :] == expected, f"seed {seed}: after allocation {number} failed"
             failed += 1
     allocations.end()
-    assert failed >= least
+    assert failed >= least, failed
