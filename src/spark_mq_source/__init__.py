@@ -99,16 +99,16 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has
 
 
 def implementation() -> str:
-    """Which loops run, to read and to write: `native`, the compiled ones, or `python` if the twin of any of them does.
+    """Return which loops run: `native`, the compiled ones, or `python` if the twin of any of them runs.
 
-    `SPARK_MQ_SOURCE_IMPL=native` or `python` in the environment asks for one.
+    `SPARK_MQ_SOURCE_IMPL=native` or `python` in the environment selects one.
     """
     found = {import_module(f"spark_mq_source.{protocol}.payload.messages").implementation() for protocol in _PROTOCOLS}
     return "native" if found == {"native"} else "python"
 
 
 def register(spark: SparkSession) -> None:
-    """Registers every format of this package with a session.
+    """Register every format of this package with a session.
 
     Args:
         spark: a session, classic or Spark Connect.

@@ -44,17 +44,17 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
     raw_errors: ClassVar[Collection[str]] = ()
 
     def parse_options(self, options: Mapping[str, str]) -> OptionsT:
-        """The options of a batch read."""
+        """Parse the options of a batch read."""
         return self._parsed(options, READ)
 
     def parse_stream_options(self, options: Mapping[str, str]) -> OptionsT:
-        """The options of a stream."""
+        """Parse the options of a stream."""
         return self._parsed(options, STREAM)
 
     def columns_by_default(self, options: Mapping[str, str]) -> tuple[pa.Schema, TypedRead | None]:
-        """The columns of a batch or stream with these options, and what it decodes.
+        """Return the columns of a batch or stream with these options, and what it decodes.
 
-        Options are looked at only if something is to be decoded; otherwise they are checked when the read begins.
+        Options are parsed only if something is to be decoded; otherwise they are checked when the read begins.
         """
         from spark_mq_source.values.rows import columns_of  # noqa: PLC0415 - for reads that decode
 
@@ -65,7 +65,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
             return columns_of(self.columns, typed), typed
 
     def fit_read(self, options: OptionsT, schema: pa.Schema, typed: TypedRead | None = None) -> OptionsT:
-        """The options of a read of these columns, with what it decodes."""
+        """Return the options of a read of these columns, with what it decodes."""
         typed = typed or self._typed_read(options)
         if typed is None:
             return options
@@ -76,7 +76,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         return replace(options, typed=typed)
 
     def decoded(self, options: OptionsT, names: Sequence[str]) -> Collection[str]:
-        """Which of these columns have the type of what is decoded."""
+        """Return which of these columns have the type of what is decoded."""
         if options.typed is None:
             return ()
         from spark_mq_source.values.rows import decoded_names  # noqa: PLC0415 - the same
@@ -86,7 +86,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
     def read(
         self, options: OptionsT, task: RangeT, schema: pa.Schema, counters: Counters | None = None, *, tries: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, decoded.
+        """Yield the rows of one range, decoded.
 
         Raises:
             CorruptMessageError: a message cannot be decoded, and `onCorrupt` is `fail`.
@@ -129,7 +129,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
     def _dead_letters(
         self, options: OptionsT, task: RangeT, counters: Counters | None, tries: int
     ) -> DeadLetters | None:
-        """Takes the task's messages that cannot be decoded; None unless `onCorrupt` is `deadLetter`."""
+        """Open the dead letters of a task; None unless `onCorrupt` is `deadLetter`."""
         if getattr(options, "on_corrupt", None) is not OnCorrupt.DEAD_LETTER:
             return None
         from spark_mq_source.core.dead_letters import DeadLetters  # noqa: PLC0415 - for reads that need it
@@ -146,20 +146,20 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         )
 
     _dead_letter_form: ClassVar[Mapping[str, Any]] = {}
-    """What the format says of dead letters, see `DeadLetters`."""
+    """Arguments of `DeadLetters` that the format sets."""
 
     @abstractmethod
     def _dead_letter_writer(self, options: OptionsT, counters: Counters) -> RowWriter:
-        """A writer to the topic of these options."""
+        """Open a writer to the topic of these options."""
 
     @abstractmethod
     def read_raw(
         self, options: OptionsT, task: RangeT, schema: pa.Schema, counters: Counters | None = None, *, tries: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """The messages of one range, in order, not decoded."""
+        """Yield the messages of one range, in order, not decoded."""
 
     def parse_look_options(self, options: Mapping[str, str]) -> OptionsT:
-        """The options of a batch read that leaves the messages on the broker, and sends none."""
+        """Parse the options of a batch read that leaves the messages on the broker, and sends none."""
         parsed = self._parsed_to_look(options)
         is_sending = getattr(parsed, "on_corrupt", None) is OnCorrupt.DEAD_LETTER
         return _with(parsed, on_corrupt=OnCorrupt.NULL) if is_sending else parsed
@@ -168,23 +168,23 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         return self.parse_options(options)
 
     def option_names(self) -> Sequence[str]:
-        """The names of the options of a batch read, without aliases."""
+        """Return the names of the options of a batch read, without aliases."""
         return [one.name for one in self.options_type.described() if READ in one.scope]
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> OptionsT:
-        """The options of a write; an option or a column must give the topic."""
+        """Parse the options of a write; an option or a column must give the topic."""
         parsed = self._parsed(options, WRITE)
         if getattr(parsed, "topic", None) is None and "topic" not in columns:
             raise OptionError(f"format {self.name!r}: set the option topic, or write a column topic")
         return parsed
 
     def encoded(self, options: OptionsT) -> Collection[str]:
-        """Which columns of rows are encoded, so that the encoding says which types they may have."""
+        """Return which columns of rows are encoded; their encodings determine the types that they may have."""
         write = self._typed_write(options)
         return () if write is None else [name for name, one in write.encodings.items() if one is not None]
 
     def fit(self, options: OptionsT, schema: pa.Schema) -> OptionsT:
-        """The options, with how the columns of these types are encoded."""
+        """Return the options of a write of these columns, with their encodings."""
         write = self._typed_write(options)
         if write is None:
             return options
@@ -200,7 +200,7 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         attempt: TaskAttempt,
         counters: Counters | None = None,
     ) -> ReportT:
-        """Encodes and writes the rows of one task.
+        """Encode and write the rows of one task.
 
         Raises:
             UnwritableRowError: a value does not fit its schema, or cannot become a message.
@@ -225,42 +225,42 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
         attempt: TaskAttempt,
         counters: Counters | None = None,
     ) -> ReportT:
-        """Writes the rows of one task, whose keys and values are bytes."""
+        """Write the rows of one task, whose keys and values are bytes."""
 
     def wants_pushdown(self, options: OptionsT) -> bool:
-        """False: the format cannot use predicates."""
+        """Return False: the format cannot use predicates."""
         del options
         return False
 
     def commit(self, options: OptionsT, reports: Sequence[ReportT]) -> None:
-        """Does nothing: the rows of a finished task are already visible."""
+        """Do nothing: the rows of a finished task are already visible."""
 
     def abort(self, options: OptionsT, reports: Sequence[ReportT]) -> None:
-        """Does nothing: written rows stay, and a repeated write adds them again."""
+        """Do nothing: written rows stay, and a repeated write adds them again."""
 
     def _is_raw(self, options: Mapping[str, str]) -> bool:
-        """Whether nothing is decoded, as the options are written."""
+        """Return whether the options, as written, decode nothing."""
         given = {name.lower() for name in options}
         return not given & {"valueformat", "keyformat", "flatten"}
 
     def _typed_read(self, options: OptionsT) -> TypedRead | None:
-        """What a read decodes; asks a registry where the options say so."""
+        """Return what a read decodes; ask a registry if the options name one."""
         with self._option_errors(prefix="valueSchema: "):
             return typed_read_of(options)
 
     def _typed_write(self, options: OptionsT) -> TypedWrite | None:
-        """What a write encodes."""
+        """Return what a write encodes."""
         with self._option_errors(prefix="valueSchema: "):
             return typed_write_of(options)
 
     def _schema_lookup(self, options: OptionsT, task: RangeT) -> SchemaLookup | None:
-        """Asks the registry for the schema versions of a task's messages; None without a registry."""
+        """Return a lookup of the schema versions of a task's messages in the registry; None without a registry."""
         del options, task
         return None
 
     @contextmanager
     def _option_errors(self, caught: type[ValueError] = ValueError, *, prefix: str = "") -> Iterator[None]:
-        """Raises what is caught as an OptionError that names the format."""
+        """Raise errors of the class `caught` as an OptionError that names the format."""
         try:
             yield
         except caught as error:
@@ -271,5 +271,5 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
 
 
 def _with(options: OptionsT, **changes: object) -> OptionsT:
-    """The options with some that every format declares changed."""
+    """Change some options that every format declares."""
     return replace(options, **changes)  # type: ignore[arg-type] # fields of the subclass

@@ -14,15 +14,15 @@ _ADDING_SPACE: Final = ("complete_bash", "complete_zsh")
 
 
 def complete_format(incomplete: str) -> list[str]:
-    """The formats whose names begin so."""
+    """Return the formats whose names begin with `incomplete`."""
     return [name for name in FORMATS if name.startswith(incomplete)]
 
 
 def complete_option(context: typer.Context, incomplete: str) -> list[str]:
-    """The options of a read whose names begin so, each with ``=``; of all formats if none is given yet.
+    """Return the options of a read that begin with `incomplete`, each with ``=``; of all formats if none is given yet.
 
     Args:
-        context: what comes before. An option that is incomplete leaves the arguments unassigned, in `args`.
+        context: the words before. An option that is incomplete leaves the arguments unassigned, in `args`.
         incomplete: the beginning of the option.
     """
     given = [str(word) for word in (context.params.get("format_name"), *context.args) if word in FORMATS]

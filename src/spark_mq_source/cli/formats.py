@@ -51,10 +51,10 @@ FORMATS: Final[Mapping[str, Known]] = {
 
 
 def load_format(name: str) -> InspectFormat[Any, Any]:
-    """The format of this name.
+    """Load the format of this name.
 
     Raises:
-        OptionError: there is none.
+        OptionError: the name is unknown.
     """
     if name not in FORMATS:
         raise OptionError(f"unknown format {name}; expected one of {', '.join(FORMATS)}")

@@ -44,7 +44,7 @@ TOKENS_HELP: Final = "\n\n".join(
         r"- `%%`, `\n`, `\t`, `\r`, `\\`, `\xNN`: a percent sign, and characters",
     ]
 )
-"""The same for users, in Markdown, whose lists older releases of typer keep only with empty lines."""
+"""The help on tokens in Markdown, with empty lines in its list for older releases of typer."""
 
 _COLORS: Final[Mapping[str, str]] = {
     "t": "cyan",
@@ -65,7 +65,7 @@ _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def default_line(known: Known, *, with_topic: bool) -> str:
-    """The format string of a line with position, time, key and value.
+    """Return the format string of a line with position, time, key and value.
 
     Args:
         known: the format.
@@ -108,7 +108,7 @@ class Line:
         self._parts = [self._part(match, columns) for match in _PARTS.finditer(template)]
 
     def of(self, row: Row) -> str:
-        """The text of a message."""
+        """Return the text of a message."""
         return "".join(part if isinstance(part, str) else part(row) for part in self._parts)
 
     def _part(self, match: re.Match[str], columns: Collection[str]) -> str | Callable[[Row], str]:
@@ -140,7 +140,7 @@ class Line:
 
 
 def _values(known: Known) -> Mapping[str, Callable[[Row], object]]:
-    """For each of `TOKENS`, its value in a row."""
+    """Return for each of `TOKENS` the function that takes its value from a row."""
     time, value = itemgetter(known.time), itemgetter("value")
     key: Callable[[Row], object] = itemgetter(known.key) if known.key else lambda _: None
     headers: Callable[[Row], Any] = itemgetter(known.headers) if known.headers else lambda _: ()

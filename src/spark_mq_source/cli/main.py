@@ -65,14 +65,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per 
 
 
 def main() -> None:
-    """The entry point."""
+    """Run the command line."""
     # What the encoding of the locale lacks is escaped, not an error.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app(prog_name="spark-mq")
 
 
 def _reporting(command: Callable[..., None]) -> Callable[..., None]:
-    """Prints errors as one sentence on standard error and sets the exit status, without a traceback."""
+    """Print errors as one sentence on standard error and set the exit status, without a traceback."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - whatever the command takes
@@ -215,9 +215,9 @@ def _read_one(format_name: str, option: list[str] | None) -> str:
 def _batches(
     format_: InspectFormat[Any, Any], given: dict[str, str], names: Iterable[str], rows: int
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The batches of a batch read of these columns, task by task; the value in one column, whatever `flatten` says.
+    """Yield the batches of a batch read of these columns, task by task; the value is one column even with `flatten`.
 
-    A batch has no more than `rows` rows unless the options say so, and so does not wait for more than are shown.
+    A batch has no more than `rows` rows unless the options set another limit, so it waits only for the rows to show.
     """
     given = {"maxbatchrows": str(rows)} | {name: text for name, text in given.items() if name != "flatten"}
     options = format_.parse_look_options(given)
@@ -240,7 +240,7 @@ def _inspector(name: str, option: list[str] | None) -> Iterator[Inspector]:
 
 
 def _parsed(option: list[str] | None) -> dict[str, str]:
-    """The options in the form that Spark passes.
+    """Return the options in the form that Spark passes.
 
     Raises:
         OptionError: not `NAME=VALUE`.
@@ -257,7 +257,7 @@ def _parsed(option: list[str] | None) -> dict[str, str]:
 
 
 def _offsets_of(checkpoint: Path, source: int) -> dict[str, object]:
-    """The end offsets of a streaming query's last committed batch, from its checkpoint.
+    """Return the end offsets of a streaming query's last committed batch, from its checkpoint.
 
     Spark writes one file per batch into `offsets`: a line with the version, one with the batch's metadata, and one per
     source (`OffsetSeqLog`, Spark 4.0 to 4.3).

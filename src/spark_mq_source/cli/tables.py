@@ -17,11 +17,11 @@ _UNLIMITED: Final = 100_000
 
 
 def show(rows: Iterable[Mapping[str, object]], *, json: bool) -> None:
-    """Prints rows of equal shape.
+    """Print rows of equal shape.
 
     Args:
-        rows: a table waits for all of them, JSON for none.
-        json: whether to print a line of JSON for each, so nothing if there are none.
+        rows: a table needs all of them before it prints, JSON prints each at once.
+        json: whether to print a line of JSON for each row, so nothing if there are no rows.
     """
     if json:
         for row in rows:
@@ -36,7 +36,7 @@ def show(rows: Iterable[Mapping[str, object]], *, json: bool) -> None:
 
 
 def table_of(rows: Sequence[Mapping[str, object]], console: Console) -> Table:
-    """A table that fits the console's width. Text that does not fit continues below, so that nothing is cut off.
+    """Make a table that fits the console's width. Longer text continues on the next line, so nothing is cut off.
 
     Args:
         rows: at least one, all of equal shape.

@@ -38,7 +38,7 @@ def as_json(value: object, *, as_hex: bool = False, compact: bool = False) -> st
 
 
 def as_text(value: object, *, as_hex: bool = False) -> str:
-    r"""One line of text, in which control characters, and bytes that are not UTF-8, are escaped as in Python.
+    r"""Format a value as one line; escape control characters, and bytes that are not UTF-8, as Python does.
 
     Args:
         value: of a column. NULL is ``NULL``, a position ``ledger:entry`` or ``ledger:entry:batch``, a time in UTC.
@@ -64,7 +64,7 @@ def as_text(value: object, *, as_hex: bool = False) -> str:
 
 
 def _position(ledger: int, entry: int, batch: int) -> str:
-    """The position of a message: none, if no message was read, or if there is none in the topic-partition."""
+    """Format a position; ``none`` if no message was read, or if there is none in the topic-partition."""
     if ledger < 0:
         return "none"
     return f"{ledger}:{entry}" if batch < 0 else f"{ledger}:{entry}:{batch}"

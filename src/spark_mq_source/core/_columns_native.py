@@ -51,7 +51,7 @@ def hand_over(pointer, size):
 
 @cython.cclass
 class Columns:
-    """As `_columns_python.Columns`."""
+    """Columns that are being built; the compiled form of `_columns_python.Columns`."""
 
     def __init__(self, schema, constants, remedy="maxBatchBytes"):
         column: cython.pointer(Column)
@@ -183,7 +183,7 @@ class Columns:
                 memset(column.valid + self.rows // 8 + 1, 0xFF, column.rows // 8 - self.rows // 8)
 
     def take_arrays(self):
-        """As `_columns_python.Columns.take_arrays`; if that fails, the rows are lost, and the next ones are not."""
+        """Return the pending rows as `_columns_python.Columns.take_arrays` does; drop them if that fails."""
         if not self.rows:
             return [pa.nulls(0, field.type) for field in self.schema]
         try:

@@ -23,7 +23,7 @@ Part = tuple[str, pa.DataType, pa.DataType | None]
 """Its name, its type, and the type of the struct or the map that it is a part of."""
 
 _ENTRY_BYTES: Final = 8
-"""What one entry of a map adds to `nbytes` beside its text: its two offsets."""
+"""Bytes that one entry of a map adds to `nbytes` besides its text: its two offsets."""
 
 
 class Columns:
@@ -57,7 +57,7 @@ class Columns:
         self.nbytes = 0
 
     def _measure(self, added: Mapping[str, Sequence[Any]]) -> dict[str, int]:
-        """How many bytes the new cells of each column take that has bytes of its own.
+        """Return how many bytes the new cells add to each column of variable size.
 
         Raises:
             UnsupportedFeatureError: a column would pass 2 GiB.
@@ -71,7 +71,7 @@ class Columns:
         return sizes
 
     def _extend(self, rows: int, added: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> None:
-        """Adds the new cells, `rows` of them to each column.
+        """Add the new cells, `rows` of them to each column.
 
         Raises:
             RuntimeError: a column has none.
@@ -87,7 +87,7 @@ class Columns:
         self.nbytes += rows * self._row_bytes + sum(sizes.values()) + entries * _ENTRY_BYTES
 
     def take_arrays(self) -> list[pa.Array]:
-        """Every pending row, one array a column in the schema's order; starts over."""
+        """Return every pending row, one array for each column in the schema's order, and start over."""
         arrays = []
         for field in self._schema:
             if field.name in self._constant:
@@ -108,7 +108,7 @@ class Columns:
 def layout_of(
     schema: pa.Schema, constants: Mapping[str, str | int]
 ) -> tuple[dict[str, ConstantColumn], int, list[Part]]:
-    """The columns of one value, the fixed bytes of a row of the other columns, and the parts of these.
+    """Return the columns of one value, the fixed bytes of a row of the other columns, and the parts of these.
 
     Example:
         >>> constant, row_bytes, parts = layout_of(pa.schema({"topic": pa.string(), "at": pa.int64()}), {"topic": "t"})
@@ -129,7 +129,7 @@ def layout_of(
 
 
 def parts_of(field: pa.Field) -> list[Part]:
-    """What a column is built of: the name and the type of each part, and of a struct's or a map's parts that type.
+    """Return the parts that a column is built of: each part's name, its type, and the struct or map that contains it.
 
     Example:
         >>> [name for name, _, _ in parts_of(pa.field("id", pa.struct({"a": pa.int32(), "b": pa.int64()})))]
@@ -147,14 +147,14 @@ def parts_of(field: pa.Field) -> list[Part]:
 
 
 def column_overflow(name: str, remedy: str) -> UnsupportedFeatureError:
-    """The error for a column that would not fit in one Arrow batch."""
+    """Return the error for a column that would not fit in one Arrow batch."""
     return UnsupportedFeatureError(
         f"column {name.partition('.')[0]} would pass the 2 GiB that one Arrow batch can hold; lower {remedy}"
     )
 
 
 def unfilled(name: str) -> RuntimeError:
-    """The error for a column that the loop leaves out, as if it were older than the table of columns."""
+    """Return the error for a column that the loop does not fill, as if it were older than the table of columns."""
     return RuntimeError(
         f"column {name.partition('.')[0]} is not filled by this build of the loops; "
         "run `make native` in a checkout, or install the package again"

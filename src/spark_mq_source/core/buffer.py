@@ -42,7 +42,7 @@ class ReceiveBuffer:
         self._retired: list[bytearray] = []
 
     def __len__(self) -> int:
-        """The number of bytes not yet taken."""
+        """Return the number of bytes not yet taken."""
         return self._end - self._start
 
     def writable(self, hint_bytes: int) -> memoryview:
@@ -59,7 +59,7 @@ class ReceiveBuffer:
         return self._view[self._end :]
 
     def commit(self, n: int) -> None:
-        """Adds the first `n` bytes of `writable()`.
+        """Add the first `n` bytes of `writable()`.
 
         Raises:
             ValueError: `n` is negative or more than the free space.
@@ -69,17 +69,17 @@ class ReceiveBuffer:
         self._end += n
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
-        """Copies `data` to the tail."""
+        """Copy `data` to the tail."""
         n = len(data)
         self.writable(n)[:n] = data
         self._end += n
 
     def view(self) -> memoryview:
-        """A read-only view of all bytes that are received and not taken."""
+        """Return a read-only view of all bytes that are received and not taken."""
         return self._readable[self._start : self._end]
 
     def take(self, n: int) -> memoryview | None:
-        """Removes the next `n` bytes and returns a read-only view of them, or None if there are fewer."""
+        """Remove the next `n` bytes and return a read-only view of them, or None if there are fewer."""
         start, stop = self._start, self._start + n
         if stop > self._end:
             return None
@@ -87,7 +87,7 @@ class ReceiveBuffer:
         return self._readable[start:stop]
 
     def trim(self) -> None:
-        """Releases the memory that is kept for reuse."""
+        """Release the memory that is kept for reuse."""
         self._retired.clear()
 
     def _next_block(self, free_bytes: int) -> None:
@@ -105,7 +105,7 @@ class ReceiveBuffer:
         self._block, self._view, self._readable = block, view, view.toreadonly()
 
     def _take_spare(self) -> bytearray | None:
-        """The retired block whose views were released last, as its memory is the warmest; None if all have views."""
+        """Return the retired block whose views were released last (the warmest memory); None if all have views."""
         viewed, spare = [], []
         for block in self._retired:
             try:

@@ -1,8 +1,8 @@
-"""From what a decoder collected to a RecordBatch: the Arrow side that every format shares.
+"""Arrow columns of a RecordBatch, built from what a decoder collected, for every format.
 
-Two ways in. Compiled loops hand over raw buffers (`fixed_width_array`, `variable_width_array`, `struct_array`,
-`map_array`): nothing is copied, the arrays hold the buffers alive. Loops in Python hand over lists (`array_of`,
-`map_array_of`). Columns whose value never changes, such as the topic's name, are `ConstantColumn`.
+Compiled loops pass raw buffers (`fixed_width_array`, `variable_width_array`, `struct_array`, `map_array`): nothing is
+copied, and the arrays keep the buffers alive. Python loops pass lists (`array_of`, `map_array_of`). Columns whose value
+never changes, such as the topic's name, are `ConstantColumn`.
 
 Every array takes its type from the schema that Spark gave, children included: Spark compares schemas with
 ``pa.Schema.equals``, which looks at the names and the nullability of a map's and a struct's inner fields as well.
@@ -31,11 +31,11 @@ CORRUPT = "_corrupt"
 ERROR = "_error"
 
 MAX_COLUMN_BYTES = 2**31 - 1
-"""What one binary, string or map column of one batch may hold: Arrow's offsets in them are signed 32-bit numbers."""
+"""The most bytes that one binary, string or map column of a batch holds: Arrow's offsets in them are signed 32-bit."""
 
 
 def too_large() -> UnwritableRowError:
-    """The error for values that one array cannot hold."""
+    """Return the error for values that one array cannot hold."""
     return UnwritableRowError(
         f"the rows of a batch hold more than the {MAX_COLUMN_BYTES} bytes that can be written together: lower "
         f"spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -43,12 +43,12 @@ def too_large() -> UnwritableRowError:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Whether it is Arrow's ``string`` (the one with 32-bit offsets)."""
+    """Return whether the type is Arrow's ``string``, the one with 32-bit offsets."""
     return bool(pa.types.is_string(type_))
 
 
 def is_text_or_binary(type_: pa.DataType) -> bool:
-    """Whether it is Arrow's ``string`` or ``binary`` (those with 32-bit offsets)."""
+    """Return whether the type is Arrow's ``string`` or ``binary``, those with 32-bit offsets."""
     return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
 
 
@@ -57,13 +57,13 @@ class Column:
     """One column of a format.
 
     Attributes:
-        name: as users write it.
-        read_as: SQL types it can be read as, the one it has by default first; none where it is only written.
-        written_from: SQL types it can be written from; none where it is only read.
-        by_default: whether it is read where the user names no columns.
+        name: the column's name for users.
+        read_as: SQL types it can be read as, the default first; empty if it is only written.
+        written_from: SQL types it can be written from; empty if it is only read.
+        by_default: whether it is read if the user names no columns.
         required: whether rows to be written must have it.
-        note: what the reference adds for readers, in Markdown.
-        write_note: what the reference adds for writers, in Markdown.
+        note: text that the reference adds for readers, in Markdown.
+        write_note: text that the reference adds for writers, in Markdown.
     """
 
     name: str
@@ -119,7 +119,7 @@ class ColumnTable:
         self.required = tuple(one.name for one in columns if one.required)
 
     def check_read(self, schema: pa.Schema) -> None:
-        """Refuses a schema with columns or types that cannot be read.
+        """Refuse a schema with columns or types that cannot be read.
 
         Raises:
             OptionError: naming every unknown column and every unusable type, and the columns known.
@@ -127,7 +127,7 @@ class ColumnTable:
         _refuse(self.problems(_asked(schema)))
 
     def check_written(self, schema: pa.Schema) -> None:
-        """Refuses a schema with columns or types that cannot be written, or without one that must be there.
+        """Refuse a schema with columns or types that cannot be written, or without a required column.
 
         Raises:
             OptionError: naming every unknown, unusable and missing column, and the columns known.
@@ -135,7 +135,7 @@ class ColumnTable:
         _refuse(self.problems(_asked(schema), written=True))
 
     def problems(self, asked: Sequence[AskedColumn], *, written: bool = False) -> list[str]:
-        """What is wrong with the columns of a schema.
+        """Return the problems with the columns of a schema.
 
         Args:
             asked: each column's name, its type as an error shows it, and whether that type is what Spark makes of a
@@ -166,7 +166,7 @@ def _refuse(problems: Sequence[str]) -> None:
 
 
 def fixed_row_bytes(type_: pa.DataType) -> int:
-    """Bytes one row of this type takes before its variable part (offsets count, validity bits do not).
+    """Return the bytes that one row of this type takes before its variable part (offsets count, validity bits do not).
 
     Example:
         >>> fixed_row_bytes(pa.int64()), fixed_row_bytes(pa.binary())
@@ -215,7 +215,7 @@ class ConstantColumn:
 def fixed_width_array(
     type_: pa.DataType, rows: int, data: pa.Buffer, validity: pa.Buffer | None = None, null_count: int = 0
 ) -> pa.Array:
-    """An array of numbers or timestamps over `data`, of `rows` values as wide as the type.
+    """Make an array of numbers or timestamps over `data`, of `rows` values as wide as the type.
 
     Args:
         type_: the array's type, as the schema has it.
@@ -235,7 +235,7 @@ def variable_width_array(
     validity: pa.Buffer | None = None,
     null_count: int = 0,
 ) -> pa.Array:
-    """A binary or string array over `offsets` (int32, `rows` + 1 of them) and `data`.
+    """Make a binary or string array over `offsets` (int32, `rows` + 1 of them) and `data`.
 
     For strings the bytes must already be known to be UTF-8.
 
@@ -251,12 +251,12 @@ def variable_width_array(
 
 
 def struct_array(type_: pa.DataType, children: Sequence[pa.Array]) -> pa.Array:
-    """A struct array without NULLs over `children`, which are of one length and of the types of the struct's fields."""
+    """Make a struct array without NULLs of `children`, which have one length and the types of the struct's fields."""
     return pa.Array.from_buffers(type_, len(children[0]), [None], null_count=0, children=list(children))
 
 
 def map_array(type_: pa.DataType, rows: int, offsets: pa.Buffer, keys: pa.Array, items: pa.Array) -> pa.Array:
-    """A map array without NULLs: row i has the pairs from ``offsets[i]`` (int32) up to ``offsets[i + 1]``."""
+    """Make a map array without NULLs: row i has the pairs from ``offsets[i]`` (int32) up to ``offsets[i + 1]``."""
     entries = struct_array(type_.field(0).type, [keys, items])
     return pa.Array.from_buffers(type_, rows, [None, offsets], null_count=0, children=[entries])
 
@@ -293,13 +293,13 @@ class SparseColumns:
         return bool(self._fields)
 
     def put(self, name: str, row: int, cell: Any, nbytes: int) -> None:  # noqa: ANN401 - what the type takes
-        """Gives a row a cell, if the column is wanted."""
+        """Set the cell of a row, if the column is wanted."""
         if name in self._fields:
             self._cells[name][row] = cell
             self.nbytes += nbytes
 
     def among(self, arrays: list[pa.Array], rows: int) -> list[pa.Array]:
-        """All columns, of these dense ones and the cells; starts over."""
+        """Return these dense arrays with the columns of the cells inserted in the schema's order, and start over."""
         for name, field in self._fields.items():
             cells = self._cells[name]
             # In the order of the schema, so that every place is right.
@@ -355,12 +355,12 @@ def int_array(numbers: Iterable[int], type_: pa.DataType) -> pa.Array:
 
 
 def array_of(values: Iterable[Any], type_: pa.DataType) -> pa.Array:
-    """An array of Python values; timestamps are given as integers in the type's unit, None is NULL."""
+    """Make an array of Python values; timestamps are integers in the type's unit, None is NULL."""
     return pa.array(values, type_)
 
 
 def map_array_of(rows: Sequence[Mapping[bytes, bytes]], type_: pa.DataType) -> pa.Array:
-    """A map array without NULLs of one mapping a row, keys and values being UTF-8 already.
+    """Make a map array without NULLs of one mapping a row, whose keys and values are already UTF-8.
 
     Example:
         >>> map_array_of([{b"k": b"v"}, {}], pa.map_(pa.string(), pa.string())).to_pylist()
@@ -383,7 +383,7 @@ def map_array_of(rows: Sequence[Mapping[bytes, bytes]], type_: pa.DataType) -> p
 
 
 def record_batch(schema: pa.Schema, arrays: Sequence[pa.Array], rows: int) -> pa.RecordBatch:
-    """The batch of `arrays`, whose schema is exactly `schema`; `rows` counts where there is no column at all."""
+    """Make a batch of `arrays` with exactly `schema`; `rows` is its length if there is no column."""
     if not arrays:
         # Spark asks for no column in a plain count(); a batch still has to carry its number of rows.
         return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
@@ -391,7 +391,7 @@ def record_batch(schema: pa.Schema, arrays: Sequence[pa.Array], rows: int) -> pa
 
 
 def without_large_types(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows with 32-bit offsets, where `spark.sql.execution.arrow.useLargeVarTypes` has made 64-bit ones.
+    """Return the same rows with 32-bit offsets if `spark.sql.execution.arrow.useLargeVarTypes` has made them 64-bit.
 
     Raises:
         UnwritableRowError: a column holds more than 32 bits can count.

@@ -32,7 +32,7 @@ CODECS: tuple[str, ...] = tuple(_PACKAGES)
 
 
 def decompress(codec: str, data: ByteString, uncompressed_size: int) -> bytes | memoryview:
-    """Decompresses `data` into exactly `uncompressed_size` bytes.
+    """Decompress `data` into exactly `uncompressed_size` bytes.
 
     Args:
         codec: one of `CODECS`. LZ4 is the block format and SNAPPY the raw (unframed) format, as in Pulsar's clients.
@@ -63,7 +63,7 @@ def decompress(codec: str, data: ByteString, uncompressed_size: int) -> bytes | 
 
 
 def compress(codec: str, data: ByteString) -> bytes | memoryview:
-    """Compresses `data`, in the formats of `decompress`.
+    """Compress `data`, in the formats of `decompress`.
 
     Args:
         codec: one of `CODECS`.
@@ -84,7 +84,7 @@ def compress(codec: str, data: ByteString) -> bytes | memoryview:
 
 
 def _import(codec: str) -> ModuleType:
-    """The package of `codec`.
+    """Import the package of `codec`.
 
     Raises:
         UnsupportedFeatureError: the codec is unknown, or its package is not installed.

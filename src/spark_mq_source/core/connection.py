@@ -50,25 +50,25 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
         self._events: list[EventT] = []
         self._unsent = bytearray()
         self._closed_by = ""
-        """Why the connection is closed; empty while it is open."""
+        """The reason why the connection is closed; empty while it is open."""
 
     # What goes out.
 
     @abstractmethod
     def send(self, command: CommandT) -> None:
-        """Queues a command; its bytes come out of `data_to_send`.
+        """Queue a command; `data_to_send` returns its bytes.
 
         Raises:
             LocalProtocolError: the protocol forbids it now.
         """
 
     def data_to_send(self) -> bytes | bytearray:
-        """What is to be sent now. Each byte is returned once, and the caller owns the result."""
+        """Return the bytes to send now. Each byte is returned once, and the caller owns the result."""
         data, self._unsent = self._unsent, bytearray()
         return data
 
     def close(self) -> None:
-        """Nothing more is sent or taken; nothing is said to the peer, which sees the end of the stream."""
+        """Close this side: send and take nothing more. The peer is not told, and sees the end of the stream."""
         self._close("the connection was closed here")
 
     # What comes in.
@@ -78,14 +78,14 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
         return self._buffer.writable(max(hint_bytes, self._missing))
 
     def received(self, n: int, now: float) -> None:
-        """The first `n` bytes of `writable()` were filled at `now`.
+        """Take the first `n` bytes of `writable()`, which were filled at `now`.
 
         Raises:
-            RemoteProtocolError: they are not what the peer may send.
-            AuthenticationError: the peer did not accept who we are.
+            RemoteProtocolError: the peer may not send these bytes.
+            AuthenticationError: the peer rejected the credentials.
             BrokerError: the peer refused the connection, or a command, and ends the connection.
             LocalProtocolError: the connection is closed.
-            MQSourceError: what else makes the connection useless.
+            MQSourceError: something else makes the connection useless.
         """
         if self._closed_by:
             raise LocalProtocolError(f"bytes received after {self._closed_by}")
@@ -99,7 +99,7 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
             raise
 
     def receive_data(self, data: bytes | memoryview, now: float | None = None) -> None:
-        """The same with a copy of `data`; without `now` no time has passed.
+        """Take a copy of `data` as `received` does; without `now`, no time has passed.
 
         Raises:
             MQSourceError: as `received`.
@@ -113,7 +113,7 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
             rest = rest[n:]
 
     def receive_eof(self) -> None:
-        """The peer has closed its side.
+        """Take the end of the stream: the peer has closed its side.
 
         Raises:
             ConnectionLostError: always, unless the connection is closed already; says what was left open.
@@ -122,7 +122,7 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
             self._end_of_stream()
 
     def events_received(self) -> list[EventT]:
-        """What arrived since the last call, in order; what the connection answers by itself is not among it."""
+        """Return the events since the last call, in order, except those that the connection answers by itself."""
         events = self._events
         self._events = []
         return events
@@ -131,7 +131,7 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
 
     @property
     def paused(self) -> bool:
-        """Whether the shell does not read now: silence then proves nothing about the peer."""
+        """True while the shell does not read: silence then proves nothing about the peer."""
         return self._paused
 
     @paused.setter
@@ -142,14 +142,14 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
             self._hear()
 
     def next_timer(self) -> float | None:
-        """When `handle_timer` wants to be called, in monotonic seconds; None once closed."""
+        """Return the time, in monotonic seconds, at which to call `handle_timer`; None once closed."""
         return None if self._closed_by else self._timer()
 
     def handle_timer(self, now: float) -> None:
-        """Sends what a silent connection needs, and finds out that the peer is dead; nothing before `next_timer()`.
+        """Send what a silent connection needs, and detect a dead peer; do nothing before `next_timer()`.
 
         Raises:
-            ConnectionLostError: it is.
+            ConnectionLostError: the peer is dead.
         """
         timer = self.next_timer()
         self._now = max(self._now, now)
@@ -161,19 +161,19 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
 
     @abstractmethod
     def _take_frames(self, data: memoryview) -> int:
-        """Takes the frames that are whole; returns where the first one begins that is not."""
+        """Take the whole frames; return the offset of the first incomplete one."""
 
     @abstractmethod
     def _end_of_stream(self) -> NoReturn:
-        """Loses the connection for the reason that its state gives."""
+        """Raise ConnectionLostError with the reason that the connection's state gives."""
 
     @abstractmethod
     def _timer(self) -> float:
-        """When there is something to do without anything arriving."""
+        """Return the time at which to act even if nothing arrives."""
 
     @abstractmethod
     def _handle_timer(self, now: float) -> None:
-        """It is that time."""
+        """Do what is due at the time of `_timer`."""
 
     def _take_bytes(self, n: int) -> None:
         self._buffer.commit(n)
@@ -183,17 +183,17 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
         self._buffer.take(self._take_frames(self._buffer.view()))
 
     def _hear(self) -> None:
-        """The silence of the peer begins now."""
+        """Restart the measurement of the peer's silence."""
         self._silent_since = max(self._silent_since, self._now)
 
     def _left_open(self, requests: Iterable[object]) -> str:
-        """What the end of the connection leaves unanswered, for an error."""
+        """Return a text for an error: the requests that the end of the connection leaves unanswered."""
         kinds = Counter(type(request).__name__ for request in requests)
         parts = [f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items()]
         return f" while {', '.join(parts)} waited for an answer" if parts else ""
 
     def _unfinished(self) -> str:
-        """What has begun to arrive, for an error."""
+        """Return a text for an error: the size of the frame that has begun to arrive."""
         return f" ({len(self._buffer)} bytes of an unfinished frame received)" if len(self._buffer) else ""
 
     def _lose(self, reason: str, *, retryable: bool = True) -> NoReturn:

@@ -41,7 +41,7 @@ class Counters:
         return Counters(*(getattr(self, name) + getattr(other, name) for name in _NAMES))
 
     def as_texts(self) -> dict[str, str]:
-        """All counters by name, as texts for structured logs."""
+        """Return all counters by name, as texts for structured logs."""
         return {name: str(round(getattr(self, name), 6)) for name in _NAMES}
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ import crc32c as _crc32c
 
 
 def crc32c(data: bytes | bytearray | memoryview, value: int = 0) -> int:
-    """The CRC32C of `data`: 0 to 2^32-1.
+    """Return the CRC32C of `data`: 0 to 2^32-1.
 
     Uses the processor's instruction if available: about 20 GB/s, 0.15 µs for a short message.
 

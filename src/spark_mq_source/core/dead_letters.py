@@ -55,17 +55,17 @@ class RowWriter(Protocol):
     """The writer of a format."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Sends the rows of a batch."""
+        """Send the rows of a batch."""
 
     def flush(self) -> None:
-        """Waits until the brokers have acknowledged all rows."""
+        """Wait until the brokers have acknowledged all rows."""
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
 
 
 def origin_of(cells: Mapping[str, Any], position: Sequence[str]) -> str:
-    """Where a message is: the numbers of its position.
+    """Return the numbers of a message's position as one text.
 
     Example:
         >>> origin_of({"broker_id": 1, "partition": 0, "message_id": 280}, ("broker_id", "partition", "message_id"))
@@ -131,10 +131,10 @@ class DeadLetters:
         self.columns = tuple(name for name in dict.fromkeys(wanted) if name in columns.readable)
 
     def send(self, messages: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
-        """Stores the dead letters of some messages.
+        """Store the dead letters of some messages.
 
         Args:
-            messages: with `columns`, and with `_corrupt` where a message can be corrupt as a whole.
+            messages: with `columns`, and with `_corrupt` if a message can be corrupt as a whole.
             reasons: why they cannot be decoded, by row.
 
         Raises:
@@ -159,12 +159,12 @@ class DeadLetters:
         counters.dead_letters += letters
 
     def close(self) -> None:
-        """Closes the writer, if there is one."""
+        """Close the writer, if there is one."""
         if self._writer is not None:
             self._writer.close()
 
     def _batches(self, messages: pa.RecordBatch, reasons: Mapping[int, str]) -> list[pa.RecordBatch]:
-        """The dead letters in their order, another batch for each run of those whose keys are texts or none."""
+        """Return the dead letters in their order, in a new batch wherever keys change from texts to none or back."""
         rows = sorted(reasons)
         names = [
             name for name in messages.schema.names if name in (*self.columns, CORRUPT) and name not in self._copied
@@ -203,12 +203,12 @@ class DeadLetters:
         return pa.record_batch(list(columns.values()), names=list(columns))  # pyarrow 14 takes no dict
 
     def _more_columns(self, described: Sequence[Mapping[str, str]]) -> Mapping[str, pa.Array]:
-        """What else letters with these properties have."""
+        """Return further columns of letters with these properties."""
         del described
         return {}
 
     def _described(self, cells: Mapping[str, Any], reason: str) -> Mapping[str, str]:
-        """The properties of a dead letter."""
+        """Return the properties of a dead letter."""
         described = self._with_origin(cells)
         described |= {REASON: reason[:_MAX_REASON], ATTEMPT: self._attempt}
         if cells.get(SCHEMA_VERSION) is not None:
@@ -216,7 +216,7 @@ class DeadLetters:
         return self._fitting(described)
 
     def _with_origin(self, cells: Mapping[str, Any]) -> dict[str, str]:
-        """The properties of a message, and where it is from: of a letter that is itself read, the first topic."""
+        """Return the properties of a message and its origin; a letter that is itself read keeps its first topic."""
         described = dict(cells.get(self._properties) or ())
         described.setdefault(REAL_TOPIC, self._topic_text(cells))
         described.setdefault(ORIGIN_MESSAGE_ID, self._origin_text(cells))

@@ -89,7 +89,7 @@ class MQSourceError(Exception):
         return f"{SITE}troubleshooting/#{name.lower()}"
 
     def within(self, context: str) -> MQSourceError:
-        """A copy of this error with `context` before its message.
+        """Return a copy of this error with `context` before its message.
 
         Outer layers use it to add the topic or the address; class and attributes stay the same.
 

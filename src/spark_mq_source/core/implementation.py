@@ -54,7 +54,7 @@ class Implementation:
             warn_of_stale_modules()
 
     def warn_of_fallback(self) -> None:
-        """Warns once, when the first loop runs rather than at import, that the slow implementation is in use."""
+        """Warn once, when the first loop runs rather than at import, that the slow implementation is in use."""
         if self._fallback_reason:
             reason, self._fallback_reason = self._fallback_reason, ""
             warnings.warn(

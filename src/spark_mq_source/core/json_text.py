@@ -6,7 +6,7 @@ import json
 
 
 def load_json_object(text: str) -> dict[str, object]:
-    """Parses a JSON object; duplicate keys are an error.
+    """Parse a JSON object; duplicate keys are an error.
 
     Raises:
         ValueError: not a JSON object without duplicate keys; the message says why.

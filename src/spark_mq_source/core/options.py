@@ -85,7 +85,7 @@ class _Known:
         return (self.name, *self.aliases)
 
     def read(self, written: str, text: str) -> Any:  # noqa: ANN401 - the type is the field's own
-        """Parses and checks a value. A ValueError shows the text unless it is secret."""
+        """Parse and check a value. A ValueError shows the text unless it is secret."""
         try:
             value = self.parse(text)
             if self.declared.check is not None:
@@ -150,7 +150,7 @@ def option(
     parse: Callable[[str], Any] | None = None,
     unit: str = "",
 ) -> Any:
-    """One option: a field of a frozen dataclass that inherits `Options`.
+    """Declare an option: a field of a frozen dataclass that inherits `Options`.
 
     Args:
         doc: description for the reference, in Markdown.
@@ -180,7 +180,7 @@ def duration_option(
     least: str = "1ms",
     check: Callable[[Any], object] | None = None,
 ) -> Any:  # noqa: ANN401 - as `option`
-    """An option in milliseconds, for a field whose name ends in ``_ms``; the option's name lacks the suffix.
+    """Declare an option in milliseconds, for a field whose name ends in ``_ms``; the option's name lacks the suffix.
 
     Args:
         doc: see `option`.
@@ -210,7 +210,7 @@ def size_option(
     default_text: str | None = None,
     scope: Scope = READ | STREAM,
 ) -> Any:  # noqa: ANN401 - as `option`
-    """An option in bytes.
+    """Declare an option in bytes.
 
     Args:
         doc: see `option`.
@@ -267,11 +267,11 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
 
     @classmethod
     def from_spark(cls, options: Mapping[str, str], scope: Scope) -> Self:
-        """Parses the options that Spark passes to a data source.
+        """Parse the options that Spark passes to a data source.
 
         Args:
             options: texts by case-insensitive name.
-            scope: READ, STREAM or WRITE; READ | STREAM where it is not known which of them, and only what holds for
+            scope: READ, STREAM or WRITE; READ | STREAM if it is not known which of the two, so that only what holds for
                 both is checked.
 
         Raises:
@@ -320,7 +320,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
 
     @classmethod
     def translate(cls, given: dict[str, str], scope: Scope) -> Iterable[str]:
-        """Translates other connectors' options in place; returns the problems found.
+        """Translate other connectors' options in place; return the problems found.
 
         For translations that an alias cannot express, such as one option that becomes two. Keys are in lower case.
         """
@@ -358,19 +358,19 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
 
     @classmethod
     def names(cls, scope: Scope = READ | STREAM | WRITE) -> tuple[str, ...]:
-        """All names accepted in any of `scope`, including aliases."""
+        """Return all names accepted in any of `scope`, including aliases."""
         return tuple(name for one in _known_options(cls) if one.declared.scope & scope for name in one.names)
 
     @classmethod
     def described(cls) -> Sequence[Described]:
-        """Every option for the reference, in the order of the fields."""
+        """Return every option for the reference, in the order of the fields."""
         return [
             Described(one.name, one.declared.scope, _default_text(one), one.doc, one.aliases)
             for one in _known_options(cls)
         ]
 
     def __repr__(self) -> str:
-        """The options that differ from their defaults, with secrets as ``***``."""
+        """Show the options that differ from their defaults, with secrets as ``***``."""
         shown = []
         for one in _known_options(type(self)):
             value = getattr(self, one.field.name)
@@ -453,12 +453,12 @@ def _default_text(one: _Known) -> str:
 
 
 def _without_credentials(text: str) -> str:
-    """Hides the part before an @ in URLs, which may be a password."""
+    """Hide the part before an @ in URLs, which may be a password."""
     return re.sub(r"//.*@", "//***@", text, flags=re.DOTALL)
 
 
 def parse_bool(text: str) -> bool:
-    """Parses true or false, in any case; Spark passes Python's True as ``true``.
+    """Parse true or false, in any case; Spark passes Python's True as ``true``.
 
     Raises:
         ValueError: any other text, including ``1`` and ``yes``.
@@ -473,7 +473,7 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_int(text: str) -> int:
-    """Parses a whole number in decimal digits.
+    """Parse a whole number in decimal digits.
 
     Raises:
         ValueError: any other text, including ``1_000`` and ``1e3``.
@@ -488,7 +488,7 @@ def parse_int(text: str) -> int:
 
 
 def parse_text(text: str) -> str:
-    """The text itself.
+    """Check a text and return it.
 
     Raises:
         ValueError: the text is empty, or has spaces around it (which are invisible in errors and paths).
@@ -501,7 +501,7 @@ def parse_text(text: str) -> str:
 
 
 def parse_list(text: str) -> tuple[str, ...]:
-    """Splits a comma-separated list and strips spaces.
+    """Split a comma-separated list and strip spaces.
 
     Raises:
         ValueError: an empty list or item.
@@ -517,7 +517,7 @@ def parse_list(text: str) -> tuple[str, ...]:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Parses a duration into milliseconds: ``500ms``, ``30s``, ``5m``, ``1h``, or a plain number of milliseconds.
+    """Parse a duration into milliseconds: ``500ms``, ``30s``, ``5m``, ``1h``, or a plain number of milliseconds.
 
     Raises:
         ValueError: any other text.
@@ -533,7 +533,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_size_bytes(text: str) -> int:
-    """Parses a size into bytes: ``64k``, ``64m`` or ``64mb``, ``1g`` (powers of 1024), or a plain number.
+    """Parse a size into bytes: ``64k``, ``64m`` or ``64mb``, ``1g`` (powers of 1024), or a plain number.
 
     Raises:
         ValueError: any other text.
@@ -559,7 +559,7 @@ _PARSERS: Final[dict[Any, Callable[[str], Any]]] = {bool: parse_bool, int: parse
 
 
 def at_least(least: int, text: str = "") -> Callable[[int], None]:
-    """A `check` for a minimum, shown to the user as `text`.
+    """Make a `check` for a minimum, shown to the user as `text`.
 
     Example:
         >>> at_least(1)(0)
@@ -576,7 +576,7 @@ def at_least(least: int, text: str = "") -> Callable[[int], None]:
 
 
 def between(least: int, most: int, text: str = "") -> Callable[[int], None]:
-    """A `check` for an inclusive range, shown to the user as `text`.
+    """Make a `check` for an inclusive range, shown to the user as `text`.
 
     Example:
         >>> between(1, 10)(11)

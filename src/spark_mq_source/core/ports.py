@@ -50,33 +50,33 @@ class BatchFormat(Protocol[OptionsT, RangeT]):
     """The readable columns and their types."""
 
     def parse_options(self, options: Mapping[str, str]) -> OptionsT:
-        """The format's options dataclass. Raises OptionError with all problems at once."""
+        """Parse the options of a batch read. Raises OptionError with all problems at once."""
 
     def columns_by_default(self, options: Mapping[str, str]) -> tuple[pa.Schema, Any]:
-        """The columns that are read where the user names none, and what is decoded for them (driver).
+        """Return the columns that are read by default, and what is decoded for them (driver).
 
         `options` are those of a batch or a stream. Raises OptionError with all problems at once.
         """
 
     def fit_read(self, options: OptionsT, schema: pa.Schema, typed: Any = None) -> OptionsT:  # noqa: ANN401 - a TypedRead, which is above this room
-        """The options of a read of these columns, with what it decodes: `typed`, or else what the options say.
+        """Return the options of a read of these columns, with what it decodes: `typed`, or else what the options name.
 
         Raises OptionError if the columns do not fit what is decoded (driver).
         """
 
     def decoded(self, options: OptionsT, names: Sequence[str]) -> Collection[str]:
-        """Which of these columns have the type of what is decoded, with the options of `fit_read`."""
+        """Return which of these columns have the type of what is decoded, with the options of `fit_read`."""
 
     def wants_pushdown(self, options: OptionsT) -> bool:
-        """Whether `plan` uses predicates; Spark refuses readers that accept them unless it is configured to."""
+        """Return whether `plan` uses predicates; Spark refuses readers that accept them unless it is configured to."""
 
     def plan(self, options: OptionsT, predicates: Sequence[Predicate]) -> Sequence[RangeT]:
-        """Plans a batch read: one range per task (driver)."""
+        """Plan a batch read: one range per task (driver)."""
 
     def read(
         self, options: OptionsT, task: RangeT, schema: pa.Schema, counters: Counters | None = None, *, tries: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, in order, as batches of `schema` (executor).
+        """Yield the rows of one range, in order, as batches of `schema` (executor).
 
         Updates `counters`, except rows and work time. `tries` is the number of earlier attempts of this task.
         """
@@ -89,32 +89,32 @@ class Stream(Protocol[RangeT_co]):
     """The newest available offset at the last call of `latest`; None before."""
 
     def initial(self) -> dict[str, object]:
-        """The start of a query without a checkpoint."""
+        """Return the start of a query without a checkpoint."""
 
     def latest(self, start: Mapping[str, object] | None, *, limited: bool) -> dict[str, object]:
-        """The end of the trigger that begins at `start` (None if Spark does not pass it); `start` if nothing is new."""
+        """Return the end of the trigger that begins at `start` (None if not known); `start` if there is nothing new."""
 
     def cap_at_current_end(self) -> None:
-        """Limits `latest` to the messages available now."""
+        """Limit `latest` to the messages available now."""
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[RangeT_co]:
-        """The ranges of one trigger, one per task; the same for the same offsets."""
+        """Return the ranges of one trigger, one per task; the same for the same offsets."""
 
     def commit(self, end: Mapping[str, object]) -> None:
-        """Commits `end`: Spark will not read earlier offsets again."""
+        """Commit `end`: Spark will not read earlier offsets again."""
 
     def close(self) -> None:
-        """Closes the stream at the end of the query."""
+        """Close the stream at the end of the query."""
 
 
 class StreamFormat(BatchFormat[OptionsT, RangeT], Protocol[OptionsT, RangeT]):
     """The interface of a format for streams; tasks are read as in a batch."""
 
     def parse_stream_options(self, options: Mapping[str, str]) -> OptionsT:
-        """The format's options dataclass. Raises OptionError with all problems at once."""
+        """Parse the options of a stream. Raises OptionError with all problems at once."""
 
     def open_stream(self, options: OptionsT) -> Stream[RangeT]:
-        """The driver's side of a query with these options."""
+        """Open the driver's side of a query with these options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +162,13 @@ class WriteFormat(Protocol[OptionsT, ReportT]):
     """The writable columns, their types, and which are required."""
 
     def parse_write_options(self, options: Mapping[str, str], columns: Sequence[str]) -> OptionsT:
-        """The format's options dataclass, for rows of these columns. Raises OptionError with all problems at once."""
+        """Parse the options of a write of these columns. Raises OptionError with all problems at once."""
 
     def encoded(self, options: OptionsT) -> Collection[str]:
-        """Which columns of rows are encoded: their types are for `fit` to check."""
+        """Return which columns of rows are encoded: `fit` checks their types."""
 
     def fit(self, options: OptionsT, schema: pa.Schema) -> OptionsT:
-        """The options for rows of these types. Raises OptionError if such rows cannot be written with them."""
+        """Return the options for rows of these types. Raises OptionError if such rows cannot be written with them."""
 
     def write(
         self,
@@ -177,16 +177,16 @@ class WriteFormat(Protocol[OptionsT, ReportT]):
         attempt: TaskAttempt,
         counters: Counters | None = None,
     ) -> ReportT:
-        """Writes the rows of one task, and waits until the broker has stored them (executor).
+        """Write the rows of one task, and wait until the broker has stored them (executor).
 
         Nothing of an attempt may reach a broker after its report. Updates `counters`, except rows and work time.
         """
 
     def commit(self, options: OptionsT, reports: Sequence[ReportT]) -> None:
-        """Commits the write: every task has succeeded, with one report each (driver, in a separate process)."""
+        """Commit the write: every task has succeeded, with one report each (driver, in a separate process)."""
 
     def abort(self, options: OptionsT, reports: Sequence[ReportT]) -> None:
-        """Aborts the write, with the reports of the tasks that had succeeded (driver).
+        """Abort the write, with the reports of the tasks that had succeeded (driver).
 
         Also called after a failed `commit`, with all reports.
         """
@@ -196,22 +196,22 @@ class Inspector(Protocol):
     """Inspects a broker without Spark and without changing it. Rows have plain values, and one shape per method."""
 
     def topics(self) -> Iterable[Mapping[str, object]]:
-        """The topics of the options."""
+        """Yield the topics of the options."""
 
     def partitions(self) -> Iterable[Mapping[str, object]]:
-        """Their partitions and brokers."""
+        """Yield the partitions of the topics, and their brokers."""
 
     def offsets(self) -> Iterable[Mapping[str, object]]:
-        """The first and last offset of each partition."""
+        """Yield the first and last offset of each partition."""
 
     def lag(self, checkpoint: Mapping[str, object] | None) -> Iterable[Mapping[str, object]]:
-        """The lag of a streaming query with these offsets, or of the subscription or channel in the options."""
+        """Yield the lag of a streaming query with these offsets, or of the subscription or channel in the options."""
 
     def steps(self) -> Iterable[tuple[str, Callable[[], str]]]:
-        """The checks for a read, in order; each returns its finding, or raises MQSourceError."""
+        """Yield the checks for a read, in order; each returns its finding, or raises MQSourceError."""
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
 
 
 @runtime_checkable
@@ -219,7 +219,7 @@ class Unsubscriber(Protocol):
     """An inspector of a broker with durable subscriptions."""
 
     def unsubscribe(self) -> Iterable[Mapping[str, object]]:
-        """Deletes the subscription of the options; returns the backlog it had."""
+        """Delete the subscription of the options; return the backlog it had."""
 
 
 class Format(StreamFormat[OptionsT, RangeT], WriteFormat[OptionsT, ReportT], Protocol[OptionsT, RangeT, ReportT]):
@@ -230,10 +230,10 @@ class InspectFormat(BatchFormat[OptionsT, RangeT], Protocol[OptionsT, RangeT]):
     """The interface of a format for the command line."""
 
     def parse_look_options(self, options: Mapping[str, str]) -> OptionsT:
-        """The options of a batch read that leaves messages on the broker. Raises OptionError with all problems."""
+        """Parse the options of a batch read that removes no messages. Raises OptionError with all problems at once."""
 
     def option_names(self) -> Sequence[str]:
-        """The names of the options of a batch read, without aliases."""
+        """Return the names of the options of a batch read, without aliases."""
 
     def open_inspector(self, options: OptionsT) -> Inspector:
-        """An inspector with the options of a read."""
+        """Open an inspector with the options of a read."""

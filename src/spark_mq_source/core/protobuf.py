@@ -122,7 +122,7 @@ class ProtobufCodec:
         return (self._plans.get(kind) or self._plan_of(kind)).make
 
     def encode(self, message: object) -> bytes:
-        """The bytes of a message.
+        """Encode a message.
 
         Raises:
             TypeError: a field has another type.
@@ -140,7 +140,7 @@ class ProtobufCodec:
         return serialized(target)
 
     def fill(self, target: Any, message: object) -> None:  # noqa: ANN401 - of protobuf's classes
-        """Writes a message's fields into an instance of protobuf's class; see `encode`."""
+        """Write a message's fields into an instance of protobuf's class; see `encode`."""
         plan = self._plans.get(type(message)) or self._plan_of(type(message))
         for (name, left_out, unsigned, write), content in zip(plan.writes, plan.contents(message), strict=True):
             if content is None or content == left_out:
@@ -151,7 +151,7 @@ class ProtobufCodec:
                 setattr(target, name, content + _UINT64 if unsigned and content < 0 else content)
 
     def decode(self, kind: type[MessageT], data: bytes, /, **given: object) -> MessageT:
-        """The message of these bytes.
+        """Decode a message of the class `kind`.
 
         Args:
             kind: its class.
@@ -173,7 +173,7 @@ class ProtobufCodec:
         return self.message_of(kind, parsed(self.class_of(kind), data), **given)
 
     def message_of(self, kind: type[MessageT], instance: Any, /, **given: object) -> MessageT:  # noqa: ANN401
-        """Converts an instance of protobuf's class to a message of type `kind`; see `decode`."""
+        """Convert an instance of protobuf's class to a message of type `kind`; see `decode`."""
         _, _, _, reads, empty = self._plans.get(kind) or self._plan_of(kind)
         fields = empty | given
         for descriptor, content in instance.ListFields():
@@ -250,7 +250,7 @@ class ProtobufCodec:
 
 
 def parsed(make: type[Any], data: bytes) -> Any:  # noqa: ANN401 - of `make`
-    """Parses bytes into an instance of protobuf's class.
+    """Parse bytes into an instance of protobuf's class.
 
     Raises:
         CorruptMessageError: the bytes cannot be parsed.
@@ -268,7 +268,7 @@ def parsed(make: type[Any], data: bytes) -> Any:  # noqa: ANN401 - of `make`
 
 
 def serialized(message: Any) -> bytes:  # noqa: ANN401 - of protobuf's classes
-    """The bytes of an instance of protobuf's class.
+    """Serialize an instance of protobuf's class.
 
     Raises:
         ValueError: a required field is absent.
@@ -301,7 +301,7 @@ def _fields_of(message: type) -> Iterator[_Field]:
 
 
 def constant_name(class_name: str) -> str:
-    """The name of a class of messages in the protocol's enumeration of them.
+    """Return the name of a class of messages in the protocol's enumeration of them.
 
     Example:
         >>> constant_name("SendReceipt")
@@ -311,7 +311,7 @@ def constant_name(class_name: str) -> str:
 
 
 def signed64(value: int) -> int:
-    """The value of a `Uint64` in our classes.
+    """Convert a `Uint64` to its value in our classes.
 
     Example:
         >>> signed64(2**64 - 1)

@@ -17,11 +17,11 @@ CORRUPT_FIELDS: Final = {
     -3: "a protobuf field reaches past the end",
     -4: "a protobuf field has an unknown wire type",
 }
-"""What is wrong with a field, by what the compiled `read_field` returns."""
+"""Error texts, by the value that the compiled `read_field` returns."""
 
 
 def take_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Each field of a protobuf message: its tag, its value (varints) or start offset (others), and its end offset.
+    """Yield each field of a protobuf message: tag, value (of a varint) or start offset (others), and end offset.
 
     Raises:
         CorruptMessageError: not a protobuf message.
@@ -60,7 +60,7 @@ def take_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]
 
 
 def signed32(value: int) -> int:
-    """Converts a varint to an int32.
+    """Convert a varint to an int32.
 
     Example:
         >>> signed32(0xFFFFFFFFFFFFFFFF)

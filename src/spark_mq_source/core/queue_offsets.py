@@ -22,7 +22,7 @@ class BatchOffset:
 
     @classmethod
     def from_json(cls, document: Mapping[str, object]) -> BatchOffset:
-        """The inverse of `to_json`.
+        """Read an offset from its form in Spark's checkpoint; the inverse of `to_json`.
 
         Raises:
             ValueError: not such a document.
@@ -39,7 +39,7 @@ class BatchOffset:
         return cls(wal, batch)
 
     def to_json(self) -> dict[str, object]:
-        """The form in Spark's checkpoint.
+        """Return the form in Spark's checkpoint.
 
         Example:
             >>> BatchOffset("8f0e", 7).to_json()
@@ -54,7 +54,7 @@ class BatchOffset:
 
 
 def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
-    """The number of messages waiting after a batch; empty if the broker did not report it.
+    """Return the number of messages waiting after a batch; empty if the broker did not report it.
 
     Args:
         read: the batch.

@@ -27,7 +27,7 @@ EVERYWHERE: Final[Scope] = READ | STREAM | WRITE
 
 
 class OnCorrupt(enum.StrEnum):
-    """What to do with a message that cannot be decoded."""
+    """Action for a message that cannot be decoded."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -90,7 +90,7 @@ class TlsOptions(Options):
 
     @property
     def has_tls(self) -> bool:
-        """Whether any connection uses TLS."""
+        """True if any connection uses TLS."""
         raise NotImplementedError
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:

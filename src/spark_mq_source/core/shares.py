@@ -12,7 +12,7 @@ SortableT = TypeVar("SortableT", bound=Any)
 def share_out(
     backlogs: Mapping[NameT, int], budget: int, costs: Mapping[NameT, float] | None = None
 ) -> dict[NameT, int]:
-    """Divides `budget` in proportion to the backlogs.
+    """Divide `budget` in proportion to the backlogs.
 
     Each name with a backlog gets at least one entry; if the budget is too small for that, the first names do. The parts
     never cost more than the budget, except for one single entry, and no part is larger than its backlog.
@@ -71,7 +71,7 @@ def in_turn(backlogs: Mapping[SortableT, int], served: SortableT | None) -> dict
 
 
 def served_last(shares: Mapping[NameT, int], before: NameT | None) -> NameT | None:
-    """The name that had the last turn, or `before` if all of them had one.
+    """Return the name that had the last turn, or `before` if all of them had one.
 
     Example:
         >>> served_last({"c": 1, "a": 1, "b": 0}, "b"), served_last({"c": 1, "a": 1, "b": 1}, "b")

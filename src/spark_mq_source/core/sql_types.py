@@ -45,7 +45,7 @@ _MAX_NESTING: Final = 100
 
 
 def arrow_schema_of(columns: Mapping[str, str]) -> pa.Schema:
-    """The Arrow schema of columns given as name and SQL type.
+    """Return the Arrow schema of columns given as name and SQL type.
 
     Raises:
         ValueError: not a type.
@@ -59,10 +59,10 @@ def arrow_schema_of(columns: Mapping[str, str]) -> pa.Schema:
 
 @lru_cache(maxsize=256)
 def arrow_type_of_ddl(text: str) -> pa.DataType:
-    """The Arrow type of a SQL type; of a list of columns, the struct of them, as in Spark's `from_json`.
+    """Return the Arrow type of a SQL type; for a list of columns, the struct of them, as in Spark's `from_json`.
 
     Raises:
-        ValueError: neither; the message says where.
+        ValueError: the text is neither; the message gives the place.
 
     Example:
         >>> arrow_type_of_ddl("a int, b array<struct<`x y`: decimal(10, 2)>>")
@@ -79,7 +79,7 @@ def arrow_type_of_ddl(text: str) -> pa.DataType:
 
 
 def ddl_of(type_: pa.DataType) -> str:
-    """The SQL type of an Arrow type, as `arrow_type_of_ddl` and Spark read it.
+    """Return the SQL type of an Arrow type, as `arrow_type_of_ddl` and Spark read it.
 
     Raises:
         ValueError: Spark has no such type.
@@ -104,7 +104,7 @@ def ddl_of(type_: pa.DataType) -> str:
 
 
 def ddl_of_schema(schema: pa.Schema) -> str:
-    """The columns of a schema, as `.schema()` takes them.
+    """Return the columns of a schema, as `.schema()` takes them.
 
     Raises:
         ValueError: Spark has no such type.
@@ -117,7 +117,7 @@ def ddl_of_schema(schema: pa.Schema) -> str:
 
 
 def quoted(name: str) -> str:
-    """The name of a column or field in DDL.
+    """Return the name of a column or field in DDL, quoted if necessary.
 
     Example:
         >>> quoted("a"), quoted("a b"), quoted("`")
@@ -127,7 +127,7 @@ def quoted(name: str) -> str:
 
 
 def matches(type_: pa.DataType, text: str) -> bool:
-    """Whether an Arrow type corresponds to a SQL type.
+    """Return whether an Arrow type corresponds to a SQL type.
 
     Inner fields of maps and lists may have any name, and timestamps any zone or none (``timestamp_ntz``).
 

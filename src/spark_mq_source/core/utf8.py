@@ -49,7 +49,7 @@ def check_texts(batch: pa.RecordBatch, names: Collection[str], first_row: int = 
 
 
 def _texts_of(column: pa.Array) -> tuple[int, list[pa.Array]]:
-    """The arrays of text in a column, and at which place of a map's entries they begin."""
+    """Return the arrays of text in a column, and the place of a map's entries where they begin."""
     if is_text(column.type):
         return 0, [column]
     if not pa.types.is_map(column.type):
@@ -59,7 +59,7 @@ def _texts_of(column: pa.Array) -> tuple[int, list[pa.Array]]:
 
 
 def _is_utf8(texts: pa.Array) -> bool:
-    """Whether all texts of an array are UTF-8; False may be due to bytes that belong to a NULL."""
+    """Return whether all texts of an array are UTF-8; False may be due to bytes that belong to a NULL."""
     _, offsets, data = texts.buffers()
     if offsets is None or data is None:
         return True
@@ -77,7 +77,7 @@ def _is_utf8(texts: pa.Array) -> bool:
 
 
 def _cells(column: pa.Array, row: int, first: int, parts: list[pa.Array]) -> Iterator[pa.StringScalar]:
-    """The texts of a row, a key of a map before its item."""
+    """Yield the texts of a row, a key of a map before its item."""
     if not column[row].is_valid:
         return
     begin, end = row, row + 1
@@ -88,7 +88,7 @@ def _cells(column: pa.Array, row: int, first: int, parts: list[pa.Array]) -> Ite
 
 
 def _first_bad_byte(text: pa.StringScalar) -> int:
-    """Where text stops being UTF-8; -1 if all of it is."""
+    """Return the offset of the first byte that is not UTF-8; -1 if there is none."""
     if text.is_valid:
         try:
             str(text.as_buffer(), "utf-8")
@@ -98,7 +98,7 @@ def _first_bad_byte(text: pa.StringScalar) -> int:
 
 
 def _topic_of(batch: pa.RecordBatch, name: str, row: int) -> str:
-    """The row's topic for an error, unless the topic is what is wrong or is not a column."""
+    """Return the row's topic for an error, unless the topic is the faulty cell or not a column."""
     if name == "topic" or "topic" not in batch.schema.names:
         return ""
     topic = batch.column(batch.schema.get_field_index("topic"))[row]

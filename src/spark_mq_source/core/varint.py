@@ -11,7 +11,7 @@ _ONE_BYTE: Final = tuple(bytes([value]) for value in range(0x80))
 
 
 def encode_varint(value: int) -> bytes:
-    """Encodes a 64-bit varint; a negative number takes ten bytes.
+    """Encode a 64-bit varint; a negative number takes ten bytes.
 
     Example:
         >>> encode_varint(300).hex()
@@ -29,7 +29,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_sized(data: bytes) -> bytes:
-    r"""Bytes after their size.
+    r"""Encode bytes after their size.
 
     Example:
         >>> encode_sized(b"abc")
@@ -39,7 +39,7 @@ def encode_sized(data: bytes) -> bytes:
 
 
 def take_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Decodes the unsigned 64-bit varint at `at`: its value and its end.
+    """Decode the unsigned 64-bit varint at `at`; return its value and its end.
 
     Raises:
         CorruptMessageError: the varint does not end before `end`, or within ten bytes.

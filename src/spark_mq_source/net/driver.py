@@ -23,10 +23,10 @@ CommandT = TypeVar("CommandT")
 EventT = TypeVar("EventT")
 
 RECEIVE_BYTES = 1 << 20
-"""How much room there is at least to receive into at once: enough for several batches of messages."""
+"""The least space to receive into at once: enough for several batches of messages."""
 
 LAST_RECEIVES = 16
-"""How often at most something is received from a peer that takes nothing any more: it may have said why."""
+"""The most reads from a peer that accepts no more bytes: it may have sent the reason."""
 
 
 class ConnectionDriver(Generic[CommandT, EventT]):
@@ -35,11 +35,11 @@ class ConnectionDriver(Generic[CommandT, EventT]):
     Args:
         connection: the state machine; the driver alone touches it from now on.
         transport: the connected stream; the driver closes it.
-        on_events: called with what arrived, in order, in the driver's thread; must not block.
+        on_events: called with the events that arrived, in order, in the driver's thread; must not block.
         on_closed: called once, in the driver's thread, with the error that ended the connection.
 
     Example:
-        See `spark_mq_source.pulsar.client.client`, which wires it to a `PulsarConnection`.
+        See `spark_mq_source.pulsar.client.client`, which connects it to a `PulsarConnection`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         self._thread = threading.Thread(target=self._run, name=f"spark-mq-source {self.address}", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread; what the connection has queued is sent first."""
+        """Start the thread, which first sends what the connection has queued."""
         self._thread.start()
 
     @property
@@ -78,7 +78,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         return self._error is not None or self._closing
 
     def send(self, *commands: CommandT) -> None:
-        """Sends commands, in order, or queues what the socket does not take yet.
+        """Send commands, in order, or queue what the socket does not take yet.
 
         Raises:
             ConnectionLostError: the connection was closed, or has ended; the error that ended it.
@@ -101,15 +101,15 @@ class ConnectionDriver(Generic[CommandT, EventT]):
                     self._wake()
 
     def pause_reading(self) -> None:
-        """Stops receiving: the peer is held back by TCP. Heartbeats go on being sent."""
+        """Stop receiving, so that TCP holds the peer back. Heartbeats are still sent."""
         self._set_reading(False)
 
     def resume_reading(self) -> None:
-        """Receives again."""
+        """Receive again."""
         self._set_reading(True)
 
     def close(self) -> None:
-        """Sends what is queued if the socket takes it, closes, and waits for the thread to end."""
+        """Send what is queued if the socket takes it, close, and wait for the thread to end."""
         with self._lock:
             self._closing = True
             if self._thread.ident is None:  # never started: nobody else would close these
@@ -120,7 +120,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
 
     @staticmethod
     def _again(error: MQSourceError) -> MQSourceError:
-        """The same error for another caller: an exception object must not be raised in two threads."""
+        """Copy an error for another caller: an exception object must not be raised in two threads."""
         copy = error.within("")
         copy.args = error.args
         return copy
@@ -142,7 +142,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             self._wake_sender.send(b"\0")
 
     def _flush(self) -> bool:
-        """Sends what the socket takes; True when nothing is left. Under the lock."""
+        """Send what the socket takes; return True when nothing is left. The caller holds the lock."""
         while True:
             if not self._unsent:
                 # What is queued meanwhile stays with the connection, in one piece, and is not copied here.
@@ -211,7 +211,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         raise broken
 
     def _last_words(self, error: MQSourceError) -> MQSourceError:
-        """Why nothing can be sent any more: what the peer said before it broke the connection, or `error` itself."""
+        """Return the reason that the peer sent before it broke the connection, or `error` itself."""
         try:
             for _ in range(LAST_RECEIVES):
                 n = self._transport.recv_into(self._connection.writable(RECEIVE_BYTES))
@@ -233,7 +233,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
             self._selector.modify(self._transport, wanted)
 
     def _step(self, readable: bool) -> tuple[Sequence[EventT], MQSourceError | None]:
-        """What arrived, and the error after it: what came before an error counts, however TCP cut it up."""
+        """Receive once; return the events and the error after them, because events before an error still count."""
         now = time.monotonic()
         failure: MQSourceError | None = None
         with self._lock:
@@ -260,10 +260,9 @@ def exchange(
     until: Callable[[], bool],
     deadline: Deadline,
 ) -> None:
-    """Sends and receives on the caller's thread until `until()`, before a driver takes over.
+    """Send and receive on the caller's thread until `until()`, before a driver takes over.
 
-    For what is agreed on before the stream itself changes, as where TLS begins in its middle. Events stay in the
-    connection.
+    For agreements that change the stream itself, such as starting TLS in its middle. Events stay in the connection.
 
     Raises:
         ConnectTimeoutError: not before `deadline`.
@@ -295,7 +294,7 @@ def exchange(
 
 
 def _named(error: MQSourceError, address: str) -> MQSourceError:
-    """The error with the peer's address in it, which a connection without I/O does not know."""
+    """Add the peer's address to an error, because a connection without I/O does not know it."""
     if address in str(error):
         return error
     named = error.within(address)

@@ -48,32 +48,32 @@ def fetch_json(
     is_trusted: Callable[[str], bool] = lambda _: False,
     remedy: str = "",
 ) -> object:
-    """GETs `url` and parses its JSON; failed connections and 502 to 504 are tried again until time is up.
+    """GET `url` and parse its JSON; retry failed connections and 502 to 504 until time is up.
 
-    Redirects are followed with the same headers: brokers send a question about a topic on to the broker that serves
-    it, which wants the same token as they do. `Authorization` is sent to the host of `url` and to trusted ones only; a
-    redirect to another host is then an error.
+    Redirects are followed with the same headers: brokers redirect a question about a topic to the broker that serves
+    it, which wants the same token. `Authorization` is sent only to the host of `url` and to trusted hosts; a redirect
+    to another host is then an error.
 
     Args:
-        url: what is asked for.
-        headers: sent along, to wherever redirects lead.
-        tls: how the other side is verified; None as by default.
-        timeout_seconds: until there is an answer.
-        form: POSTs these fields instead, which may be secret: a redirect is not followed, and what the other side says
-            of them is in the error's `broker_message` only.
+        url: the URL to get.
+        headers: sent with every request, redirected ones included.
+        tls: how the other side is verified; None for the defaults.
+        timeout_seconds: for all attempts together.
+        form: POSTs these fields instead, which may be secret: a redirect is not followed, and the answer's text about
+            them is only in the error's `broker_message`.
         address: what an error calls the address.
-        retries: False asks once, for what nobody needs.
+        retries: False tries only once, for requests that are not essential.
         is_trusted: whether a host (in lower case) that a redirect leads to may see `Authorization`.
-        remedy: what to do about one that may not, for the error.
+        remedy: the remedy for an untrusted host, for the error.
 
     Raises:
         TopicNotFoundError: status 404.
         AuthenticationError: status 401 or 403.
         ServiceNotReadyError: status 502 to 504, to the end.
         BrokerError: any other status that is not 200.
-        TransportError: no answer; not retryable where TLS cannot work.
-        RemoteProtocolError: an answer that is not JSON, or is too large, or sends us in circles, off HTTPS, or with
-            `Authorization` to a host that may not see it.
+        TransportError: no answer; not retryable if TLS cannot work.
+        RemoteProtocolError: the answer is not JSON, is too large, or redirects in circles, away from HTTPS, or with
+            `Authorization` to an untrusted host.
         OptionError: certificate files that cannot be used.
     """
     tls = tls or TlsSettings()
@@ -101,7 +101,7 @@ def _pool(url: str, tls: TlsSettings) -> urllib3.PoolManager:
 
 
 def _read(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """The body in pieces, to its end or just past the limit. Only the read after the last tells 1.26 of a lost end."""
+    """Yield the body in pieces, to its end or just past the limit. Only the last read shows urllib3 1.26 a lost end."""
     size = 0
     while size <= MAX_BODY_BYTES and (piece := response.read(1 << 20)):
         size += len(piece)
@@ -141,7 +141,7 @@ def _fetch(
     is_trusted: Callable[[str], bool],
     remedy: str,
 ) -> bytes:
-    """The body of one answer, after redirects."""
+    """Return the body of one answer, after redirects."""
     asked = url
     if form is not None:
         headers = {**headers, "Content-Type": "application/x-www-form-urlencoded"}

@@ -56,7 +56,7 @@ class Inbox(Generic[ItemT]):
         self._error: MQSourceError | None = None
 
     def put(self, items: Sequence[ItemT], nbytes: int) -> bool:
-        """Adds items of `nbytes` in all, and returns True; returns False after `close`."""
+        """Add items of `nbytes` in all, and return True; return False after `close`."""
         with self.lock:
             if self._is_closed:
                 return False
@@ -69,7 +69,7 @@ class Inbox(Generic[ItemT]):
         return True
 
     def take(self, *, max_bytes: int, timeout_seconds: float) -> list[ItemT]:
-        """Takes at least one item and about `max_bytes` at most, or none after `timeout_seconds`.
+        """Take at least one item and about `max_bytes` at most, or none after `timeout_seconds`.
 
         Raises:
             MQSourceError: the error of `fail`, once all items before it are taken.
@@ -94,18 +94,18 @@ class Inbox(Generic[ItemT]):
         return taken
 
     def waiting(self) -> tuple[ItemT, ...]:
-        """The items that are not taken yet."""
+        """Return the items that are not taken yet."""
         with self.lock:
             return tuple(self._items)
 
     def fail(self, error: MQSourceError) -> None:
-        """Ends the queue with an error. Only the first call counts; waiting items can still be taken."""
+        """End the queue with an error. Only the first call counts; waiting items can still be taken."""
         with self.lock:
             self._error = self._error or error
             self.lock.notify()
 
     def close(self) -> tuple[ItemT, ...]:
-        """Stops taking items and returns those that waited. A peer that is held back stays held back."""
+        """Stop taking items and return those that waited. A peer that is held back stays held back."""
         with self.lock:
             self._is_closed = True
             left = tuple(self._items)
@@ -114,14 +114,14 @@ class Inbox(Generic[ItemT]):
         return left
 
     def clear(self) -> None:
-        """Drops the items that wait."""
+        """Drop the items that wait."""
         with self.lock:
             self._items.clear()
             self._bytes = 0
             self._resume()
 
     def lift(self) -> None:
-        """Removes the bound until `restore` is called as often, to receive an answer that comes after the items."""
+        """Remove the bound until `restore` is called as often, to receive an answer that comes after the items."""
         with self.lock:
             self._lifted += 1
             self._resume()

@@ -1,4 +1,4 @@
-"""How long a stream waits for more rows before it plans a trigger: `minRowsPerTrigger` and `maxTriggerDelay`."""
+"""The pace of a stream: the wait for more rows before a trigger (`minRowsPerTrigger` and `maxTriggerDelay`)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class TriggerPace:
 
     @property
     def counts(self) -> bool:
-        """Whether the number of rows matters at all."""
+        """True if the number of rows matters at all."""
         return self._min_rows is not None
 
     def delays(self, rows: int) -> bool:
-        """Whether a trigger of so many rows is to wait; if not, it counts as planned now, unless it has none."""
+        """Return whether a trigger of `rows` rows must wait; if not, and it has rows, it counts as planned now."""
         if self._min_rows is None or not rows:
             return False
         now = time.monotonic()

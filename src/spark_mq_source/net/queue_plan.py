@@ -43,17 +43,17 @@ class QueueTask(Generic[SourceT]):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the broker delivers again what was not acknowledged, by the same id as before."""
+        """True if the broker delivers unacknowledged messages again, with the same ids."""
         return True
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """What a plan says of the task besides its source: fields with their values."""
+        """The fields of a task in a plan, with their values, except its source."""
         return {"max_rows": self.max_rows}
 
 
 def tasks_of(task_type: type[TaskT], folder: str, plan: Mapping[str, Any]) -> list[TaskT]:
-    """The tasks of a batch that is planned: the same whenever it is asked."""
+    """Return the tasks of a planned batch: the same at every call."""
     sources = [task_type.source_type(**source) for source in plan["sources"]]
     duplicates, recent = plan["duplicates"], plan["recent"]
     tasks: list[TaskT] = []
@@ -80,13 +80,13 @@ def plan_document(
     *,
     now: float = 0.0,
 ) -> dict[str, object]:
-    """The JSON document of a batch that is planned.
+    """Return the JSON document of a planned batch.
 
     Args:
-        tasks: whom each asks, and for how much.
-        duplicates: messages that may come again, by the source's name, each with for how many seconds that is known.
+        tasks: the source and the number of messages of each.
+        duplicates: messages that may come again, by the source's name, each with the seconds since that became known.
         recent: the messages that were acknowledged last, by the source's name.
-        now: when it is planned, in seconds since 1970.
+        now: the time of planning, in seconds since 1970.
     """
     sources = list(dict.fromkeys(task.source for task in tasks))
     return {
@@ -99,7 +99,7 @@ def plan_document(
 
 
 def run_tasks(store: Store, run_id: str, task_type: type[TaskT], plan: Callable[[], Sequence[TaskT]]) -> list[TaskT]:
-    """The tasks of a batch read with a `runId`: those that were planned when it was first read.
+    """Return the tasks of a batch read with a `runId`: those that were planned when it was first read.
 
     Raises:
         DataLossError: the plan was deleted.
@@ -112,10 +112,10 @@ def run_tasks(store: Store, run_id: str, task_type: type[TaskT], plan: Callable[
 
 
 def share_waiting(waiting: Mapping[SourceT, int | None], budget: int, turn: int = 0) -> dict[SourceT, int]:
-    """How much of each source to take; if not all get something, those from number `turn` on come first.
+    """Return how much of each source to take; if not all get something, those from number `turn` on come first.
 
     Args:
-        waiting: how much waits there; None where nobody knows.
+        waiting: the messages that wait there; None if unknown.
         budget: how much to take in all.
         turn: any number; the next trigger's is one more.
 
@@ -149,7 +149,7 @@ def share_drain(waiting: Mapping[SourceT, int | None], budget: int) -> dict[Sour
 
 
 def split_parts(parts: Iterable[tuple[SourceT, int | None]], count: int) -> list[tuple[SourceT, int | None]]:
-    """The same, each in up to `count` parts of about one size; a part without a bound (None) has parts without.
+    """Split each part into up to `count` parts of similar size; parts of an unbounded part (None) are unbounded.
 
     Example:
         >>> split_parts([("a", 5), ("b", 1), ("c", None)], 2)

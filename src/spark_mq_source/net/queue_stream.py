@@ -28,11 +28,16 @@ from spark_mq_source.net.write_ahead import TaskLog, is_planned, read_plan, remo
 logger = logging.getLogger(__name__)
 
 REMEMBERED_SECONDS: Final = 24 * 3600.0
-"""How long a message that may come again is looked for. It waits for its timeout, and then behind all that waits."""
+"""The time for which a message that may come again is remembered.
+
+The broker delivers it after its timeout, and then behind all waiting messages.
+"""
 
 MAX_STEP_SECONDS: Final = 3600.0
-"""How much of the time between two batches counts for that: a query that did not run for longer has read nothing
-meanwhile, and a clock that was moved says nothing."""
+"""The most time between two batches that counts towards `REMEMBERED_SECONDS`.
+
+A query that was stopped for longer has read nothing meanwhile, and a clock that was moved is not a measure of time.
+"""
 
 
 class QueueStream(ABC, Generic[SourceT, TaskT]):
@@ -53,7 +58,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
     """
 
     counts_held: ClassVar[bool] = False
-    """Whether what waits is counted with what other consumers have and have not acknowledged."""
+    """Whether the number of waiting messages includes those that other consumers hold unacknowledged."""
 
     def __init__(
         self,
@@ -77,25 +82,25 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         self._planned_now: int | None = None
 
     def initial(self) -> dict[str, object]:
-        """Where a query starts that has no checkpoint: before the first batch of a folder of its own.
+        """Return the start of a query without a checkpoint: before the first batch of a new folder.
 
         Raises:
-            TopicNotFoundError: there is nothing to read, and the query is not to wait for it.
-            MQSourceError: the brokers cannot be asked.
+            TopicNotFoundError: there is nothing to read, and the query must not wait for it.
+            MQSourceError: the brokers cannot be reached, or refuse.
         """
         self._begin()
         return BatchOffset(uuid.uuid4().hex, 0).to_json()
 
     def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
-        """Where the next trigger ends: one batch on, if anything may wait. The batch is planned then.
+        """Return the end of the next trigger: one batch on, if anything may wait. The batch is planned then.
 
         Args:
-            start: where it begins; None begins a new query.
+            start: where the trigger begins; None begins a new query.
             limited: whether `maxRowsPerTrigger` and `minRowsPerTrigger` count.
 
         Raises:
             DataLossError: the write-ahead folder is gone.
-            MQSourceError: the brokers cannot be asked, or there is nothing to consume.
+            MQSourceError: the brokers cannot be reached, or refuse, or there is nothing to consume.
         """
         at = self._offset(self.initial() if start is None else start)
         waiting = self._waiting(self._sources())
@@ -121,13 +126,13 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         return following.to_json()
 
     def cap_at_current_end(self) -> None:
-        """From now on `latest` plans no more than there is now (`Trigger.AvailableNow`).
+        """Limit `latest` to the messages that wait now (`Trigger.AvailableNow`).
 
-        A source that does not tell how much it has is read until a batch finds nothing there.
+        A source that does not report its number of messages is read until a batch finds nothing there.
 
         Raises:
-            TopicNotFoundError: there is nothing to read, and the query is not to wait for it.
-            MQSourceError: the brokers cannot be asked.
+            TopicNotFoundError: there is nothing to read, and the query must not wait for it.
+            MQSourceError: the brokers cannot be reached, or refuse.
         """
         sources = self._sources_now()
         waiting = self._waiting(sources)
@@ -142,7 +147,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         self._left = {source.name: waiting[source] for source in sources}
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[TaskT]:
-        """The tasks of one trigger; the same for the same offsets.
+        """Return the tasks of one trigger; the same for the same offsets.
 
         Raises:
             DataLossError: the plan is gone.
@@ -154,7 +159,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         return [task for batch in batches for task in self._planned(batch)]
 
     def commit(self, end: Mapping[str, object]) -> None:
-        """Spark has `end` for good. Its batch is kept until the next one: that has to know what may come again."""
+        """Commit `end`. Its batch is kept until the next commit, which needs to know what may come again."""
         at = self._offset(end)
         for name in self._store.names(at.wal):
             if name.isdecimal() and int(name) < at.batch:
@@ -164,39 +169,39 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Refuses a query that has nothing to read and is not to wait for it."""
+        """Refuse a query that has nothing to read and must not wait for it."""
 
     @abstractmethod
     def _sources(self) -> Sequence[SourceT]:
-        """What there is to read, for the next trigger."""
+        """Return the sources to read in the next trigger."""
 
     def _sources_now(self) -> Sequence[SourceT]:
-        """The same, for a query that does not wait for more."""
+        """Return the sources for a query that does not wait for more."""
         return self._sources()
 
     @abstractmethod
     def _waiting(self, sources: Sequence[SourceT]) -> dict[SourceT, int | None]:
-        """How much each could deliver now; None where nobody knows."""
+        """Return the number of messages that each source could deliver now; None if unknown."""
 
     def _why_unknown(self, source: SourceT) -> str:
-        """Why nobody knows it."""
+        """Return the reason why the number of messages of a source is unknown."""
         del source
         return "its broker does not tell"
 
     @abstractmethod
     def _check(self, source: SourceT) -> None:
-        """Raises the error because of which nothing of this source can be read, if there is one."""
+        """Raise the error that keeps this source from being read, if there is one."""
 
     @abstractmethod
     def _tasks(self, waiting: Mapping[SourceT, int | None], budget: int | None, *, turn: int) -> Sequence[TaskT]:
-        """The tasks of a trigger that reads what waits, within the budget of messages."""
+        """Return the tasks of a trigger that reads waiting messages, within the budget of messages."""
 
     @abstractmethod
     def _merged(self, recent: str, last: str) -> str:
-        """What was acknowledged last, after a task has acknowledged more."""
+        """Merge the messages that a task acknowledged last into those acknowledged before."""
 
     def _compact(self, ids: Iterable[str]) -> Iterable[str]:
-        """The same messages, as a plan names them."""
+        """Return the ids of messages in the form that a plan uses."""
         return ids
 
     # -- inside
@@ -207,7 +212,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
     def _aimed(
         self, at: BatchOffset, waiting: dict[SourceT, int | None], left: dict[str, int | None]
     ) -> dict[SourceT, int | None]:
-        """What is still to be read of what waits, after the batches until `at`.
+        """Return how much is still to be read of the messages that waited, after the batches until `at`.
 
         Raises:
             MQSourceError: the last batch found nothing at a source because it cannot be reached.
@@ -234,7 +239,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         return {source: _least(depth, left.get(source.name, 0)) for source, depth in waiting.items()}
 
     def _found(self, at: BatchOffset) -> dict[str, int]:
-        """How much a batch has, by the source's name."""
+        """Return the number of messages in a batch, by the source's name."""
         found: dict[str, int] = {}
         for task in self._planned(at):
             log = TaskLog(self._store, at.folder, task.task)
@@ -243,10 +248,10 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         return found
 
     def _remembered(self, at: BatchOffset) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
-        """What may come again after this batch, by source.
+        """Return the messages that may come again after this batch, by source.
 
         Returns:
-            Messages whose acknowledgement may not be through, each with for how many seconds that is known, and those
+            Messages whose acknowledgement is not confirmed, each with the seconds since that became known, and those
             that were acknowledged last.
         """
         if not at.batch:
@@ -281,5 +286,5 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
 
 
 def _least(one: int | None, other: int | None) -> int | None:
-    """The smaller of two bounds; None is none."""
+    """Return the smaller of two bounds; None means unbounded."""
     return other if one is None else one if other is None else min(one, other)

@@ -24,10 +24,10 @@ from spark_mq_source.net.write_ahead import Slot, TaskLog
 logger = logging.getLogger(__name__)
 
 IDLE_MS: Final = 500
-"""How long a trigger waits for a next message, unless `idleTimeout` says: what is late is in the next trigger."""
+"""The time that a trigger waits for the next message by default: a later one is in the next trigger."""
 
 DRAIN_IDLE_MS: Final = 2000
-"""How long a batch read that has no other end in time does: there is no next one for what is late."""
+"""The same for a batch read without another limit of time: it has no next trigger for later messages."""
 
 MAX_WAIT_SECONDS: Final = 1.0
 """A wait for messages is never longer, so that what else has to be done is done in time."""
@@ -50,29 +50,29 @@ class Inflow(Protocol):
         """See above."""
 
     def want(self, messages: int) -> None:
-        """Lets the broker deliver so many, besides those that were received."""
+        """Let the broker deliver `messages` more than those already received."""
 
     def receive(self, timeout_seconds: float) -> bool:
-        """Takes what is there, or what comes in time; whether that was anything."""
+        """Take the messages that have arrived or arrive in time; return whether there were any."""
 
     def is_due(self, wanted: int) -> bool:
-        """Whether what was received is to be handed on before more is waited for; `wanted` is all of it."""
+        """Return whether to pass on the messages received before waiting for more; `wanted` is all of them."""
 
     def take(self) -> pa.RecordBatch:
-        """Hands on what was received."""
+        """Return the messages received."""
 
     def acknowledge(self) -> None:
-        """Acknowledges all that was handed on."""
+        """Acknowledge all messages returned by `take`."""
 
     def put_back(self) -> None:
-        """Gives back all that was not acknowledged, so that others need not wait for it; nothing more comes then."""
+        """Return unacknowledged messages to the broker, so that others get them at once; no more are received."""
 
 
 InflowT = TypeVar("InflowT", bound=Inflow)
 
 
 class Limits:
-    """When a read ends: so many messages, so long, or nothing for a while; None is no such limit.
+    """Limits of a read: the number of messages, the time, and the time without a message; None means unbounded.
 
     Example:
         >>> limits = Limits(max_rows=10, max_seconds=None, idle_seconds=None)
@@ -88,37 +88,37 @@ class Limits:
 
     @classmethod
     def of_trigger(cls, max_rows: int | None, max_seconds: float, idle_timeout_ms: int | None) -> Limits:
-        """Those of a task of a stream, with the option `idleTimeout`."""
+        """Return the limits of a task of a stream, with the option `idleTimeout`."""
         return cls(max_rows, max_seconds, (IDLE_MS if idle_timeout_ms is None else idle_timeout_ms) / 1000)
 
     @classmethod
     def of_drain(cls, max_rows: int | None, max_seconds: float | None, idle_timeout_ms: int | None) -> Limits:
-        """Those of a batch read, with the options `maxSeconds` and `idleTimeout`."""
+        """Return the limits of a batch read, with the options `maxSeconds` and `idleTimeout`."""
         if idle_timeout_ms is None and max_seconds is None:
             idle_timeout_ms = DRAIN_IDLE_MS
         return cls(max_rows, max_seconds, None if idle_timeout_ms is None else idle_timeout_ms / 1000)
 
     def heard(self) -> None:
-        """Messages came, or nobody has listened until now: the wait for the next one begins."""
+        """Restart the wait for the next message: messages came, or the task did not listen until now."""
         self._heard = time.monotonic()
 
     def wanted(self, rows: int, most: int) -> int:
-        """How many more than `rows` may be on their way at once; `most` at most."""
+        """Return how many messages more than `rows` may be on their way at once, at most `most`."""
         return most if self._max_rows is None else max(0, min(most, self._max_rows - rows))
 
     def seconds_left(self) -> float:
-        """How long the next message may take to come."""
+        """Return the seconds in which the next message must come."""
         return max(0.0, min(self._deadline, self._heard + self._idle_seconds) - time.monotonic())
 
 
 def wait_for_messages(inflow: Inflow, limits: Limits, wanted: int, is_over: Callable[[], bool] = lambda: False) -> bool:
-    """Receives until that is to be handed on; whether there is anything.
+    """Receive until the messages are to be passed on; return whether there are any.
 
     Args:
-        inflow: what comes.
+        inflow: the source of messages.
         limits: of the read.
-        wanted: how many messages the broker was let deliver.
-        is_over: whether nobody wants more of this attempt; asked from time to time.
+        wanted: how many messages the broker may deliver.
+        is_over: whether this attempt is no longer needed; called from time to time.
     """
     # While Spark took the last rows, or walDir did, nobody listened: that was no silence.
     limits.heard()
@@ -137,12 +137,12 @@ def wait_for_messages(inflow: Inflow, limits: Limits, wanted: int, is_over: Call
 
 
 def drained(inflow: Inflow, limits: Limits, *, is_peek: bool) -> Iterator[pa.RecordBatch]:
-    """What comes until the limits, in batches; who takes one acknowledges it before the next, but for a peek.
+    """Yield the messages until the limits, in batches; the caller acknowledges each before the next, except for a peek.
 
     Args:
-        inflow: what comes.
+        inflow: the source of messages.
         limits: of the read.
-        is_peek: whether nothing is acknowledged: what came stays in flight, and is not wanted again.
+        is_peek: whether nothing is acknowledged: messages stay in flight, and are not requested again.
     """
     rows, wanted = 0, limits.wanted(0, inflow.most)
     inflow.want(wanted)
@@ -168,13 +168,13 @@ class Collector(ABC, Generic[InflowT]):
         self._log = log
 
     def collect(self) -> None:
-        """Ends the log, with whatever there was.
+        """Read until the limits, and end the log.
 
-        In a stream a broker that is not there, or goes away, has no more messages for this batch; those that it has are
-        in a later one. A run has no later batch, so its log is not ended then: the next attempt goes on with it.
+        In a stream, a broker that is down or goes away has no more messages for this batch; a later batch has them. A
+        run has no later batch, so its log is not ended then: the next attempt continues it.
 
         Raises:
-            MQSourceError: a broker refuses, or (but in a stream) cannot be reached or goes away.
+            MQSourceError: a broker refuses, or (except in a stream) cannot be reached or goes away.
         """
         try:
             with self._open() as inflow:
@@ -194,35 +194,35 @@ class Collector(ABC, Generic[InflowT]):
 
     @abstractmethod
     def _open(self) -> AbstractContextManager[InflowT]:
-        """Connects, and subscribes."""
+        """Connect and subscribe."""
 
     @abstractmethod
     def _limits(self, inflow: InflowT) -> Limits:
-        """When the task has enough; they begin now."""
+        """Return the limits of the task, whose time begins now."""
 
     @abstractmethod
     def _sorted_out(self, inflow: InflowT, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch without messages that came before, and without those that are given up."""
+        """Return the batch without duplicates, and without the messages that are given up."""
 
     @abstractmethod
     def _close(self, inflow: InflowT) -> tuple[Sequence[str], str]:
-        """Waits until everything is acknowledged: the messages that are not, and those that were last."""
+        """Wait for all acknowledgements; return the messages that remain unacknowledged, and the last others."""
 
     @abstractmethod
     def _may_end_early(self, error: MQSourceError) -> bool:
-        """Whether a batch ends with what it has after this error."""
+        """Return whether a batch ends with the messages that it has after this error."""
 
     @abstractmethod
     def _know(self, ids: set[str]) -> None:
         """Other attempts have written these messages down: they may come here, too."""
 
     def _keeping(self, inflow: InflowT) -> AbstractContextManager[object]:
-        """Keeps the messages that are here from being delivered to others meanwhile, where brokers would."""
+        """Keep received messages from being delivered to other consumers meanwhile, if brokers would do that."""
         del inflow
         return nullcontext()
 
     def _rows(self) -> int:
-        """How many messages are in the log."""
+        """Return the number of messages in the log."""
         return self._log.rows
 
     # -- inside
@@ -248,7 +248,7 @@ class Collector(ABC, Generic[InflowT]):
             inflow.put_back()
 
     def _write_down(self, batch: pa.RecordBatch) -> bool:
-        """Puts what was received into the log, unless that has ended; whether it is there."""
+        """Append messages to the log, unless it has ended; return whether they are in it."""
         while not self._log.is_ended:
             slots_seen = len(self._log.slots)
             if not batch.num_rows or self._log.append(batch):
@@ -257,7 +257,7 @@ class Collector(ABC, Generic[InflowT]):
         return False
 
     def _without(self, batch: pa.RecordBatch, slots: Sequence[Slot]) -> pa.RecordBatch:
-        """What these slots do not have: a message may time out here and be delivered to the attempt that made them."""
+        """Return the messages that are not in these slots, whose attempt may have got messages that timed out here."""
         known = self._ids_of(slots)
         self._know(known)
         ids = batch.column("message_id").to_pylist()
@@ -268,6 +268,6 @@ class Collector(ABC, Generic[InflowT]):
 
 
 def only_rows(batch: pa.RecordBatch, rows: array[int]) -> pa.RecordBatch:
-    """These rows of a batch, by number; `rows` has 32-bit integers (`i`)."""
+    """Return these rows of a batch, by number; `rows` has 32-bit integers (`i`)."""
     # From a buffer, because pa.array imports pandas where there is one.
     return batch.take(fixed_width_array(pa.int32(), len(rows), pa.py_buffer(rows)))

@@ -56,7 +56,7 @@ class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):
         """The value of `_done` when data could not be decoded; the second time, the network is not the cause."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the range, whatever happens to the connection in between."""
+        """Yield the rows of the range, reconnecting as often as necessary."""
         while not self._is_finished():
             try:
                 with waiting(self._counters):
@@ -90,28 +90,28 @@ class ResumingReader(ABC, Generic[RangeT, PlaceT, ConsumerT]):
 
     @abstractmethod
     def _is_finished(self) -> bool:
-        """Whether the range is read to its end."""
+        """Return whether the range is read to its end."""
 
     @abstractmethod
     def _open(self) -> ConsumerT:
-        """Opens a consumer of what follows `_done`; retried while the error is retryable."""
+        """Open a consumer after `_done`; the call is repeated while its error is retryable."""
 
     @abstractmethod
     def _drain(self, consumer: ConsumerT) -> Iterator[pa.RecordBatch]:
-        """Reads from one consumer until the range is finished, or until the consumer fails."""
+        """Read from one consumer until the range is finished, or until the consumer fails."""
 
     @abstractmethod
     def _leave(self, consumer: ConsumerT) -> None:
-        """Closes the consumer."""
+        """Close the consumer."""
 
     @abstractmethod
     def _rest(self) -> Iterator[pa.RecordBatch]:
-        """The decoded rows that are left at the end of the range."""
+        """Yield the decoded rows that are left at the end of the range."""
 
     def _may_pass(self, error: MQSourceError) -> bool:
-        """Whether the read may be resumed after this error."""
+        """Return whether the read may be resumed after this error."""
         return error.retryable
 
     def _is_distrusted(self) -> bool:
-        """Whether the next data could not be decoded before: if it fails again, the broker stores it that way."""
+        """Return whether the next data has failed to decode before: if it fails again, it is stored that way."""
         return self._distrusted == self._done

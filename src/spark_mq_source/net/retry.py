@@ -1,4 +1,4 @@
-"""When to try again: exponential backoff with jitter under one deadline, deciding by `error.retryable` alone."""
+"""Retries: exponential backoff with jitter under one deadline, decided by `error.retryable` alone."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Deadline:
 
     @classmethod
     def after_ms(cls, timeout_ms: int) -> Deadline:
-        """The deadline `timeout_ms` milliseconds from now."""
+        """Return the deadline `timeout_ms` milliseconds from now."""
         return cls(time.monotonic() + timeout_ms / 1000)
 
     def remaining_seconds(self) -> float:
-        """Seconds left, never below 0."""
+        """Return the seconds left, never below 0."""
         return max(0.0, self.at - time.monotonic())
 
     @property
@@ -45,7 +45,7 @@ class Deadline:
 
 
 def retrying(call: Callable[[], T], *, deadline: Deadline) -> T:
-    """Calls until it succeeds, fails for good, or the deadline would pass before the next try.
+    """Call until it succeeds, fails for good, or the deadline would pass before the next try.
 
     The delay doubles from 50 ms to 2 s and is drawn at random from its upper half, so that the tasks of one job do not
     come back to a restarted broker all at once.

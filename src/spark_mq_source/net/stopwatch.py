@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def waiting(counters: Counters) -> Iterator[None]:
-    """Counts the time of the block as waiting for the broker, also where it ends with an error.
+    """Count the time of the block as waiting for the broker, also if it ends with an error.
 
     Example:
         >>> from spark_mq_source.core.counters import Counters
@@ -34,7 +34,7 @@ def waiting(counters: Counters) -> Iterator[None]:
 
 @contextmanager
 def working(counters: Counters) -> Iterator[None]:
-    """Counts the time of the block as work, but for what was waited in it."""
+    """Count the time of the block as work, without the time waited in it."""
     began, waited = time.perf_counter(), counters.wait_seconds
     try:
         yield
@@ -43,10 +43,10 @@ def working(counters: Counters) -> Iterator[None]:
 
 
 def made(batches: Iterator[pa.RecordBatch], counters: Counters) -> Iterator[pa.RecordBatch]:
-    """The batches of a reader, with their rows and the time that it took to make them.
+    """Yield the batches of a reader; count their rows and the time to make them.
 
-    What becomes of a batch before the next one is asked for is not the reader's time. A read that is given up ends at
-    once, and not when nobody has it any more: its counters are complete then.
+    The time that the caller spends on a batch is not counted. An abandoned read ends at once, not when it is garbage
+    collected: its counters are complete then.
     """
     try:
         while True:
@@ -62,9 +62,9 @@ def made(batches: Iterator[pa.RecordBatch], counters: Counters) -> Iterator[pa.R
 
 
 def given(batches: Iterator[pa.RecordBatch], counters: Counters) -> Iterator[pa.RecordBatch]:
-    """The batches for a writer, with their rows and without the time that it took to get them.
+    """Yield the batches for a writer; count their rows, and exclude the time to get them.
 
-    That time is taken off the work of the writer, in which they are asked for.
+    That time is subtracted from the work of the writer, which asks for them.
     """
     while True:
         began = time.perf_counter()

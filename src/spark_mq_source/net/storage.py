@@ -42,10 +42,10 @@ PROBE_ROUNDS: Final = 5
 """So many writers race for so many files before a place is trusted."""
 
 RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": datetime.timedelta(seconds=60)}
-"""How often and how long an object store is asked again that does not answer, or is busy."""
+"""How often and how long a request to an object store is retried that does not answer, or is busy."""
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
-"""What file systems without hard links say to one: FAT, SMB, volumes of clouds."""
+"""Errors of file systems without hard links: FAT, SMB, volumes of clouds."""
 
 _NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EBADF})
 _CONFLICTS: Final = 5
@@ -58,29 +58,29 @@ class Store(Protocol):
     """
 
     def where(self, path: str) -> str:
-        """What the folder is, and the whole path or URL of a file: for messages."""
+        """Return the name of the folder, and the whole path or URL of a file, for error texts."""
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
-        """Makes a file that nobody else makes, and does not return before it is stored for good."""
+        """Make a file with a unique name, and return only when it is stored durably."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Makes a file unless it exists; whether it did. Of several at once one succeeds."""
+        """Make a file unless it exists; return whether it was made. Of several concurrent calls one succeeds."""
 
     def read(self, path: str) -> bytes:
-        """The bytes of a file.
+        """Return the bytes of a file.
 
         Raises:
             FileNotFoundError: there is none.
         """
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether a file exists."""
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files and folders in a folder; none if there is no folder."""
+        """Return the names of the files and folders in a folder; none if the folder does not exist."""
 
     def remove(self, path: str) -> None:
-        """Removes one file, or a folder with all its files; one that does not exist is removed already."""
+        """Remove one file, or a folder with all its files; do nothing if it does not exist."""
 
 
 class LocalStore:
@@ -282,7 +282,7 @@ class ObjectStore:
 
 @contextlib.contextmanager
 def _failing(where: str, what: str, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
-    """The place's own error becomes one sentence with the path; but for one that is read and does not exist."""
+    """Raise a store's own error as one sentence with the path; except FileNotFoundError while reading."""
     try:
         yield
     except errors as error:
@@ -299,16 +299,17 @@ def _first_line(error: Exception) -> str:
 
 
 def open_store(url: str, *, name: str = "", probe: bool = False) -> Store:
-    """The folder at an absolute path or URL.
+    """Open the folder at an absolute path or URL.
 
     Args:
         url: see the table above.
-        name: what it is, which errors begin with.
-        probe: whether to make sure that files are made exclusively there.
+        name: the name of the folder, with which errors begin.
+        probe: whether to check that files are made exclusively there.
 
     Raises:
-        UnsupportedFeatureError: they are not, or nothing here can, or obstore is not installed.
-        OptionError: the folder cannot be written to, or is no place that every machine sees alike.
+        UnsupportedFeatureError: files are not made exclusively there, nothing here can write there, or obstore is
+            not installed.
+        OptionError: the folder cannot be written to, or is not the same for every machine.
 
     Example:
         >>> open_store("file:///data/wal").where("x")
@@ -349,7 +350,7 @@ def _store_of(url: str, name: str) -> Store:
 
 
 def _is_exclusive(store: Store) -> bool:
-    """Whether of several writers at once exactly one makes a file, whose data is there afterwards."""
+    """Return whether exactly one of several concurrent writers makes a file, which then has its data."""
     folder = f"probe-{uuid.uuid4().hex}"
     writers = range(PROBE_WRITERS)
     try:

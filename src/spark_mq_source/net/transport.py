@@ -23,23 +23,23 @@ from spark_mq_source.core.shared_options import TlsOptions
 from spark_mq_source.net.retry import Deadline
 
 PROBE_SECONDS: Final = 1.0
-"""How long a peer may take to answer the first message of a TLS handshake, which tells whether it speaks TLS."""
+"""The time in which a peer must answer the first message of a TLS handshake, to show whether it speaks TLS."""
 
 MIN_SILENCE_SECONDS: Final = 0.25
-"""How long a peer has to keep a connection on which nothing is sent, so that its closing of another one counts."""
+"""The time for which a peer must keep a silent connection, so that closing another one is taken as its answer."""
 
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
-"""How an alert and a message of a handshake begin (RFC 8446, section 5.1)."""
+"""First bytes of an alert and of a handshake message (RFC 8446, section 5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """How a TLS peer is verified and who we are to it.
+    """Verification of a TLS peer, and our certificate for it.
 
     Attributes:
         trust_certs: PEM file of the authorities to trust; None trusts the system's.
         client_cert: PEM file of our certificate chain, for mutual TLS.
-        client_key: PEM file of its key; None where it is in `client_cert`.
+        client_key: PEM file of its key; None if `client_cert` contains it.
         verify_hostname: whether the certificate must be for the host we connected to. The chain is always verified.
     """
 
@@ -50,14 +50,14 @@ class TlsSettings:
 
     @classmethod
     def of(cls, options: TlsOptions) -> TlsSettings:
-        """The TLS part of a format's options."""
+        """Return the TLS settings among a format's options."""
         return cls(options.trust_certs, options.client_cert, options.client_key, options.tls_verify_hostname)
 
     def context(self) -> ssl.SSLContext:
-        """The `ssl` context of these settings.
+        """Return the `ssl` context of these settings.
 
         Raises:
-            OptionError: a file that cannot be read or is not what it should be.
+            OptionError: a file cannot be read or is not of the expected kind.
         """
         for path in (self.trust_certs, self.client_cert, self.client_key):
             if path is not None and not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises on forbidden folders
@@ -93,11 +93,11 @@ class Transport:
         self._has_received = False
 
     def fileno(self) -> int:
-        """The descriptor to wait on."""
+        """Return the descriptor to wait on."""
         return self._sock.fileno()
 
     def recv_into(self, view: memoryview) -> int | None:
-        """Receives what is there: the number of bytes, 0 at the peer's end, None where it would block.
+        """Receive what is there; return the number of bytes, 0 at the peer's end, None if it would block.
 
         Raises:
             ConnectionLostError: the connection was reset or its TLS session broken.
@@ -117,11 +117,11 @@ class Transport:
         return n
 
     def pending(self) -> bool:
-        """True where decrypted bytes wait inside the TLS session, invisible to `select`."""
+        """Return whether decrypted bytes wait inside the TLS session, invisible to `select`."""
         return isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
 
     def send(self, data: memoryview) -> int:
-        """Sends what fits now: the number of bytes, 0 where it would block.
+        """Send what fits now; return the number of bytes, 0 if it would block.
 
         Raises:
             ConnectionLostError: the peer is gone.
@@ -134,7 +134,7 @@ class Transport:
             raise self._lost(error) from error
 
     def start_tls(self, tls: TlsSettings, host: str, *, deadline: Deadline) -> None:
-        """Goes on over TLS, for protocols that agree on it in the clear first.
+        """Continue over TLS, for protocols that agree on it in plain text first.
 
         Args:
             tls: how the peer is verified.
@@ -161,7 +161,7 @@ class Transport:
         )
 
     def close(self) -> None:
-        """Closes the stream; what is unsent is dropped. Safe to call twice."""
+        """Close the stream and drop what is unsent. Safe to call twice."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
@@ -176,13 +176,13 @@ class Transport:
 
 
 def connect(host: str, port: int, *, tls: TlsSettings | None, deadline: Deadline) -> Transport:
-    """Opens a stream to `host:port`, over TLS where `tls` is given, and leaves it non-blocking.
+    """Open a stream to `host:port`, over TLS unless `tls` is None, and leave it non-blocking.
 
     Raises:
         ConnectTimeoutError: no connection, or no finished TLS handshake, before `deadline`.
         ConnectionLostError: the peer closed the connection during the TLS handshake; not retryable if it does this
             again, and keeps a connection on which nothing is sent.
-        TransportError: refused, unreachable, or the name does not resolve; not retryable where TLS cannot work.
+        TransportError: refused, unreachable, or the name does not resolve; not retryable if TLS cannot work.
         OptionError: certificate files or a host name that cannot be used.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -217,7 +217,7 @@ def _connect(host: str, port: int, context: ssl.SSLContext | None, address: str,
 
 
 def _tcp_connect(host: str, port: int, address: str, deadline: Deadline) -> socket.socket:
-    """A connection to the first address of the name that takes one; all of them share the deadline."""
+    """Connect to the first address of the name that accepts; all addresses share the deadline."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:
@@ -299,7 +299,7 @@ def _shake_hands(secure: ssl.SSLSocket, address: str, deadline: Deadline) -> Non
 
 
 def _peer_of(sock: socket.socket) -> tuple[str, int] | None:
-    """The peer's host and port; None if it has none that can be connected to."""
+    """Return the peer's host and port; None if it has none that can be connected to."""
     try:
         return sock.getpeername()[:2] if sock.family in {socket.AF_INET, socket.AF_INET6} else None
     except OSError:
@@ -325,7 +325,7 @@ def is_tls_port(host: str, port: int) -> bool:
 
 
 def _speaks_tls(host: str, port: int) -> bool:
-    """Whether the peer answers the first message of a TLS handshake in TLS, with whatever."""
+    """Return whether the peer answers the first message of a TLS handshake with any TLS message."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # Nothing is sent to the peer but the first message, so it need not prove who it is.
     context.check_hostname = False
@@ -342,7 +342,7 @@ def _speaks_tls(host: str, port: int) -> bool:
 
 
 def _keeps_silent_connection(host: str, port: int, seconds: float) -> bool:
-    """Whether the peer keeps a connection on which nothing is sent for so long."""
+    """Return whether the peer keeps a connection on which nothing is sent for `seconds`."""
     try:
         with socket.create_connection((host, port), seconds) as sock, selectors.DefaultSelector() as selector:
             selector.register(sock, selectors.EVENT_READ)
@@ -352,7 +352,7 @@ def _keeps_silent_connection(host: str, port: int, seconds: float) -> bool:
 
 
 def _refused(message: str) -> TransportError:
-    """A transport error that trying again cannot mend."""
+    """Make a transport error that is not retryable."""
     error = TransportError(message)
     error.retryable = False
     return error

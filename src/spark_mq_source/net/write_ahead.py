@@ -57,16 +57,16 @@ _REMEDY: Final = (
 
 
 def open_folder(format_name: str, wal_dir: str, *, probe: bool = False) -> Store:
-    """The folder of the option `walDir`.
+    """Open the folder of the option `walDir`.
 
     Args:
-        format_name: the format's name, which errors begin with.
+        format_name: the format's name, with which errors begin.
         wal_dir: a path, or a URL.
-        probe: whether to make sure that a file can be made exclusively there: otherwise messages would be lost.
+        probe: whether to check that a file can be made exclusively there: otherwise messages would be lost.
 
     Raises:
-        UnsupportedFeatureError: it cannot, or the package for such URLs is not installed.
-        OptionError: the folder cannot be written to, or is none that every machine sees alike.
+        UnsupportedFeatureError: files are not made exclusively there, or the package for such URLs is not installed.
+        OptionError: the folder cannot be written to, or is not the same for every machine.
     """
     return open_store(wal_dir, name=f"{format_name}: walDir ", probe=probe)
 
@@ -76,9 +76,9 @@ class Slot:
     """One entry of a task's log.
 
     Attributes:
-        attempt: who made it.
-        file: where its rows are; empty for the end of the log.
-        rows: how many; at the end, of all slots.
+        attempt: the attempt that made it.
+        file: the file of its rows; empty for the end of the log.
+        rows: the number of its rows; at the end, of all slots.
         bytes: the size of the file.
         crc32c: of the file.
     """
@@ -91,7 +91,7 @@ class Slot:
 
     @property
     def is_end(self) -> bool:
-        """Whether no slot follows."""
+        """True if no slot follows."""
         return not self.file
 
 
@@ -118,7 +118,7 @@ class TaskLog:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the last slot known is the end."""
+        """True if the last known slot is the end."""
         return bool(self.slots) and self.slots[-1].is_end
 
     @property
@@ -127,10 +127,10 @@ class TaskLog:
         return sum(slot.rows for slot in self.slots if not slot.is_end)
 
     def catch_up(self) -> None:
-        """Reads the slots that are there.
+        """Read the slots that exist.
 
         Raises:
-            DataLossError: one is damaged, or was there and is not any more.
+            DataLossError: a slot is damaged or was deleted.
             StorageError: the folder cannot be read.
         """
         # Asked before the slots are read: the mark is made after the last of them.
@@ -149,7 +149,7 @@ class TaskLog:
                 self._mark_end(slot)
 
     def look_for_end(self) -> bool:
-        """Whether the log has ended, by now.
+        """Return whether the log has ended by now.
 
         Raises:
             DataLossError: see `catch_up`.
@@ -160,9 +160,9 @@ class TaskLog:
         return self.is_ended
 
     def append(self, batch: pa.RecordBatch) -> bool:
-        """Writes rows, and tries to put them into the next slot; whether they are in the log now.
+        """Write rows, and try to put them into the next slot; return whether they are in the log now.
 
-        If not, others have made slots, which are known now: the same messages may be in them, delivered to both.
+        If not, other attempts have made slots, which are known now: they may contain the same messages.
 
         Raises:
             DataLossError: the batch is no longer wanted, or its folder was deleted.
@@ -184,7 +184,7 @@ class TaskLog:
         return False
 
     def end(self) -> None:
-        """Ends the log, unless somebody else has.
+        """End the log, unless another attempt has.
 
         Raises:
             DataLossError: the batch is no longer wanted, or its folder was deleted.
@@ -198,11 +198,11 @@ class TaskLog:
                 self.catch_up()
 
     def acknowledged(self, refused: Sequence[str], last: str) -> None:
-        """Notes that our acknowledgements are through.
+        """Record that the acknowledgements of this attempt are complete.
 
         Args:
-            refused: the ids of those that are not, and whose messages are delivered again.
-            last: the ids of the messages that were acknowledged last, one after the other.
+            refused: the ids of the messages that were not acknowledged, and are delivered again.
+            last: the ids of the messages that were acknowledged last, concatenated.
 
         Raises:
             StorageError: the folder is full, or cannot be written to.
@@ -212,10 +212,10 @@ class TaskLog:
         self._store.create(f"{self._folder}/{self.attempt}{_ACKNOWLEDGED}", _document(note))
 
     def read(self, slot: Slot) -> Iterator[pa.RecordBatch]:
-        """The rows of a slot, all of them checked before the first is given out.
+        """Yield the rows of a slot, all of them checked before the first.
 
         Raises:
-            DataLossError: they are not there, or not those that were written.
+            DataLossError: the file is missing or damaged.
             StorageError: the folder cannot be read.
         """
         path = f"{self._folder}/{slot.file}"
@@ -235,14 +235,14 @@ class TaskLog:
         yield from batches
 
     def outcome(self) -> tuple[set[str], str]:
-        """What became of the messages in the log, as far as the attempts that are over have told.
+        """Return what became of the messages in the log, as recorded by the attempts that are over.
 
         Returns:
-            The ids of those that may be delivered again because their acknowledgement is not known to be through, and
-            the ids of those that were acknowledged last, one after the other.
+            The ids of the messages that may be delivered again because their acknowledgement is not confirmed, and the
+            ids of those that were acknowledged last, concatenated.
 
         Raises:
-            DataLossError: a file of the log is damaged, or was there and is not any more.
+            DataLossError: a file of the log is damaged or was deleted.
             StorageError: the folder cannot be read.
         """
         self.catch_up()
@@ -260,10 +260,10 @@ class TaskLog:
         return unfinished, last
 
     def ids(self, slot: Slot) -> set[str]:
-        """The ids of the messages in a slot.
+        """Return the ids of the messages in a slot.
 
         Raises:
-            DataLossError: they are not there, or not those that were written.
+            DataLossError: the file is missing or damaged.
             StorageError: the folder cannot be read.
         """
         return {id_ for batch in self.read(slot) for id_ in batch.column("message_id").to_pylist()}
@@ -282,7 +282,7 @@ class TaskLog:
         self._store.create(self._end, _document(asdict(slot)))
 
     def _has_gap(self) -> bool:
-        """Whether the slot after those known was deleted: something is there that was made after it."""
+        """Return whether the slot after the known ones was deleted: something exists that was made after it."""
         names = self._store.names(self._folder)
         is_followed = any(name.isdecimal() and int(name) > len(self.slots) for name in names)
         has_acknowledged_others = bool(_told(names) - {slot.attempt for slot in self.slots})
@@ -294,10 +294,10 @@ class TaskLog:
 
 
 def read_plan(store: Store, folder: str) -> Mapping[str, Any]:
-    """What a batch was planned to read.
+    """Read the plan of a batch.
 
     Raises:
-        DataLossError: there is none, or it is damaged.
+        DataLossError: it is missing or damaged.
         StorageError: the folder cannot be read.
     """
     path = f"{folder}/{PLAN}"
@@ -308,28 +308,28 @@ def read_plan(store: Store, folder: str) -> Mapping[str, Any]:
 
 
 def is_planned(store: Store, folder: str) -> bool:
-    """Whether a batch was made."""
+    """Return whether a batch was planned."""
     return store.exists(f"{folder}/{PLAN}")
 
 
 def write_plan(store: Store, folder: str, plan: Mapping[str, Any]) -> bool:
-    """Makes a batch, unless it was made already; whether it did."""
+    """Plan a batch, unless it was planned already; return whether this call did it."""
     return store.create(f"{folder}/{PLAN}", _document(plan))
 
 
 def remove_batch(store: Store, folder: str) -> None:
-    """Removes a batch that is not needed any more, its plan first: see the module's docstring."""
+    """Remove a batch that is no longer needed, its plan first: see the module's docstring."""
     store.remove(f"{folder}/{PLAN}")
     store.remove(folder)
 
 
 def _told(names: Sequence[str]) -> set[str]:
-    """The attempts whose acknowledgements are through, of the names in a task's folder."""
+    """Return the attempts whose acknowledgements are complete, from the names in a task's folder."""
     return {name.removesuffix(_ACKNOWLEDGED) for name in names if name.endswith(_ACKNOWLEDGED)}
 
 
 def _document(document: Mapping[str, Any]) -> bytes:
-    """A file of its own: the CRC32C of the rest of the line, and JSON."""
+    """Encode a document as a file: the CRC32C of the rest of the line, and JSON."""
     body = json.dumps(document, separators=(",", ":")).encode()
     return b"%08x %b\n" % (crc32c(body), body)
 

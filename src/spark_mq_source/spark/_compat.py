@@ -71,13 +71,13 @@ _UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The exact Arrow schema that Spark's worker requires of a reader's batches."""
+    """Return the exact Arrow schema that Spark's worker requires of a reader's batches."""
     return to_arrow_schema(schema, **_UTC)
 
 
 @contextmanager
 def planning(format_name: str) -> Iterator[None]:
-    """Adds the format to an error of a query's planning that does not begin with it.
+    """Add the format to an error of a query's planning that does not begin with it.
 
     Raises:
         MQSourceError: the error.
@@ -104,7 +104,7 @@ class _StreamReader(DataSourceStreamReader):
         raise NotImplementedError
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
-        """The start of a query without a checkpoint.
+        """Return the start of a query without a checkpoint.
 
         Spark calls this again if a restarted query has to repeat its first batch.
         """
@@ -114,7 +114,7 @@ class _StreamReader(DataSourceStreamReader):
         return self._initial
 
     def commit(self, end: dict[str, object]) -> None:
-        """Commits `end`: Spark will not read earlier offsets again."""
+        """Commit `end`: Spark will not read earlier offsets again."""
         with planning(self.format_name):
             self.stream.commit(end)
 
@@ -130,20 +130,20 @@ if HAS_ADMISSION_CONTROL:
         """Limits, lag and `Trigger.AvailableNow`, from Spark 4.2 on."""
 
         def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-            """Any limit except "all available": the actual limits are options, which `latest` applies."""
+            """Return any limit except "all available": the actual limits are options, which `latest` applies."""
             return ReadMaxRows(2**63 - 1)
 
         def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
-            """The end of the next trigger; `Trigger.Once` ignores the limits in the options."""
+            """Return the end of the next trigger; `Trigger.Once` ignores the limits in the options."""
             with planning(self.format_name):
                 return self.stream.latest(start, limited=not isinstance(limit, ReadAllAvailable))
 
         def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802 - Spark's name
-            """The newest offset, from which the progress shows the lag."""
+            """Return the newest offset, from which the progress shows the lag."""
             return self.stream.newest
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-            """Excludes messages published from now on."""
+            """Exclude messages published from now on."""
             with planning(self.format_name):
                 self.stream.cap_at_current_end()
 
@@ -153,14 +153,14 @@ else:
         """Applies the limits; Spark runs `Trigger.AvailableNow` as one batch."""
 
         def latestOffset(self) -> dict[str, object]:  # type: ignore[override]  # noqa: N802
-            """The end of the next trigger; for a new query Spark calls this before `initialOffset`."""
+            """Return the end of the next trigger; for a new query Spark calls this before `initialOffset`."""
             start = self.initialOffset() if self._begins_at is None else self._begins_at
             with planning(self.format_name):
                 return self.stream.latest(start, limited=True)
 
 
 def collects_worker_logs() -> bool:
-    """Whether Spark collects this process's logs for `spark.tvf.python_worker_logs()` (from 4.1 on).
+    """Return whether Spark collects this process's logs for `spark.tvf.python_worker_logs()` (from 4.1 on).
 
     The worker then has the session's id in its environment (seen on 4.3.0).
     """
@@ -168,7 +168,7 @@ def collects_worker_logs() -> bool:
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:
-    """Registers a data source with a session, also if Spark has already found it."""
+    """Register a data source with a session, also if Spark has already found it."""
     try:
         spark.dataSource.register(source)
     except AnalysisException as error:

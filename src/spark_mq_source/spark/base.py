@@ -85,22 +85,22 @@ class MQDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name in `spark.read.format(name)`."""
+        """Return the name in `spark.read.format(name)`."""
         return cls.format.name
 
     def schema(self) -> str:
-        """The columns read by default, as SQL.
+        """Return the columns read by default, as SQL.
 
         Raises:
-            OptionError: options that say what is decoded cannot be used; all problems in one sentence.
-            MQSourceError: the registry of schemas cannot be asked.
+            OptionError: options of decoding that cannot be used; all problems in one sentence.
+            MQSourceError: the registry of schemas cannot be reached, or refuses.
         """
         columns, self._typed = self.format.columns_by_default(self.options)
         freeze_loaded_modules()
         return ddl_of_schema(columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The batch reader of the requested columns.
+        """Make the batch reader of the requested columns.
 
         Raises:
             OptionError: options or columns that cannot be used; all problems in one sentence.
@@ -115,7 +115,7 @@ class MQDataSource(DataSource):
         return kind(self.format, options, arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """The stream reader of the requested columns.
+        """Make the stream reader of the requested columns.
 
         Raises:
             OptionError: options or columns that cannot be used; all problems in one sentence.
@@ -124,7 +124,7 @@ class MQDataSource(DataSource):
         return MQStreamReader(self.format, options, arrow_schema(schema))
 
     def _fitted(self, options: Any, schema: StructType) -> Any:  # noqa: ANN401 - the format's own
-        """The options of a read of these columns."""
+        """Return the options of a read of these columns."""
         columns = arrow_schema(schema)
         options = self.format.fit_read(options, columns, self._typed)
         check_columns(self.format, schema, except_for=self.format.decoded(options, columns.names))
@@ -132,7 +132,7 @@ class MQDataSource(DataSource):
         return options
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The batch writer of these columns.
+        """Make the batch writer of these columns.
 
         Raises:
             OptionError: options or columns that cannot be used; all problems in one sentence; or mode overwrite.
@@ -142,7 +142,7 @@ class MQDataSource(DataSource):
         return MQBatchWriter(self.format, self._write_options(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """The stream writer of these columns.
+        """Make the stream writer of these columns.
 
         Output mode `complete`, which sets `overwrite`, appends the whole result with every batch, as in Spark's Kafka
         sink. Spark refuses mode `update` for all Python data sources (seen on 4.3.0).
@@ -170,7 +170,7 @@ class MQBatchReader(DataSourceReader, Generic[OptionsT, RangeT]):
         self._predicates: list[Predicate] = []
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One partition per planned range.
+        """Plan one partition per range.
 
         Raises:
             MQSourceError: the broker is unreachable, refuses, or lacks the requested topics or positions.
@@ -178,7 +178,7 @@ class MQBatchReader(DataSourceReader, Generic[OptionsT, RangeT]):
         return [MQPartition(task) for task in self._format.plan(self._options, self._predicates)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition, in the order of the topic.
+        """Yield the rows of one partition, in the order of the topic.
 
         Raises:
             MQSourceError: see the format's reader.
@@ -201,7 +201,7 @@ class MQPushdownReader(MQBatchReader[OptionsT, RangeT]):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Stores the usable conditions for planning; returns all, so that Spark evaluates every condition again."""
+        """Store the usable conditions for planning; return all, so that Spark evaluates every condition again."""
         for condition in filters:
             operator = FILTER_OPERATORS.get(type(condition))
             match condition:
@@ -238,7 +238,7 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
         return self._format.name
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[MQPartition]:
-        """One partition per range of the trigger.
+        """Plan one partition per range of the trigger.
 
         Raises:
             MQSourceError: the broker is unreachable, or refuses.
@@ -248,7 +248,7 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
             return [MQPartition(task) for task in self.stream.ranges(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition, in the order of the topic.
+        """Yield the rows of one partition, in the order of the topic.
 
         Raises:
             MQSourceError: see the format's reader.
@@ -256,7 +256,7 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
         return _read(self._format, self._options, partition.value, self._schema)
 
     def stop(self) -> None:
-        """Closes the driver's connections."""
+        """Close the driver's connections."""
         if self._stream is not None:
             self._stream.close()
 
@@ -311,7 +311,7 @@ class MQBatchWriter(_Writing[OptionsT, ReportT], DataSourceArrowWriter):
         self._job_id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> MQCommit:
-        """Writes the rows of one task.
+        """Write the rows of one task.
 
         Raises:
             MQSourceError: see the format's writer.
@@ -319,7 +319,7 @@ class MQBatchWriter(_Writing[OptionsT, ReportT], DataSourceArrowWriter):
         return self._write(iterator, _attempt(self._job_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Every task has succeeded.
+        """Commit the write: every task has succeeded.
 
         Raises:
             MQSourceError: see the format.
@@ -327,7 +327,7 @@ class MQBatchWriter(_Writing[OptionsT, ReportT], DataSourceArrowWriter):
         self._commit(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """The job has failed.
+        """Abort the write: the job has failed.
 
         Raises:
             MQSourceError: see the format.
@@ -343,7 +343,7 @@ class MQStreamWriter(_Writing[OptionsT, ReportT], StreamWriterBase):
     """
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> MQCommit:
-        """Writes the rows of one task.
+        """Write the rows of one task.
 
         Raises:
             MQSourceError: see the format's writer.
@@ -351,7 +351,7 @@ class MQStreamWriter(_Writing[OptionsT, ReportT], StreamWriterBase):
         return self._write(iterator, _attempt(None))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Every task of a batch has succeeded.
+        """Commit a batch: every task of it has succeeded.
 
         Raises:
             MQSourceError: see the format.
@@ -359,7 +359,7 @@ class MQStreamWriter(_Writing[OptionsT, ReportT], StreamWriterBase):
         self._commit(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """The batch has failed, or the query was stopped.
+        """Abort a batch, which has failed, or whose query was stopped.
 
         Raises:
             MQSourceError: see the format.
@@ -368,7 +368,7 @@ class MQStreamWriter(_Writing[OptionsT, ReportT], StreamWriterBase):
 
 
 def _attempt(job_id: str | None) -> TaskAttempt:
-    """The current task attempt, of a batch (`job_id`) or, with None, of a streaming query.
+    """Return the current task attempt, of a batch (`job_id`) or, with None, of a streaming query.
 
     Raises:
         UnsupportedFeatureError: not in a Spark task, or Spark does not set the query and batch.
@@ -395,14 +395,14 @@ def _attempt(job_id: str | None) -> TaskAttempt:
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[Any]:
-    """The reports of the successful tasks; Spark passes None for the others."""
+    """Return the reports of the successful tasks; Spark passes None for the others."""
     return [message.report for message in messages if isinstance(message, MQCommit)]
 
 
 def check_columns(
     format_: Format[Any, Any, Any], schema: StructType, *, written: bool = False, except_for: Collection[str] = ()
 ) -> None:
-    """Refuses columns that the format does not have, or not with that type.
+    """Refuse columns that the format does not have, or not with that type.
 
     Args:
         format_: the format.
@@ -412,7 +412,7 @@ def check_columns(
             check.
 
     Raises:
-        OptionError: all problems in one sentence, with what there is.
+        OptionError: all problems in one sentence, with the known columns and types.
     """
     asked = [
         (field.name, field.dataType.simpleString(), _types_check(field.dataType, is_any=field.name in except_for))
@@ -430,7 +430,7 @@ def _types_check(type_: DataType, *, is_any: bool) -> Callable[[str], bool]:
 
 
 def _plain(value: object) -> object:
-    """Converts lists to tuples, and times without a zone to UTC, their zone in Python data sources."""
+    """Convert lists to tuples, and times without a zone to UTC, their zone in Python data sources."""
     if isinstance(value, (list, tuple)):
         return tuple(_plain(x) for x in value)
     if isinstance(value, datetime.datetime) and value.tzinfo is None:

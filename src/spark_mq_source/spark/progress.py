@@ -41,7 +41,7 @@ DELAY: Final = "spark_mq_source_delay"
 """The name of `observe_delay`'s observation."""
 
 _END_OF_STREAM: Final = f"{EndOfStreamError.__module__}.{EndOfStreamError.__name__}: "
-"""How the error begins in the traceback of a worker, which is all that Spark passes on."""
+"""The beginning of the error in a worker's traceback, which is all that Spark passes on."""
 
 _FORMATS: Final = (NsqFormat, TubeMQFormat, PulsarFormat)
 
@@ -82,7 +82,7 @@ class TriggerProgress:
 
     @classmethod
     def parse(cls, progress: Mapping[str, Any]) -> TriggerProgress:
-        """Parses Spark's progress, given as decoded JSON."""
+        """Parse Spark's progress, given as decoded JSON."""
         seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
         observed = (progress.get("observedMetrics") or {}).get(DELAY) or {}
         oldest_us = observed.get("oldest_us")
@@ -137,33 +137,33 @@ class ProgressListener(StreamingQueryListener):
         self._say = say
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Does nothing."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Records the trigger."""
+        """Record the trigger."""
         trigger = TriggerProgress.parse(json.loads(event.progress.json))
         self.triggers.append(trigger)
         if self._say is not None:
             self._say(str(trigger))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Does nothing."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Does nothing: the query raises its own error."""
+        """Do nothing: the query raises its own error."""
 
 
 def await_end(query: StreamingQuery, timeout_seconds: int | None = None) -> bool:
-    """Waits until a query has ended; that its topics have come to their end is no error, unlike `awaitTermination`.
+    """Wait until a query has ended; unlike `awaitTermination`, accept the end of its topics.
 
-    With `endAtTermination` a query ends so when all its topics are terminated and read.
+    With `endAtTermination` a query ends with an error when all its topics are terminated and read.
 
     Args:
         query: classic or Spark Connect.
-        timeout_seconds: how long to wait; None for ever.
+        timeout_seconds: the time to wait; None for ever.
 
     Returns:
-        Whether it has ended: False if the time is over.
+        Whether it has ended: False after the timeout.
 
     Raises:
         StreamingQueryException: it has failed.
@@ -183,12 +183,12 @@ def await_end(query: StreamingQuery, timeout_seconds: int | None = None) -> bool
 
 
 def triggers_of(query: StreamingQuery) -> list[TriggerProgress]:
-    """The triggers in `query.recentProgress`, oldest first."""
+    """Return the triggers in `query.recentProgress`, oldest first."""
     return [TriggerProgress.parse(json.loads(progress.json)) for progress in query.recentProgress]
 
 
 def observe_delay(stream: DataFrame, column: str = "publish_time") -> DataFrame:
-    """Returns the same rows, and adds the publish time of the oldest row to the query's progress.
+    """Return the same rows, and add the publish time of the oldest row to the query's progress.
 
     Args:
         stream: a loaded stream.

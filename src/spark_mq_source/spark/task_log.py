@@ -33,7 +33,7 @@ ENVIRONMENT: Final = "SPARK_MQ_SOURCE_LOG"
 
 
 def log_to_stderr(level: str) -> None:
-    """Makes this package log to stderr from a level on; an empty level does nothing.
+    """Log from this level on to stderr; an empty level does nothing.
 
     Raises:
         OptionError: unknown level.
@@ -53,7 +53,7 @@ def log_to_stderr(level: str) -> None:
 def logged_read(
     format_name: str, task: object, batches: Iterator[pa.RecordBatch], counters: Counters
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task; logs a line when it ends, also if it ends early.
+    """Yield the rows of a task; log a line when it ends, also if it ends early.
 
     Args:
         format_name: name in `spark.read.format(name)`.
@@ -70,12 +70,12 @@ def logged_read(
 
 
 def log_write(format_name: str, partition: int, counters: Counters) -> None:
-    """Logs one task of a write, on the executor."""
+    """Log one task of a write, on the executor."""
     _log(format_name, f"wrote task {partition}", counters)
 
 
 def log_written(format_name: str, tasks: Sequence[Counters]) -> None:
-    """Logs a whole write, on the driver: the sum over its successful tasks."""
+    """Log a whole write, on the driver: the sum over its successful tasks."""
     _log(format_name, f"wrote with {len(tasks)} tasks", sum(tasks, Counters()))
 
 

@@ -32,12 +32,12 @@ logger = logging.getLogger(__name__)
 
 
 def freeze_loaded_modules() -> None:
-    """Excludes all objects loaded so far from garbage collection; only in Spark's Python workers.
+    """Exclude all objects loaded so far from garbage collection; only in Spark's Python workers.
 
     Spark's daemon collects garbage after every task, and whenever a worker has made or planned a data source (4.0.0 and
     4.3.0). Each time it visits some hundred thousand live objects of modules: 45 ms of processor time, as much as
     reading 200,000 rows, and twice for each query while its first task starts. The cost: a reference cycle that is
-    alive now and dropped later is never freed. So nothing is excluded anew unless more modules are loaded since.
+    alive now and dropped later is never freed. So objects are excluded again only after more modules were loaded.
     """
     if connection_to_spark() is not None:
         _freeze(len(sys.modules))
@@ -49,7 +49,7 @@ def _freeze(modules: int) -> None:
 
 
 def rows_while_wanted(batches: Iterator[pa.RecordBatch], connection: int | None) -> Iterator[pa.RecordBatch]:
-    """The batches, followed by an error if Spark has ended the task; any thread may iterate.
+    """Yield the batches, followed by an error if Spark has ended the task; any thread may iterate.
 
     Raises:
         TaskEndedError: Spark has ended the task.
@@ -59,7 +59,7 @@ def rows_while_wanted(batches: Iterator[pa.RecordBatch], connection: int | None)
 
 
 def check_wanted(connection: int | None) -> None:
-    """Checks that Spark still waits for this task.
+    """Check that Spark still waits for this task.
 
     Args:
         connection: see `connection_to_spark`; None skips the check.
@@ -112,7 +112,7 @@ def connection_to_spark() -> int | None:
 
 
 def _is_sparks(module: Mapping[str, object]) -> bool:
-    """Whether these are the globals of a module of pyspark, also of one that runs as `__main__`."""
+    """Return whether these are the globals of a module of pyspark, also of one that runs as `__main__`."""
     names = (module.get("__name__"), getattr(module.get("__spec__"), "name", None))
     return any(isinstance(name, str) and name.startswith("pyspark.") for name in names)
 

@@ -220,5 +220,5 @@ class PulsarOptions(
 
     @classmethod
     def translate(cls, given: dict[str, str], scope: Scope) -> Iterator[str]:
-        """Translates pulsar-spark's options that are not mere aliases; returns what to do about the others."""
+        """Translate pulsar-spark's options that are not aliases; return remedies for those without a translation."""
         return translate(given, cls.names(scope))

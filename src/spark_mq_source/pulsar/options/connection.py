@@ -16,10 +16,10 @@ _DEFAULT_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 
 
 def parse_service_url(text: str) -> tuple[tuple[tuple[str, int], ...], bool]:
-    """The addresses of a service URL, as (host, port), and whether they use TLS.
+    """Parse a service URL into addresses, as (host, port), and whether they use TLS.
 
     Raises:
-        ValueError: not a Pulsar service URL; the message says why.
+        ValueError: not a Pulsar service URL; the message gives the reason.
 
     Example:
         >>> parse_service_url("pulsar+ssl://h1,[::1]:7000")
@@ -78,7 +78,7 @@ def _checked_url(text: str, parts: SplitResult) -> str:
 
 
 def _parse_function(text: str) -> str:
-    """The name of a function, as ``module:function``.
+    """Check the name of a function, as ``module:function``, and return it.
 
     Raises:
         ValueError: not a function name.
@@ -89,7 +89,7 @@ def _parse_function(text: str) -> str:
 
 
 def _parse_issuer_url(text: str) -> str:
-    """The URL of a token issuer.
+    """Check the URL of a token issuer, and return it.
 
     Raises:
         ValueError: not a URL, or one to which a secret must not be sent.
@@ -215,12 +215,12 @@ class ConnectionOptions(TlsOptions):
 
     @property
     def uses_tls(self) -> bool:
-        """Whether `service_url` is ``pulsar+ssl://``."""
+        """True if `service_url` is ``pulsar+ssl://``."""
         return parse_service_url(self.service_url)[1]
 
     @property
     def has_tls(self) -> bool:
-        """Whether any connection uses TLS, to brokers or to the admin API."""
+        """True if any connection uses TLS, to brokers or to the admin API."""
         # A service URL that is missing is reported as such.
         return not self.service_url or self.uses_tls or (self.admin_url or "").startswith("https:")
 

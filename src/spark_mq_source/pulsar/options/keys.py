@@ -14,7 +14,7 @@ from spark_mq_source.values.options import DEFINED, RAW, value_message_option, v
 
 
 class KeyValueEncodingType(enum.StrEnum):
-    """Where the key of a KEY_VALUE schema is."""
+    """Place of the key of a KEY_VALUE schema."""
 
     SEPARATED = "SEPARATED"
     INLINE = "INLINE"

@@ -34,7 +34,7 @@ _KEY_HASHES: Final = 65536
 
 
 class SubscriptionType(enum.StrEnum):
-    """How the consumers of a subscription that are connected at the same time share its messages."""
+    """Way in which the consumers connected to a subscription at the same time share its messages."""
 
     EXCLUSIVE = "exclusive"
     FAILOVER = "failover"
@@ -43,32 +43,32 @@ class SubscriptionType(enum.StrEnum):
 
 
 SHARED_TYPES: Final = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
-"""Those whose messages go to several consumers, which therefore have no positions."""
+"""Types whose messages go to several consumers, which therefore have no positions."""
 
 
 class InitialPosition(enum.StrEnum):
-    """Where a subscription begins that is created."""
+    """Start of a subscription that is created."""
 
     LATEST = "latest"
     EARLIEST = "earliest"
 
 
 class AckMode(enum.StrEnum):
-    """What a batch read of a subscription does with the messages it has read."""
+    """Treatment of the messages that a batch read of a subscription has read."""
 
     ACK = "ack"
     NACK = "nack"
 
 
 class OnMaxRedeliver(enum.StrEnum):
-    """What to do with a message that was redelivered more than `maxRedeliverCount` times."""
+    """Action for a message that was redelivered more than `maxRedeliverCount` times."""
 
     FAIL = "fail"
     DEAD_LETTER = "deadLetter"
 
 
 class KeySharedMode(enum.StrEnum):
-    """Who divides the keys of a Key_Shared subscription among its consumers."""
+    """Division of the keys of a Key_Shared subscription among its consumers."""
 
     AUTO_SPLIT = "auto_split"
     STICKY = "sticky"
@@ -86,7 +86,7 @@ def parse_subscription(text: str) -> str:
 
 
 def parse_properties(text: str) -> tuple[tuple[str, str], ...]:
-    """Names and values, from a JSON object of texts.
+    """Parse names and values from a JSON object of texts.
 
     Raises:
         ValueError: not such an object.
@@ -103,7 +103,7 @@ def parse_properties(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _parse_key_ranges(text: str) -> tuple[tuple[int, int], ...]:
-    """Ranges of key hashes, as ``0-32767,32768-65535``.
+    """Parse ranges of key hashes, as ``0-32767,32768-65535``.
 
     Raises:
         ValueError: not such ranges.

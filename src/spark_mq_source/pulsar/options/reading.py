@@ -47,7 +47,7 @@ _REPEATED_REPETITION: Final = re.compile(
 
 
 class OnEncrypted(enum.StrEnum):
-    """What to do with a message whose payload is encrypted."""
+    """Action for a message whose payload is encrypted."""
 
     FAIL = "fail"
     RAW = "raw"
@@ -71,20 +71,20 @@ class TopicsPattern:
     regex: re.Pattern[str]
 
     def matches(self, topic: str) -> bool:
-        """Whether the full name of a topic, or of one of its partitions, matches."""
+        """Return whether the full name of a topic, or of one of its partitions, matches."""
         prefix = f"persistent://{self.namespace}/"
         name = split_partition(topic)[0]
         return name.startswith(prefix) and self.regex.fullmatch(name[len(prefix) :]) is not None
 
 
 def parse_topics_pattern(text: str) -> TopicsPattern:
-    """Parses ``persistent://tenant/namespace/regex``, ``tenant/namespace/regex`` or ``regex``.
+    """Parse ``persistent://tenant/namespace/regex``, ``tenant/namespace/regex`` or ``regex``.
 
     Tenant and namespace are literal, as in pulsar-spark, because a broker lists topics by namespace. The regular
     expression is Python's: the forms that Java reads differently are errors.
 
     Raises:
-        ValueError: not a pattern; the message says why.
+        ValueError: not a pattern; the message gives the reason.
     """
     if len(text) > _MAX_PATTERN:
         raise ValueError(f"longer than {_MAX_PATTERN} characters")
@@ -159,7 +159,7 @@ class TopicOptions(Options):
 
     @property
     def live_topics(self) -> tuple[str, ...]:
-        """Those of them that store nothing; a pattern matches none."""
+        """The topics of the options that are not persistent; a pattern matches none of these."""
         return tuple(topic for topic in self.topic_names if not is_persistent(topic))
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
@@ -245,7 +245,7 @@ class RangeOptions(Options):
     )
 
     def starting_at(self, topic_partition: str) -> Position | int | None:
-        """Where a batch read of a topic-partition (full name) starts.
+        """Return the start of a batch read of a topic-partition (full name).
 
         Returns:
             The last position already read (EARLIEST for the whole topic); or, as an int, the publish time in ms of
@@ -256,13 +256,13 @@ class RangeOptions(Options):
         return EARLIEST if self.starting_offsets is None else self.starting_offsets.at(topic_partition)
 
     def stream_starting_at(self, topic_partition: str) -> Position | int | None:
-        """Where a stream without a checkpoint starts; as `starting_at`, but LATEST by default."""
+        """Return the start of a stream without a checkpoint; as `starting_at`, but LATEST by default."""
         if self.starting_offsets is None and self.starting_timestamp is None:
             return LATEST
         return self.starting_at(topic_partition)
 
     def ending_at(self, topic_partition: str) -> Position | int | None:
-        """Where a batch read of a topic-partition (full name) ends.
+        """Return the end of a batch read of a topic-partition (full name).
 
         Returns:
             The last position to read (LATEST for everything); or, as an int, the publish time in ms of the first

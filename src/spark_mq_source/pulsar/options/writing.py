@@ -25,7 +25,7 @@ from spark_mq_source.pulsar.payload.schema import ValueSchema, parse_schema
 
 
 class DeliveryGuarantee(enum.StrEnum):
-    """How often a row is stored after failures and retries."""
+    """Guarantee about how often a row is stored after failures and retries."""
 
     AT_LEAST_ONCE = "at-least-once"
     EXACTLY_ONCE = "exactly-once"
@@ -37,7 +37,7 @@ _ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWit
 
 
 def _parse_access_mode(text: str) -> int:
-    """The number of an access mode, in any case.
+    """Return the number of an access mode, whose name is in any case.
 
     Raises:
         ValueError: unknown.
@@ -49,7 +49,7 @@ def _parse_access_mode(text: str) -> int:
 
 
 def _parse_codec(text: str) -> str:
-    """The name of a codec, in any case.
+    """Return the name of a codec, written in any case.
 
     Raises:
         ValueError: unknown.
@@ -60,7 +60,7 @@ def _parse_codec(text: str) -> str:
 
 
 def _parse_hashing(text: str) -> int:
-    """The number of a key hashing scheme, see `_encode_python`.
+    """Return the number of a key hashing scheme, see `_encode_python`.
 
     Raises:
         ValueError: unknown.
