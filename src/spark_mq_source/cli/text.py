@@ -14,7 +14,7 @@ _POSITIONS: Final = (("ledger", "entry", "batch"), ("ledger_id", "entry_id", "ba
 
 
 def as_json(value: object, *, as_hex: bool = False, compact: bool = False) -> str:
-    r"""JSON; bytes are UTF-8 text, or else hexadecimal, and times are ISO 8601.
+    r"""Encode a value as JSON; bytes are UTF-8 text, or else hexadecimal, and times are ISO 8601.
 
     Args:
         value: a row, or a part of one.

@@ -106,7 +106,7 @@ class Columns:
         return self.names[column - self.columns]
 
     def put_nulls(self, row):
-        """NULL in every column; entries are of no row."""
+        """Put NULL into every column, except entries, which belong to no row."""
         at: cython.Py_ssize_t
         for at in range(self.num_columns):
             if not self.columns[at].is_entry:

@@ -1,4 +1,4 @@
-"""Columns under construction, written for the interpreter: what the decoders of all formats share."""
+"""Columns under construction, written for the interpreter, for the decoders of all formats."""
 
 from __future__ import annotations
 

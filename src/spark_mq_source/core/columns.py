@@ -196,7 +196,7 @@ class ConstantColumn:
         self._rows = pa.nulls(0, type_)
 
     def take(self, rows: int) -> pa.Array:
-        """`rows` rows of it."""
+        """Return the column with `rows` rows."""
         if rows > len(self._rows):
             # Twice as many, so that batches which slowly grow do not rebuild it each time.
             self._rows = self._repeat(max(2 * len(self._rows), rows))

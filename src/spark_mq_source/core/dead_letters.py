@@ -155,7 +155,7 @@ class DeadLetters:
         self._count(self._counters, len(reasons))
 
     def _count(self, counters: Counters, letters: int) -> None:
-        """So many were stored."""
+        """Count dead letters that were stored."""
         counters.dead_letters += letters
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ def require_compiled(module: str, what: str, instead: str) -> ModuleType:
 
 
 def name_of_all(*implementations: Implementation) -> str:
-    """``native`` if all implementations are compiled, else ``python``.
+    """Return ``native`` if all implementations are compiled, else ``python``.
 
     Example:
         >>> from spark_mq_source.nsq.payload import _encode_python, _messages_python

@@ -118,7 +118,7 @@ class ProtobufCodec:
         self._pool = DescriptorPool()
 
     def class_of(self, kind: type) -> type[Any]:
-        """Protobuf's own class for a message."""
+        """Return protobuf's own class for a message."""
         return (self._plans.get(kind) or self._plan_of(kind)).make
 
     def encode(self, message: object) -> bytes:

@@ -58,7 +58,7 @@ def share_out(
 
 
 def in_turn(backlogs: Mapping[SortableT, int], served: SortableT | None) -> dict[SortableT, int]:
-    """`backlogs` in the order of turns: sorted by name, beginning after `served`, which had the last turn.
+    """Return `backlogs` in the order of turns: sorted by name, beginning after `served`, which had the last turn.
 
     Names, not indices, so that a name without a backlog, which leaves the round, makes no other one miss its turn.
 

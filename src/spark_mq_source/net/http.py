@@ -1,4 +1,4 @@
-"""JSON over HTTP(S): what the brokers' admin interfaces tell, and tokens from those who issue them."""
+"""JSON over HTTP(S): answers of the brokers' admin interfaces, and tokens of issuers."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ DRAIN_IDLE_MS: Final = 2000
 """The same for a batch read without another limit of time: it has no next trigger for later messages."""
 
 MAX_WAIT_SECONDS: Final = 1.0
-"""A wait for messages is never longer, so that what else has to be done is done in time."""
+"""The longest wait for messages, so that other work is done in time."""
 
 
 class Inflow(Protocol):
@@ -214,7 +214,7 @@ class Collector(ABC, Generic[InflowT]):
 
     @abstractmethod
     def _know(self, ids: set[str]) -> None:
-        """Other attempts have written these messages down: they may come here, too."""
+        """Remember the messages in the log of other attempts, because they may come here, too."""
 
     def _keeping(self, inflow: InflowT) -> AbstractContextManager[object]:
         """Keep received messages from being delivered to other consumers meanwhile, if brokers would do that."""

@@ -1,4 +1,4 @@
-"""The clock behind a task's counters: what was waited for the broker, what was worked, and what was Spark's time."""
+"""The clock of a task's counters: time waited for the broker, time worked, and Spark's own time."""
 
 from __future__ import annotations
 

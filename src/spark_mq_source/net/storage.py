@@ -1,4 +1,4 @@
-"""Folders that the driver and every executor reach, in which a file can be made exclusively: of disks or object stores.
+"""Folders on disks or object stores that the driver and every executor reach, with exclusive creation of files.
 
 What is written there has to outlive the machine that writes it, and two attempts at the same work must never both
 believe that they have made a file. So a place is used only if `create` is exclusive there, which `open_store` tries.
@@ -39,7 +39,7 @@ OBJECT_STORES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 
 PROBE_WRITERS: Final = 4
 PROBE_ROUNDS: Final = 5
-"""So many writers race for so many files before a place is trusted."""
+"""The numbers of writers and of files in the race that a folder must pass."""
 
 RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": datetime.timedelta(seconds=60)}
 """How often and how long a request to an object store is retried that does not answer, or is busy."""

@@ -1,4 +1,4 @@
-r"""The write-ahead folder: what makes rows come again that a broker's queue never sends again.
+r"""The write-ahead folder, which repeats rows that a broker's queue does not deliver again.
 
 A message of a queue is gone once it is acknowledged (NSQ: FIN). So a task writes what it has received here first, and
 acknowledges it only then; Spark gets its rows from here and never from the broker, the first time and at each replay

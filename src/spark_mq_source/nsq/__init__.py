@@ -1,1 +1,1 @@
-"""NSQ's V2 protocol, its HTTP interfaces, and what reads and writes over them."""
+"""NSQ's V2 protocol, its HTTP interfaces, and the readers and writers that use them."""

@@ -34,7 +34,7 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
     count_lag = staticmethod(count_lag)
 
     def _parsed_to_look(self, options: Mapping[str, str]) -> NsqOptions:
-        """The options of a read that requeues its messages, and by default ends after 2 s without a message."""
+        """Parse the options of a read that requeues its messages, and by default ends after 2 s without a message."""
         ends = {"maxrows", "maxseconds", "idletimeout"}
         given = dict(options) | {"ackmode": "requeue"} | ({} if ends & options.keys() else {"idletimeout": "2s"})
         return NsqOptions.from_spark(given, READ)
@@ -84,7 +84,7 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
 
 
 def _check_attempt(options: NsqOptions, task: NsqRange, tries: int) -> None:
-    """Refuses to repeat a drain: messages are finished when Spark has their rows, which a failed task loses."""
+    """Refuse to repeat a drain: messages are finished when Spark has their rows, which a failed task loses."""
     if task.folder or options.ack_mode is AckMode.REQUEUE or not tries:
         return
     raise DataLossError(

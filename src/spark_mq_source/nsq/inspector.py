@@ -32,10 +32,10 @@ class NsqInspector:
         self._client = NsqClient(options)
 
     def close(self) -> None:
-        """Does nothing: no connection stays open between calls."""
+        """Do nothing: no connection stays open between calls."""
 
     def topics(self) -> Iterator[Mapping[str, object]]:
-        """The topic, its number of nsqd, and the channels known to nsqlookupd.
+        """Yield the topic, its number of nsqd, and the channels known to nsqlookupd.
 
         Raises:
             MQSourceError: no nsqlookupd answers.
@@ -44,7 +44,7 @@ class NsqInspector:
         yield {"topic": self._topic, "nsqds": len(found.nsqds), "channels": sorted(found.channels)}
 
     def partitions(self) -> Iterator[Mapping[str, object]]:
-        """The nsqd of the topic.
+        """Yield the nsqd of the topic.
 
         Raises:
             MQSourceError: no nsqlookupd answers.
@@ -53,7 +53,7 @@ class NsqInspector:
             yield {"topic": self._topic, "nsqd": nsqd.name, "http": nsqd.http_url}
 
     def offsets(self) -> Iterator[Mapping[str, object]]:
-        """The messages in the channel on each nsqd, since NSQ has no positions; NULL if an nsqd does not report them.
+        """Yield the messages in the channel on each nsqd, since NSQ has no positions; NULL if an nsqd reports none.
 
         Raises:
             MQSourceError: no nsqlookupd answers.
@@ -72,7 +72,7 @@ class NsqInspector:
             }
 
     def lag(self, checkpoint: Mapping[str, object] | None) -> Iterator[Mapping[str, object]]:
-        """The same as `offsets`: the messages waiting in a channel are the lag of its consumers.
+        """Yield what `offsets` yields: the messages waiting in a channel are the lag of its consumers.
 
         Raises:
             OptionError: a checkpoint is given, which contains no lag.
@@ -85,7 +85,7 @@ class NsqInspector:
         return self.offsets()
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """The checks for a read, in order; each returns its finding, or raises an error."""
+        """Yield the checks for a read, in order; each returns its finding, or raises an error."""
         yield "find the nsqd of the topic", self._find_nsqds
         for nsqd in self._nsqds():
             yield f"connect to {nsqd.name} and sign in", partial(self._connect, nsqd)

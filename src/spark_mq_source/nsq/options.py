@@ -52,24 +52,24 @@ class Compression(enum.StrEnum):
 
 
 class AckMode(enum.StrEnum):
-    """What a batch read does with the messages it has read."""
+    """Treatment of the messages that a batch read has read."""
 
     FIN = "fin"
     REQUEUE = "requeue"
 
 
 class OnMaxAttempts(enum.StrEnum):
-    """What to do with a message that was delivered more than `maxAttempts` times."""
+    """Action for a message that was delivered more than `maxAttempts` times."""
 
     FAIL = "fail"
     DEAD_LETTER = "deadLetter"
 
 
 def parse_address(text: str, default_port: int) -> tuple[str, int]:
-    """Parses ``host``, ``host:port`` or ``[v6]:port`` into host and port.
+    """Parse ``host``, ``host:port`` or ``[v6]:port`` into host and port.
 
     Raises:
-        ValueError: not an address; the message says why.
+        ValueError: not an address; the message gives the reason.
 
     Example:
         >>> parse_address("nsq-1", 4150), parse_address("[::1]:5150", 4150)
@@ -103,7 +103,7 @@ def _parse_lookupds(text: str) -> tuple[str, ...]:
 
 
 def _parse_http(text: str, default_port: int) -> str:
-    """The base URL, without a trailing slash, of a URL or of a bare ``host:port`` as in NSQ's own tools."""
+    """Return the base URL, without a trailing slash, of a URL or of a bare ``host:port`` as in NSQ's own tools."""
     scheme, found, rest = text.partition("://")
     if not found:
         scheme, rest = "http", text
@@ -366,12 +366,12 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
 
     @property
     def has_tls(self) -> bool:
-        """Whether any connection uses TLS, to nsqd or to an HTTP interface."""
+        """True if any connection uses TLS, to nsqd or to an HTTP interface."""
         urls = self.nsqlookupd_http_addresses + self.nsqd_http_addresses
         return self.tls or any(url.startswith("https:") for url in urls)
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Contradictions between options, one sentence each."""
+        """Yield contradictions between options, one sentence each."""
         yield from super().problems(scope, given)
         if not given & {"nsqlookupd_http_addresses", "nsqd_tcp_addresses"}:
             yield "set nsqlookupdHttpAddresses or nsqdTcpAddresses"

@@ -22,7 +22,7 @@ PORTS = {"tcp_port": 4150, "http_port": 4151, "https_port": 4152, "lookupd_http_
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs until SIGINT or SIGTERM.
+    """Run until SIGINT or SIGTERM.
 
     Raises:
         SystemExit: a port is in use, or a setting is out of range.

@@ -34,11 +34,11 @@ class _LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine there and returns its result."""
+        """Run a coroutine there and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
 
     def close(self) -> None:
-        """Cancels running tasks and ends the thread."""
+        """Cancel running tasks and end the thread."""
         self.run(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_PATIENCE_S)
@@ -61,7 +61,7 @@ class _Listeners:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def add_http(self, handler: Handler, port: int, context: ssl.SSLContext | None = None) -> int:
-        """Listens; returns the port."""
+        """Listen for HTTP; return the port."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._writers.add(writer)
@@ -73,7 +73,7 @@ class _Listeners:
         return self._added(await asyncio.start_server(serve, self._host, port, ssl=context))
 
     async def add_tcp(self, factory: Callable[[], asyncio.Protocol], port: int) -> int:
-        """Listens; returns the port."""
+        """Listen for TCP; return the port."""
         return self._added(await asyncio.get_running_loop().create_server(factory, self._host, port, backlog=1024))
 
     def _added(self, server: asyncio.Server) -> int:
@@ -81,7 +81,7 @@ class _Listeners:
         return int(server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Stops listening, and closes the HTTP connections."""
+        """Stop listening, and close the HTTP connections."""
         for server in self._servers:
             server.close()
         for writer in self._writers:
@@ -118,11 +118,11 @@ class NsqLookupd:
         return f"{self._host}:{self._http_port}"
 
     def producers(self, topic: str) -> list[str]:
-        """The TCP addresses of a topic's brokers."""
+        """Return the TCP addresses of a topic's brokers."""
         return [f"{node.broadcast_address}:{node.tcp_port}" for node in self.registry.producers(topic)]
 
     def start(self) -> Self:
-        """Starts listening; after stop() on the same port.
+        """Start listening; after stop() on the same port.
 
         Raises:
             OSError: the port is in use.
@@ -138,7 +138,7 @@ class NsqLookupd:
         return self
 
     def stop(self) -> None:
-        """Stops listening, and keeps its registrations."""
+        """Stop listening, and keep its registrations."""
         if self._thread is not None and self._listeners is not None:
             self._thread.run(_call(self._listeners.close))
             self._thread.close()
@@ -235,7 +235,7 @@ class NsqBroker:
     # -- start and stop
 
     def start(self) -> Self:
-        """Starts the broker; after stop() or crash() with the same ports and the remaining messages.
+        """Start the broker; after stop() or crash() with the same ports and the remaining messages.
 
         Raises:
             OSError: a port is in use.
@@ -251,11 +251,11 @@ class NsqBroker:
         return self
 
     def stop(self) -> None:
-        """Stops the broker cleanly: messages are kept, and those in flight or deferred are queued again."""
+        """Stop the broker cleanly: messages are kept, and those in flight or deferred are queued again."""
         self._end(crash=False)
 
     def crash(self) -> None:
-        """Ends the broker as `kill -9` ends an nsqd with messages beyond `mem_queue_size` on disk.
+        """End the broker as `kill -9` ends an nsqd with messages beyond `mem_queue_size` on disk.
 
         Messages in memory and in flight are lost. Messages read from disk since the last sync (`sync_every`,
         `sync_timeout_ms`) are delivered again, even if they were finished. Topics and channels stay.
@@ -263,7 +263,7 @@ class NsqBroker:
         self._end(crash=True)
 
     def restart(self, *, crash: bool = False) -> None:
-        """Stops or crashes the broker, and starts it again.
+        """Stop or crash the broker, and start it again.
 
         Raises:
             OSError: a port is in use.
@@ -290,7 +290,7 @@ class NsqBroker:
     # -- for tests
 
     def publish(self, topic: str, *bodies: bytes, defer_ms: int = 0) -> None:
-        """Publishes messages.
+        """Publish messages.
 
         Raises:
             ValueError: the topic's name is invalid, or a message is empty or too large.
@@ -303,7 +303,7 @@ class NsqBroker:
             self._http("POST", "/mpub", len(bodies).to_bytes(4, "big") + body, topic=topic, binary="true")
 
     def create_topic(self, topic: str) -> None:
-        """Creates a topic.
+        """Create a topic.
 
         Raises:
             ValueError: the name is invalid.
@@ -311,7 +311,7 @@ class NsqBroker:
         self._http("POST", "/topic/create", topic=topic)
 
     def create_channel(self, topic: str, channel: str) -> None:
-        """Creates a channel and its topic. Only the first channel of a topic gets messages published before.
+        """Create a channel and its topic. Only the first channel of a topic gets messages published before.
 
         Raises:
             ValueError: a name is invalid.
@@ -320,7 +320,7 @@ class NsqBroker:
         self._http("POST", "/channel/create", topic=topic, channel=channel)
 
     def pause(self, topic: str, channel: str | None = None, *, paused: bool = True) -> None:
-        """Pauses a channel or a topic, or with paused=False unpauses it.
+        """Pause a channel or a topic, or with paused=False unpause it.
 
         Raises:
             ValueError: the topic or channel does not exist.
@@ -332,13 +332,13 @@ class NsqBroker:
             self._http("POST", f"/channel/{verb}", topic=topic, channel=channel)
 
     def stats(self, topic: str = "", channel: str = "") -> dict[str, Any]:
-        """The answer of `GET /stats?format=json`."""
+        """Return the answer of `GET /stats?format=json`."""
         found = self._http("GET", "/stats", format="json", topic=topic, channel=channel)
         assert isinstance(found, dict)  # noqa: S101 - format=json returns a dict
         return found
 
     def depth(self, topic: str, channel: str | None = None) -> int:
-        """The number of messages waiting in a channel, or in a topic without channels; 0 if it does not exist."""
+        """Return the number of messages waiting in a channel, or in a topic without channels; 0 if there is none."""
         topics = self.stats(topic, channel or "")["topics"] or [{"depth": 0, "channels": []}]
         waiting = topics[0]["depth"] if channel is None else sum(c["depth"] for c in topics[0]["channels"])
         return int(waiting)
@@ -355,7 +355,7 @@ class NsqBroker:
     # -- callbacks, in the broker's thread
 
     def wake_soon(self) -> None:
-        """Starts the timer for timeouts and deferred messages."""
+        """Start the timer for timeouts and deferred messages."""
         if self._wake is None:
             self._wake = asyncio.get_running_loop().call_later(_WAKE_INTERVAL_S, self._woken)
 

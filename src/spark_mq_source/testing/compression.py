@@ -23,10 +23,10 @@ class Codec(Protocol):
     """Both directions of a compressed connection."""
 
     def compress(self, data: bytes) -> bytes:
-        """Compresses `data` so that the client can decompress all of it at once."""
+        """Compress `data` so that the client can decompress all of it at once."""
 
     def decompress(self, data: bytes) -> bytes:
-        """Decompresses received bytes; returns the new output.
+        """Decompress received bytes; return the new output.
 
         Raises:
             ValueError: corrupt data.

@@ -24,7 +24,7 @@ class Request:
     body: bytes
 
     def first(self, name: str, default: str = "") -> str:
-        """A parameter's first value."""
+        """Return a parameter's first value."""
         return self.parameters.get(name, [default])[0]
 
 
@@ -51,7 +51,7 @@ Handler = Callable[[Request], Any]
 
 
 async def serve_client(handler: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers the requests of one connection until it ends."""
+    """Answer the requests of one connection until it ends."""
     try:
         while True:
             try:
@@ -100,7 +100,7 @@ async def _read_line(reader: asyncio.StreamReader) -> str:
 
 
 def _first_line(line: str) -> tuple[str, str, str]:
-    """Parses method, target and version first, so that clients without HTTP are refused at once."""
+    """Parse method, target and version first, so that clients without HTTP are refused at once."""
     parts = line.split(" ")
     if len(parts) != 3 or not parts[0].isalpha() or not parts[2].startswith("HTTP/"):
         raise _NotHttpError("400 Bad Request")
@@ -110,7 +110,7 @@ def _first_line(line: str) -> tuple[str, str, str]:
 
 
 def _refusal(status: str) -> bytes:
-    """The answer of Go's server to requests that are not HTTP (recorded from nsqd 1.3.0)."""
+    """Return the answer of Go's server to requests that are not HTTP (recorded from nsqd 1.3.0)."""
     head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n{status}"
     return head.encode()
 

@@ -31,11 +31,11 @@ class Node:
     tombstones: dict[str, float] = field(default_factory=dict)
 
     def has_tombstone(self, topic: str) -> bool:
-        """Whether lookups of this topic omit the broker."""
+        """Return whether lookups of this topic omit the broker."""
         return time.monotonic() - self.tombstones.get(topic, float("-inf")) < _TOMBSTONE_LIFETIME_S
 
     def document(self) -> dict[str, Any]:
-        """The broker in the answer of `/lookup`."""
+        """Return the broker in the answer of `/lookup`."""
         return {
             "remote_address": self.remote_address,
             "hostname": self.hostname,
@@ -58,18 +58,18 @@ class Registry:
         self._channels: dict[str, dict[str, None]] = {}
 
     def add_node(self, node: Node) -> None:
-        """Adds a broker."""
+        """Add a broker."""
         with self._lock:
             self._nodes.append(node)
 
     def remove_node(self, node: Node) -> None:
-        """Removes a broker."""
+        """Remove a broker."""
         with self._lock:
             if node in self._nodes:
                 self._nodes.remove(node)
 
     def register(self, node: Node, topic: str, channel: str | None) -> None:
-        """Registers a broker's topic, or a channel of it."""
+        """Register a broker's topic, or a channel of it."""
         with self._lock:
             channels = node.topics.setdefault(topic, set())
             known = self._channels.setdefault(topic, {})
@@ -78,7 +78,7 @@ class Registry:
                 known[channel] = None
 
     def unregister(self, node: Node, topic: str, channel: str | None) -> None:
-        """Unregisters a broker's topic, or a channel of it."""
+        """Unregister a broker's topic, or a channel of it."""
         with self._lock:
             if channel is None:
                 node.topics.pop(topic, None)
@@ -90,14 +90,14 @@ class Registry:
                 self._channels.get(topic, {}).pop(channel, None)
 
     def add(self, topic: str, channel: str | None) -> None:
-        """Registers a topic or channel without a broker."""
+        """Register a topic or channel without a broker."""
         with self._lock:
             known = self._channels.setdefault(topic, {})
             if channel is not None:
                 known[channel] = None
 
     def forget(self, topic: str, channel: str | None) -> bool:
-        """Removes a topic or channel, also from the brokers; returns whether it was registered."""
+        """Remove a topic or channel, also from the brokers; return whether it was registered."""
         with self._lock:
             if channel is not None:
                 for node in self._nodes:
@@ -111,29 +111,29 @@ class Registry:
             return self._channels.pop(topic, None) is not None
 
     def bury(self, topic: str, address: str) -> None:
-        """Adds a tombstone for the topic on the broker with this HTTP address."""
+        """Add a tombstone for the topic on the broker with this HTTP address."""
         with self._lock:
             for node in self._nodes:
                 if f"{node.broadcast_address}:{node.http_port}" == address:
                     node.tombstones[topic] = time.monotonic()
 
     def topics(self) -> list[str]:
-        """All topics."""
+        """Return all topics."""
         with self._lock:
             return list(self._channels)
 
     def channels(self, topic: str) -> list[str]:
-        """The channels of a topic."""
+        """Return the channels of a topic."""
         with self._lock:
             return list(self._channels.get(topic, ()))
 
     def producers(self, topic: str) -> list[Node]:
-        """The brokers of a topic."""
+        """Return the brokers of a topic."""
         with self._lock:
             return [node for node in self._nodes if topic in node.topics and not node.has_tombstone(topic)]
 
     def nodes(self) -> list[dict[str, Any]]:
-        """All brokers, in the form of `/nodes`."""
+        """Return all brokers, in the form of `/nodes`."""
         with self._lock:
             return [
                 {
@@ -171,7 +171,7 @@ class LookupHttp:
         }
 
     def __call__(self, request: Request) -> Any:  # noqa: ANN401 - see http.Handler
-        """Answers a request.
+        """Answer a request.
 
         Raises:
             HttpError: nsqlookupd would not answer 200.

@@ -32,7 +32,7 @@ class Server(Protocol):
         """The addresses of nsqlookupd where it is registered."""
 
     def wake_soon(self) -> None:
-        """Starts the timer for timeouts and deferred messages."""
+        """Start the timer for timeouts and deferred messages."""
 
 
 class NsqdHttp:
@@ -65,7 +65,7 @@ class NsqdHttp:
         }
 
     def __call__(self, request: Request) -> Any:  # noqa: ANN401 - see http.Handler
-        """Answers a request.
+        """Answer a request.
 
         Raises:
             HttpError: nsqd would not answer 200.
@@ -285,7 +285,7 @@ def _channel_stats(channel: Channel, with_clients: str | None) -> dict[str, Any]
 
 
 def _memory() -> dict[str, int]:
-    """The fields of Go's memory statistics, all zero."""
+    """Return the fields of Go's memory statistics, all zero."""
     names = ["heap_objects", "heap_idle_bytes", "heap_in_use_bytes", "heap_released_bytes", "gc_pause_usec_100",
              "gc_pause_usec_99", "gc_pause_usec_95", "next_gc_bytes", "gc_total_runs"]  # fmt: skip
     return dict.fromkeys(names, 0)

@@ -73,11 +73,11 @@ class Server(Protocol):
     tls_context: ssl.SSLContext | None
 
     def wake_soon(self) -> None:
-        """Starts the timer for timeouts and deferred messages."""
+        """Start the timer for timeouts and deferred messages."""
 
 
 class Connection(asyncio.Protocol):
-    """One client's connection.
+    """Connection of one client.
 
     Args:
         server: the broker.
@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
     # -- callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Starts a new connection, or switches it to TLS."""
+        """Start a new connection, or switch it to TLS."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - true of TCP and TLS transports
         self._transport = transport
         transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
             self._start_heartbeats()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends the connection; its messages in flight wait for their timeout."""
+        """End the connection; its messages in flight wait for their timeout."""
         del exc
         self._ended = True
         self.server.connections.pop(self, None)
@@ -142,11 +142,11 @@ class Connection(asyncio.Protocol):
             self.channel.unsubscribe(self)
 
     def pause_writing(self) -> None:
-        """Stops sending messages while the client does not read fast enough."""
+        """Stop sending messages while the client does not read fast enough."""
         self._blocked_since_s = time.monotonic()
 
     def resume_writing(self) -> None:
-        """Continues sending."""
+        """Continue sending."""
         self._blocked_since_s = None
         self._go_on()
 
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
             self.channel.pump(time.monotonic())
 
     def data_received(self, data: bytes) -> None:
-        """Executes the complete commands."""
+        """Execute the complete commands."""
         if self.codec is not None:
             try:
                 data = self.codec.decompress(data)
@@ -196,7 +196,7 @@ class Connection(asyncio.Protocol):
         return self._msg_timeout_ms / 1000
 
     def deliver(self, frames: Sequence[bytes]) -> None:
-        """Sends messages."""
+        """Send messages."""
         self.message_count += len(frames)
         data = b"".join(frames)
         self._write(data)
@@ -206,13 +206,13 @@ class Connection(asyncio.Protocol):
         self.server.wake_soon()
 
     def close(self) -> None:
-        """Closes the connection after sending written data."""
+        """Close the connection after sending written data."""
         self._ended = True
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Closes the connection as a crash does."""
+        """Close the connection as a crash does."""
         self._ended = True
         if self._transport is not None:
             self._transport.abort()
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
         return f"{host}:{port}"
 
     def stats(self, topic: str) -> dict[str, object]:
-        """The client's entry in nsqd's statistics."""
+        """Return the client's entry in nsqd's statistics."""
         cipher = self._extra("cipher") if self.tls else None
         counts = [{"topic": t, "count": c} for t, c in self.published.items() if topic in ("", t)][:1]
         return {
@@ -309,7 +309,7 @@ class Connection(asyncio.Protocol):
     # -- commands
 
     def _execute_all(self, data: bytes) -> int:
-        """Executes the complete commands in the data; returns the start of the incomplete one."""
+        """Execute the complete commands in the data; return the start of the incomplete one."""
         start = 0
         if not self._magic_read:
             if len(data) < 4:
@@ -336,7 +336,7 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def _execute(self, data: bytes, start: int) -> int:
-        """Executes one command, or a block of FINs; returns the start of the next one."""
+        """Execute one command, or a block of FINs; return the start of the next one."""
         if self._may_be_fins and data.startswith(b"FIN ", start) and self.channel is not None:
             end = _block_of_fins(data, start)
             if end > start:
@@ -720,7 +720,7 @@ _WITH_BODY: Final[Mapping[str, Callable[[Connection, Sequence[bytes], bytes, int
 
 
 def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[bytes], int]:
-    """The messages of an MPUB's body, and the end of its last message (regardless of the body's size field).
+    """Return the messages of an MPUB's body, and the end of its last message (regardless of the body's size field).
 
     Raises:
         ValueError: malformed, or above a limit; the text is nsqd's, with its error code.
@@ -750,7 +750,7 @@ def take_mpub(data: bytes, start: int, settings: NsqSettings) -> tuple[list[byte
 
 
 def _block_of_fins(data: bytes, start: int) -> int:
-    """The end of the block of complete FINs that begins at `start`; `start` if there is none.
+    """Return the end of the block of complete FINs that begins at `start`; `start` if there is none.
 
     Clients that answer many messages send such blocks, which need no parsing one by one.
     """
@@ -808,7 +808,7 @@ def _message_id(raw: bytes) -> bytes:
 
 
 def _identify_wishes(body: bytes) -> dict[str, Any]:
-    """The fields of an IDENTIFY, with empty values for missing ones; names are case-insensitive as in Go's JSON."""
+    """Return the fields of an IDENTIFY, empty values for missing ones; names are case-insensitive as in Go's JSON."""
     wishes: dict[str, Any] = {name: kind() for name, kind in _IDENTIFY_FIELDS.items()}
     try:
         document = json.loads(body)
@@ -827,7 +827,7 @@ def _identify_wishes(body: bytes) -> dict[str, Any]:
 
 
 def _wish(what: str, wished: int, least: int, most: int, *, off: int | None = None) -> int | None:
-    """Validates a client's setting: None for the default, `off` for -1."""
+    """Validate a client's setting; return None for the default, `off` for -1."""
     if wished == 0:
         return None
     if wished == -1 and off is not None:

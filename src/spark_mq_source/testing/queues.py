@@ -34,12 +34,12 @@ _WRITE_BYTES: Final = 256 * 1024
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether a topic or channel name is valid: 1 to 64 of `.a-zA-Z0-9_-`, including the suffix #ephemeral."""
+    """Return whether a topic or channel name is valid: 1 to 64 of `.a-zA-Z0-9_-`, including the suffix #ephemeral."""
     return 1 <= len(name) <= 64 and _NAME.fullmatch(name) is not None
 
 
 def message_id(frame: bytes) -> bytes:
-    """The id in a message's frame."""
+    """Return the id in a message's frame."""
     return frame[_ID]
 
 
@@ -61,7 +61,7 @@ class MessageIds:
         self._next = 0
 
     def take(self, number: int, now_ns: int) -> list[bytes]:
-        """The next ids. Uses ids of the next tick (1.05 ms) early, whereas nsqd waits for it."""
+        """Return the next ids. Use ids of the next tick (1.05 ms) early, whereas nsqd waits for it."""
         tick = now_ns >> 20
         if tick > self._tick:
             self._tick, self._next = tick, 0
@@ -95,10 +95,10 @@ class Consumer(Protocol):
         """Percentage of messages to deliver; 0 for all."""
 
     def deliver(self, frames: Sequence[bytes]) -> None:
-        """Sends messages."""
+        """Send messages."""
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
 
 
 class _Delivery:
@@ -134,13 +134,13 @@ class InFlight:
         return ident in self._deliveries or ident in self._capped
 
     def add(self, frames: Sequence[bytes], now_s: float, timeout_s: float) -> None:
-        """Adds messages just sent."""
+        """Add messages just sent."""
         self._deliveries.update(
             dict.fromkeys([frame[_ID] for frame in frames], _Delivery(frames, now_s, now_s + timeout_s))
         )
 
     def finish_all(self, idents: Sequence[bytes]) -> list[bytes]:
-        """Removes messages; returns the ids that were not in flight here."""
+        """Remove messages; return the ids that were not in flight here."""
         found = [self.pop(ident, None) for ident in idents]
         if all(found):
             return []
@@ -148,19 +148,19 @@ class InFlight:
         return [ident for ident in missing if self._capped.pop(ident, None) is None]
 
     def take(self, ident: bytes) -> bytes:
-        """Removes a message, which must be in flight; returns its frame."""
+        """Remove a message, which must be in flight; return its frame."""
         delivery = self._deliveries.pop(ident, None) or self._capped.pop(ident)
         return delivery.frame(ident)
 
     def touch(self, ident: bytes, now_s: float, timeout_s: float, longest_s: float) -> None:
-        """Restarts a message's timeout, up to `longest_s` since it was sent; it must be in flight."""
+        """Restart a message's timeout, up to `longest_s` since it was sent; it must be in flight."""
         delivery = self._deliveries.pop(ident, None) or self._capped.pop(ident)
         latest_s = delivery.at_s + longest_s
         touched = _Delivery([delivery.frame(ident)], delivery.at_s, min(now_s + timeout_s, latest_s))
         (self._capped if touched.deadline_s == latest_s else self._deliveries)[ident] = touched
 
     def take_expired(self, now_s: float) -> list[bytes]:
-        """Removes timed out messages; returns their frames."""
+        """Remove timed out messages; return their frames."""
         expired: list[bytes] = []
         for ident, delivery in self._deliveries.items():
             if delivery.deadline_s > now_s:
@@ -170,7 +170,7 @@ class InFlight:
         return [self.take(ident) for ident in expired]
 
     def take_all(self) -> list[bytes]:
-        """Removes all messages; returns their frames."""
+        """Remove all messages; return their frames."""
         return [self.take(ident) for ident in [*self._deliveries, *self._capped]]
 
 
@@ -194,14 +194,14 @@ class DiskQueue:
         self._last_s = 0.0
 
     def written(self, number: int, now_s: float) -> None:
-        """Counts written messages."""
+        """Count written messages."""
         self._catch_up(now_s)
         self._steps += number
         if self._steps >= self._settings.sync_every:
             self._sync(self._steps % self._settings.sync_every)
 
     def read(self, frames: list[bytes], now_s: float) -> None:
-        """Records read messages."""
+        """Record read messages."""
         self._catch_up(now_s)
         self._steps += len(frames)
         if self._steps >= self._settings.sync_every:
@@ -210,23 +210,23 @@ class DiskQueue:
         self._unsynced += frames
 
     def take_back(self, now_s: float) -> list[bytes]:
-        """Resets the state as a kill does; returns the messages to read again."""
+        """Reset the state as a kill does; return the messages to read again."""
         self._catch_up(now_s)
         frames, self._unsynced = self._unsynced, []
         self._steps = 0
         return frames
 
     def close(self) -> None:
-        """Syncs at a clean stop."""
+        """Sync at a clean stop."""
         self._sync(0)
 
     def delete(self) -> None:
-        """Deletes its files."""
+        """Delete its files."""
         self._sync(0)
         self.was_synced = False
 
     def _catch_up(self, now_s: float) -> None:
-        """Syncs if a sync interval has ended since the last step: nsqd's timer also runs while idle."""
+        """Sync if a sync interval has ended since the last step: nsqd's timer also runs while idle."""
         interval_s = self._settings.sync_timeout_ms / 1000
         if self._steps and now_s // interval_s > self._last_s // interval_s:
             self._sync(0)
@@ -255,7 +255,7 @@ class Queue:
         self.depth = self.disk_depth = 0
 
     def put(self, frames: list[bytes], now_s: float) -> None:
-        """Adds messages."""
+        """Add messages."""
         if not frames:
             return
         room = max(0, self._settings.mem_queue_size - (self.depth - self.disk_depth))
@@ -275,13 +275,13 @@ class Queue:
             self.disk_depth += on_disk * len(frames)
 
     def take(self, most: int, now_s: float) -> list[bytes]:
-        """Takes up to this many messages, and about as many as fit into one write."""
+        """Take up to this many messages, and about as many as fit into one write."""
         if self.depth:
             most = max(1, min(most, _WRITE_BYTES // len(self._lists[0][0][self._taken])))
         return self._take(most, now_s)
 
     def take_all(self, now_s: float) -> list[bytes]:
-        """Takes all messages."""
+        """Take all messages."""
         if len(self._lists) == 1 and not self._taken and not self.disk_depth:
             frames = self._lists.popleft()[0]  # shared by all channels, not copied
             self.depth = 0
@@ -308,7 +308,7 @@ class Queue:
         return frames
 
     def clear(self) -> None:
-        """Deletes all messages and the files."""
+        """Delete all messages and the files."""
         self._clear()
         self._disk.delete()
 
@@ -367,11 +367,11 @@ class Channel:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether messages are deferred or may time out."""
+        """True if messages are deferred or may time out."""
         return bool(self._deferred) or any(self._holders)
 
     def put(self, frames: list[bytes], defer_s: float, now_s: float) -> None:
-        """Adds messages from the topic."""
+        """Add messages from the topic."""
         self.message_count += len(frames)
         if defer_s:
             for frame in frames:
@@ -383,23 +383,23 @@ class Channel:
         heappush(self._deferred, (until_s, next(self._serial), frame))
 
     def subscribe(self, consumer: Consumer) -> None:
-        """Adds a subscriber."""
+        """Add a subscriber."""
         self.consumers.append(consumer)
         self._holders.append(consumer.in_flight)
 
     def unsubscribe(self, consumer: Consumer) -> None:
-        """Removes a subscriber; its messages stay in flight until their timeout (seen on nsqd 1.3.0)."""
+        """Remove a subscriber; its messages stay in flight until their timeout (seen on nsqd 1.3.0)."""
         if consumer in self.consumers:
             self.consumers.remove(consumer)
             if self.ephemeral and not self.consumers:
                 self.topic.delete_channel(self.name)
 
     def owner_of(self, ident: bytes) -> InFlight | None:
-        """The holder of a message in flight, or None."""
+        """Return the holder of a message in flight, or None."""
         return next((holder for holder in self._holders if ident in holder), None)
 
     def requeue(self, consumer: Consumer, ident: bytes, delay_s: float, now_s: float) -> None:
-        """Requeues a message, which must be in flight at the consumer."""
+        """Requeue a message, which must be in flight at the consumer."""
         frame = _delivered_again(consumer.in_flight.take(ident))
         self.requeue_count += 1
         if delay_s:
@@ -408,7 +408,7 @@ class Channel:
             self.queue.put([frame], now_s)
 
     def pump(self, now_s: float) -> None:
-        """Sends messages, distributed evenly over the consumers with room."""
+        """Send messages, distributed evenly over the consumers with room."""
         while self.queue.depth and not self.paused:
             ready = [consumer for consumer in self.consumers if consumer.room > 0]
             if not ready:
@@ -427,7 +427,7 @@ class Channel:
             self.consumers.append(self.consumers.pop(0))
 
     def wake(self, now_s: float) -> None:
-        """Requeues timed out messages and due deferred messages."""
+        """Requeue timed out messages and due deferred messages."""
         back: list[bytes] = []
         for holder in self._holders:
             back += holder.take_expired(now_s)
@@ -441,7 +441,7 @@ class Channel:
         self.pump(now_s)
 
     def empty(self) -> None:
-        """Deletes all messages, including those in flight and deferred."""
+        """Delete all messages, including those in flight and deferred."""
         self.queue.clear()
         self._deferred.clear()
         for holder in self._holders:
@@ -490,7 +490,7 @@ class Topic:
         return self.queue.depth + sum(len(frames) for frames, _ in self._deferred)
 
     def publish(self, bodies: Sequence[bytes], defer_s: float, now_s: float, now_ns: int) -> None:
-        """Adds messages, all or none; they are sent when the channels are pumped."""
+        """Add messages, all or none; they are sent when the channels are pumped."""
         idents = self._ids.take(len(bodies), now_ns)
         frames: list[bytes] = []
         size, head = -1, b""
@@ -508,7 +508,7 @@ class Topic:
         self.flow(now_s)
 
     def flow(self, now_s: float) -> None:
-        """Passes the backlog to the channels, unless there are none or the topic is paused."""
+        """Pass the backlog to the channels, unless there are none or the topic is paused."""
         if not self.channels or self.paused:
             return
         parts = [(self.queue.take_all(now_s), 0.0), *self._deferred]
@@ -519,7 +519,7 @@ class Topic:
             self.broker.needs_pump(channel)
 
     def channel(self, name: str, now_s: float) -> Channel:
-        """The channel of this name, created if missing; the first channel gets the backlog."""
+        """Return the channel of this name, created if missing; the first channel gets the backlog."""
         channel = self.channels.get(name)
         if channel is None:
             channel = self.channels[name] = Channel(self, name)
@@ -528,7 +528,7 @@ class Topic:
         return channel
 
     def delete_channel(self, name: str) -> None:
-        """Deletes a channel with its messages and connections, and an ephemeral topic with its last channel."""
+        """Delete a channel with its messages and connections, and an ephemeral topic with its last channel."""
         channel = self.channels.pop(name)
         self.broker.on_change(self.name, name, False)
         for consumer in list(channel.consumers):
@@ -539,7 +539,7 @@ class Topic:
             self.broker.delete_topic(self.name)
 
     def empty(self) -> None:
-        """Deletes the topic's backlog; the channels keep theirs."""
+        """Delete the topic's backlog; the channels keep theirs."""
         self.queue.clear()
         self._deferred.clear()
 
@@ -586,7 +586,7 @@ class Broker:
         self._unpumped: dict[Channel, None] = {}
 
     def topic(self, name: str, now_s: float) -> Topic:
-        """The topic of this name, created if missing."""
+        """Return the topic of this name, created if missing."""
         topic = self.topics.get(name)
         if topic is None:
             topic = self.topics[name] = Topic(self, name)
@@ -597,7 +597,7 @@ class Broker:
         return topic
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic with its channels, messages and connections."""
+        """Delete a topic with its channels, messages and connections."""
         topic = self.topics.pop(name, None)
         if topic is None:  # already deleted with its last channel
             return
@@ -607,16 +607,16 @@ class Broker:
         self.on_change(name, None, False)
 
     def needs_pump(self, channel: Channel) -> None:
-        """Marks a channel that may be able to send."""
+        """Mark a channel that may be able to send."""
         self._unpumped[channel] = None
 
     def pump(self, now_s: float) -> None:
-        """Sends the messages of marked channels."""
+        """Send the messages of marked channels."""
         while self._unpumped:
             self._unpumped.popitem()[0].pump(now_s)
 
     def wake(self, now_s: float) -> None:
-        """Requeues timed out messages and due deferred messages of all channels."""
+        """Requeue timed out messages and due deferred messages of all channels."""
         for topic in list(self.topics.values()):
             for channel in list(topic.channels.values()):
                 if channel.is_waiting:

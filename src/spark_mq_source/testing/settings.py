@@ -136,7 +136,7 @@ class NsqSettings:
     authorize: Authorize | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Checks the settings as nsqd does at start.
+        """Check the settings as nsqd does at start.
 
         Raises:
             ValueError: a setting is out of range, or TLS is required without a certificate.
@@ -158,7 +158,7 @@ class NsqSettings:
 
     @property
     def needs_tls(self) -> bool:
-        """Whether a connection must be encrypted, as client certificates require."""
+        """True if a connection must be encrypted, as client certificates require."""
         return bool(self.tls_required) or bool(self.tls_client_auth_policy)
 
     @property
@@ -167,7 +167,7 @@ class NsqSettings:
         return zlib.crc32(socket.gethostname().encode()) % 1024 if self.node_id is None else self.node_id
 
     def config(self, lookupds: Sequence[str]) -> Mapping[str, object]:
-        """The answers of `GET /config/<name>`; durations are in nanoseconds."""
+        """Return the answers of `GET /config/<name>`; durations are in nanoseconds."""
         names = [
             "broadcast_address", "max_msg_size", "max_body_size", "max_rdy_count", "max_output_buffer_size",
             "max_channel_consumers", "mem_queue_size", "sync_every", "tls_client_auth_policy", "deflate",

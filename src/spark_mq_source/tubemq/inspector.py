@@ -32,11 +32,11 @@ class TubeMQInspector:
         self._client = TubeMQClient(options)
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._client.close()
 
     def topics(self) -> Iterator[Mapping[str, object]]:
-        """The topics of the options, with their numbers of partitions and brokers.
+        """Yield the topics of the options, with their numbers of partitions and brokers.
 
         Raises:
             MQSourceError: no master can be reached in time, or it refuses; or a topic is on no broker.
@@ -47,7 +47,7 @@ class TubeMQInspector:
             yield {"topic": name, "partitions": len(of_topic), "brokers": len({tp.broker_id for tp in of_topic})}
 
     def partitions(self) -> Iterator[Mapping[str, object]]:
-        """The partitions, and the broker of each.
+        """Yield the partitions, and the broker of each.
 
         Raises:
             MQSourceError: no master can be reached in time, or it refuses; or a topic is on no broker.
@@ -57,7 +57,7 @@ class TubeMQInspector:
             yield where | {"broker": one.broker.address}
 
     def offsets(self) -> Iterator[Mapping[str, object]]:
-        """The first and end offset of each partition's store; all partitions of a store share its offsets.
+        """Yield the first and end offset of each partition's store; all partitions of a store share its offsets.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic is on no broker.
@@ -72,7 +72,7 @@ class TubeMQInspector:
             }
 
     def lag(self, checkpoint: Mapping[str, object] | None) -> Iterator[Mapping[str, object]]:
-        """The number of messages in each partition's store after the offsets of a streaming query.
+        """Yield the number of messages in each partition's store after the offsets of a streaming query.
 
         Args:
             checkpoint: the query's offsets.
@@ -102,7 +102,7 @@ class TubeMQInspector:
             }
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """The checks for a read, in order; each returns its finding, or raises an error."""
+        """Yield the checks for a read, in order; each returns its finding, or raises an error."""
         yield "sign in at a master and find the topics", self._find_topics
         yield "find the first and last messages", self._find_bounds
 

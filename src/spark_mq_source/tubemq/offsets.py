@@ -43,7 +43,7 @@ _TOPIC: Final = re.compile(r"[A-Za-z][-\w]{0,63}", re.ASCII)
 
 
 def parse_topic(text: str) -> str:
-    """Validates the name of a topic.
+    """Check the name of a topic, and return it.
 
     Raises:
         ValueError: no topic can have this name.
@@ -81,7 +81,7 @@ class TopicPartition:
 
     @classmethod
     def parse(cls, text: str) -> TopicPartition:
-        """The inverse of `str`.
+        """Parse the text of a topic-partition; the inverse of `str`.
 
         Raises:
             ValueError: not ``brokerId:topic:partition``.
@@ -121,7 +121,7 @@ class WantedOffsets:
     partitions: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def at(self, tp: TopicPartition) -> int | None:
-        """The offset for a topic-partition; None if the user named only others."""
+        """Return the offset for a topic-partition; None if the user named only others."""
         return self.partitions.get(tp, self.topics.get(tp.topic, self.everywhere))
 
     @property
@@ -131,7 +131,7 @@ class WantedOffsets:
 
 
 def _parse_offset(value: object) -> int:
-    """One offset of decoded JSON.
+    """Parse one offset of decoded JSON.
 
     Raises:
         ValueError: not an offset.
@@ -144,10 +144,10 @@ def _parse_offset(value: object) -> int:
 
 
 def parse_offsets(text: str) -> WantedOffsets:
-    """Parses ``earliest``, ``latest`` or JSON (see the module's docstring).
+    """Parse ``earliest``, ``latest`` or JSON (see the module's docstring).
 
     Raises:
-        ValueError: not offsets; the message says what and where.
+        ValueError: not offsets; the message gives the place and the reason.
 
     Example:
         >>> parse_offsets("earliest").everywhere == EARLIEST
@@ -197,7 +197,7 @@ class Trigger:
 
 
 def encode_offsets(trigger: Trigger) -> dict[str, object]:
-    """The versioned form in a streaming checkpoint, sorted by name so that equal offsets are equal text.
+    """Return the versioned form in a streaming checkpoint, sorted by name so that equal offsets are equal text.
 
     Example:
         >>> tp = TopicPartition("flights", 1, 0)
@@ -212,10 +212,10 @@ def encode_offsets(trigger: Trigger) -> dict[str, object]:
 
 
 def decode_offsets(document: object) -> Trigger:
-    """The inverse of `encode_offsets`, from decoded JSON.
+    """Parse offsets from decoded JSON; the inverse of `encode_offsets`.
 
     Raises:
-        ValueError: an unknown version, or not this form; the message says what and where.
+        ValueError: an unknown version, or not this form; the message gives the place and the reason.
     """
     if not isinstance(document, Mapping) or "version" not in document:
         raise ValueError('offsets without a "version" are not from this package')
@@ -231,7 +231,7 @@ def decode_offsets(document: object) -> Trigger:
 
 
 def count_lag(read: object, newest: object, rows: int) -> list[Lag]:
-    """The number of messages per topic between two documents of `encode_offsets`.
+    """Return the number of messages per topic between two documents of `encode_offsets`.
 
     The partitions of a store share its offsets, so the lag of a store is that of its slowest partition.
 

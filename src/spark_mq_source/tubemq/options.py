@@ -40,17 +40,17 @@ WITH_MEMORY: Final = 303
 
 
 class Assignment(enum.StrEnum):
-    """Who assigns partitions to a streaming query."""
+    """Party that assigns partitions to a streaming query."""
 
     SERVER = "server"
     CLIENT = "client"
 
 
 def parse_masters(text: str) -> tuple[tuple[str, int], ...]:
-    """The masters, as (host, port).
+    """Parse the masters, as (host, port).
 
     Raises:
-        ValueError: not ``host:port,host:port``; the message says why.
+        ValueError: not ``host:port,host:port``; the message gives the reason.
 
     Example:
         >>> parse_masters("m1:8715, m2")
@@ -306,11 +306,11 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
 
     @property
     def has_tls(self) -> bool:
-        """Whether connections use TLS."""
+        """True if connections use TLS."""
         return self.tls
 
     def problems(self, scope: Scope, given: frozenset[str]) -> Iterator[str]:
-        """Contradictions between options, one sentence each."""
+        """Yield contradictions between options, one sentence each."""
         yield from super().problems(scope, given)
         if scope != WRITE and len(given & {"topic", "topics"}) != 1:
             yield "set exactly one of topic, topics" + (", not both" if "topic" in given else "")

@@ -1,7 +1,7 @@
-"""What the compiled loops over values begin with: Cython's pure-Python mode, C types in ``_loops_native.pxd``.
+"""Base of the compiled loops over values: Cython's pure-Python mode, C types in ``_loops_native.pxd``.
 
-A decoder reads one payload, an encoder writes one row; the walk over the rows is the same for all, at a virtual call a
-row.
+A decoder reads one payload, an encoder writes one row; the walk over the rows is the same for all, at one virtual call
+per row.
 """
 
 import cython
@@ -38,7 +38,7 @@ class RowDecoder:
         self.path = []
 
     def decode(self, payloads):
-        """The values of a binary array; see `ValueDecoder.decode`."""
+        """Decode the values of a binary array; see `ValueDecoder.decode`."""
         cells: Cells
         payload: Slice
         row: cython.Py_ssize_t
@@ -66,11 +66,11 @@ class RowDecoder:
         return Decoded(self.tree.take(), reasons)
 
     def read_row(self, payload):
-        """Whether the tree has one value more, which a payload says; if not, it may have a part of it."""
+        """Append the value of a payload to the tree; return whether it is complete: if not, the tree may have a part."""
         raise NotImplementedError
 
     def why(self, payload):
-        """What is wrong with the payload that was read last, at `path`."""
+        """Return the reason why the last payload cannot be decoded, at `path`."""
         raise NotImplementedError
 
 
@@ -82,7 +82,7 @@ class RowEncoder:
         free(self.out)
 
     def encode(self, array):
-        """The bytes of each value; NULL where it is NULL."""
+        """Encode each value; NULL becomes NULL."""
         row: cython.Py_ssize_t
         rows: cython.Py_ssize_t = len(array)
         bit: cython.Py_ssize_t = array.offset
@@ -111,11 +111,11 @@ class RowEncoder:
         return pa.Array.from_buffers(pa.binary(), rows, [bits, offsets, data])
 
     def put_row(self, row):
-        """Writes a value, which is not NULL."""
+        """Write a value, which is not NULL."""
         raise NotImplementedError
 
     def grow(self, more):
-        """Makes room for that many bytes."""
+        """Make room for `more` bytes."""
         if more > _MAX_BYTES - self.used:
             raise too_large()
         room: cython.Py_ssize_t = min(max(2 * self.room, self.used + more, _MIN_ROOM), _MAX_BYTES)
@@ -124,12 +124,12 @@ class RowEncoder:
         return 0
 
     def refuse(self, step, why):
-        """Raises what says where a value has no form."""
+        """Raise the error for a value that its step cannot write."""
         raise unwritable(self.described[step], why)
 
 
 def count_steps(described):
-    """How many steps there are, with those within."""
+    """Return the number of steps, including those within."""
     count: cython.Py_ssize_t = 1
     for one in described.steps:
         count += count_steps(one)
@@ -137,7 +137,7 @@ def count_steps(described):
 
 
 def bind_array(cells, array):
-    """Where the values of an array of any type are, which the caller keeps; those of a struct are in its fields."""
+    """Bind the cells to an array of any type, which the caller keeps alive; a struct's values are in its fields."""
     type_ = array.type
     buffers = array.buffers()
     cells.bit = array.offset
@@ -159,7 +159,7 @@ def bind_array(cells, array):
 
 
 def lay_out_texts(texts):
-    """Bytes, which the caller keeps, side by side; absent where there is None. To be freed."""
+    """Lay out bytes, which the caller keeps alive, side by side; None becomes absent. The caller frees the result."""
     at: cython.Py_ssize_t
     count: cython.Py_ssize_t = len(texts)
     if not count:

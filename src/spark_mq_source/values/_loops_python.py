@@ -1,4 +1,4 @@
-"""What the interpreted loops over values begin with: the twin of ``_loops_native``."""
+"""Base of the interpreted loops over values: the twin of ``_loops_native``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_mq_source.values.decoder import Decoded, reason_of
 
 
 class BadPayloadError(Exception):
-    """Why a payload cannot be decoded; `path` grows from the inside to the outside."""
+    """Error of a payload that cannot be decoded; `path` grows from the inside to the outside."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -36,7 +36,7 @@ class RowDecoder:
         self.type = type_
 
     def decode(self, payloads: pa.Array) -> Decoded:
-        """The values of a binary array; see `decoder.ValueDecoder`."""
+        """Decode the values of a binary array; see `decoder.ValueDecoder`."""
         values: list[Any] = []
         reasons: dict[int, str] = {}
         for row, payload in enumerate(payloads):
@@ -51,7 +51,7 @@ class RowDecoder:
         return Decoded(array_of(values, self.type), reasons)
 
     def _read_row(self, payload: bytes) -> Any:  # noqa: ANN401 - of any type
-        """What a payload says.
+        """Decode a payload.
 
         Raises:
             BadPayloadError: it cannot be decoded.
@@ -65,5 +65,5 @@ class _WriteStep(Protocol):
 
 
 def unwritable(step: _WriteStep, why: str) -> UnwritableRowError:
-    """The error for a value that has no form in the schema."""
+    """Return the error for a value that the schema cannot represent."""
     return UnwritableRowError(f"{step.path} {why}")

@@ -1,4 +1,4 @@
-"""Splits pairs of key and value, compiled: Cython's pure-Python mode. The same results as ``_pairs_python``."""
+"""Decoder of pairs of key and value, compiled: Cython's pure-Python mode. The same results as ``_pairs_python``."""
 
 import cython
 
@@ -15,7 +15,7 @@ from spark_mq_source.values._pairs_python import PAIR, TOO_SHORT
 @cython.final
 @cython.cclass
 class PairDecoder(RowDecoder):
-    """As `_pairs_python.PairDecoder`."""
+    """Decoder of pairs; the compiled form of `_pairs_python.PairDecoder`."""
 
     def __init__(self):
         RowDecoder.__init__(self, PAIR)

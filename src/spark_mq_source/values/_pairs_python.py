@@ -1,4 +1,4 @@
-"""Splits pairs of key and value for the interpreter: the twin of ``_pairs_native``."""
+"""Decoder of pairs of key and value for the interpreter: the twin of ``_pairs_native``."""
 
 from __future__ import annotations
 

@@ -56,11 +56,11 @@ class Tree:
 
     @property
     def length(self):
-        """How many values there are."""
+        """The number of values."""
         return self.nodes.length
 
     def append_null(self):
-        """One value more, which is NULL."""
+        """Append a NULL."""
         put_null(self.nodes)
 
     def roll_back(self, length: cython.Py_ssize_t):
@@ -68,7 +68,7 @@ class Tree:
         truncate(self.nodes, length)
 
     def take(self):
-        """The values so far as an Arrow array, which owns them; the tree is empty again, also if this fails."""
+        """Return the values so far as an Arrow array, which owns them; the tree is empty again, also if this fails."""
         try:
             array = self.take_node(self.nodes, self.type)
         except BaseException:
@@ -122,7 +122,7 @@ class Tree:
 
 
 def children_of(type_):
-    """The types beneath an Arrow type, in Arrow's order; a map has one, the struct of its entries."""
+    """Return the types beneath an Arrow type, in Arrow's order; a map has one, the struct of its entries."""
     if pa.types.is_struct(type_):
         return [type_.field(at).type for at in range(type_.num_fields)]
     if pa.types.is_map(type_):
@@ -186,7 +186,7 @@ def grow_bytes(node, more):
 
 
 def put_null(node):
-    """A null; beneath it, a struct's children have one value more as well, and a list's none."""
+    """Append a NULL to a node; append one to a struct's children as well, but not to a list's."""
     at: cython.Py_ssize_t
     reserve_value(node)
     if IS_CHECKED:
@@ -211,7 +211,7 @@ def put_null(node):
 
 
 def check_end(node):
-    """For the checked build: no value is unfinished, and what is beneath the last one belongs to it."""
+    """Check, in the checked build, that no value is unfinished and that the children end with the last value."""
     end: cython.Py_ssize_t
     if node.kind == Kind.STRUCT:
         return check_children(node, node.length)

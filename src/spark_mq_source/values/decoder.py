@@ -1,4 +1,4 @@
-"""The interface of the decoders that make a Spark column of messages' values, whatever encodes them."""
+"""The interface of the decoders of messages' values into a Spark column, for all encodings."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class ValueDecoder(Protocol):
     """The Arrow type of the values, as Spark has it."""
 
     def decode(self, payloads: pa.Array) -> Decoded:
-        """The values of a binary array.
+        """Decode the values of a binary array.
 
-        A payload that cannot be decoded is a reason, never an exception, and leaves no trace in other rows. What is
-        allocated is bounded by a multiple of the payloads' bytes that the schema determines.
+        A payload that cannot be decoded becomes a reason, never an exception, and leaves no trace in other rows.
+        Allocated memory is bounded by a multiple of the payloads' bytes that the schema determines.
         """
 
 
 def reason_of(path: Sequence[str], why: str) -> str:
-    """A reason with the path of its field, which is given from the inside to the outside.
+    """Return a reason with the path of its field, which is given from the inside to the outside.
 
     Example:
         >>> reason_of(["[3]", ".b", ".a"], "the text is not UTF-8")
         'field a.b[3]: the text is not UTF-8'
-        >>> reason_of([], "it is no JSON")
-        'it is no JSON'
+        >>> reason_of([], "not JSON")
+        'not JSON'
     """
     where = "".join(reversed(path)).removeprefix(".")
     return f"field {where}: {why}" if where else why

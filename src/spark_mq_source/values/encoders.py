@@ -1,4 +1,4 @@
-"""Columns of rows as payloads: which encoder writes a key or a value, and the rows with both encoded.
+"""Columns of rows as payloads: the choice of encoders for keys and values, and the encoded rows.
 
 Encoders are deterministic: the same values are the same bytes, in every attempt of a task, in batches of any size, by
 either implementation. Exactly-once writes rely on it.
@@ -30,7 +30,7 @@ class ValueEncoder(Protocol):
     """Encodes the values of one column."""
 
     def encode(self, values: pa.Array) -> pa.Array:
-        """The payloads, as text or binary; NULL for a NULL.
+        """Encode the payloads, as text or binary; NULL becomes NULL.
 
         Raises:
             UnwritableRowError: a value does not fit the schema.
@@ -38,7 +38,7 @@ class ValueEncoder(Protocol):
 
 
 def with_definitions(write: TypedWrite, columns: pa.Schema) -> TypedWrite:
-    """The same, with schemas derived of the columns' types where none is given.
+    """Add schemas derived from the columns' types to encodings without one.
 
     Raises:
         OptionError: a column cannot be written so.
@@ -117,7 +117,7 @@ class _ProtobufEncoder:
 
 
 def encoder_for(encoding: Encoding, type_: pa.DataType, column: str = VALUE) -> ValueEncoder:
-    """The encoder of a column of this type; see `with_definitions` for the encoding.
+    """Return the encoder of a column of this type; see `with_definitions` for the encoding.
 
     Raises:
         OptionError: the column does not fit the encoding; all problems in one sentence.
@@ -170,7 +170,7 @@ class RowEncoder:
             raise OptionError("keyFormat is set, but there is no column key: add one, or remove keyFormat")
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with key and value as payloads; a pair that is inline is the value, and there is no key then.
+        """Return the rows with key and value as payloads; an inline pair is the value, and there is no key column then.
 
         Raises:
             UnwritableRowError: a value does not fit its schema.
@@ -191,7 +191,7 @@ class RowEncoder:
 
 
 def _pairs(keys: pa.Array, values: pa.Array) -> pa.Array:
-    """Each key and value after its length, an int32 that is -1 for NULL (`KeyValue.encode` in the Java client)."""
+    """Join each key and value, each after its length, an int32, -1 for NULL (`KeyValue.encode` in the Java client)."""
     empty = ConstantColumn("", pa.string()).take(1).view(pa.binary())[0]
     parts = [one for side in (keys, values) for one in (_lengths(side), pc.fill_null(side, empty))]
     return pc.binary_join_element_wise(*parts, empty)
@@ -206,11 +206,11 @@ def _lengths(values: pa.Array) -> pa.Array:
 
 
 def encoded_rows(write: TypedWrite | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches with their columns encoded.
+    """Yield the batches with their columns encoded.
 
     Raises:
         OptionError: a column does not fit the schema.
-        UnwritableRowError: a value does not.
+        UnwritableRowError: a value does not fit the schema.
     """
     if write is None:
         yield from batches

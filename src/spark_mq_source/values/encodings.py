@@ -1,4 +1,4 @@
-"""How keys and values are encoded, and the one table of what decodes each encoding."""
+"""Encodings of keys and values, and the one table of their decoders."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ PRIMITIVES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How keys or values are encoded.
+    """Encoding of keys or values.
 
     Attributes:
         name: a key of `CODECS`.
         definition: of their schema: Avro's JSON; with `json` also Spark's DDL; with `protobuf` a FileDescriptorSet in
             base64; empty for a primitive.
         message: with `protobuf`, the full name of the message.
-        has_schema: whether there is a definition at all, given or derived; not so of JSON that goes without one.
-        text_times: of JSON that is written: whether dates and times are texts, for readers without an Avro schema.
+        has_schema: whether there is a definition, given or derived; False for JSON that is written without one.
+        text_times: for JSON that is written: whether dates and times are texts, for readers without an Avro schema.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class KeyValueEncoding:
-    """How pairs of a key and a value are encoded (KEY_VALUE in Pulsar).
+    """Encoding of pairs of a key and a value (KEY_VALUE in Pulsar).
 
     Attributes:
         key: the encoding of keys; None for bytes.
@@ -73,13 +73,13 @@ class KeyValueEncoding:
 
 @dataclass(frozen=True, slots=True)
 class TypedRead:
-    """What a read decodes: made once on the driver, and sent to the tasks with the options.
+    """Decoding of a read: made once on the driver, and sent to the tasks with the options.
 
     Attributes:
-        value: the encoding of values, from which the column has its type; None where it stays binary.
-        key: the same of keys.
+        value: the encoding of values, which determines the type of the column; None if it stays binary.
+        key: the encoding of keys, likewise.
         is_inline: whether keys are in the payload.
-        by_version: whether each message's own schema version says how it is encoded.
+        by_version: whether each message's own schema version determines its encoding.
         flatten: whether the fields of the value are columns.
     """
 
@@ -98,11 +98,11 @@ class TypedRead:
 
 @dataclass(frozen=True, slots=True)
 class TypedWrite:
-    """What a write encodes: made once on the driver, and sent to the tasks with the options.
+    """Encoding of a write: made once on the driver, and sent to the tasks with the options.
 
     Attributes:
-        value: the encoding of values; None where they are sent as they are.
-        key: the same of keys; with one, key and value are a pair (KEY_VALUE in Pulsar).
+        value: the encoding of values; None if they are sent unchanged.
+        key: the encoding of keys; with one, key and value are a pair (KEY_VALUE in Pulsar).
         is_inline: whether a pair is in the payload; otherwise its key is the message's own.
     """
 
@@ -112,7 +112,7 @@ class TypedWrite:
 
     @property
     def is_pair(self) -> bool:
-        """Whether key and value have a schema together."""
+        """True if key and value share a schema."""
         return self.key is not None
 
     @property
@@ -122,12 +122,13 @@ class TypedWrite:
 
 
 class Codec(NamedTuple):
-    """What decodes one encoding.
+    """Functions of one encoding.
 
     Attributes:
-        type_of: the Arrow type of its values, as Spark has it. ValueError: the definition cannot be used.
-        decoder_for: the decoder of what the first encoding wrote to (part of) this type; the second encoding is the one
-            that the type is made of, for Avro's rules. ValueError: the type does not fit; names the field.
+        type_of: returns the Arrow type of its values, as Spark represents it. ValueError: the definition cannot be
+            used.
+        decoder_for: returns the decoder from the first encoding to (part of) this type, which the second encoding
+            determines, for Avro's rules. ValueError: the type does not fit; names the field.
     """
 
     type_of: Callable[[Encoding], pa.DataType]
@@ -173,7 +174,7 @@ def _json_decoder(writer: Encoding, wanted: pa.DataType, reader: Encoding | None
 
 
 def _unknown_fields(wanted: pa.DataType, known: pa.DataType, path: str) -> Iterator[str]:
-    """The fields that are wanted and not there: JSON itself does not tell which there are."""
+    """Yield the wanted fields that are not known: JSON itself does not name its fields."""
     if pa.types.is_struct(wanted) and pa.types.is_struct(known):
         types = {field.name: field.type for field in known}
         for field in wanted:
@@ -189,7 +190,7 @@ def _unknown_fields(wanted: pa.DataType, known: pa.DataType, path: str) -> Itera
 
 
 def is_avro_definition(definition: str) -> bool:
-    """Whether a definition is Avro's JSON, rather than Spark's DDL."""
+    """Return whether a definition is Avro's JSON, rather than Spark's DDL."""
     return definition.lstrip()[:1] in ("{", "[", '"')
 
 
@@ -224,11 +225,11 @@ CODECS: Final[Mapping[str, Codec]] = {
     "json": Codec(_json_type, _json_decoder),
     "protobuf": Codec(_protobuf_type, _protobuf_decoder),
 } | dict.fromkeys(PRIMITIVES, Codec(_primitive_type, _primitive_decoder))
-"""By the name of the encoding."""
+"""The codecs, by the name of the encoding."""
 
 
 def type_of(encoding: Encoding | None) -> pa.DataType:
-    """The Arrow type of keys or values; binary for those that are not decoded.
+    """Return the Arrow type of keys or values; binary for those that are not decoded.
 
     Raises:
         ValueError: the encoding's definition cannot be used.
@@ -237,7 +238,7 @@ def type_of(encoding: Encoding | None) -> pa.DataType:
 
 
 def decoder_for(writer: Encoding, wanted: pa.DataType, reader: Encoding | None) -> ValueDecoder:
-    """The decoder of what `writer` says to `wanted`, which is made of what `reader` says, or a part of that.
+    """Return the decoder from the encoding `writer` to `wanted`, the type of the encoding `reader`, or part of it.
 
     Raises:
         ValueError: they do not fit; the message names the field.

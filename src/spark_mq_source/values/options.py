@@ -1,4 +1,4 @@
-"""Options that say how values are decoded and encoded, and the encodings that they name."""
+"""Options for the decoding and encoding of values, and the encodings that they name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RAW: Final = "raw"
 """The `valueFormat` of bytes that are not decoded."""
 
 AUTO: Final = "auto"
-"""The `valueFormat` by which the registry says how values are encoded."""
+"""The `valueFormat` with which the registry determines the encoding of values."""
 
 DEFINED: Final = ("json", "avro", "protobuf")
 """The formats of values that have a schema."""
@@ -25,7 +25,7 @@ _FILE: Final = "file:"
 
 
 def _parse_definition(text: str) -> bytes:
-    """The bytes of a schema, from the option itself or a file.
+    """Return the bytes of a schema, from the option itself or a file.
 
     Raises:
         ValueError: empty, or the file cannot be read.
@@ -68,10 +68,10 @@ class TypedOptions(Options):
     """Options that say how values are decoded and encoded."""
 
     typed: TypedRead | None = None
-    """What a read decodes: no option, but what the driver makes of the options and of the registry for the tasks."""
+    """The decoding of a read: not an option, but what the driver derives from the options and the registry."""
 
     encoded: TypedWrite | None = None
-    """What a write encodes, likewise."""
+    """The encoding of a write, likewise."""
 
     value_format: str = option(
         "Encoding of the column `value`. `raw`: the bytes as they are. `json`, `avro`, `protobuf`: the type of "
@@ -102,10 +102,10 @@ class TypedOptions(Options):
 
 
 def encoding_of(name: str, definition: bytes | None, message: str | None) -> Encoding | None:
-    """The encoding that the options of a key or value name; None for bytes.
+    """Return the encoding that the options of a key or value name; None for bytes.
 
     Raises:
-        ValueError: the definition is no text.
+        ValueError: the definition is not a text.
     """
     if name in (RAW, AUTO):
         return None
@@ -119,20 +119,20 @@ def encoding_of(name: str, definition: bytes | None, message: str | None) -> Enc
 
 
 def key_encoding_of(options: TypedOptions) -> Encoding | None:
-    """The encoding of keys that the options name; None for bytes, and for formats without keys.
+    """Return the encoding of keys that the options name; None for bytes, and for formats without keys.
 
     Raises:
-        ValueError: the definition is no text.
+        ValueError: the definition is not a text.
     """
     names = ("key_schema", "key_message")
     return encoding_of(getattr(options, "key_format", RAW), *(getattr(options, name, None) for name in names))
 
 
 def typed_read_of(options: TypedOptions) -> TypedRead | None:
-    """What the options say that a read decodes, without a registry; None for nothing.
+    """Return the decoding that the options determine without a registry; None if nothing is decoded.
 
     Raises:
-        ValueError: a definition is no text.
+        ValueError: a definition is not a text.
     """
     value = encoding_of(options.value_format, options.value_schema, options.value_message)
     key = key_encoding_of(options)
@@ -160,14 +160,14 @@ def _write_problems(side: str, format_: str, given: frozenset[str]) -> Iterator[
 
 
 def typed_write_of(options: TypedOptions, *, registers: bool = False) -> TypedWrite | None:
-    """What the options say that a write encodes; None for nothing.
+    """Return the encoding of a write that the options determine; None if nothing is encoded.
 
     Args:
         options: of the write.
         registers: whether the broker keeps a schema, so that there is always one.
 
     Raises:
-        ValueError: a definition is no text.
+        ValueError: a definition is not a text.
     """
     value = encoding_of(options.value_format, options.value_schema, options.value_message)
     key = key_encoding_of(options)

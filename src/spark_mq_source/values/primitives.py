@@ -51,17 +51,17 @@ _NS_OF_DAY: Final = 86_400_000_000_000
 _MAX_INT64: Final = 2**63 - 1
 
 _Columns = tuple[pa.Array, pa.Array | None]
-"""The values, and which of them are in range where some are not."""
+"""The values, and which of them are in range; None if all are."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How values of a fixed width are stored.
+    """Storage of values of a fixed width.
 
     Attributes:
         type: the Arrow type.
         size: bytes of a value.
-        read: makes values of the bytes of all.
+        read: converts the bytes of all values.
     """
 
     type: pa.DataType
@@ -70,7 +70,7 @@ class _Layout:
 
 
 def primitive_type_of(kind: str) -> pa.DataType:
-    """The Arrow type of a primitive schema's values.
+    """Return the Arrow type of a primitive schema's values.
 
     Args:
         kind: the name, as in the table above.
@@ -90,7 +90,7 @@ def primitive_type_of(kind: str) -> pa.DataType:
 
 
 def primitive_decoder(kind: str, wanted: pa.DataType | None = None) -> ValueDecoder:
-    r"""A decoder of payloads that a primitive schema wrote.
+    r"""Return a decoder of payloads that a primitive schema wrote.
 
     Args:
         kind: the name, as in the table above.
@@ -227,7 +227,7 @@ def _with_nulls(values: pa.Array, valid: pa.Array) -> pa.Array:
 
 
 def _joined(payloads: pa.Array) -> bytes:
-    """The bytes of all payloads, of which none is NULL, one behind the other."""
+    """Return the bytes of all payloads, of which none is NULL, concatenated."""
     _, offsets, data = payloads.buffers()
     numbers = memoryview(offsets).cast("i")
     first, last = numbers[payloads.offset], numbers[payloads.offset + len(payloads)]
@@ -257,7 +257,7 @@ def _bools(data: bytes) -> _Columns:
 
 
 def _within(values: pa.Array, lowest: int, highest: int) -> pa.Array | None:
-    """Which values are in a range; None if all are."""
+    """Return which values are in a range; None if all are."""
     within = pc.and_(
         pc.greater_equal(values, _scalar(lowest, values.type)), pc.less_equal(values, _scalar(highest, values.type))
     )
@@ -269,7 +269,7 @@ def _both(one: pa.Array | None, other: pa.Array | None) -> pa.Array | None:
 
 
 def _in_microseconds(values: pa.Array, us: int) -> _Columns:
-    """Numbers of a unit of `us` microseconds; zeros where that is more than an int64 holds."""
+    """Convert numbers of a unit of `us` microseconds; zero for those that exceed an int64."""
     within = _within(values, -(_MAX_INT64 // us) + 1, _MAX_INT64 // us - 1)
     if within is not None:
         values = pc.if_else(within, values, _scalar(0))

@@ -40,7 +40,7 @@ class PrimitiveEncoder:
             raise OptionError(f"column {column} is {type_}, and {column}Format={kind} is {self._type}: cast it")
 
     def encode(self, values: pa.Array) -> pa.Array:
-        """The payloads, as a binary array; NULL for a NULL.
+        """Encode the payloads as a binary array; NULL becomes NULL.
 
         Raises:
             UnwritableRowError: a value is out of the layout's range.
@@ -124,4 +124,4 @@ _WRITERS: Final[Mapping[str, tuple[str, Callable[[pa.Array], list[int]]]]] = {
     "local_time": ("q", _plain),
     "local_date_time": ("q", _days_and_times),
 }
-"""The code of the numbers (`array`), and what makes them of a column, with 0 for NULL; big-endian in the payload."""
+"""The type code of the numbers (`array`), and their conversion from a column, 0 for NULL; big-endian in the payload."""

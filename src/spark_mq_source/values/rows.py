@@ -1,7 +1,8 @@
-"""From the messages of a task to rows with typed columns: between a format's batches of bytes and Spark.
+"""Rows with typed columns from the messages of a task: between a format's batches of bytes and Spark.
 
 A batch of messages becomes one batch of rows. The messages of one schema version are decoded together; a batch seldom
-has more than one. What cannot be decoded follows the option `onCorrupt`, as a message that is corrupt as a whole does.
+has more than one. Messages that cannot be decoded follow the option `onCorrupt`, as messages that are corrupt as a
+whole.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SchemaLookup: TypeAlias = Callable[[bytes], Encoding | KeyValueEncoding | None]
-"""What the registry has under a version; None for nothing. ValueError: something that cannot be decoded."""
+"""Lookup of a schema version in the registry; None if unknown. ValueError: a schema that cannot be decoded."""
 
 _NO_VERSION: Final = b""
 
@@ -50,7 +51,7 @@ _NO_VERSION: Final = b""
 
 
 def columns_of(columns: ColumnTable, typed: TypedRead | None) -> pa.Schema:
-    """The columns that are read where the user names none.
+    """Return the columns that are read by default.
 
     Raises:
         OptionError: a field of the value has the name of another column, or the value has no fields to be columns.
@@ -83,7 +84,7 @@ def columns_of(columns: ColumnTable, typed: TypedRead | None) -> pa.Schema:
 
 
 def decoded_names(columns: ColumnTable, typed: TypedRead, names: Sequence[str]) -> set[str]:
-    """Which of these columns are decoded: their types depend on the encoding, not on the format's table."""
+    """Return which of these columns are decoded: their types depend on the encoding, not on the format's table."""
     found = set(typed.encodings)
     if typed.flatten:
         found.discard(VALUE)
@@ -171,7 +172,7 @@ class TypedRows:
         self.raw_schema = self._raw_schema(columns, raw_errors)
 
     def _wanted_types(self) -> dict[str, pa.DataType]:
-        """The type of each side that is decoded."""
+        """Return the type of each side that is decoded."""
         schema, names = self._schema, self._schema.names
         wanted = {name: schema.field(name).type for name in self._typed.encodings if name in names}
         if self._typed.flatten:
@@ -211,12 +212,12 @@ class TypedRows:
         return pa.schema(list(fields.values()))
 
     def close(self) -> None:
-        """Ends the task."""
+        """Close the dead letters at the end of the task."""
         if self._dead_letters is not None:
             self._dead_letters.close()
 
     def take(self, raw: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch of messages.
+        """Return the rows of a batch of messages.
 
         Raises:
             CorruptMessageError: a message cannot be decoded, and `on_corrupt` is `fail`.
@@ -253,7 +254,7 @@ class TypedRows:
         self.undecodable += len(reasons)
 
     def _place(self, raw: pa.RecordBatch, row: int) -> str:
-        """The position of a message, and its schema version."""
+        """Return the position of a message, and its schema version."""
         cells = {name: raw.column(name)[row].as_py() for name in self._position}
         if len(cells) == 1:
             (cell,) = cells.values()
@@ -295,7 +296,7 @@ class TypedRows:
         return _Group(arrays, reasons)
 
     def _by_version(self, raw: pa.RecordBatch) -> list[tuple[bytes, list[int]]]:
-        """The versions of the messages, each with its rows; without the rows where there is one version."""
+        """Return the versions of the messages, each with its rows; without the rows if there is one version."""
         if not self._typed.by_version:
             return [(_NO_VERSION, [])]
         versions = raw.column(SCHEMA_VERSION)
@@ -331,7 +332,7 @@ class TypedRows:
         return _Group(arrays, reasons)
 
     def _split_pairs(self, payloads: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        """The keys and values of payloads that hold both."""
+        """Split payloads that hold both keys and values."""
         decoded = self._pairs.decode(payloads)
         reasons = {row: f"{VALUE}: {reason}" for row, reason in decoded.reasons.items()}
         return dict(zip((KEY, VALUE), decoded.values.flatten(), strict=True)), reasons
@@ -378,7 +379,7 @@ class TypedRows:
 def typed_batches(
     stage: TypedRows, raw: Callable[[pa.Schema], Iterator[pa.RecordBatch]], task: object
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, batch by batch as they come; logs how many messages could not be decoded.
+    """Yield the rows of a task, batch by batch as they come; log how many messages could not be decoded.
 
     Args:
         stage: decodes them.
@@ -414,7 +415,7 @@ def _decoder(writer: Encoding | None, wanted: pa.DataType, reader: Encoding | No
 
 
 def _only_value(versions: pa.Array) -> bytes | None:
-    """The version of all messages; None where there are several."""
+    """Return the version of all messages; None if there are several."""
     rows = len(versions)
     if versions.null_count:
         return _NO_VERSION if versions.null_count == rows else None
@@ -433,19 +434,19 @@ def _only_value(versions: pa.Array) -> bytes | None:
 
 @lru_cache(maxsize=8)
 def _even_offsets(begin: int, size: int, rows: int) -> bytes:
-    """The offsets of cells of one size, kept: a loop over them costs as much as decoding, and batches are alike."""
+    """Return the offsets of cells of one size, cached: making them costs as much as decoding, and batches are alike."""
     return array("i", [begin + n * size for n in range(rows + 1)]).tobytes()
 
 
 def _reasons_found(raw: pa.RecordBatch) -> dict[int, str]:
-    """Why messages are corrupt as a whole, by row."""
+    """Return the reasons why messages are corrupt as a whole, by row."""
     if ERROR not in raw.schema.names or raw.column(ERROR).null_count == raw.num_rows:
         return {}
     return {row: reason for row, reason in enumerate(raw.column(ERROR).to_pylist()) if reason is not None}
 
 
 def _with_cells(array: pa.Array | None, cells: Mapping[int, Any], rows: int, type_: pa.DataType) -> pa.Array:
-    """A column with these cells, over those that it has."""
+    """Return a column with these cells, over those that it has."""
     if not cells:
         return pa.nulls(rows, type_) if array is None else array
     below = {} if array is None else dict(enumerate(array.to_pylist()))

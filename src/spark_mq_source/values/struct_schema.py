@@ -1,4 +1,4 @@
-"""Avro schemas of structs: derived from one, and for JSON compared with one. Pulsar's JSON and AVRO schemas are such.
+"""Avro schemas of structs, derived from them, and for JSON compared with them: Pulsar's JSON and AVRO schemas.
 
 A decimal is bytes in Avro. In JSON it is a text, so that no digit is lost, and its schema is a string with the logical
 type, precision and scale of the decimal: Avro does not know that of strings and so takes it for a plain string, as do
@@ -24,11 +24,11 @@ _NAMES: Final = {"json": "JSON", "avro": "Avro"}
 
 
 def derive_definition(struct: pa.StructType, encoding: str, column: str = "value") -> str:
-    """The schema of such structs as they are written, as JSON.
+    """Return the schema of such structs as they are written, as JSON.
 
     Every field may be null, whatever Spark knows of it: so the schema stays the same when a column is read from
-    elsewhere, and a field that is added is one that consumers may lack. Elements and map values may not: so a consumer
-    in Java or Python reads them by the schema of its class, which has no null there (seen on broker 4.0.8 and the
+    elsewhere, and consumers may lack a field that is added. Elements and map values may not be null: so a consumer in
+    Java or Python reads them by the schema of its class, which allows no null there (seen on broker 4.0.8 and the
     clients of 4.0.8 and 3.13.0); see `check_nulls`.
 
     Args:
@@ -37,7 +37,7 @@ def derive_definition(struct: pa.StructType, encoding: str, column: str = "value
         column: of the struct.
 
     Raises:
-        OptionError: a field has a name or a type that Avro does not; all problems in one sentence.
+        OptionError: Avro does not allow the name or the type of a field; all problems in one sentence.
 
     Example:
         >>> derive_definition(pa.struct([("carrier", pa.string())]), "json")
@@ -108,7 +108,7 @@ _AVRO_TYPES: Final = (
 
 
 def check_struct(struct: pa.StructType, definition: str, column: str = "value") -> None:
-    """Refuses a struct whose JSON a reader with this schema could not read; of Avro, `avro.encode` knows it.
+    """Refuse a struct whose JSON a reader with this schema could not read; `avro.encode` checks Avro itself.
 
     Args:
         struct: its type.
@@ -142,7 +142,7 @@ _READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _misfits(ours: Any, theirs: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401 - JSON
-    """What a reader of `theirs` could not read of a value that is written as `ours`, one sentence each."""
+    """Yield the problems of a reader of `theirs` with a value that is written as `ours`, one sentence each."""
     ours = ours[1] if isinstance(ours, list) else ours
     branches = _resolved(theirs, named)
     kind = _type_of(ours)
@@ -179,7 +179,7 @@ def _misfits_of_fields(ours: Any, theirs: Any, path: str, named: dict[str, Any])
 
 
 def _resolved(kind: Any, named: dict[str, Any]) -> list[Any]:  # noqa: ANN401
-    """The branches of a type, those that are named elsewhere in full; notes what is named here."""
+    """Return the branches of a type, with named types in full; record the types named here."""
     branches = [named.get(one, one) if isinstance(one, str) else one for one in _branches(kind)]
     for branch in branches:
         if isinstance(branch, dict) and "name" in branch:
@@ -192,7 +192,7 @@ def _branches(kind: Any) -> list[Any]:  # noqa: ANN401
 
 
 def _type_of(kind: Any) -> Any:  # noqa: ANN401
-    """The name of an Avro type; of one with a logical type, what stands beneath it."""
+    """Return the name of an Avro type; for a logical type, the type beneath it."""
     if isinstance(kind, dict):
         inner = kind.get("type")
         return inner if isinstance(inner, str) else _type_of(inner)
@@ -204,7 +204,7 @@ def _unit_of(kind: Any) -> str | None:  # noqa: ANN401
 
 
 def _holds(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
-    """Whether every decimal of the second type is one of the first; of an invalid one, which is ignored, too."""
+    """Return whether every decimal of the second type fits the first, or the first is invalid, which readers ignore."""
     if not isinstance(theirs.get("precision"), int):
         return True
     digits = [one["precision"] - one.get("scale", 0) for one in (theirs, ours)]
@@ -219,10 +219,10 @@ def _decimal_of(kind: Mapping[str, Any]) -> str:
 
 
 def check_nulls(values: pa.StructArray, definition: str, column: str = "value") -> None:
-    """Refuses rows with a NULL where the schema has none; `values` fit it otherwise, see `check_struct`.
+    """Refuse rows with a NULL that the schema does not allow; `values` fit it otherwise, see `check_struct`.
 
     Raises:
-        UnwritableRowError: says where the first one is.
+        UnwritableRowError: naming the first such field.
 
     Example:
         >>> definition = derive_definition(pa.struct([("tags", pa.list_(pa.string()))]), "json")

@@ -1,1 +1,1 @@
-"""Connections to NSQ: sessions, who serves what, and who we are."""
+"""Connections to NSQ: sessions, discovery and authentication."""

@@ -1,8 +1,8 @@
-"""Which nsqd there are, what waits on them, and what they take: nsqlookupd's and nsqd's HTTP interfaces.
+"""Discovery of nsqd, their waiting messages and their limits: the HTTP interfaces of nsqlookupd and nsqd.
 
-nsqlookupd is asked for what is read and written; several are asked at once and what any of them knows counts, because
-they know nothing of each other. nsqd's own HTTP interface makes plans better where it can be reached, and nothing needs
-it. Source of the answers: recorded from nsqd and nsqlookupd 1.3.0.
+nsqlookupd provides the nsqd to read from and write to. Several nsqlookupd are asked at once and their answers are
+merged, because they do not share their data. nsqd's own HTTP interface improves plans if it is reachable, but nothing
+requires it. Source of the answers: recorded from nsqd and nsqlookupd 1.3.0.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ DEFAULT_MAX_DEFER_MS: Final = 3_600_000
 """nsqd's defaults of `-max-msg-size`, `-max-body-size` and `-max-req-timeout` (nsqd 1.3.0)."""
 
 _OPTIONAL_SECONDS: Final = 1.0
-"""How long an answer is waited for that nothing needs."""
+"""The timeout of a request whose answer is optional."""
 _UNREACHABLE_SECONDS: Final = 60.0
-"""How long an HTTP interface that did not answer is not asked again for such."""
+"""The time for which an HTTP interface that did not answer gets no further optional requests."""
 _NANOSECONDS_A_MS: Final = 1_000_000
 
 _NO_SUCH_TOPIC: Final = "TOPIC_NOT_FOUND"
@@ -41,9 +41,9 @@ _Interface = tuple[str, TlsSettings]
 """The URL of an HTTP interface, and how it is reached: others may reach it with other certificates."""
 
 _unreachable_until: dict[_Interface, float] = {}
-"""In monotonic seconds; of this process, because each task asks anew."""
+"""The end of the pause, in monotonic seconds; shared by the process, because each task has a new client."""
 _unreachable_reasons: dict[_Interface, str] = {}
-"""Why it did not answer the last time."""
+"""The reason why an HTTP interface did not answer the last time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,11 @@ class Nsqd:
     """One nsqd.
 
     Attributes:
-        name: ``host:port`` as it announces itself, or as the user named it: what identifies it, whatever `hostMap` is.
-        host: where it is reached.
-        port: at which TCP port.
-        http_url: where its HTTP interface should be; None where nobody knows.
+        name: ``host:port`` as the nsqd announces itself, or as the user named it: its identity, independent of
+            `hostMap`.
+        host: the host to connect to.
+        port: the TCP port to connect to.
+        http_url: the expected URL of its HTTP interface; None if unknown.
     """
 
     name: str
@@ -65,12 +66,12 @@ class Nsqd:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Who has a topic.
+    """The nsqd and channels of a topic.
 
     Attributes:
-        nsqds: those that have it, in an order that does not change; of `nsqdTcpAddresses` all.
-        channels: the topic's channels as far as nsqlookupd knows.
-        is_known: whether an nsqlookupd knows the topic. It may do so without any nsqd: those that have it are down.
+        nsqds: the nsqd that have the topic, in a stable order; all of `nsqdTcpAddresses`.
+        channels: the topic's channels known to nsqlookupd.
+        is_known: whether an nsqlookupd knows the topic. It may list no nsqd: those that have the topic are then down.
     """
 
     nsqds: tuple[Nsqd, ...]
@@ -80,12 +81,12 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStats:
-    """What an nsqd says of a channel: an estimate, a moment old.
+    """Statistics of a channel from an nsqd: an estimate, a moment old.
 
     Attributes:
-        exists: whether it has the channel; the numbers are the topic's where not.
+        exists: whether the nsqd has the channel; if not, the numbers are the topic's.
         depth: messages that wait.
-        in_flight: messages that somebody has and did not finish yet.
+        in_flight: messages that a consumer has and did not finish yet.
         deferred: messages that wait for their time.
         is_paused: whether the channel or the topic delivers nothing.
     """
@@ -99,7 +100,7 @@ class ChannelStats:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an nsqd takes.
+    """Limits of an nsqd.
 
     Attributes:
         max_message_bytes: `-max-msg-size`.
@@ -128,10 +129,10 @@ class NsqClient:
         self._tls = TlsSettings.of(options)
 
     def open_session(self, nsqd: Nsqd, *, deadline: Deadline | None = None) -> Session:
-        """A connection to an nsqd, negotiated and authorized; tries again until `deadline` where that can help.
+        """Open a connection to an nsqd, negotiated and authorized; retry until `deadline` if the error is retryable.
 
         Args:
-            nsqd: which one.
+            nsqd: the nsqd.
             deadline: None tries once.
 
         Raises:
@@ -148,10 +149,10 @@ class NsqClient:
             raise error.within(f"nsq{hint}") from error
 
     def fetch_topology(self, topic: str) -> Topology:
-        """The nsqd that have a topic, and its channels.
+        """Return the nsqd that have a topic, and its channels.
 
         Raises:
-            MQSourceError: no nsqlookupd answered, or one with what it should not.
+            MQSourceError: no nsqlookupd answered, or an answer was invalid.
         """
         found = dict(self._given())
         channels: set[str] = set()
@@ -165,10 +166,10 @@ class NsqClient:
         return Topology(tuple(found[name] for name in sorted(found)), frozenset(channels), bool(answers))
 
     def fetch_writable(self, topic: str | None) -> tuple[Nsqd, ...]:
-        """The nsqd to write to: all there are, whether they have the topic or not, but no tombstoned ones.
+        """Return the nsqd to write to: all of them, whether they have the topic or not, except tombstoned ones.
 
         Raises:
-            MQSourceError: no nsqlookupd answered, or one with what it should not.
+            MQSourceError: no nsqlookupd answered, or an answer was invalid.
         """
         found = dict(self._given())
         for url, answer in self._ask_lookupds("/nodes"):
@@ -180,7 +181,7 @@ class NsqClient:
         return tuple(found[name] for name in sorted(found))
 
     def fetch_stats(self, nsqd: Nsqd, topic: str, channel: str) -> ChannelStats | None:
-        """What waits in a channel; None where the HTTP interface does not answer."""
+        """Return the statistics of a channel; None if the HTTP interface does not answer."""
         # All channels: nsqd 1.3.0 leaves out the topic itself where it has not the one asked for.
         wanted = {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
         answer = self._ask_nsqd(nsqd, f"/stats?{urlencode(wanted)}")
@@ -205,11 +206,11 @@ class NsqClient:
         )
 
     def why_no_stats(self, nsqd: Nsqd) -> str:
-        """Why `fetch_stats` gave None; empty if it is not known."""
+        """Return the reason why `fetch_stats` returned None; empty if unknown."""
         return _unreachable_reasons.get((nsqd.http_url or "", self._tls), "")
 
     def fetch_limits(self, nsqd: Nsqd) -> Limits:
-        """What an nsqd takes: what the options say, else what it says itself, else nsqd's defaults."""
+        """Return the limits of an nsqd: from the options, else as the nsqd reports them, else nsqd's defaults."""
         options = self._options
         message_bytes, body_bytes = options.max_message_bytes, options.max_body_bytes
         if message_bytes is None:
@@ -219,7 +220,7 @@ class NsqClient:
         return Limits(message_bytes, body_bytes)
 
     def fetch_max_defer_ms(self, nsqd: Nsqd) -> int:
-        """For how long a message can be deferred: what an nsqd says itself, else nsqd's default."""
+        """Return the longest time for which a message can be deferred: as the nsqd reports it, else nsqd's default."""
         nanoseconds = _number(self._ask_nsqd(nsqd, "/config/max_req_timeout"), DEFAULT_MAX_DEFER_MS * _NANOSECONDS_A_MS)
         return nanoseconds // _NANOSECONDS_A_MS
 
@@ -250,7 +251,7 @@ class NsqClient:
     # -- asking
 
     def _ask_lookupds(self, path: str) -> Sequence[tuple[str, Mapping[str, object]]]:
-        """The answers of all nsqlookupd that gave one; none says that there is no such topic."""
+        """Return the answers of all nsqlookupd that gave one; an empty sequence means that there is no such topic."""
         urls = self._options.nsqlookupd_http_addresses
         if not urls:
             return ()
@@ -310,7 +311,7 @@ class NsqClient:
         return [(url, answer) for url, answer in answers if not isinstance(answer, MQSourceError)], failures
 
     def _ask_nsqd(self, nsqd: Nsqd, path: str) -> object:
-        """An answer of nsqd's HTTP interface; None where there is none to be had."""
+        """Return an answer of nsqd's HTTP interface; None if it gives none."""
         url = nsqd.http_url
         if url is None or _unreachable_until.get((url, self._tls), 0.0) > time.monotonic():
             return None
@@ -329,7 +330,7 @@ class NsqClient:
             return None
 
     def _is_of(self, url: str, nsqd: Nsqd) -> bool:
-        """Whether an HTTP interface that was guessed is this nsqd's."""
+        """Return whether an HTTP interface that was guessed is this nsqd's."""
         info = self._fetch(url + "/info", _OPTIONAL_SECONDS, {}, retries=False)
         announced = parse_address(nsqd.name, 0)[1]
         return isinstance(info, dict) and info.get("data", info).get("tcp_port") in {announced, nsqd.port}

@@ -1,32 +1,32 @@
-"""One live connection to an nsqd: answers go to the futures that wait, messages to the consumer's queue.
+"""One live connection to an nsqd: answers complete futures, messages go to the consumer's queue.
 
-How it is used, to read::
+To read::
 
     session = Session(options, host, port)              # connected, negotiated, authorized
     session.identified                                  # max_rdy_count, msg_timeout_ms, max_msg_timeout_ms, version
     consumer = session.subscribe(topic, channel)        # waits for OK; one a session
-    consumer.ready(2500)                                # RDY: the ceiling of what is in flight; again at any time
+    consumer.ready(2500)                                # RDY: the most messages in flight; may be called again
     runs = consumer.receive(max_bytes=..., timeout_seconds=...)   # list[commands.Messages]: raw frames; [] when idle
     consumer.touch(ids); consumer.requeue(ids, delay_ms=0); consumer.fin(ids)     # ids: 16 bytes each, in one bytes
-    unfinished = consumer.close(timeout_seconds)        # CLS barrier: RDY 0, CLS, what slips in is put back by REQ 0
+    unfinished = consumer.close(timeout_seconds)        # CLS barrier: RDY 0, CLS, late messages are requeued by REQ 0
     session.close()
 
-`unfinished` is the ids whose FIN nsqd refused: they will be delivered again, or are already. It is complete, because
-nsqd does what a connection sends in order: what it has to say about the FINs comes before CLOSE_WAIT. Where the
+`unfinished` contains the ids whose FIN nsqd refused: they will be delivered again, or are already. It is complete,
+because nsqd handles the commands of a connection in order: its errors for FINs come before CLOSE_WAIT. If the
 connection breaks before the barrier, `close` raises, and the outcome of every FIN sent is unknown.
 
 The ids of a run, and its columns, come from `messages`: `MessageDecoder.append(run)` returns the ids of the run it has
-decoded; `message_ids(run)` gives them without decoding.
+decoded; `message_ids(run)` returns them without decoding.
 
-Heartbeats are answered by the driver's thread whatever the caller does. What is received and not yet taken is bounded
-by `receive_queue_bytes`: above it the driver's thread sends RDY 0, and the count that was asked for again when half is
-taken. (Not reading from the socket, which is what Pulsar's consumer does, would make nsqd give the connection up.)
+The driver's thread answers heartbeats, whatever the caller does. `receive_queue_bytes` limits the messages that are
+received and not yet taken: above it the driver's thread sends RDY 0, and the requested count again when half is taken.
+(If the socket were not read, as in Pulsar's consumer, nsqd would close the connection.)
 
-And to write::
+To write::
 
     session.publish(commands.Mpub(topic, body)).result()   # a Future; the OKs come in order, many may be under way
 
-An error that nsqd closes the connection for ends every future that waits; the first of them has nsqd's own words.
+An error for which nsqd closes the connection ends all waiting futures; the first of them has nsqd's own text.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Consumer:
         )
 
     def ready(self, count: int) -> None:
-        """Lets nsqd have up to `count` messages in flight to us (RDY), or as many as it allows at most.
+        """Let nsqd have up to `count` messages in flight to us (RDY), or as many as it allows at most.
 
         Raises:
             ConnectionLostError: the connection has ended.
@@ -99,7 +99,7 @@ class Consumer:
                 self.session.send(commands.Rdy(self._count))
 
     def receive(self, *, max_bytes: int, timeout_seconds: float) -> list[commands.Messages]:
-        """Runs of messages as they came, at least one and about `max_bytes` at most; none after `timeout_seconds`.
+        """Return runs of messages as they came, at least one and at most about `max_bytes`; none after a timeout.
 
         Raises:
             MQSourceError: the connection has ended, once everything that came before is taken.
@@ -110,11 +110,11 @@ class Consumer:
             raise error.within(f"nsq topic {self.topic}, channel {self.channel}") from error
 
     def queued_ids(self) -> bytes:
-        """The ids of the messages that were received and not taken yet, 16 bytes each."""
+        """Return the ids of the messages that were received and not taken yet, 16 bytes each."""
         return b"".join(map(message_ids, self._inbox.waiting()))
 
     def fin(self, ids: commands.ByteString) -> None:
-        """Finishes messages, 16 bytes of id each. What nsqd has to say against it, `close` returns.
+        """Finish messages, 16 bytes of id each. `close` returns those that nsqd refused to finish.
 
         Raises:
             ConnectionLostError: the connection has ended.
@@ -123,7 +123,7 @@ class Consumer:
             self.session.send(commands.Fin(ids))
 
     def requeue(self, ids: commands.ByteString, *, delay_ms: int = 0) -> None:
-        """Puts messages back into the channel, to be delivered after `delay_ms`.
+        """Put messages back into the channel, to be delivered after `delay_ms`.
 
         Raises:
             ConnectionLostError: the connection has ended.
@@ -132,7 +132,7 @@ class Consumer:
             self.session.send(commands.Req(ids, delay_ms))
 
     def touch(self, ids: commands.ByteString) -> None:
-        """Begins the messages' timeout anew; nsqd 1.3.0 allows it up to `max_msg_timeout_ms` after the delivery.
+        """Restart the messages' timeout; nsqd 1.3.0 allows it up to `max_msg_timeout_ms` after the delivery.
 
         Raises:
             ConnectionLostError: the connection has ended.
@@ -141,16 +141,16 @@ class Consumer:
             self.session.send(commands.Touch(ids))
 
     def close(self, *, timeout_seconds: float) -> bytes:
-        """The barrier: returns when nsqd has done everything that was sent before, and sends no more messages.
+        """Stop consuming, and wait until nsqd has handled everything that was sent before, and sends no more messages.
 
-        What was received and not taken, and what slips in until the end, is put back (REQ 0).
+        Messages that were received and not taken, and those that still arrive, are put back (REQ 0).
 
         Returns:
             The ids of the messages whose FIN nsqd refused, 16 bytes each: they are delivered again.
 
         Raises:
             RequestTimeoutError: no answer in time; the session is closed then.
-            ConnectionLostError: the connection has ended: what became of the FINs is unknown.
+            ConnectionLostError: the connection has ended: the outcome of the FINs is unknown.
         """
         left = b"".join(map(message_ids, self._inbox.close()))
         self.session.send(commands.Rdy(0))
@@ -169,18 +169,18 @@ class Consumer:
     # What the session tells, in the driver's thread.
 
     def deliver(self, run: commands.Messages) -> None:
-        """Queues what arrived."""
+        """Queue messages that arrived."""
         if not self._inbox.put((run,), len(run.data)):
             self._tell(commands.Req(message_ids(run)))
 
     def refused(self, failed: commands.Failed) -> None:
-        """Notes a FIN that nsqd refused."""
+        """Record a FIN that nsqd refused."""
         logger.debug("%s: %s", self.session.address, failed)
         if failed.command == "FIN":
             self._unfinished.append(failed.message_id)
 
     def fail(self, error: MQSourceError) -> None:
-        """Ends the queue with an error; what is queued can still be taken."""
+        """End the queue with an error; what is queued can still be taken."""
         self._inbox.fail(error)
 
     def _tell(self, command: commands.Command) -> None:
@@ -196,8 +196,8 @@ class Session:
 
     Args:
         options: of the query.
-        host: where to connect.
-        port: and to which TCP port.
+        host: the host to connect to.
+        port: its TCP port.
 
     Attributes:
         address: ``host:port``.
@@ -205,9 +205,9 @@ class Session:
     Raises:
         ConnectTimeoutError: not connected within `connectTimeout`.
         TransportError: nsqd cannot be reached.
-        AuthenticationError: it does not accept who we are.
-        BrokerError: it refuses what was asked of the connection.
-        UnsupportedFeatureError: it has no TLS, and we want it.
+        AuthenticationError: nsqd rejected the credentials.
+        BrokerError: nsqd refused a setting of the connection.
+        UnsupportedFeatureError: nsqd has no TLS, and the options require it.
         OptionError: certificate files that cannot be used.
     """
 
@@ -262,12 +262,12 @@ class Session:
 
     @property
     def identified(self) -> commands.Identified:
-        """What was agreed on."""
+        """The negotiated settings."""
         return self._connection.identified
 
     @property
     def authorized(self) -> commands.Authorized | None:
-        """Who nsqd says we are; None where it did not ask."""
+        """The identity that nsqd reported; None if it requires no authentication."""
         return self._connection.authorized
 
     @property
@@ -276,11 +276,11 @@ class Session:
         return self._driver.closed
 
     def close(self) -> None:
-        """Closes the connection; what waits on it fails. Messages in flight wait for their timeout, see `Consumer`."""
+        """Close the connection; pending requests fail. Messages in flight wait for their timeout, see `Consumer`."""
         self._driver.close()
 
     def send(self, *messages: commands.Command) -> None:
-        """Sends commands that have no answer.
+        """Send commands that have no answer.
 
         Raises:
             ConnectionLostError: the connection has ended.
@@ -288,11 +288,11 @@ class Session:
         self._driver.send(*messages)
 
     def subscribe(self, topic: str, channel: str) -> Consumer:
-        """SUB. nsqd creates the topic and the channel where they do not exist. Nothing comes before `Consumer.ready`.
+        """Subscribe to a channel, which nsqd creates if necessary. No message comes before `Consumer.ready`.
 
         Raises:
             RequestTimeoutError: no answer within `operationTimeout`.
-            AuthorizationError: nsqd does not let us.
+            AuthorizationError: nsqd denies the subscription.
             MQSourceError: the connection has ended, or nsqd refused.
         """
         consumer = Consumer(self, topic, channel, self._options.receive_queue_bytes)
@@ -309,14 +309,14 @@ class Session:
         return consumer
 
     def publish(self, command: commands.Pub | commands.Mpub | commands.Dpub) -> Future[None]:
-        """Publishes; the future is done when nsqd has taken the messages, or holds the error.
+        """Publish messages; the future is done when nsqd has taken them, or holds the error.
 
         Whether messages whose future has a retryable error were taken is unknown.
         """
         return self.request(command)
 
     def request(self, command: commands.Command) -> Future[None]:
-        """Sends a command that has an answer; answers come in the order of the commands."""
+        """Send a command that has an answer; answers come in the order of the commands."""
         answer: Future[None] = Future()
         with self._sending:
             self._waiting.append(answer)
@@ -330,7 +330,7 @@ class Session:
         return answer
 
     def _of_an_earlier_one(self, error: MQSourceError) -> MQSourceError:
-        """The error for a command behind the one that nsqd refused: of this one nothing is known."""
+        """Return the error for a command after the one that nsqd refused: its outcome is unknown."""
         if not isinstance(error, BrokerError):
             return error
         return ConnectionLostError(f"{self.address}: the connection ended with an earlier command ({error})")
@@ -370,7 +370,7 @@ class Session:
 
 
 def identify_of(options: NsqOptions) -> commands.Identify:
-    """What we ask of a connection, as the options say it."""
+    """Return the settings to request for a connection with these options."""
     hostname = socket.gethostname()
     return commands.Identify(
         client_id=options.client_id or hostname.partition(".")[0],

@@ -35,7 +35,7 @@ _ID: Final = re.compile(rf"\A(?:FIN|REQ|TOUCH) ([0-9a-zA-Z]{{{MESSAGE_ID_BYTES}}
 
 
 def encode(command: Identify | Auth | Sub | Rdy | Cls | Nop | Pub | Mpub | Dpub) -> bytes:
-    r"""The bytes of a command.
+    r"""Encode a command.
 
     Example:
         >>> encode(Sub("flights", "spark")), encode(Dpub("flights", 1500, b"late"))
@@ -81,10 +81,10 @@ def _identify_body(command: Identify) -> bytes:
 
 
 def decode_response(data: memoryview) -> Response:
-    """The answer in a response frame.
+    """Decode the answer in a response frame.
 
     Raises:
-        RemoteProtocolError: none that is known.
+        RemoteProtocolError: the answer is unknown.
 
     Example:
         >>> decode_response(memoryview(b"OK"))
@@ -97,10 +97,10 @@ def decode_response(data: memoryview) -> Response:
 
 
 def decode_identified(data: memoryview) -> Identified:
-    """The answer to IDENTIFY; a plain OK is that of an nsqd without feature negotiation.
+    """Decode the answer to IDENTIFY; a plain OK comes from an nsqd without feature negotiation.
 
     Raises:
-        RemoteProtocolError: neither.
+        RemoteProtocolError: the answer is neither JSON nor OK.
 
     Example:
         >>> decode_identified(memoryview(b'{"max_rdy_count": 2500, "version": "1.3.0"}')).version
@@ -137,10 +137,10 @@ def decode_identified(data: memoryview) -> Identified:
 
 
 def decode_authorized(data: memoryview) -> Authorized:
-    """The answer to AUTH.
+    """Decode the answer to AUTH.
 
     Raises:
-        RemoteProtocolError: it is another.
+        RemoteProtocolError: it is not an answer to AUTH.
 
     Example:
         >>> decode_authorized(memoryview(b'{"identity":"vec","identity_url":"","permission_count":1}'))
@@ -154,7 +154,7 @@ def decode_authorized(data: memoryview) -> Authorized:
 
 
 def decode_error(data: memoryview) -> Failed | Refused:
-    """What an error frame says.
+    """Decode an error frame.
 
     Example:
         >>> decode_error(memoryview(b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight")).message_id

@@ -23,14 +23,14 @@ _NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
 
 def parse_name(text: str) -> str:
-    """A topic's or a channel's name.
+    """Check the name of a topic or a channel, and return it.
 
     The rules are nsqd's own (V2 specification, Notes; lengths of 1 to 64 with the suffix, seen on nsqd 1.3.0). They are
     kept here because a command ends at a newline and its words at spaces: nsqd 1.3.0 took ``PUB bad topic!`` for a
     publish to ``bad``.
 
     Raises:
-        ValueError: not a name; the message says why.
+        ValueError: not a name; the message gives the reason.
 
     Example:
         >>> parse_name("flights.2013#ephemeral")

@@ -19,7 +19,7 @@ from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import CorruptMessageError, RemoteProtocolError
 
 MAX_INPUT_BYTES: Final = 32 << 10
-"""What a connection receives at most before it decompresses: 33 MB come of it at worst."""
+"""The most bytes that a connection receives before it decompresses them: to 33 MB at worst."""
 
 _MAX_OUTPUT_BYTES: Final = 1 << 20
 
@@ -31,19 +31,19 @@ _IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
 _CHUNK_HEAD_BYTES: Final = 4
 _CHECKSUM_BYTES: Final = 4
 _MAX_CHUNK_BYTES: Final = 65536
-"""Of a chunk, uncompressed (framing format, section 4.2)."""
+"""The most bytes of a chunk, uncompressed (framing format, section 4.2)."""
 _MAX_COMPRESSED_BYTES: Final = 32 + _MAX_CHUNK_BYTES + _MAX_CHUNK_BYTES // 6
-"""What snappy makes of that at worst."""
+"""The most bytes of a compressed chunk: snappy's worst case."""
 
 
 class Stream(Protocol):
     """Both directions of a compressed connection."""
 
     def compress(self, data: bytes) -> bytes:
-        """What to send for `data`, so that the peer can read all of it."""
+        """Compress data so that the peer can read all of it."""
 
     def decompress(self, data: bytes | memoryview) -> Iterator[bytes | memoryview]:
-        """What has come, as far as it is whole, in pieces. Raises RemoteProtocolError where the stream is damaged."""
+        """Yield the data that is complete, in pieces. Raises RemoteProtocolError if the stream is damaged."""
 
 
 class DeflateStream:
@@ -160,7 +160,7 @@ def _check_identifier(chunk: bytes) -> None:
 
 
 def _opened(kind: int, chunk: bytes) -> bytes | memoryview:
-    """What a chunk holds, checked."""
+    """Return the content of a chunk after checking its checksum."""
     checksum = int.from_bytes(chunk[:_CHECKSUM_BYTES], "little")
     stored = memoryview(chunk)[_CHECKSUM_BYTES:]
     piece: bytes | memoryview = stored
@@ -175,7 +175,7 @@ def _opened(kind: int, chunk: bytes) -> bytes | memoryview:
 
 
 def _announced_size(block: memoryview) -> int:
-    """What a snappy block says it holds: a little-endian varint (snappy format description, section 1)."""
+    """Return the uncompressed size in a snappy block: a little-endian varint (snappy format description, section 1)."""
     size = 0
     for index, byte in enumerate(block[:3]):
         size |= (byte & 0x7F) << 7 * index
@@ -187,6 +187,6 @@ def _announced_size(block: memoryview) -> int:
 
 
 def _masked_checksum(data: bytes | memoryview) -> int:
-    """The CRC32-C as the framing format stores it (section 3)."""
+    """Return the CRC32-C in the form of the framing format (section 3)."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -81,14 +81,14 @@ _MAX_ANSWER_BYTES: Final = 64 << 10
 """Answers and errors are taken up to this size, however small messages may be."""
 
 _SILENT_INTERVALS: Final = 3
-"""So many heartbeats may fail to come before nsqd is given up; it gives a client up after two."""
+"""The number of missing heartbeats after which nsqd counts as dead; nsqd itself drops a client after two."""
 
 Event: TypeAlias = Identified | Messages | Ok | CloseWait | Failed
-"""What `NsqConnection.events_received` gives; `Identified` once, when the connection can be used."""
+"""The events of `NsqConnection.events_received`; `Identified` comes once, when the connection can be used."""
 
 
 class ConnectionState(Enum):
-    """Where a connection is in its life."""
+    """State in the life of a connection."""
 
     IDENTIFYING = "identifying"
     STARTING_TLS = "starting TLS"
@@ -102,15 +102,15 @@ class NsqConnection(SansIOConnection[Command, Event]):
     r"""One connection; the magic and IDENTIFY are queued at once.
 
     Args:
-        identify: who we are and what we would like.
-        auth_secret: for AUTH, where nsqd asks for it.
-        max_message_bytes: the largest message taken.
+        identify: our name and the settings to request.
+        auth_secret: for AUTH, if nsqd requires it.
+        max_message_bytes: the largest message accepted.
         now: monotonic seconds, as everywhere here.
 
     Attributes:
-        state: where the connection is in its life.
-        identified: what was agreed on, from STARTING_TLS or UPGRADING on.
-        authorized: who nsqd says we are; None where it did not ask.
+        state: the state in the connection's life.
+        identified: the negotiated settings, from STARTING_TLS or UPGRADING on.
+        authorized: the identity that nsqd reported; None if it requires no authentication.
 
     Example:
         >>> from spark_mq_source.nsq.protocol.wire import RESPONSE, encode_frame
@@ -154,12 +154,12 @@ class NsqConnection(SansIOConnection[Command, Event]):
     # What goes out.
 
     def send(self, command: Command) -> None:
-        """Queues a command.
+        """Queue a command.
 
         Raises:
-            LocalProtocolError: not connected, or a command that nsqd would drop the connection for: SUB a second time,
-                RDY and what concerns messages before SUB, RDY beyond nsqd's limit, message ids that are not whole, a
-                name that is none, an empty body.
+            LocalProtocolError: not connected, or nsqd would close the connection for this command: a second SUB, RDY or
+                a message's command before SUB, RDY above nsqd's limit, incomplete message ids, an invalid name, an
+                empty body.
         """
         if self.state is not ConnectionState.CONNECTED:
             why = f"after {self._closed_by}" if self.state is ConnectionState.CLOSED else f"while {self.state.value}"
@@ -189,16 +189,16 @@ class NsqConnection(SansIOConnection[Command, Event]):
                 raise LocalProtocolError(f"{type(command).__name__} is not for users of a connection to send")
 
     def data_to_send(self) -> bytes | bytearray:
-        """What is to be sent now, compressed where that was agreed on; each byte is handed out once."""
+        """Return the bytes to send now, compressed if that was negotiated; each byte is returned once."""
         data = super().data_to_send()
         return self._stream.compress(bytes(data)) if data and self._stream is not None else data
 
     def tls_started(self) -> None:
-        """The shell has upgraded the stream to TLS.
+        """Continue after the shell has upgraded the stream to TLS.
 
         Raises:
-            LocalProtocolError: it was not asked to.
-            RemoteProtocolError: bytes had come before, in the clear: somebody in between may have put them there.
+            LocalProtocolError: TLS was not requested.
+            RemoteProtocolError: bytes arrived before TLS, in plain text: an attacker in between may have inserted them.
         """
         if self.state is not ConnectionState.STARTING_TLS:
             raise LocalProtocolError(f"TLS was started while {self.state.value}")
@@ -238,10 +238,10 @@ class NsqConnection(SansIOConnection[Command, Event]):
         return self._silent_since + self._interval_seconds * (1 if self._paused else _SILENT_INTERVALS)
 
     def _handle_timer(self, now: float) -> None:
-        """Finds out that nsqd is dead: three heartbeats did not come. Unread ones are answered unseen.
+        """Detect a dead nsqd by three missing heartbeats. While reading is paused, answer heartbeats unseen.
 
-        That keeps nsqd from taking us for dead as long as it can send: it gives a connection up that has taken nothing
-        for one heartbeat interval (nsqd 1.3.0). To hold it back for longer, send RDY 0 and go on reading.
+        That keeps nsqd from closing the connection as long as it can send: it closes one that has read nothing for a
+        heartbeat interval (nsqd 1.3.0). To hold it back for longer, send RDY 0 and continue to read.
         """
         if not self._paused:
             self._lose(f"nsqd was silent for {now - self._silent_since:.0f} s, without heartbeats")
@@ -265,7 +265,7 @@ class NsqConnection(SansIOConnection[Command, Event]):
             self._decompress(self._stream, rest)
 
     def _take_frames(self, data: memoryview) -> int:
-        """Takes what is whole; stops where the stream itself changes."""
+        """Take the complete frames; stop where the stream itself changes."""
         offset = 0
         stream = self._stream
         while self.state is not ConnectionState.STARTING_TLS and self._stream is stream:
@@ -332,7 +332,7 @@ class NsqConnection(SansIOConnection[Command, Event]):
             self._go_on()
 
     def _go_on(self) -> None:
-        """What comes after IDENTIFY, or after the OK of an upgrade."""
+        """Continue after IDENTIFY, or after the OK of an upgrade."""
         wanted, agreed = self._identify, self.identified
         if self._stream is not None:
             self._authenticate()

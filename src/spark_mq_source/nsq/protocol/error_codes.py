@@ -1,4 +1,4 @@
-"""nsqd's error codes -> error classes, each with what to do about it.
+"""nsqd's error codes -> error classes, each with a remedy.
 
 The codes are those of nsqd 1.3.0 (recorded, and E_PUB_FAILED to E_AUTH_ERROR from the V2 specification and nsqd's own
 texts). Whether trying again can help is the class's `retryable`.
@@ -47,12 +47,12 @@ _TLS_REQUIRED: Final = _Code(BrokerError, "this nsqd wants TLS: set tls=true")
 
 
 def error_for_code(code: str, words: str, context: str = "") -> BrokerError:
-    """The error of an error frame, to be raised.
+    """Return the error for an error frame.
 
     Args:
-        code: nsqd's code; those we do not know are a plain BrokerError.
-        words: what nsqd says besides; only the beginning is kept.
-        context: what was asked of whom, put in front; may be empty.
+        code: nsqd's code; an unknown code is a plain BrokerError.
+        words: the rest of nsqd's message; only the beginning is kept.
+        context: the request, put in front; may be empty.
 
     Example:
         >>> error = error_for_code("E_UNAUTHORIZED", 'AUTH failed for PUB on "denied" ""')

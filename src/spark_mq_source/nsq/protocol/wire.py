@@ -38,10 +38,10 @@ MESSAGE: Final = 2
 
 SIZE_BYTES: Final = 4
 HEAD_BYTES: Final = 8
-"""What stands before a frame's data: its size and its type."""
+"""The bytes before a frame's data: its size and its type."""
 MESSAGE_ID_BYTES: Final = 16
 MESSAGE_HEAD_BYTES: Final = HEAD_BYTES + 8 + 2 + MESSAGE_ID_BYTES
-"""What stands before a message's body in its frame."""
+"""The bytes before a message's body in its frame."""
 
 _HEAD: Final = Struct(">II")
 _TLS_ALERT: Final = 0x15
@@ -54,7 +54,7 @@ class Frame(NamedTuple):
 
     Attributes:
         kind: `RESPONSE`, `ERROR` or `MESSAGE`.
-        data: what it carries.
+        data: the content.
         size: of the whole frame, in bytes.
     """
 
@@ -64,7 +64,7 @@ class Frame(NamedTuple):
 
 
 def encode_command(*words: bytes, body: bytes | bytearray | memoryview | None = None) -> bytes:
-    r"""The bytes of one command: its name and parameters, and its body where it has one.
+    r"""Encode one command: its name and parameters, and its body if it has one.
 
     Example:
         >>> encode_command(b"PUB", b"flights", body=b"hello")
@@ -77,7 +77,7 @@ def encode_command(*words: bytes, body: bytes | bytearray | memoryview | None = 
 
 
 def encode_frame(kind: int, data: bytes) -> bytes:
-    """The bytes of one frame, as nsqd sends it.
+    """Encode one frame, as nsqd sends it.
 
     Example:
         >>> encode_frame(RESPONSE, b"OK").hex(" ", -4)
@@ -87,15 +87,15 @@ def encode_frame(kind: int, data: bytes) -> bytes:
 
 
 def take_frame(data: memoryview, offset: int, max_frame_bytes: int) -> Frame | None:
-    """The frame that begins at `offset`, or None while it is not whole.
+    """Take the frame that begins at `offset`, or return None while it is incomplete.
 
     Args:
-        data: what was received.
+        data: the received bytes.
         offset: where the frame begins.
         max_frame_bytes: a larger `size` is refused as soon as it is read.
 
     Raises:
-        RemoteProtocolError: an impossible size or type; nobody is made to wait for the bytes they promise.
+        RemoteProtocolError: an impossible size or type, found before its bytes arrive.
 
     Example:
         >>> frame = take_frame(memoryview(encode_frame(RESPONSE, b"OK") + b"next"), 0, 1000)
@@ -120,7 +120,7 @@ def take_frame(data: memoryview, offset: int, max_frame_bytes: int) -> Frame | N
 
 
 def missing_bytes(data: memoryview, offset: int) -> int:
-    """How many bytes the frame that begins at `offset` lacks, as far as can be told; call after `take_frame`.
+    """Return how many bytes the frame at `offset` lacks, as far as is known; call after `take_frame`.
 
     Example:
         >>> missing_bytes(memoryview(encode_frame(RESPONSE, b"OK")[:9]), 0), missing_bytes(memoryview(b""), 0)
@@ -133,10 +133,10 @@ def missing_bytes(data: memoryview, offset: int) -> int:
 
 
 def check_size(data: memoryview, offset: int, max_frame_bytes: int) -> None:
-    """Refuses the size that stands at `offset` where no frame can have it.
+    """Refuse a size at `offset` that no frame can have.
 
     Raises:
-        RemoteProtocolError: it cannot; says what the peer seems to be.
+        RemoteProtocolError: the size is impossible; the message names the kind of server that the peer seems to be.
     """
     start = bytes(data[offset : offset + SIZE_BYTES])
     size = int.from_bytes(start, "big")

@@ -1,4 +1,4 @@
-"""What a query reads: the nsqd that have its topic, what waits on them, and how much each task takes of it."""
+"""Plans of a query: the nsqd that have its topic, their waiting messages, and the share of each task."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _TLS_REQUIRED: Final = "TLS_REQUIRED"
 """In the body of nsqd's 403 over plain HTTP with `-tls-required` (nsqd 1.3.0)."""
 
 Waiting = Mapping[Nsqd, int | None]
-"""How many messages wait on each nsqd; None where it does not say."""
+"""The number of waiting messages on each nsqd; None if it does not report it."""
 
 
 def plan_batch(options: NsqOptions) -> list[NsqRange]:
-    """The tasks of one batch read: a drain, or with `walDir` and `runId` what was planned when it was first read.
+    """Plan the tasks of one batch read: a drain, or with `walDir` and `runId` the plan of its first read.
 
     Raises:
-        TopicNotFoundError: no nsqd has the topic, or the channel is not there and not to be created.
+        TopicNotFoundError: no nsqd has the topic, or the channel does not exist and must not be created.
         OptionError: `walDir` cannot be used.
-        UnsupportedFeatureError: nothing can be made exclusively in `walDir`.
+        UnsupportedFeatureError: files are not made exclusively in `walDir`.
         MQSourceError: no nsqlookupd answers, or no nsqd can be reached.
     """
     try:
@@ -53,7 +53,7 @@ def _drain(options: NsqOptions) -> list[NsqRange]:
 
 
 def topic_not_found(options: NsqOptions, *, is_stream: bool = False) -> TopicNotFoundError:
-    """The error of a topic that no nsqd has."""
+    """Return the error for a topic that no nsqd has."""
     asked = ", ".join(options.nsqlookupd_http_addresses)
     wait = "; set createChannel=true to wait for it" if is_stream else ""
     return TopicNotFoundError(
@@ -63,7 +63,7 @@ def topic_not_found(options: NsqOptions, *, is_stream: bool = False) -> TopicNot
 
 
 def find_nsqds(client: NsqClient, options: NsqOptions, *, was_found: bool = False) -> Sequence[Nsqd]:
-    """The nsqd that have the topic; makes sure that the channel exists, or creates it on each.
+    """Return the nsqd that have the topic; check that the channel exists, or create it on each.
 
     Args:
         client: finds them.
@@ -104,7 +104,7 @@ def find_nsqds(client: NsqClient, options: NsqOptions, *, was_found: bool = Fals
 def _no_channel(
     client: NsqClient, options: NsqOptions, stats: Mapping[Nsqd, ChannelStats | None]
 ) -> TopicNotFoundError:
-    """The error of a channel that no nsqd is known to have.
+    """Return the error for a channel that no nsqd is known to have.
 
     Raises:
         MQSourceError: an nsqd that could have it cannot be reached.
@@ -134,7 +134,7 @@ def _no_channel(
 
 
 def fetch_waiting(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd]) -> dict[Nsqd, int | None]:
-    """How many messages each nsqd could deliver now: none of a paused channel, none that are deferred or in flight."""
+    """Return how many messages each nsqd could deliver now: none of a paused channel, none deferred or in flight."""
     return {
         nsqd: None if found is None else 0 if found.is_paused else found.depth
         for nsqd, found in _ask(client, options, nsqds).items()
@@ -142,15 +142,15 @@ def fetch_waiting(client: NsqClient, options: NsqOptions, nsqds: Sequence[Nsqd])
 
 
 def trigger_tasks(options: NsqOptions, waiting: Waiting, budget: int | None, *, turn: int) -> list[NsqRange]:
-    """Whom each task of a trigger asks, and for how many messages: for what waits, within the budget of all.
+    """Plan the tasks of a trigger: the nsqd of each, and how many waiting messages it reads, within the budget of all.
 
-    An nsqd that does not say what waits is asked for as much as the budget allows, or for whatever there is (None).
+    An nsqd that does not report its messages is asked for as many as the budget allows, or for all (None).
     """
     return _tasks(options, waiting if budget is None else share_waiting(waiting, budget, turn))
 
 
 def _drain_tasks(options: NsqOptions, waiting: Waiting) -> list[NsqRange]:
-    """The same for a batch read, which waits for more than there is now, where its other limits allow."""
+    """Plan the tasks of a batch read, which waits for further messages if its other limits allow."""
     budget = options.max_rows
     if budget is None:
         return _tasks(options, dict.fromkeys(waiting))

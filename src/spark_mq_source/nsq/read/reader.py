@@ -1,7 +1,7 @@
-"""One task's messages -> Arrow batches: straight from an nsqd, or by way of the write-ahead folder (`net.queue_task`).
+"""Messages of one task as Arrow batches: directly from an nsqd, or through the write-ahead folder (`net.queue_task`).
 
-A message is in flight from its delivery until its FIN, and nsqd delivers no more than it was let (RDY) ahead. So RDY is
-never more than what the task still wants: nothing has to be put back, and nothing is delivered once too often.
+A message is in flight from its delivery until its FIN, and nsqd delivers only as many ahead as RDY allows. So RDY never
+exceeds what the task still wants: no message has to be put back, and none is delivered once too often.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LOGGED: Final = pa.schema(
         ("attempts", pa.int32()),
     ]
 )
-"""What is written down, whatever columns are asked for: whoever does the batch over may ask for others."""
+"""Columns in the log, whichever columns are requested: another attempt at the batch may request others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +73,21 @@ class NsqRange(QueueTask[Nsqd]):
 
     @property
     def nsqd(self) -> Nsqd:
-        """Who is asked."""
+        """The nsqd of the task."""
         return self.source
 
 
 def read_range(
     options: NsqOptions, task: NsqRange, schema: pa.Schema, counters: Counters | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, in batches of `schema`; `counters` count what came from nsqd.
+    """Yield the rows of one task, in batches of `schema`; `counters` count what came from nsqd.
 
     Raises:
         OptionError: columns or types that cannot be built.
-        CorruptMessageError: text was asked for and a message is not UTF-8.
-        TooManyAttemptsError: a message came more often than `maxAttempts` says, and `onMaxAttempts` is `fail`.
+        CorruptMessageError: a text column is requested and a message is not UTF-8.
+        TooManyAttemptsError: a message exceeded `maxAttempts`, and `onMaxAttempts` is `fail`.
         DataLossError: the write-ahead log was deleted.
-        MQSourceError: nsqd refuses, or (but in a stream) cannot be reached or goes away.
+        MQSourceError: nsqd refuses, or (except in a stream) cannot be reached or goes away.
     """
     COLUMNS.check_read(schema)
     with closing(_read_range(options, task, schema, counters or Counters())) as batches:
@@ -130,7 +130,7 @@ class _Inflow:
         most = identified.max_rdy_count
         self.most = most if options.max_in_flight is None else min(most, options.max_in_flight)
         self.patience_seconds = identified.msg_timeout_ms / 2000
-        """How long a message may wait here before something is done about its timeout: half of it."""
+        """Half of the messages' timeout: how long a message may wait here before its timeout is extended."""
         self.held = b""
         """The ids of those that were handed on and not answered yet, 16 bytes each."""
         self.taken = b""
@@ -204,7 +204,7 @@ class _Inflow:
 
 
 class _Task:
-    """What both ways to read have in common: the connection, and messages that came more than once."""
+    """Base of both ways to read: the connection, and the handling of messages that came more than once."""
 
     def __init__(self, options: NsqOptions, task: NsqRange, counters: Counters) -> None:
         self._counters = counters
@@ -222,7 +222,7 @@ class _Task:
             yield consumer
 
     def _barrier(self, consumer: Consumer) -> bytes:
-        """Returns the ids of what was finished too late."""
+        """Close the consumer; return the ids of the messages that were finished too late."""
         with waiting(self._counters):
             refused = consumer.close(timeout_seconds=self._options.operation_timeout_ms / 1000)
         if refused:
@@ -233,17 +233,17 @@ class _Task:
     def _without_repeats(
         self, consumer: Consumer, batch: pa.RecordBatch, known: Callable[[], set[str]], repeated: Set[int] = frozenset()
     ) -> pa.RecordBatch:
-        """The batch without duplicates, and without messages that are given up.
+        """Return the batch without duplicates, and without messages that are given up.
 
         Args:
-            consumer: whose session publishes what is given up.
+            consumer: whose session publishes the messages that are given up.
             batch: with the columns of `_LOGGED`.
-            known: gives the ids that are read already; asked for only where a message has come before, and added to.
-            repeated: rows that are known to be duplicates, whatever nsqd says of their attempts.
+            known: returns the ids that are read already; called only if a message has come before, and added to.
+            repeated: rows that are known to be duplicates, whatever their attempts.
 
         Raises:
-            TooManyAttemptsError: a message came too often.
-            MQSourceError: nsqd did not take a message that was given up.
+            TooManyAttemptsError: a message exceeded `maxAttempts`.
+            MQSourceError: nsqd did not accept a message that was given up.
         """
         attempts = memoryview(batch.column("attempts").buffers()[1]).cast("i")[: batch.num_rows]
         came_again = max(attempts, default=0) > 1
@@ -382,10 +382,10 @@ class _Projection:
         }
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows.
+        """Return the same rows with the requested columns.
 
         Raises:
-            CorruptMessageError: text was asked for and a message is not UTF-8.
+            CorruptMessageError: a text column is requested and a message is not UTF-8.
         """
         arrays = [
             self._constants[field.name].take(batch.num_rows)

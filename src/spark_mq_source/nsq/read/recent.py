@@ -18,7 +18,7 @@ from typing import Final
 from spark_mq_source.nsq.protocol.wire import MESSAGE_ID_BYTES
 
 RECENT_IDS: Final = 25_000
-"""How many of each nsqd are remembered.
+"""The number of ids that are remembered for each nsqd.
 
 With nsqd's defaults at most 2,500 messages come again from the topic's queue and as many from the channel's, and
 between them as many new ones from its memory: 10,000. The rest is for a larger `--sync-every`. An id takes 16 bytes of
@@ -27,7 +27,7 @@ a plan.
 
 
 def split_ids(ids: bytes) -> tuple[bytes, ...]:
-    """The ids of messages, 16 bytes each, one by one."""
+    """Split concatenated message ids of 16 bytes each."""
     found: tuple[bytes, ...] = struct.unpack(f"{MESSAGE_ID_BYTES}s" * (len(ids) // MESSAGE_ID_BYTES), ids)
     return found
 
@@ -66,7 +66,7 @@ class RecentIds:
         return b"".join(self._last)[-RECENT_IDS * MESSAGE_ID_BYTES :]
 
     def repeated(self, ids: bytes) -> set[int]:
-        """Which of these messages, by their place, came before, or are among them already."""
+        """Return the places of the messages that came before, or that are duplicates within `ids`."""
         found = split_ids(ids)
         if self._newer is None:
             if found[0] > self._largest and all(map(lt, found, islice(found, 1, None))):
@@ -81,13 +81,13 @@ class RecentIds:
         return rows
 
     def know(self, others: Iterable[bytes]) -> None:
-        """Adds ids that another attempt has written down; these are remembered whatever comes."""
+        """Add ids from the log of another attempt, which are never forgotten."""
         more = frozenset(others)
         self._others |= more
         self._largest = max(self._largest, max(more, default=b""))
 
     def remember(self, ids: bytes) -> None:
-        """These were read: from now on they are repeated."""
+        """Remember ids that were read: from now on they are repeated."""
         self._last.append(ids)
         self._last_bytes += len(ids)
         while self._last_bytes - len(self._last[0]) >= RECENT_IDS * MESSAGE_ID_BYTES:

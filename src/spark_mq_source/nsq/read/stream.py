@@ -21,7 +21,7 @@ from spark_mq_source.nsq.read.recent import RECENT_IDS
 logger = logging.getLogger(__name__)
 
 EPHEMERAL: Final = "#ephemeral"
-"""What a channel's name ends in that nsqd deletes with its last consumer (V2 specification, Notes)."""
+"""The suffix of a channel that nsqd deletes with its last consumer (V2 specification, Notes)."""
 
 
 class NsqStream(QueueStream[Nsqd, NsqRange]):
@@ -50,7 +50,7 @@ class NsqStream(QueueStream[Nsqd, NsqRange]):
         self._held: dict[str, Session] = {}
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         while self._held:
             self._held.popitem()[1].close()
 
@@ -87,7 +87,7 @@ class NsqStream(QueueStream[Nsqd, NsqRange]):
         return (recent + last)[-RECENT_IDS * MESSAGE_ID_BYTES :]
 
     def _hold(self, nsqds: Sequence[Nsqd]) -> None:
-        """Keeps an ephemeral channel, and what waits in it, from going between two triggers."""
+        """Keep nsqd from deleting an ephemeral channel, and its waiting messages, between two triggers."""
         topic, channel = self._options.topic or "", self._options.channel or ""
         if not channel.endswith(EPHEMERAL):
             return

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _REST_SECONDS: Final = 1.0
-"""How long an nsqd is not used after a failed connection."""
+"""The time for which an nsqd is not used after a failed connection."""
 
 
 def write_rows(
@@ -48,7 +48,7 @@ def write_rows(
     attempt: TaskAttempt,
     counters: Counters | None = None,
 ) -> int:
-    """Writes the rows of one task.
+    """Write the rows of one task.
 
     Args:
         options: options of the write.
@@ -100,7 +100,7 @@ class _Target:
         self.rests_until = 0.0
 
     def rest(self) -> None:
-        """Closes the connection and pauses this nsqd; its pending commands must have been removed before."""
+        """Close the connection and pause this nsqd; its pending commands must have been removed before."""
         if self.session is not None:
             self.session.close()
             self.session = None
@@ -156,13 +156,13 @@ class NsqWriter:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections without waiting for OKs; see `flush`."""
+        """Close the connections without waiting for OKs; see `flush`."""
         for target in self._targets:
             if target.session is not None:
                 target.session.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Sends the rows of a batch; waits while `maxPendingBytes` are pending.
+        """Send the rows of a batch; wait while `maxPendingBytes` are pending.
 
         All rows are checked before the first one is sent.
 
@@ -193,7 +193,7 @@ class NsqWriter:
         self.rows += batch.num_rows
 
     def flush(self) -> None:
-        """Waits until all commands have their OK.
+        """Wait until all commands have their OK.
 
         Raises:
             MQSourceError: nsqd refused a message, or none took it in time.
@@ -218,7 +218,7 @@ class NsqWriter:
         return self._options.topic
 
     def _check(self, source: RowSource, defer: list[int | None] | None) -> None:
-        """Refuses rows for which nsqd would close the connection."""
+        """Refuse rows for which nsqd would close the connection."""
         limits = self._known_limits()
         row = find_unwritable(source, limits.max_message_bytes)
         if row >= 0:
@@ -244,7 +244,7 @@ class NsqWriter:
         return f"nsq: row {self.rows + row} of the task cannot be a message: {problem}; nothing of its batch was sent"
 
     def _known_limits(self) -> Limits:
-        """The limits that all nsqd accept, because any of them may get a resent command."""
+        """Return the limits that all nsqd accept, because any of them may get a resent command."""
         if self._limits is None:
             limits = [self._client.fetch_limits(target.nsqd) for target in self._targets]
             self._limits = Limits(
@@ -279,7 +279,7 @@ class NsqWriter:
         return bool(self._unplaced) or any(target.pending for target in self._targets)
 
     def _advance(self, is_reached: Callable[[], bool]) -> None:
-        """Handles OKs and sends unplaced commands until `is_reached()`."""
+        """Handle OKs and send unplaced commands until `is_reached()`."""
         while True:
             seen = self._answers
             for target in self._targets:
@@ -296,7 +296,7 @@ class NsqWriter:
         return self._answers != seen
 
     def _harvest(self, target: _Target) -> None:
-        """Handles the answers of an nsqd.
+        """Handle the answers of an nsqd.
 
         Raises:
             MQSourceError: it refused a command permanently.
@@ -322,7 +322,7 @@ class NsqWriter:
                 raise error
 
     def _place(self, entry: _Entry) -> bool:
-        """Sends an entry to the next nsqd with room; False if none has room.
+        """Send an entry to the next nsqd with room; return False if none has room.
 
         Raises:
             MQSourceError: an nsqd refuses the connection permanently.
@@ -366,7 +366,7 @@ class NsqWriter:
             self._answered.notify()
 
     def _patience_seconds(self) -> float:
-        """Seconds to wait for the next answer; closes the connection of an nsqd that does not answer.
+        """Return the seconds to wait for the next answer; close the connection of an nsqd that does not answer.
 
         Raises:
             RequestTimeoutError: `sendTimeout` has passed without any OK, or `operationTimeout` without a connection.

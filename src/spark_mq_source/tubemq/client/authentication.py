@@ -1,4 +1,4 @@
-"""How we say who we are: signatures of a user's name for masters, tokens for brokers.
+"""Authentication: signatures of a user's name for masters, tokens for brokers.
 
 A signature is ``urlencode(base64(HMAC-SHA1(password, user + timestamp + nonce)))``; the clocks may be 20 s apart (the
 Java client and master 2.4.0). The password never leaves this module, nor appears in a `repr` or an error.
@@ -15,7 +15,7 @@ from urllib.parse import quote_plus
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One signature; good for 20 s.
+    """One signature; valid for 20 s.
 
     Attributes:
         timestamp_ms: when it was made.
@@ -29,7 +29,7 @@ class Signature:
 
     @property
     def token(self) -> str:
-        """The same as one text, which brokers take."""
+        """The signature as one text, for brokers."""
         return f"{self.user} {self.timestamp_ms} {self.nonce} {self.signature}"
 
 
@@ -48,7 +48,7 @@ class UserAuthentication:
     password: str = field(repr=False)
 
     def sign(self, *, timestamp_ms: int, nonce: int) -> Signature:
-        """A signature of this moment."""
+        """Sign the user's name with this time and nonce."""
         text = f"{self.user}{timestamp_ms}{nonce}".encode()
         digest = hmac.new(self.password.encode(), text, hashlib.sha1).digest()
         return Signature(self.user, timestamp_ms, nonce, quote_plus(base64.b64encode(digest)))

@@ -1,4 +1,4 @@
-"""What there is of partitions: their offsets, from which plans, streams and writers go on."""
+"""First and last offsets of partitions, for plans, streams and writers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Partitions = Mapping[TopicPartition, BrokerPartition]
 
 
 class Bounds(NamedTuple):
-    """What a broker has of a partition's store: offsets in [first, last)."""
+    """Offsets [first, last) of a partition's store that a broker has."""
 
     first: int
     last: int
 
 
 def partitions_of(found: Iterable[BrokerPartition]) -> dict[TopicPartition, BrokerPartition]:
-    """The same by what offsets call them.
+    """Map partitions by their names in offsets.
 
     Example:
         >>> from spark_mq_source.tubemq.protocol.addresses import Broker
@@ -43,13 +43,13 @@ def partitions_of(found: Iterable[BrokerPartition]) -> dict[TopicPartition, Brok
 def fetch_bounds(
     client: TubeMQClient, options: TubeMQOptions, partitions: Partitions, *, priority: int | None = None
 ) -> dict[TopicPartition, Bounds]:
-    """What there is of each partition; one of each store is asked, because they share an index.
+    """Fetch the bounds of each partition; one partition of each store is asked, because they share an index.
 
     Args:
-        client: asks.
+        client: sends the requests.
         options: the query's.
-        partitions: of which.
-        priority: what counts, as a reader's qryPriorityId; that of the options where it is None.
+        partitions: the partitions.
+        priority: which messages count, as a reader's qryPriorityId; None for the one in the options.
 
     Raises:
         MQSourceError: a broker cannot be reached in time, or refuses.
@@ -74,7 +74,7 @@ def _probe(
     found: dict[BrokerPartition, Bounds],
     priority: int,
 ) -> None:
-    """Registers at 0, which the broker moves to the first offset it has, and leaves again."""
+    """Register at 0, which the broker moves to its first offset, and unregister again."""
     for number in range(MAX_GROUPS):
         group = reading_group(options, number)
         consumers = [

@@ -1,7 +1,7 @@
-"""Where topics are, who may read and write them, and the connections to masters and brokers.
+"""Locations of topics, memberships of readers and writers, and the connections to masters and brokers.
 
-One `TubeMQClient` holds the connections of one task or of the driver. What a member of a group or a producer has to say
-to the master again and again is said by threads of its own, whatever its user does.
+One `TubeMQClient` holds the connections of one task or of the driver. A thread of its own sends the periodic requests
+of a member of a group or a producer to the master, whatever its user does.
 """
 
 from __future__ import annotations
@@ -63,23 +63,23 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS: Final = 60.0
-"""A connection that nobody has used for so long is closed when another one is asked for."""
+"""The time after which an unused connection is closed when another one is opened."""
 
 HEARTBEAT_SECONDS: Final = 10.0
-"""Masters forget who is silent for 30 s (master 2.4.0)."""
+"""The interval of heartbeats; masters forget clients that are silent for 30 s (master 2.4.0)."""
 
 GROUP_HEARTBEAT_SECONDS: Final = 1.0
-"""Of members that the master balances: what they are to do comes with the answers only."""
+"""The interval of members that the master balances: their events come only with the answers."""
 
 FIRST_REST_SECONDS, MAX_REST_SECONDS = 1.0, 30.0
-"""How long a broker that failed is set aside: at first, and at most."""
+"""The time for which a broker that failed is set aside: at first, and at most."""
 
 _EVERY_CODE: Final = range(1000)
 _counter = itertools.count(1)
 
 
 def unique_client_id(name: str) -> str:
-    """An id that no client has had, in any process; it begins as the Java client's do, with the group's name.
+    """Make an id that no client has had, in any process; like the Java client's, it begins with the group's name.
 
     Example:
         >>> unique_client_id("group") == unique_client_id("group"), unique_client_id("group").startswith("group_")
@@ -92,7 +92,7 @@ def unique_client_id(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMeta:
-    """Which brokers there are, and what topics are on them.
+    """The brokers, and the topics on them.
 
     Attributes:
         brokers: by id.
@@ -103,7 +103,7 @@ class ClusterMeta:
     topics: tuple[TopicMeta, ...]
 
     def partitions(self, topic: str | None = None) -> list[BrokerPartition]:
-        """Every partition, or those of one topic, by topic, broker and number.
+        """Return every partition, or those of one topic, by topic, broker and number.
 
         Example:
             >>> meta = ClusterMeta({1: Broker(1, "host", 8123)}, (TopicMeta("demo", 1, stores=1, partitions=2),))
@@ -192,7 +192,7 @@ class TubeMQClient:
         self.close()
 
     def close(self) -> None:
-        """Closes every connection; what is registered stays so until it is forgotten, 30 s later."""
+        """Close every connection; the servers forget what is registered 30 s later."""
         self._closed = True
         with self._brokers_lock:
             while self._brokers:
@@ -204,15 +204,15 @@ class TubeMQClient:
 
     @property
     def authorized(self) -> AuthorizedInfo | None:
-        """What a master has let us have last, for the clients of tasks; it is good for 16 minutes at least."""
+        """The master's last authorization, for the clients of tasks; valid for at least 16 minutes."""
         return self._authorization.given
 
     def authorization_for_brokers(self) -> AuthorizedInfo:
-        """What a message that is sent has in it."""
+        """Return the authorization for a message that is sent."""
         return self._authorization.for_broker()
 
     def renew_authorization(self, refused: AuthorizedInfo | None) -> None:
-        """Gets a new visit token, unless there is another one than `refused` already.
+        """Get a new visit token, unless a newer one than `refused` exists already.
 
         Raises:
             MQSourceError: no master gave one.
@@ -222,14 +222,14 @@ class TubeMQClient:
     # -- masters
 
     def ask_master(self, request: MasterRequest, *, any_code: bool = False) -> Response:
-        """Asks the master that serves, once: the one asked last, or the first of the others that does.
+        """Send a request to the active master, once: to the last one used, or the first of the others that is active.
 
         Args:
-            request: what is asked; who we are is put into it.
-            any_code: whether answers with an error are given rather than raised.
+            request: the request; the credentials are added to it.
+            any_code: whether answers with an error are returned rather than raised.
 
         Raises:
-            MQSourceError: no master answered, or the one that serves refused.
+            MQSourceError: no master answered, or the active one refused.
         """
         failures: list[MQSourceError] = []
         for address in list(self._masters):
@@ -247,11 +247,11 @@ class TubeMQClient:
         raise error
 
     def fetch_topics(self, topics: Sequence[str], *, group: str, filters: Sequence[str] = ()) -> ClusterMeta:
-        """Where topics are, asked as a short-lived member of a group that chooses its partitions itself.
+        """Fetch the locations of topics, as a short-lived member of a group that chooses its partitions itself.
 
         Raises:
             TopicNotFoundError: a topic is on no broker.
-            MQSourceError: no answer in time, or a refusal; 424 where members of the group are balanced by the master.
+            MQSourceError: no answer in time, or a refusal; 424 if members of the group are balanced by the master.
         """
 
         def ask() -> ClusterMeta:
@@ -265,7 +265,7 @@ class TubeMQClient:
         return retrying(ask, deadline=self._deadline())
 
     def fetch_brokers(self) -> Mapping[int, Broker]:
-        """Every broker of the cluster, by id, asked as a producer of nothing: no group has to be authorized for that.
+        """Fetch every broker of the cluster, by id, as a producer without topics, which needs no authorized group.
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
@@ -281,7 +281,7 @@ class TubeMQClient:
         on_connect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
         on_disconnect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
     ) -> GroupMember:
-        """Becomes a member of a group that the master balances; see `GroupMember`.
+        """Join a group that the master balances; see `GroupMember`.
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
@@ -291,7 +291,7 @@ class TubeMQClient:
         return member
 
     def join_v2(self, group: str, topics: Sequence[str], *, filters: Sequence[str] = ()) -> ClientBalancedMember:
-        """Becomes a member of a group whose members choose their partitions themselves; see `ClientBalancedMember`.
+        """Join a group whose members choose their partitions themselves; see `ClientBalancedMember`.
 
         Raises:
             MQSourceError: no answer in time, or a refusal.
@@ -301,7 +301,7 @@ class TubeMQClient:
         return member
 
     def publish(self, topics: Sequence[str]) -> ProducerMember:
-        """Becomes a producer of topics; see `ProducerMember`.
+        """Register a producer of topics; see `ProducerMember`.
 
         Raises:
             TopicNotFoundError: a topic is on no broker, or takes no messages on any.
@@ -314,7 +314,7 @@ class TubeMQClient:
     # -- brokers
 
     def consumer(self, partition: BrokerPartition, *, client_id: str, group: str) -> PartitionConsumer:
-        """A client id on a partition, on the one connection to its broker; nothing is registered yet.
+        """Make a consumer of a partition with a client id, on the one connection to its broker; register nothing yet.
 
         Raises:
             TransportError: no connection.
@@ -322,7 +322,7 @@ class TubeMQClient:
         return PartitionConsumer(self.broker(partition.broker), partition, client_id=client_id, group=group)
 
     def broker(self, broker: Broker) -> Session:
-        """The connection to a broker, opened where there is none; others that nobody uses are closed.
+        """Return the connection to a broker, opened if necessary; close idle connections to others.
 
         Raises:
             TransportError: no connection; the broker is set aside for a while.
@@ -342,22 +342,22 @@ class TubeMQClient:
             return session
 
     def broker_failed(self, broker: Broker) -> None:
-        """Sets a broker aside: for a second at first, longer each time, until it is said to work."""
+        """Set a broker aside: for a second at first, longer each time, until `broker_works`."""
         self._rest.failed(broker)
 
     def broker_works(self, broker: Broker) -> None:
-        """It is not, or no longer, set aside."""
+        """End the time for which a broker is set aside, if it is."""
         self._rest.works(broker)
 
     def is_set_aside(self, broker: Broker) -> bool:
-        """Whether a broker failed a while ago, and it is not yet time to try it again."""
+        """Return whether a broker failed, and it is not yet time to try it again."""
         return self._rest.is_set_aside(broker)
 
     def wait(self, answer: Future[T], what: str) -> T:
-        """An answer.
+        """Wait for an answer.
 
         Raises:
-            MQSourceError: there is none, or a refusal; says `what` was asked.
+            MQSourceError: there is none, or a refusal; names the request as `what`.
         """
         try:
             # The connection gives a call up by itself, but not while it is not read from.
@@ -375,7 +375,7 @@ class TubeMQClient:
         return Deadline.after_ms(self._options.operation_timeout_ms)
 
     def local_address(self) -> str:
-        """This machine's IPv4 address as masters see it."""
+        """Return this machine's IPv4 address as masters see it."""
         return local_address(*self._masters[0])
 
     def _ask(self, address: tuple[str, int], request: MasterRequest, *, any_code: bool) -> Response:
@@ -402,7 +402,7 @@ class TubeMQClient:
         self._asked_as_producer()  # the answer has a visit token
 
     def _asked_as_producer(self) -> ProducerMember:
-        """What a master tells anybody, who is in no group and has no topic."""
+        """Register and unregister a producer without groups and topics, for the data that any client may get."""
         producer = ProducerMember(self, ())
         retrying(producer.register, deadline=self._deadline())
         producer.leave()
@@ -434,7 +434,7 @@ class _Member:
         self._thread = threading.Thread(target=self._run, name=f"spark-mq-source {name} heartbeats", daemon=True)
 
     def start(self) -> None:
-        """Registers, and begins to say so again and again.
+        """Register, and start the heartbeats.
 
         Raises:
             MQSourceError: no answer, or a refusal.
@@ -443,7 +443,7 @@ class _Member:
         self._thread.start()
 
     def register(self) -> None:
-        """Makes itself known.
+        """Register at the master.
 
         Raises:
             MQSourceError: no answer, or a refusal.
@@ -451,7 +451,7 @@ class _Member:
         raise NotImplementedError
 
     def beat(self) -> None:
-        """Says once that it is still there; registers again where the master has forgotten it.
+        """Send one heartbeat; register again if the master has forgotten this member.
 
         Raises:
             MQSourceError: no answer, or a refusal.
@@ -459,14 +459,14 @@ class _Member:
         raise NotImplementedError
 
     def leave(self) -> None:
-        """Says that it ends; whether that is heard or not."""
+        """Unregister; ignore errors."""
         try:
             self._client.ask_master(self._farewell())
         except MQSourceError as error:
             logger.debug("%s could not say that it ends: %s", self.client_id, error)
 
     def close(self) -> None:
-        """Ends, and says so to the master."""
+        """Stop the heartbeats, and unregister."""
         self._closing.set()
         self._wake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -530,7 +530,7 @@ class GroupMember(_Member):
         self._on_disconnect = on_disconnect
         self._assignment: frozenset[BrokerPartition] = frozenset()
         self._gave_up = 0
-        """How many were given up that the master has not heard of."""
+        """The number of partitions given up that were not reported to the master yet."""
         self._todo: deque[commands.Event] = deque()
         self._done: deque[commands.Event] = deque()
         self._arrived = threading.Condition()
@@ -542,14 +542,14 @@ class GroupMember(_Member):
         return self._assignment
 
     def give_up(self, partition: BrokerPartition) -> None:
-        """Says to the master that another client has a partition, which is then shared out anew."""
+        """Report to the master that another client has a partition, so that it is assigned again."""
         with self._arrived:
             self._assignment -= {partition}
             self._gave_up += 1
         self._wake.set()
 
     def start(self) -> None:
-        """Registers, and begins to answer events.
+        """Register, and start to handle events.
 
         Raises:
             MQSourceError: no answer, or a refusal.
@@ -558,7 +558,7 @@ class GroupMember(_Member):
         self._worker.start()
 
     def close(self) -> None:
-        """Ends, and says so to the master; the event that is being answered is answered first."""
+        """Finish the event that is being handled, stop the heartbeats, and unregister."""
         self._closing.set()
         with self._arrived:
             self._arrived.notify_all()
@@ -567,7 +567,7 @@ class GroupMember(_Member):
         super().close()
 
     def register(self) -> None:
-        """Makes itself known, with the partitions it has from before.
+        """Register at the master, with the partitions held from before.
 
         Raises:
             MQSourceError: no answer, or a refusal.
@@ -595,7 +595,7 @@ class GroupMember(_Member):
         )
 
     def beat(self) -> None:
-        """Asks what is to be done, and says what was done.
+        """Send a heartbeat: report the finished rebalance event and fetch the next.
 
         Raises:
             MQSourceError: no answer, or a refusal.
@@ -701,7 +701,7 @@ class ClientBalancedMember(_Member):
         self.close()
 
     def register(self) -> None:
-        """Makes itself known.
+        """Register at the master.
 
         Raises:
             MQSourceError: no answer, or a refusal.
@@ -717,7 +717,7 @@ class ClientBalancedMember(_Member):
         )
 
     def beat(self) -> None:
-        """Says that it is still there.
+        """Send a heartbeat.
 
         Raises:
             MQSourceError: no answer, or a refusal.
@@ -729,7 +729,7 @@ class ClientBalancedMember(_Member):
         self._check(response.err_code, response.err_msg)
 
     def fetch_topics(self) -> ClusterMeta:
-        """Where its topics are now.
+        """Fetch the current locations of the topics.
 
         Raises:
             TopicNotFoundError: a topic is on no broker.
@@ -780,16 +780,16 @@ class ProducerMember(_Member):
 
     @property
     def max_message_bytes(self) -> int | None:
-        """The largest message a topic takes, attributes included; None where the master did not say."""
+        """The largest message that a topic accepts, attributes included; None if the master did not report it."""
         return self._max_message_bytes
 
     @property
     def meta(self) -> ClusterMeta:
-        """Where topics can be written to, as the last heartbeat said."""
+        """The writable locations of topics in the answer to the last heartbeat."""
         return self._meta
 
     def start(self) -> None:
-        """Registers, and learns where the topics are: only a heartbeat's answer says that (seen on master 2.4.0).
+        """Register, and fetch the locations of the topics: only a heartbeat's answer has them (seen on master 2.4.0).
 
         Raises:
             TopicNotFoundError: a topic is on no broker, or takes no messages on any.
@@ -800,7 +800,7 @@ class ProducerMember(_Member):
         self._thread.start()
 
     def add_topics(self, topics: Sequence[str]) -> None:
-        """More topics, and where they are.
+        """Add topics, and fetch their locations.
 
         Raises:
             TopicNotFoundError: a topic is on no broker, or takes no messages on any.
@@ -815,7 +815,7 @@ class ProducerMember(_Member):
             )
 
     def register(self) -> None:
-        """Makes itself known.
+        """Register at the master.
 
         Raises:
             MQSourceError: no answer, or a refusal.
@@ -831,7 +831,7 @@ class ProducerMember(_Member):
         self._meta = _meta_of(response.broker_infos, self._meta.topics)
 
     def beat(self) -> None:
-        """Says that it is still there, and takes where topics are now.
+        """Send a heartbeat, and take the current locations of topics from its answer.
 
         Raises:
             MQSourceError: no answer, or a refusal.
@@ -863,10 +863,10 @@ class ProducerMember(_Member):
 
 
 def _refuses_for_good(error: MQSourceError) -> bool:
-    """Whether a heartbeat need not be sent again: a refusal stays one, and whatever else went wrong may not.
+    """Return whether a heartbeat need not be repeated: a refusal stays one, other errors may not.
 
-    A master that has just begun to lead knows of no topic until the brokers have told it (seen on master 2.4.0), and
-    one that fails at a heartbeat (a Java exception, which has no code) may do better at the next.
+    A master that has just begun to lead knows no topic until the brokers have reported them (seen on master 2.4.0), and
+    one that fails at a heartbeat (a Java exception, which has no code) may succeed at the next.
     """
     return (
         isinstance(error, BrokerError)
@@ -877,7 +877,7 @@ def _refuses_for_good(error: MQSourceError) -> bool:
 
 
 def _conditions(topics: Sequence[str], filters: Sequence[str]) -> tuple[str, ...]:
-    """`topic_condition`: the same filters for each topic, where there are any."""
+    """Return `topic_condition`: the same filters for each topic, if there are any."""
     return tuple(f"{topic}#{','.join(filters)}" for topic in topics) if filters else ()
 
 

@@ -1,4 +1,4 @@
-"""The groups that tasks read in: ``GROUP-read-0``, ``GROUP-read-1``, ..., so that nobody competes with anybody.
+"""The groups in which tasks read: ``GROUP-read-0``, ``GROUP-read-1``, ..., so that readers do not compete.
 
 A partition has one reader a group, and one that ended without a word is kept for 30 s (broker 2.4.0). A task that
 reads, or asks for bounds, takes the first of these groups in which the partition is free.
@@ -21,7 +21,7 @@ MAX_GROUPS: Final = 100
 
 
 def reading_group(options: TubeMQOptions, number: int) -> str:
-    """The group that the reader of this number reads in."""
+    """Return the group in which the reader of this number reads."""
     return f"{options.group_name}-read-{number}"
 
 
@@ -35,10 +35,10 @@ class Registered(NamedTuple):
 def register_anywhere(
     client: TubeMQClient, options: TubeMQOptions, partition: BrokerPartition, offset: int, *, priority: int
 ) -> Registered:
-    """Takes a partition at an offset, in the first of our groups where nobody has it.
+    """Register a partition at an offset, in the first of our groups in which it is free.
 
     Raises:
-        ResourceBusyError: all are taken.
+        ResourceBusyError: it is taken in all of them.
         MQSourceError: no answer, or a refusal.
     """
     busy: MQSourceError | None = None
@@ -56,9 +56,9 @@ def register_anywhere(
 
 
 def with_names_to_authorize(error: BrokerError, options: TubeMQOptions) -> BrokerError:
-    """The same error; a refusal of a reader's group says which names an administrator has to authorize.
+    """Add the names that an administrator must authorize to an error, if the broker refused a reader's group.
 
-    Brokers 2.4.0 never refuse one: only masters check groups, and they are asked for the group itself.
+    Brokers 2.4.0 never refuse one: only masters check groups, and they get the name of the group itself.
     """
     if error.code != CONSUME_GROUP_FORBIDDEN:
         return error

@@ -1,4 +1,4 @@
-"""One live connection to a master or a broker: answers go to the futures that wait, receipts to the writer."""
+"""One live connection to a master or a broker: answers complete futures, receipts go to the writer."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 NO_TOKEN: Final = -2
-"""The visit token of who has none (Java client 2.4.0)."""
+"""The visit token of a client that has none (Java client 2.4.0)."""
 
 SIGNATURE_SECONDS: Final = 5.0
-"""How long a signature is used again; servers take it for 20 s."""
+"""The time for which a signature is reused; servers accept it for 20 s."""
 
 HEARTBEAT_MS: Final = 10_000
-"""How often a broker hears of registered partitions, which it forgets after 30 s."""
+"""The interval of heartbeats for registered partitions, which a broker forgets after 30 s."""
 
 _ONLY_SUCCESS: Final = frozenset({SUCCESS})
 _READABLE: Final = frozenset({SUCCESS, NOT_FOUND, SERVER_CONSUME_SPEED_LIMIT})
@@ -72,12 +72,12 @@ _new_tuple = tuple.__new__
 
 
 class Authorization:
-    """What shows to masters and brokers who we are, for all connections of a client; any thread may ask.
+    """Credentials for masters and brokers, for all connections of a client; thread-safe.
 
     Args:
-        user: None where the cluster does not authenticate.
-        given: what a master has let us have before; it may be old.
-        renew: asks a master for another one, and waits for it.
+        user: None if the cluster does not authenticate.
+        given: an earlier authorization by a master; it may be old.
+        renew: requests another one from a master, and waits for it.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class Authorization:
         self._signed: tuple[float, Signature] | None = None
 
     def take(self, authorized: AuthorizedInfo | None) -> None:
-        """A master's answer had this in it."""
+        """Take an authorization from a master's answer."""
         if authorized is not None:
             self.given = authorized
 
     def renew(self, refused: AuthorizedInfo | None) -> None:
-        """Gets another one from a master, unless somebody else has got it since `refused` was shown.
+        """Get another authorization from a master, unless another thread has got one since `refused` was sent.
 
         Raises:
             MQSourceError: no master gave one.
@@ -109,7 +109,7 @@ class Authorization:
                 self._renew()
 
     def for_master(self) -> MasterCertificateInfo | None:
-        """What a request to a master has in it: a signature, every time."""
+        """Return the credentials for a request to a master: a new or recent signature."""
         signature = self._signature()
         if signature is None:
             return None
@@ -118,9 +118,9 @@ class Authorization:
         )
 
     def for_broker(self) -> AuthorizedInfo:
-        """What a request to a broker has in it: the visit token, and the master's or our own word of who we are.
+        """Return the credentials for a request to a broker: the visit token, and the master's token or our signature.
 
-        A master 2.4.0 gives none of its own, and a broker that authenticates takes any.
+        A master 2.4.0 gives no token of its own, and a broker that authenticates accepts any.
         """
         given = self.given
         visit, token = (
@@ -143,14 +143,14 @@ class Authorization:
 
 
 Receipt: TypeAlias = tuple[commands.SendMessage, Response | MQSourceError]
-"""What became of a message: the answer, or why there is none."""
+"""The outcome of a message: the answer, or the error instead of it."""
 
 
 class Receipts(Protocol):
-    """What a writer is told, by the driver's thread; it may not block."""
+    """Receiver of a writer's receipts in the driver's thread; it must not block."""
 
     def deliver(self, receipts: Sequence[Receipt]) -> None:
-        """What became of messages, in the order of the answers."""
+        """Take the outcomes of messages, in the order of the answers."""
 
 
 class _Pack(NamedTuple):
@@ -171,15 +171,15 @@ class Session:
 
     Args:
         options: timeouts and TLS.
-        host: where it leads.
-        port: the same.
-        authorization: what shows who we are.
+        host: the server's host.
+        port: the server's port.
+        authorization: the credentials.
         broker: at the other end; None for a master.
 
     Attributes:
         address: the server's, as errors name it.
         last_used: when something was sent last, in monotonic seconds.
-        is_kept: whether it stays open when nobody uses it.
+        is_kept: whether it stays open while it is not used.
 
     Raises:
         TransportError: no connection.
@@ -219,30 +219,30 @@ class Session:
 
     @property
     def at_rest(self) -> bool:
-        """True where nobody waits for anything, no partition is registered, and it is not to be kept."""
+        """True if no call is pending, no partition is registered, and the session need not be kept."""
         return not (self._waiting or self._consumers or self.is_kept)
 
     def close(self) -> None:
-        """Closes the connection; what waits on it fails, and what is registered stays so for 30 s."""
+        """Close the connection; pending calls fail, and the server keeps what is registered for 30 s."""
         self._driver.close()
 
     def call(self, *requests: Request, accepted: Collection[int] = _ONLY_SUCCESS) -> list[Future[Response]]:
-        """Sends requests in one go; each future holds the answer, or the error.
+        """Send requests in one go; each future holds the answer, or the error.
 
         Args:
-            requests: what is asked; those that show who we are get it here.
-            accepted: the codes of answers that are none of an error.
+            requests: the requests, to which credentials are added here.
+            accepted: the codes of answers that are not errors.
         """
         waiters = [_Waiter(self._authorized(request), accepted) for request in requests]
         self._send(waiters)
         return [waiter.answer for waiter in waiters]
 
     def send_messages(self, sends: Sequence[commands.SendMessage], receipts: Receipts) -> None:
-        """Sends messages in one go, as they are; `receipts` is told of each, once.
+        """Send messages in one go, as they are; `receipts` gets the outcome of each, once.
 
         Args:
-            sends: with what shows who we are in them.
-            receipts: told by the driver's thread, or by this one where the connection has ended.
+            sends: with credentials in them.
+            receipts: called by the driver's thread, or by this one if the connection has ended.
         """
         self.last_used = time.monotonic()
         calls = [_new_tuple(Call, (_next_serial_no(), send)) for send in sends]
@@ -325,7 +325,7 @@ class Session:
             waiter.answer.set_exception(error_for_code(response.err_code, response.err_msg, self.address))
 
     def _call_again(self, waiter: _Waiter) -> None:
-        """Once more, with a new visit token: a token is good for 16 minutes at least, and a task may begin later."""
+        """Repeat a call with a new visit token: a token is valid for 16 minutes, and a task may begin later."""
         try:
             self._authorization.renew(getattr(waiter.request, "auth_info", None))
         except MQSourceError as error:
@@ -376,14 +376,14 @@ class _Waiter:
 
 
 class PartitionConsumer:
-    """One client id on one partition, on its broker's connection. Nothing here waits; calls pipeline.
+    """One client id on one partition, on its broker's connection. No call here waits; calls are pipelined.
 
     A client id belongs to one attempt at one task: a second register under the same id moves the first one's cursor
-    without a word (seen on broker 2.4.0). While it is registered, the connection's heartbeats keep it.
+    silently (seen on broker 2.4.0). While it is registered, the connection's heartbeats keep it.
 
     Attributes:
-        partition: what it reads.
-        lost: why it is not registered any more, as far as a heartbeat or the end of the connection told.
+        partition: the partition.
+        lost: why it is not registered any more, if a heartbeat or the end of the connection has shown that.
     """
 
     def __init__(self, session: Session, partition: BrokerPartition, *, client_id: str, group: str) -> None:
@@ -407,7 +407,7 @@ class PartitionConsumer:
         filters: Sequence[str] = (),
         qry_priority_id: int | None = None,
     ) -> Future[commands.RegisterPartitionResponse]:
-        """Takes the partition, see `commands.RegisterPartition`; compare the `curr_offset` answered with the one asked.
+        """Register the partition, see `commands.RegisterPartition`; the answer's `curr_offset` may be another one.
 
         Errors by code: 410 another client has it, 403 no such topic, 500 no such partition, 450 the group may not.
         """
@@ -432,7 +432,7 @@ class PartitionConsumer:
     def get_message(
         self, *, last_pack_consumed: bool = False, manual_commit_offset: bool = False
     ) -> Future[commands.GetMessageResponse]:
-        """Fetches; the answer's `err_code` is 200, 404 or 452.
+        """Fetch messages; the answer's `err_code` is 200, 404 or 452.
 
         Errors by code: 411 not registered (any more), 412 another client has taken it over.
         """
@@ -440,19 +440,19 @@ class PartitionConsumer:
         return answer  # type: ignore[return-value]
 
     def commit(self, *, last_pack_consumed: bool = True) -> Future[commands.CommitOffsetResponse]:
-        """Commits what was fetched last, or rolls it back. Error 401: it is not, or no longer, this client's."""
+        """Commit the last fetch, or roll it back. Error 401: the partition is not, or no longer, this client's."""
         (answer,) = self.session.call(self._commit(last_pack_consumed))
         return answer  # type: ignore[return-value]
 
     def get_and_commit(self) -> tuple[Future[commands.GetMessageResponse], Future[commands.CommitOffsetResponse]]:
-        """Fetches and commits that fetch, in one go: the commit's `curr_offset` is where the fetch ended."""
+        """Fetch and commit that fetch, in one go: the commit's `curr_offset` is the end of the fetch."""
         get = _Waiter(self._get(False, False), _READABLE)
         commit = _Waiter(self._commit(True), _ONLY_SUCCESS)
         self.session._send([get, commit])
         return get.answer, commit.answer  # type: ignore[return-value]
 
     def unregister(self, *, commit: bool = True) -> Future[commands.RegisterPartitionResponse]:
-        """Leaves the partition; what was fetched last is committed, or rolled back."""
+        """Unregister the partition; the last fetch is committed, or rolled back."""
         self.session._consumers.pop(self._key, None)
         (answer,) = self.session.call(
             commands.RegisterPartition(
@@ -493,7 +493,7 @@ def _next_serial_no() -> int:
 
 @cache
 def client_version() -> str:
-    """What we call ourselves to a server, as its log shows it."""
+    """Return our name and version for the server's log."""
     try:
         return f"spark-mq-source-{version('spark-mq-source')}"
     except PackageNotFoundError:
@@ -501,7 +501,7 @@ def client_version() -> str:
 
 
 def local_address(host: str, port: int) -> str:
-    """This machine's IPv4 address, as seen from where it would connect to `host:port`; nothing is sent."""
+    """Return this machine's IPv4 address for connections to `host:port`; send nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, port))
@@ -511,10 +511,10 @@ def local_address(host: str, port: int) -> str:
 
 
 def expect(response: object, kind: type[T]) -> T:
-    """The response, if it is of the kind that the request is answered with.
+    """Return the response, if it is of the kind that answers the request.
 
     Raises:
-        RemoteProtocolError: it is another.
+        RemoteProtocolError: it is of another kind.
     """
     if not isinstance(response, kind):
         raise RemoteProtocolError(f"the server answered {type(response).__name__} where {kind.__name__} belongs")

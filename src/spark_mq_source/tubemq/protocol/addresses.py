@@ -34,10 +34,10 @@ class Broker(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Broker:
-        """The broker of a text.
+        """Parse the text of a broker.
 
         Raises:
-            RemoteProtocolError: it is none.
+            RemoteProtocolError: the text is invalid.
         """
         broker_id, _, address = text.partition(":")
         host, _, port = address.rpartition(":")
@@ -64,15 +64,15 @@ class BrokerPartition(NamedTuple):
         return f"{self.broker}#{self.topic}:{self.partition_id}"
 
     def subscribed(self, client_id: str, group_name: str) -> str:
-        """The same with who reads it: an item of `subscribe_info`."""
+        """Return the partition with its reader: an item of `subscribe_info`."""
         return f"{client_id}@{group_name}#{self}"
 
     @classmethod
     def parse(cls, text: str) -> BrokerPartition:
-        """The partition of a text, with or without who reads it in front.
+        """Parse the text of a partition, with or without its reader in front.
 
         Raises:
-            RemoteProtocolError: it is none.
+            RemoteProtocolError: the text is invalid.
         """
         parts = text.split("#")
         try:
@@ -85,12 +85,12 @@ class BrokerPartition(NamedTuple):
 
 
 class TopicMeta(NamedTuple):
-    """What a topic is on one broker.
+    """One topic on one broker.
 
     Attributes:
-        stores: files it is kept in; all partitions of one store share an index.
+        stores: the number of its stores; all partitions of one store share an index.
         partitions: of each store.
-        status: 1 where it can be read (seen on master 2.4.0); None where it was not said.
+        status: 1 if it can be read (seen on master 2.4.0); None if not reported.
 
     Example:
         >>> TopicMeta("demo", 1, stores=2, partitions=3).partition_ids
@@ -110,10 +110,10 @@ class TopicMeta(NamedTuple):
 
 
 def parse_topic_metas(texts: tuple[str, ...]) -> list[TopicMeta]:
-    """`topic_meta_info_list` of GET_PART_META: `topic#broker:stores:partitions:status,...` (seen on master 2.4.0).
+    """Parse `topic_meta_info_list` of GET_PART_META: `topic#broker:stores:partitions:status,...` (master 2.4.0).
 
     Raises:
-        RemoteProtocolError: it is none.
+        RemoteProtocolError: a text is invalid.
 
     Example:
         >>> parse_topic_metas(("demo#1:2:3:1,2:1:3:1",))[0]
@@ -126,12 +126,12 @@ def parse_topic_metas(texts: tuple[str, ...]) -> list[TopicMeta]:
 
 
 def parse_topic_infos(texts: tuple[str, ...]) -> list[TopicMeta]:
-    """`topic_infos` of a producer's heartbeat: `topic#broker:partitions:stores,...#`: the other way round.
+    """Parse `topic_infos` of a producer's heartbeat: `topic#broker:partitions:stores,...#`, in another order.
 
-    What may follow the last `#` is a size limit, which master 2.4.0 leaves out: `appd_config` has it.
+    The text after the last `#` may be a size limit, which master 2.4.0 leaves out: `appd_config` has it.
 
     Raises:
-        RemoteProtocolError: it is none.
+        RemoteProtocolError: a text is invalid.
 
     Example:
         >>> parse_topic_infos(("demo#1:3:2#",))
@@ -144,7 +144,7 @@ def parse_topic_infos(texts: tuple[str, ...]) -> list[TopicMeta]:
 
 
 MAX_STORES_AND_PARTITIONS: Final = 100_000
-"""More partitions than this on one broker are a damaged answer: nobody is to plan a task for each."""
+"""The most partitions on one broker; a larger number is a damaged answer, not a reason to plan tasks."""
 
 
 def _parse_metas(texts: tuple[str, ...], numbers: int) -> list[tuple[str, list[int]]]:
@@ -163,10 +163,10 @@ def _parse_metas(texts: tuple[str, ...], numbers: int) -> list[tuple[str, list[i
 
 
 def parse_failure(text: str) -> tuple[int, BrokerPartition]:
-    """An item of `failure_info` of a broker's heartbeat: `code:id:host:port#topic:partition` (server 2.4.0).
+    """Parse an item of `failure_info` of a broker's heartbeat: `code:id:host:port#topic:partition` (server 2.4.0).
 
     Raises:
-        RemoteProtocolError: it is none.
+        RemoteProtocolError: the text is invalid.
 
     Example:
         >>> parse_failure("411:1:127.0.0.1:8133#demo:1")[0]

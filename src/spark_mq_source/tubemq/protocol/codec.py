@@ -39,7 +39,7 @@ from spark_mq_source.tubemq.protocol.wire import Frame, encode_frame
 
 @dataclass(frozen=True, slots=True)
 class RpcConnHeader:
-    """Whether it is a request (0) or an answer (1)."""
+    """Kind of a message: a request (0) or an answer (1)."""
 
     flag: Annotated[Int32, 1]
 
@@ -86,18 +86,18 @@ _METHOD, _DATA, _MORE = 0x08, 0x12, 0x80
 
 
 def method_of(command: Request | Response) -> Method | None:
-    """The method a request calls or a response answers; None of an exception."""
+    """Return the method that a request calls or a response answers; None for an exception."""
     return _METHODS.get(type(command))
 
 
 def encode_request(serial_no: int, request: Request, *, timeout_ms: int) -> bytes:
-    """The frame of a request.
+    """Encode the frame of a request.
 
     Args:
-        serial_no: which the answer will have.
-        request: what is asked.
-        timeout_ms: a server that has not come to it by then drops it without a word; 0 would be dropped at once (both
-            seen on server 2.4.0).
+        serial_no: the number that the answer will have.
+        request: the request.
+        timeout_ms: a server that has not handled it by then drops it silently; 0 would be dropped at once (both seen on
+            server 2.4.0).
 
     Raises:
         LocalProtocolError: a field does not fit the protocol, or the request is too large.
@@ -123,11 +123,11 @@ def _payload_of(request: Request, timeout_ms: int) -> bytes:
 
 
 _repeated_payload_of = lru_cache(maxsize=64)(_payload_of)
-"""The same for requests that a reader repeats without a change."""
+"""A cache for requests that a reader repeats without a change."""
 
 
 def decode_response(frame: Frame) -> tuple[Method | None, Response]:
-    """What a server's frame answers, and how; the method is None of an exception.
+    """Decode a server's frame; return the method that it answers (None for an exception) and the answer.
 
     Raises:
         RemoteProtocolError: it cannot be parsed, or lacks what the protocol requires.
@@ -156,7 +156,7 @@ def decode_response(frame: Frame) -> tuple[Method | None, Response]:
 
 
 def decode_request(frame: Frame) -> tuple[Request, int]:
-    """What a client's frame asks and its `timeout_ms`: a server's side, for tests and tools.
+    """Decode a client's frame into its request and `timeout_ms`: a server's side, for tests and tools.
 
     Raises:
         RemoteProtocolError: it cannot be parsed, or lacks what the protocol requires.
@@ -171,7 +171,7 @@ def decode_request(frame: Frame) -> tuple[Request, int]:
 
 
 def encode_response(serial_no: int, response: Response) -> bytes:
-    """The frame of an answer: a server's side, for tests and tools.
+    """Encode the frame of an answer: a server's side, for tests and tools.
 
     Raises:
         LocalProtocolError: a field does not fit the protocol.
@@ -191,7 +191,7 @@ def encode_response(serial_no: int, response: Response) -> bytes:
 
 
 def _take_response_head(payload: memoryview) -> tuple[int, memoryview]:
-    """The status of an answer, and the rest of it."""
+    """Return the status of an answer, and the rest of it."""
     conn_header, at = _undelimited(payload, 0)
     _decode(RpcConnHeader, conn_header)
     header, at = _undelimited(payload, at)
@@ -200,7 +200,7 @@ def _take_response_head(payload: memoryview) -> tuple[int, memoryview]:
 
 
 def _take_response_body(body: memoryview) -> tuple[int, memoryview]:
-    """Method and data of an answer; the usual form without copying the data."""
+    """Return method and data of an answer; in the usual form without copying the data."""
     if len(body) > 3 and body[0] == _METHOD and body[1] < _MORE and body[2] == _DATA:
         data, at = _undelimited(body, 3)
         if at == len(body):
@@ -210,7 +210,7 @@ def _take_response_body(body: memoryview) -> tuple[int, memoryview]:
 
 
 def _undelimited(data: memoryview, at: int) -> tuple[memoryview, int]:
-    """What stands at `at` after its size as a varint, and where it ends."""
+    """Return the bytes at `at`, after their size as a varint, and the offset of their end."""
     size = shift = 0
     try:
         while (byte := data[at]) >= _MORE:

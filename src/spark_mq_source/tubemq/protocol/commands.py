@@ -17,7 +17,7 @@ from typing import Annotated, Final, NamedTuple, TypeAlias
 from spark_mq_source.core.protobuf import Int32, Int64
 
 SUCCESS: Final = 200
-"""`err_code` of every answer that is none of an error."""
+"""The `err_code` of every answer that is not an error."""
 
 
 class Method(IntEnum):
@@ -55,9 +55,9 @@ class RegisterType(IntEnum):
 
 
 class ReadStatus(IntEnum):
-    """Where a partition is read from when it is registered without `curr_offset` (server 2.4.0).
+    """Start of a partition that is registered without `curr_offset` (server 2.4.0).
 
-    When it is unregistered, STORED_OR_MIN commits what was fetched last and STORED_OR_MAX rolls it back.
+    When it is unregistered, STORED_OR_MIN commits the last fetch and STORED_OR_MAX rolls it back.
     """
 
     STORED_OR_MIN = 0
@@ -93,7 +93,7 @@ class EventStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuthenticateInfo:
-    """Who we are, signed; see `authentication`."""
+    """Signed identity; see `authentication`."""
 
     user_name: Annotated[str, 1]
     timestamp: Annotated[Int64, 2]
@@ -104,7 +104,7 @@ class AuthenticateInfo:
 
 @dataclass(frozen=True, slots=True)
 class MasterCertificateInfo:
-    """What a request to a master shows: a signature, or the token that an earlier answer gave."""
+    """Credentials of a request to a master: a signature, or the token of an earlier answer."""
 
     auth_info: Annotated[AuthenticateInfo | None, 1] = None
     authorized_token: Annotated[str | None, 2] = field(default=None, repr=False)
@@ -112,11 +112,11 @@ class MasterCertificateInfo:
 
 @dataclass(frozen=True, slots=True)
 class AuthorizedInfo:
-    """What a master lets a client have, and what a request to a broker shows.
+    """Authorization that a master gives a client, which requests to brokers contain.
 
     Attributes:
-        visit_authorized_token: that a client has been at the master; a new one every 4 minutes, the last 6 are taken.
-        auth_authorized_token: that it has been accepted.
+        visit_authorized_token: proves a visit at the master; changes every 4 minutes, the last 6 are accepted.
+        auth_authorized_token: proves that the master accepted the client.
     """
 
     visit_authorized_token: Annotated[Int64, 1] = field(repr=False)
@@ -125,7 +125,7 @@ class AuthorizedInfo:
 
 @dataclass(frozen=True, slots=True)
 class ApprovedClientConfig:
-    """What a master prescribes to producers: the largest message in bytes."""
+    """Settings that a master prescribes to producers: the largest message in bytes."""
 
     config_id: Annotated[Int64, 1]
     max_msg_size: Annotated[Int32 | None, 2] = None
@@ -149,7 +149,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ClientSubRepInfo:
-    """What a member that chooses its partitions itself tells the master of them, for its statistics.
+    """Partitions of a member that chooses them itself, reported to the master for its statistics.
 
     Attributes:
         part_sub_info: `topic#broker:partition,broker:partition` each (seen on master 2.4.0).

@@ -63,7 +63,7 @@ class Sends(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a call was answered."""
+    """Answer to a call."""
 
     serial_no: int
     request: Request
@@ -97,18 +97,18 @@ class NotAuthorized(NamedTuple):
 
 
 Event: TypeAlias = Answer | Unanswered | PartitionLost | NotAuthorized
-"""What `TubeMQConnection.events_received` gives."""
+"""The events of `TubeMQConnection.events_received`."""
 
 
 class ConnectionState(Enum):
-    """Where a connection is in its life."""
+    """State in the life of a connection."""
 
     OPEN = "open"
     CLOSED = "closed"
 
 
 class _Reader(NamedTuple):
-    """Who has registered partitions; one heartbeat is for all of them."""
+    """Owner of registered partitions; one heartbeat is for all of them."""
 
     client_id: str
     group_name: str
@@ -128,13 +128,13 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
     Args:
         broker: at the other end; None for a master.
         request_timeout_ms: how long a call may wait for its answer.
-        heartbeat_ms: after so much time registered partitions are confirmed; a broker forgets them after 30 s.
-        authorized: says what heartbeats show to the broker.
-        max_payload_bytes: the largest answer taken.
+        heartbeat_ms: the interval at which registered partitions are confirmed; a broker forgets them after 30 s.
+        authorized: returns the credentials of heartbeats to the broker.
+        max_payload_bytes: the largest answer accepted.
         now: monotonic seconds, as everywhere here.
 
     Attributes:
-        state: where the connection is in its life.
+        state: the state in the connection's life.
 
     Example:
         >>> from spark_mq_source.tubemq.protocol.codec import encode_response
@@ -180,11 +180,11 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
     # What goes out.
 
     def send(self, command: Call | Sends) -> None:
-        """Queues a call, or all of several messages.
+        """Queue a call, or all of several messages.
 
         Raises:
-            LocalProtocolError: the connection is closed, the serial number is in use or none, or the request does not
-                fit the protocol; nothing is queued then.
+            LocalProtocolError: the connection is closed, the serial number is in use or invalid, or the request does
+                not fit the protocol; nothing is queued then.
         """
         calls: Sequence[Call] = command.calls if isinstance(command, Sends) else (command,)
         waiting, tick = self._waiting, self._tick
@@ -220,7 +220,7 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
         return min(self._next_tick, self._next_heartbeat)
 
     def _handle_timer(self, now: float) -> None:
-        """Gives up calls that have waited too long, but none while nothing is read, and sends heartbeats."""
+        """Give up calls that have waited too long (but not while reading is paused), and send heartbeats."""
         if now >= self._next_heartbeat:
             self._next_heartbeat = now + self._heartbeat_seconds
             self._send_heartbeats()
@@ -255,7 +255,7 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
                 self._take(frame.serial_no, request, response)
 
     def _answered(self, serial_no: int) -> Request | None:
-        """What was asked under this number."""
+        """Return the request with this serial number, if it still waits for its answer."""
         call = self._waiting.pop(serial_no, None)
         if call is None:
             # It was given up, or a heartbeat that was.
@@ -338,5 +338,5 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
                 self._events.append(Unanswered(serial_no, call.request))
 
     def _unanswered(self) -> str:
-        """What the end of the connection leaves unanswered, for an error."""
+        """Return a text for an error: the calls that the end of the connection leaves unanswered."""
         return self._left_open(call.request for call in self._waiting.values()) + self._unfinished()

@@ -1,4 +1,4 @@
-"""The servers' error codes and Java exceptions -> error classes, each with what to do about it.
+"""The servers' error codes and Java exceptions -> error classes, each with a remedy.
 
 The codes are `TErrCodeConstants` of server 2.4.0, those that a server sends; what they mean was seen on it. Whether
 trying again can help is the class's `retryable`.
@@ -31,7 +31,7 @@ CONSUME_GROUP_FORBIDDEN: Final = 450
 SERVER_CONSUME_SPEED_LIMIT: Final = 452
 
 MAX_WORDS_CHARACTERS: Final = 500
-"""Servers put whole stack traces into their messages; nobody reads further than this."""
+"""The length at which messages of servers, which may contain whole stack traces, are cut."""
 
 
 class StandbyError(ServiceNotReadyError):
@@ -116,12 +116,12 @@ _EXCEPTIONS: Final = {
 
 
 def error_for_code(code: int, words: str, context: str) -> BrokerError:
-    """The error of an answer, to be raised.
+    """Return the error for an answer.
 
     Args:
-        code: `err_code`; codes we do not know are a plain BrokerError.
+        code: `err_code`; an unknown code is a plain BrokerError.
         words: `err_msg`; only the beginning is kept.
-        context: what was asked of whom, put in front; may be empty.
+        context: the request, put in front; may be empty.
 
     Example:
         >>> error = error_for_code(410, "has been registered by c1", "demo:0")
@@ -138,12 +138,12 @@ def error_for_code(code: int, words: str, context: str) -> BrokerError:
 
 
 def error_for_exception(exception_name: str, words: str, context: str) -> BrokerError:
-    """The error of a call that the server did not handle, to be raised.
+    """Return the error for a call that the server did not handle.
 
     Args:
-        exception_name: a Java class; those we do not know are a plain BrokerError.
+        exception_name: a Java class; an unknown class is a plain BrokerError.
         words: its message; only the beginning is kept.
-        context: what was asked of whom, put in front; may be empty.
+        context: the request, put in front; may be empty.
 
     Example:
         >>> error = error_for_exception("org.apache.inlong.tubemq.corerpc.exception.StandbyException", "m is not", "")

@@ -30,7 +30,7 @@ _STORED_BEGINNINGS: Final = (
 
 
 def encode_sends(calls: Sequence[tuple[int, SendMessage]], *, timeout_ms: int) -> bytes:
-    """The frames of messages, one after the other: what `encode_request` makes of each.
+    """Encode the frames of messages, concatenated: each as `encode_request` would encode it.
 
     Args:
         calls: serial numbers and messages.
@@ -51,7 +51,7 @@ def encode_sends(calls: Sequence[tuple[int, SendMessage]], *, timeout_ms: int) -
 
 
 def encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
-    """The frame of a message.
+    """Encode the frame of a message.
 
     Raises:
         LocalProtocolError: a field does not fit the protocol, or the message is too large.
@@ -85,7 +85,7 @@ def encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
 def _before_data(
     client_id: str, topic_name: str, partition_id: int, data_bytes: int, bytes_after: int, timeout_ms: int
 ) -> bytes:
-    """All of the payload before the data: the same for all messages of a size to a partition."""
+    """Return all of the payload before the data: the same for all messages of a size to a partition."""
     request = b"".join(
         (
             b"\x0a",
@@ -126,21 +126,21 @@ _LAST_TAIL: Final[list[_Tail]] = [(None, 0, None, None, b"\x38\x00")]
 
 
 STORED: Final = SendMessageResponse(True, SUCCESS)
-"""What a message that was stored is answered, as far as `is_stored` looks."""
+"""The answer for a message that was stored, as far as `is_stored` looks."""
 
 
 def is_stored(payload: memoryview) -> bool:
-    """Whether this is how a server 2.4.0 begins its answer to a message that it has stored; what is not may be, too."""
+    """Return whether an answer begins as server 2.4.0 answers a stored message; others may mean the same."""
     return _encode_python.begins_so(payload, _STORED_BEGINNINGS)
 
 
 def take_stored(data: memoryview, offset: int) -> tuple[list[int], int]:
-    """The answers from `offset` on for which `is_stored` is true, up to the first for which it is not.
+    """Take the answers from `offset` on for which `is_stored` is true, up to the first for which it is not.
 
-    There is one for every row that is written: to take each as a frame took most of the time that answers take.
+    There is one for every row that is written, and taking each as a frame took most of the time of handling answers.
 
     Args:
-        data: what was received.
+        data: the received bytes.
         offset: where a frame begins.
 
     Returns:

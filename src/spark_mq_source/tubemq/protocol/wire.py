@@ -27,7 +27,7 @@ BLOCK_BYTES: Final = 8192
 """The size of every block that is written but the last."""
 
 MAX_BLOCKS: Final = 3584
-"""More a server does not take: (20 + 8) MiB in blocks of 8192 (server 2.4.0)."""
+"""The most blocks that a server accepts: (20 + 8) MiB in blocks of 8192 (server 2.4.0)."""
 
 MAX_PAYLOAD_BYTES: Final = MAX_BLOCKS * BLOCK_BYTES
 """The largest payload; an answer has about 0.5 MiB, or one message of at most 20 MiB."""
@@ -45,8 +45,8 @@ class Frame(NamedTuple):
     """One frame.
 
     Attributes:
-        serial_no: which call it belongs to.
-        payload: a view of the bytes it was read from where it is one block, or of a copy.
+        serial_no: the number of its call.
+        payload: a view of the received bytes if it is one block, else a copy.
         size: of the whole frame, in bytes.
     """
 
@@ -56,10 +56,10 @@ class Frame(NamedTuple):
 
 
 def encode_frame(serial_no: int, payload: bytes) -> bytes:
-    """The bytes of one frame.
+    """Encode one frame.
 
     Raises:
-        LocalProtocolError: the payload is empty or larger than a server takes.
+        LocalProtocolError: the payload is empty or larger than a server accepts.
 
     Example:
         >>> encode_frame(7, b"payload").hex(" ", -4)
@@ -69,10 +69,10 @@ def encode_frame(serial_no: int, payload: bytes) -> bytes:
 
 
 def encode_frame_of(serial_no: int, parts: Sequence[bytes | memoryview]) -> bytes:
-    """The same for a payload in parts, which a frame of one block copies once.
+    """Encode one frame whose payload is in parts; a frame of one block copies them once.
 
     Raises:
-        LocalProtocolError: as above.
+        LocalProtocolError: the payload is empty or larger than a server accepts.
     """
     size = sum(map(len, parts))
     if 0 < size <= BLOCK_BYTES:
@@ -88,7 +88,7 @@ def encode_frame_of(serial_no: int, parts: Sequence[bytes | memoryview]) -> byte
 
 
 class SeenBlocks:
-    """How far into a frame that is not whole its blocks have been looked at; all offsets are from its begin.
+    """Progress in an incomplete frame: the blocks that were already looked at; all offsets are from its begin.
 
     A fetch of half a MiB has 64 blocks and arrives in several pieces: without this all were looked at for each of them.
     """
@@ -99,7 +99,7 @@ class SeenBlocks:
         self.start_over()
 
     def start_over(self) -> None:
-        """For the next frame."""
+        """Reset for the next frame."""
         self.at = HEAD.size
         self.bounds: list[tuple[int, int]] = []
         self.total = 0
@@ -108,17 +108,17 @@ class SeenBlocks:
 def take_frame(
     data: memoryview, offset: int, max_payload_bytes: int = MAX_PAYLOAD_BYTES, seen: SeenBlocks | None = None
 ) -> Frame | None:
-    """The frame that begins at `offset`, or None while it is not whole.
+    """Take the frame that begins at `offset`, or return None while it is incomplete.
 
     Args:
-        data: what was received.
+        data: the received bytes.
         offset: where the frame begins.
-        max_payload_bytes: more is refused as soon as the sizes say so.
-        seen: of this frame, when it was not whole yet; kept up to date here.
+        max_payload_bytes: a larger payload is refused as soon as its sizes are read.
+        seen: the progress in this frame from earlier calls; updated here.
 
     Raises:
-        RemoteProtocolError: it does not begin with the token, or the sizes are impossible; nobody is made to wait for
-            the bytes they promise.
+        RemoteProtocolError: it does not begin with the token, or the sizes are impossible, found before the bytes
+            arrive.
 
     Example:
         >>> frame = take_frame(memoryview(encode_frame(7, b"payload") + b"next"), 0)

@@ -1,1 +1,1 @@
-"""Reading TubeMQ: batches, streams, and what bounds them."""
+"""Reading TubeMQ: batches, streams, and their limits."""

@@ -1,4 +1,4 @@
-"""What a query reads: from topics and offsets as the user named them to bounded ranges, one a task."""
+"""Plans of a query: topics and offsets in the options become bounded ranges, one a task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def plan_batch(options: TubeMQOptions) -> list[TubeMQRange]:
-    """The ranges of one batch read, fixed now: reading them twice gives the same rows.
+    """Plan the ranges of one batch read, fixed now: reading them twice gives the same rows.
 
     Raises:
         OptionError: offsets that name unknown partitions, or leave some out.
@@ -35,7 +35,7 @@ def plan_batch(options: TubeMQOptions) -> list[TubeMQRange]:
 
 
 def check_dead_letter_topic(options: TubeMQOptions) -> None:
-    """Finds out before the first dead letter whether brokers take messages for its topic.
+    """Check, before the first dead letter, that brokers accept messages for its topic.
 
     Raises:
         TopicNotFoundError: it is on no broker, or takes no messages on any.
@@ -72,7 +72,7 @@ def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:
 
 
 def split_ranges(options: TubeMQOptions, ranges: Sequence[TubeMQRange]) -> list[TubeMQRange]:
-    """At least `minPartitions` ranges where the index has that many messages, larger ones into more pieces.
+    """Split ranges into at least `minPartitions` if the index has that many messages, larger ones into more pieces.
 
     Tasks read one partition at once because each reads in a group of its own, over its own connection. A cut is between
     two messages of the index; one of them may be another partition's of the same store, which makes a piece shorter.
@@ -85,7 +85,7 @@ def split_ranges(options: TubeMQOptions, ranges: Sequence[TubeMQRange]) -> list[
 
 
 def _cut(r: TubeMQRange, pieces: int) -> Iterator[TubeMQRange]:
-    """The same range in `pieces` of nearly the same number of messages, or in one for each message.
+    """Cut a range into `pieces` of nearly the same number of messages, or into one for each message.
 
     Example:
         >>> from spark_mq_source.tubemq.protocol.addresses import Broker
@@ -101,10 +101,10 @@ def _cut(r: TubeMQRange, pieces: int) -> Iterator[TubeMQRange]:
 
 
 def check_named(option: str, wanted: WantedOffsets, partitions: Iterable[TopicPartition]) -> None:
-    """Refuses offsets that name what is not read (most likely a name is misspelt), or not all that is.
+    """Refuse offsets that name partitions which are not read (most likely misspelt), or not all that are read.
 
     Raises:
-        OptionError: says which.
+        OptionError: naming them.
     """
     known = set(partitions)
     unknown = sorted({str(tp) for tp in wanted.partitions.keys() - known} | wanted.topics.keys() - _topics(known))
@@ -120,10 +120,10 @@ def _topics(partitions: Iterable[TopicPartition]) -> set[str]:
 
 
 def resolve_offset(wanted: WantedOffsets, tp: TopicPartition, bounds: Bounds, *, fail_on_data_loss: bool) -> int:
-    """Where a user wants a partition to be read from, of what there is.
+    """Return the offset from which the user wants to read a partition, within its bounds.
 
     Raises:
-        DataLossError: the user named an offset that is not there, and `fail_on_data_loss`.
+        DataLossError: the user named an offset that does not exist, and `fail_on_data_loss`.
     """
     start = wanted.at(tp)
     if start is None or start == EARLIEST:

@@ -1,14 +1,15 @@
-"""One bounded range of one topic-partition, as Arrow batches: nothing twice, nothing lost.
+"""One bounded range of one topic-partition as Arrow batches, without duplicates or loss.
 
 A range is ``[start, end)`` in the index of the partition's store. Each fetch is followed at once by its commit, whose
-answer says where the fetch ended; several of these pairs are under way at a time, and a broker answers in their order.
-Where a fetch goes past `end`, the first message at or after `end` is looked up, and what is from it on is left out: so
-the rows of a range are the same whenever it is read, however it is cut into fetches (seen on broker 2.4.0).
+answer has the offset where the fetch ended; several of these pairs are under way at a time, and a broker answers in
+their order. If a fetch goes past `end`, the first message at or after `end` is looked up, and the messages from it on
+are left out: so the rows of a range are the same whenever it is read, however it is cut into fetches (seen on broker
+2.4.0).
 
-A partition has one reader a group, and one that ended without a word is kept for 30 s. Who reads is therefore nobody's
-competitor: a task takes the first of the groups ``GROUP-read-0``, ``GROUP-read-1``, ... in which its partition is free,
-under a client id of its own. Attempts at the same task, queries over the same topic and the group's consumers all read
-at once; the positions are those of the range, never those of a group.
+A partition has one reader per group, and a reader that ended without unregistering is kept for 30 s. So readers must
+not compete: a task takes the first of the groups ``GROUP-read-0``, ``GROUP-read-1``, ... in which its partition is
+free, under a client id of its own. Attempts at the same task, queries over the same topic and the group's consumers all
+read at once; the positions are those of the range, never those of a group.
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_LIMIT_MS: Final = 10_000
-"""How long flow control is obeyed before it is asked again."""
+"""The time for which flow control is obeyed before the next fetch."""
 
 MAX_UNPROVEN: Final = 16
-"""Fetches that move on without saying where they began, before the broker is asked whether it still has all of that."""
+"""The most fetches without a reported beginning, after which the broker must confirm that it has removed nothing."""
 
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
-"""Between fetches where the broker has nothing to read before the end of the range."""
+"""The pauses between fetches while the broker has nothing to read before the end of the range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +103,11 @@ class TubeMQRange:
 def read_range(
     options: TubeMQOptions, task: TubeMQRange, schema: pa.Schema, counters: Counters | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Reads one range, over a connection of its own.
+    """Read one range, over a connection of its own.
 
     Args:
         options: the query's options.
-        task: what to read.
+        task: the range.
         schema: the columns wanted, in order.
         counters: count what came from the broker.
 
@@ -158,13 +159,13 @@ class _Cursor:
         self._is_held_back = False
 
     def next_fetch(self, end: int) -> GetMessageResponse:
-        """The next fetch that moved on, which may have no message; the position is then where it ended.
+        """Return the next fetch that advanced, possibly without a message; the position is then the end of the fetch.
 
-        Fetches that do not say where they began are passed over, up to `MAX_UNPROVEN` and the end: what comes back is
+        Fetches that do not report their beginning are skipped, up to `MAX_UNPROVEN` and the end: the returned fetch is
         known to have left nothing out.
 
         Args:
-            end: no fetch is asked for ahead that would likely begin past this offset.
+            end: no fetch is requested ahead that would likely begin past this offset.
 
         Raises:
             RequestTimeoutError: the broker had nothing for `operationTimeout`.
@@ -210,10 +211,10 @@ class _Cursor:
             self._rest(seconds)
 
     def _prove_kept(self, position: int) -> None:
-        """Asks what the broker has: it has removed nothing from a position on.
+        """Check that the broker has removed nothing from a position on.
 
         Raises:
-            ServiceNotReadyError: it has, and opening again tells what.
+            ServiceNotReadyError: it has; opening the partition again reports what is lost.
         """
         (bounds,) = fetch_bounds(
             self._client, self._options, partitions_of([self._consumer.partition]), priority=WITH_MEMORY
@@ -236,7 +237,7 @@ class _Cursor:
         return self._client.wait(pair.got, what), ended
 
     def _ask_ahead(self, end: int) -> None:
-        """Keeps fetches under way, as many as likely end within the range, and one at least."""
+        """Keep fetches under way, as many as likely end within the range, and at least one."""
         while not self._pairs or (
             len(self._pairs) < self._most and self.position + len(self._pairs) * self._advance < end
         ):
@@ -269,7 +270,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
         )
         self._end = task.end
         self._left_behind: PartitionConsumer | None = None
-        """Who held the partition over a connection that broke, and holds it still."""
+        """The consumer that holds the partition over a connection that broke."""
 
     def _is_finished(self) -> bool:
         return self._done >= self._end
@@ -301,7 +302,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
         return consumer
 
     def _check(self, consumer: PartitionConsumer, response: RegisterPartitionResponse) -> None:
-        """Compares what the broker has with what was planned: it moves a register to what it has, without a word."""
+        """Compare the broker's bounds with the plan's: the broker silently moves a registration to what it has."""
         at, most = response.curr_offset, response.max_offset
         if at > self._done:
             self._report_loss(
@@ -316,7 +317,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             self._end = most if at == self._done < most else self._done
 
     def _drain(self, consumer: PartitionConsumer) -> Iterator[pa.RecordBatch]:
-        """Everything one registration brings, until the range is finished or it ends (an error)."""
+        """Yield everything that one registration brings, until the range is finished or an error ends it."""
         options, decoder = self._options, self._decoder
         cursor = _Cursor(self._client, options, consumer, self._done)
         while self._done < self._end:
@@ -334,7 +335,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             yield from self._taken(at_least_rows=options.max_batch_rows, at_least_bytes=options.max_batch_bytes)
 
     def _find_end(self, consumer: PartitionConsumer, passed: int) -> tuple[int, int] | None:
-        """Id and checksum of the first message from the end on; None where there is none before `passed`."""
+        """Return id and checksum of the first message from the end on; None if there is none before `passed`."""
         # What was passed may be in memory only, or on its way to the disk: a fetch that begins within what is flushed
         # brings it too, one that begins at its end has to ask for memory (seen on 2.4.0).
         answer = consumer.register(curr_offset=self._end, filters=self._options.filters, qry_priority_id=WITH_MEMORY)
@@ -351,7 +352,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
         return None
 
     def _taken(self, *, at_least_rows: int, at_least_bytes: int = 1 << 62) -> Iterator[pa.RecordBatch]:
-        """What is decoded, where it is that much, in batches that are not too long."""
+        """Yield the decoded rows, if there are that many, in batches that are not too long."""
         if self._decoder.rows >= at_least_rows or self._decoder.nbytes >= at_least_bytes:
             batch = self._decoder.take_batch()
             for at in range(0, batch.num_rows, self._options.max_batch_rows):

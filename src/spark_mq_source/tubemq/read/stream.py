@@ -1,4 +1,4 @@
-"""The driver's side of one streaming query: which partitions it reads, and where its triggers begin and end.
+"""The driver's side of one streaming query: its partitions, and the beginnings and ends of its triggers.
 
 Positions live in Spark's checkpoint. Each offset there says where its own trigger began, too: so a trigger that is done
 again is the same one, whatever has happened to the group since.
@@ -51,10 +51,10 @@ from spark_mq_source.tubemq.read.reader import TubeMQRange
 logger = logging.getLogger(__name__)
 
 FIRST_WAIT_SECONDS: Final = 1.0
-"""How long a trigger that has no partition waits for some, after the first one has waited for `assignmentTimeout`."""
+"""The time that a trigger without a partition waits for one, after the first has waited for `assignmentTimeout`."""
 
 PLANNED_WITHIN_SECONDS: Final = 10.0
-"""How long Spark may take to write down a trigger before the master's request for one of its partitions is refused.
+"""The time that Spark has to write down a trigger before the master's request for one of its partitions is refused.
 
 It takes as long as writing a small file, unless another source of the query is slow. The master has the whole group
 wait meanwhile, and repeats the request in its next round (10 rounds later without any answer; master 2.4.0).
@@ -64,34 +64,34 @@ Positions = Mapping[TopicPartition, int]
 
 
 class _Assigned(Protocol):
-    """Which partitions a query reads."""
+    """Assignment of partitions to a query."""
 
     def initial(self) -> Positions:
-        """Where a query begins that has no checkpoint."""
+        """Return the start of a query without a checkpoint."""
 
     def partitions(self, known: Positions | None = None) -> Partitions:
-        """What it reads now; `known` is where the query is, where Spark has said that."""
+        """Return the partitions to read now; `known` is the query's position, if Spark has reported it."""
 
     def located(self, wanted: Collection[TopicPartition]) -> Partitions:
-        """Where these are, whether it reads them now or has read them before; without those that do not exist."""
+        """Return the locations of partitions that are read now or were before, except those that do not exist."""
 
     def wait(self) -> None:
-        """Waits until it is known what it reads; raises where that takes too long."""
+        """Wait until the partitions are known; raise an error after the timeout."""
 
     def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
-        """Where a trigger begins that follows on `known`, in each partition that it reads."""
+        """Return the start of a trigger after `known`, in each partition that it reads."""
 
     def plan(self, ends: Positions) -> Positions:
-        """A trigger may end there, which Spark has not written down yet; those of them that are still read."""
+        """Announce the end of a trigger before Spark writes it down; return the ends of partitions still read."""
 
     def planned(self, ends: Positions) -> None:
-        """Spark has written down that a trigger ends there."""
+        """Confirm that Spark has written down the end of a trigger."""
 
     def commit(self, ends: Positions) -> None:
-        """Spark has read up to there: the group's position follows."""
+        """Commit the ends that Spark has read: the group's position follows."""
 
     def close(self) -> None:
-        """The query has ended."""
+        """Release the partitions at the end of the query."""
 
 
 class TubeMQStream:
@@ -120,25 +120,25 @@ class TubeMQStream:
         self._pace = TriggerPace(options.min_rows_per_trigger, options.max_trigger_delay_ms)
 
     def close(self) -> None:
-        """Leaves the group, and closes the connections."""
+        """Leave the group, and close the connections."""
         self._assigned.close()
         self._client.close()
 
     def initial(self) -> dict[str, object]:
-        """Where a query starts that has no checkpoint.
+        """Return the start of a query without a checkpoint.
 
         Raises:
-            OptionError: `startingOffsets` names what is not read, or leaves a partition out.
-            DataLossError: `startingOffsets` names an offset that is not there, and `failOnDataLoss` is true.
+            OptionError: `startingOffsets` names partitions that are not read, or leaves one out.
+            DataLossError: `startingOffsets` names an offset that does not exist, and `failOnDataLoss` is true.
             MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         return encode_offsets(Trigger(self._assigned.initial()))
 
     def latest(self, start: Mapping[str, object] | None, *, limited: bool = True) -> dict[str, object]:
-        """Where the next trigger ends.
+        """Return the end of the next trigger.
 
         Args:
-            start: where it begins; None where Spark does not say (before 4.2), and then nothing is limited.
+            start: where it begins; None if Spark does not pass it (before 4.2), and then nothing is limited.
             limited: whether the limits of the options count.
 
         Raises:
@@ -169,7 +169,7 @@ class TubeMQStream:
         return encode_offsets(Trigger({**known, **ends}, read))
 
     def cap_at_current_end(self) -> None:
-        """From now on `latest` never passes what there is now (`Trigger.AvailableNow`).
+        """Limit `latest` to the messages that exist now (`Trigger.AvailableNow`).
 
         Raises:
             RequestTimeoutError: the master gave no partition within `assignmentTimeout`.
@@ -180,7 +180,7 @@ class TubeMQStream:
         self._target = {tp: found.last for tp, found in bounds.items()}
 
     def ranges(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[TubeMQRange]:
-        """The tasks of one trigger; the same for the same `end`, whenever it is asked.
+        """Return the tasks of one trigger; the same for the same `end`, at every call.
 
         Raises:
             DataLossError: a partition has vanished, and `failOnDataLoss` is true.
@@ -200,9 +200,9 @@ class TubeMQStream:
         return split_ranges(self._options, ranges)
 
     def commit(self, end: Mapping[str, object]) -> None:
-        """Spark has `end` for good: the group's position on the brokers follows, for whoever looks at it.
+        """Commit `end`: move the group's position on the brokers after the query, for monitoring.
 
-        Where that fails, the next trigger's commit makes up for it.
+        If that fails, the next trigger's commit makes up for it.
         """
         trigger = _decode(end)
         try:
@@ -224,7 +224,7 @@ class TubeMQStream:
     def _checked(
         self, begins: Positions, partitions: Partitions, bounds: Mapping[TopicPartition, Bounds]
     ) -> dict[TopicPartition, int]:
-        """`begins` within what there is, after a word about what is lost."""
+        """Return `begins` within the brokers' bounds, after reporting data loss."""
         checked = dict(begins)
         # A group's position may be in what a broker has not flushed yet, which another member has read.
         ahead = {tp: partitions[tp] for tp, begin in begins.items() if begin > bounds[tp].last}
@@ -243,7 +243,7 @@ class TubeMQStream:
         return checked
 
     def _is_delayed(self, begins: Positions, ends: Positions) -> bool:
-        """Whether fewer messages wait than a trigger is to have; those of a store are counted once."""
+        """Return whether fewer messages wait than a trigger must have; those of a store are counted once."""
         if not self._pace.counts:
             return False
         waiting: dict[tuple[int, str, int], int] = {}
@@ -308,7 +308,7 @@ class _AllPartitions:
         pass
 
     def commit(self, ends: Positions) -> None:
-        """Registers at the position as a member of the group would, and leaves at once."""
+        """Register at the position as a member of the group would, and unregister at once."""
         partitions = self.partitions()
         group = self._options.group_name
         consumers = {
@@ -366,7 +366,7 @@ class Membership:
         self._changed = threading.Condition()
         self._held: dict[TopicPartition, _Held] = {}
         self._given_up: dict[TopicPartition, int] = {}
-        """Where the query was in partitions that another member has."""
+        """The query's position in partitions that another member has."""
         self._pending: frozenset[TopicPartition] = frozenset()
         self._known: frozenset[TopicPartition] = frozenset()
         self._closing = False
@@ -376,12 +376,12 @@ class Membership:
         self._from_first = wanted is not None and wanted.everywhere == EARLIEST
 
     def initial(self) -> Positions:
-        """Nothing: positions belong to the group."""
+        """Return no positions: they belong to the group."""
         self._joined()
         return {}
 
     def partitions(self, known: Positions | None = None) -> Partitions:
-        """What it holds now; waits for a while where that is nothing."""
+        """Return the partitions held now; wait for a while if there are none."""
         self._known = self._known.union(known or ())
         member = self._joined()
         with self._changed:
@@ -396,9 +396,9 @@ class Membership:
             return {tp: held.partition for tp, held in self._held.items() if held.consumer.lost is None}
 
     def located(self, wanted: Collection[TopicPartition]) -> Partitions:
-        """Where partitions are, without being a member: they may have been handed over, or be of an earlier run.
+        """Return the locations of partitions, also of those that were handed over, or are of an earlier run.
 
-        Only the broker's address is missing, and any client is told those: no group has to be authorized for that.
+        Only the broker's address is missing, and any client gets those: no group has to be authorized for that.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses.
@@ -416,7 +416,7 @@ class Membership:
         return found
 
     def wait(self) -> None:
-        """Waits for the first partitions.
+        """Wait for the first partitions.
 
         Raises:
             RequestTimeoutError: there were none within `assignmentTimeout`.
@@ -428,12 +428,12 @@ class Membership:
             )
 
     def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
-        """The later of what this query has read and of what the group has, in each partition it holds."""
+        """Return the later one of this query's and the group's position, in each partition held."""
         with self._changed:
             return {tp: max(known.get(tp, 0), self._held[tp].position) for tp in bounds if tp in self._held}
 
     def plan(self, ends: Positions) -> Positions:
-        """From now on these partitions are not left, until `planned`; those of them that have not been left by now."""
+        """Keep these partitions until `planned`; return the ends of those that have not been handed over yet."""
         with self._changed:
             ends = {tp: end for tp, end in ends.items() if tp in self._held}
             self._pending = frozenset(ends)
@@ -441,7 +441,7 @@ class Membership:
             return ends
 
     def planned(self, ends: Positions) -> None:
-        """The position of what is held is now the end of the trigger: Spark will read up to there."""
+        """Move the positions of held partitions to the end of the trigger: Spark will read up to there."""
         with self._changed:
             for tp, end in ends.items():
                 if tp in self._held:
@@ -450,7 +450,7 @@ class Membership:
             self._changed.notify_all()
 
     def commit(self, ends: Positions) -> None:
-        """Moves the group's position of what is held to where Spark has read up to."""
+        """Move the group's positions of held partitions to the ends that Spark has read."""
         with self._changed:
             # Under the lock, so that a partition is not handed over meanwhile and then moved back.
             held = {tp: self._held[tp] for tp in ends if tp in self._held and self._held[tp].consumer.lost is None}
@@ -459,7 +459,7 @@ class Membership:
                 self._client.wait(answer, f"commit of {one.partition} in group {self._group}")
 
     def close(self) -> None:
-        """Leaves all partitions where the query is, and the group."""
+        """Leave all partitions at the query's position, and the group."""
         with self._changed:
             self._closing = True
             self._pending = frozenset()
@@ -492,7 +492,7 @@ class Membership:
         return self._member
 
     def _connect(self, partitions: Sequence[BrokerPartition]) -> Collection[BrokerPartition]:
-        """Takes partitions, in the member's thread; those that were taken."""
+        """Take partitions, in the member's thread; return those that were taken."""
         # One deadline for all: the master has the whole group wait for the answer.
         deadline = Deadline.after_ms(self._options.operation_timeout_ms)
         taken = []
@@ -515,7 +515,7 @@ class Membership:
         return taken
 
     def _disconnect(self, partitions: Sequence[BrokerPartition]) -> Collection[BrokerPartition]:
-        """Leaves partitions, in the member's thread; those that were left."""
+        """Leave partitions, in the member's thread; return those that were left."""
         wanted = partitions_of(partitions)
         with self._changed:
             self._changed.wait_for(
@@ -533,7 +533,7 @@ class Membership:
         return left
 
     def _leave(self, tp: TopicPartition, deadline: Deadline) -> None:
-        """The group's position is where the query is, and the partition is free."""
+        """Move the group's position to the query's, and free the partition."""
         with self._changed:
             if tp in self._pending and not self._closing:
                 raise ServiceNotReadyError(
@@ -563,7 +563,7 @@ class Membership:
         return _Held(partition, consumer, self._register(consumer, None, from_first=from_first))
 
     def _register(self, consumer: PartitionConsumer, position: int | None, *, from_first: bool = True) -> int:
-        """Takes a partition in the group's name, at a position or where the group is; the position."""
+        """Register a partition in the group's name, at a position or at the group's; return the position."""
         answer = self._request(consumer, position, from_first=from_first)
         return self._client.wait(answer, f"register of {consumer.partition} in group {self._group}").curr_offset
 
@@ -579,7 +579,7 @@ class Membership:
         )
 
     def _take_back(self, held: _Held) -> tuple[PartitionConsumer, int]:
-        """Registers what may have been lost, at the later of the query's and the group's position; that.
+        """Register a partition again, at the later of the query's and the group's position; return both.
 
         After 30 s without a heartbeat another member may have had it: back at the query's position, the group would
         read again what that one has read. After a broker's crash the group's position may be an old one.
@@ -609,10 +609,10 @@ class Membership:
             self._member.give_up(held.partition)
 
     def _hold_again(self) -> None:
-        """After a broken connection or a broker's restart: the master knows nothing of that.
+        """Register again after a broken connection or a broker's restart, which the master does not notice.
 
-        Where another member has it meanwhile, which a master that has forgotten the group may have brought about, it
-        is that one's: the master is told so, and shares out anew.
+        If another member has the partition meanwhile, which a master that has forgotten the group may have caused, that
+        member keeps it: this is reported to the master, which assigns the partitions again.
         """
         with self._changed:
             lost = [(tp, held) for tp, held in self._held.items() if held.consumer.lost is not None]

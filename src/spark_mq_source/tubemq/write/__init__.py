@@ -1,1 +1,1 @@
-"""Writing to TubeMQ, with the guarantee that was asked for."""
+"""Writing to TubeMQ, with the requested guarantee."""

@@ -82,7 +82,7 @@ def write_rows(
     attempt: TaskAttempt,
     counters: Counters | None = None,
 ) -> int:
-    """Writes the rows of one task.
+    """Write the rows of one task.
 
     Args:
         options: options of the write.
@@ -128,7 +128,7 @@ class RowEncoder:
         self._minutes: dict[tuple[int, bool], str] = {}
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes, int, str | None, str | None]]:
-        """Topic, data, flag, message type and message time of each row.
+        """Yield topic, data, flag, message type and message time of each row.
 
         Raises:
             OptionError: a column is unknown or not writable, or ``value`` is missing.
@@ -176,7 +176,7 @@ class RowEncoder:
             yield None if time_us is None else self._minute(time_us // _MINUTE_US, is_local)
 
     def _minute(self, minute: int, is_local: bool) -> str:
-        """Formats a minute since 1970 as yyyyMMddHHmm, in the encoder's zone unless it is already local."""
+        """Format a minute since 1970 as yyyyMMddHHmm, in the encoder's zone unless it is already local."""
         text = self._minutes.get((minute, is_local))
         if text is None:
             try:
@@ -213,7 +213,7 @@ def _encode_attributes(
 
 
 def writable_attributes(pairs: Mapping[str, str]) -> dict[str, str]:
-    """Attributes with what TubeMQ's text of attributes cannot hold replaced or left out.
+    """Return attributes in which characters that TubeMQ's text of attributes cannot hold are replaced or left out.
 
     Example:
         >>> writable_attributes({"REASON": "field a: 1, not 2", "n": "a=b", "$msgType$": "t", "empty": ""})
@@ -258,22 +258,22 @@ class _Lane:
         self._writer = writer
 
     def has_room(self, rows: int, size: int) -> bool:
-        """Whether so many more messages may be pending; a first one always may, whatever its size."""
+        """Return whether so many more messages may be pending; a first one always may, whatever its size."""
         return self.pending_rows == 0 or (
             self.pending_rows + rows <= self.most_rows
             and self.pending_bytes + size <= self._writer.options.max_pending_bytes
         )
 
     def was_too_slow(self) -> None:
-        """The broker has not answered in time: halves `most_rows`."""
+        """Halve `most_rows`: the broker has not answered in time."""
         self.most_rows = max(1, self.most_rows // 2)
 
     def acknowledged(self, rows: int) -> None:
-        """The broker has acknowledged so many: raises `most_rows` a little."""
+        """Raise `most_rows` a little: the broker has acknowledged `rows` messages."""
         self.most_rows = min(self._writer.options.max_pending_messages, self.most_rows + max(1, rows // 4))
 
     def link(self, session: Session) -> _Link:
-        """The lane over this connection."""
+        """Return the lane over this connection."""
         if not self.links or self.links[-1].session is not session:
             self.links.append(_Link(self, session, self._writer))
         return self.links[-1]
@@ -313,7 +313,7 @@ class _Topic:
         self._partitions: list[BrokerPartition] = []
 
     def partitions(self, meta: ClusterMeta) -> list[BrokerPartition]:
-        """The writable partitions from the master's last answer, alternating between brokers."""
+        """Return the writable partitions from the master's last answer, alternating between brokers."""
         if meta is not self._meta:
             self._meta = meta
             by_broker: dict[Broker, list[BrokerPartition]] = {}
@@ -376,13 +376,13 @@ class TubeMQWriter:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections without waiting for answers; see `flush`."""
+        """Close the connections without waiting for answers; see `flush`."""
         if self._producer is not None:
             self._producer.close()
         self._client.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Sends the rows of a batch; waits while `maxPendingMessages` or `maxPendingBytes` are pending at a broker.
+        """Send the rows of a batch; wait while `maxPendingMessages` or `maxPendingBytes` are pending at a broker.
 
         Raises:
             OptionError: a column is unknown or not writable, or ``value`` is missing.
@@ -400,7 +400,7 @@ class TubeMQWriter:
             self._write_some(batch.slice(start, ROWS_AT_ONCE))
 
     def flush(self) -> None:
-        """Waits until the brokers have acknowledged all messages, and resends those they have not.
+        """Wait until the brokers have acknowledged all messages, and resend those they have not.
 
         Raises:
             MQSourceError: a broker refused a message permanently, or acknowledged none within `sendTimeout`; with
@@ -472,7 +472,7 @@ class TubeMQWriter:
         return self._producer, topic
 
     def _working(self, partitions: Sequence[BrokerPartition]) -> Sequence[BrokerPartition]:
-        """The partitions on brokers that work or can be tried now; all of them if there are none."""
+        """Return the partitions on brokers that work or can be tried now; all of them if there are none."""
         bad = {
             lane.broker
             for lane in self._lanes.values()
@@ -505,7 +505,7 @@ class TubeMQWriter:
         return not lane.trusted or lane.has_room(rows, size)
 
     def _first_that_fit(self, lane: _Lane, sends: Sequence[SendMessage]) -> tuple[Sequence[SendMessage], int]:
-        """As many messages as may be pending at once: usually all."""
+        """Return as many messages as may be pending at once: usually all."""
         size = sum(len(send.data) for send in sends)
         while len(sends) > 1 and (len(sends) > lane.most_rows or size > self.options.max_pending_bytes):
             sends = sends[: len(sends) // 2]
@@ -532,7 +532,7 @@ class TubeMQWriter:
         session.send_messages(sends, lane.link(session))
 
     def _deliver(self, lane: _Lane, receipts: Sequence[Receipt], link: _Link | None = None) -> None:
-        """Handles the results of messages sent to a lane's broker; called by any thread."""
+        """Handle the results of messages sent to a lane's broker; called by any thread."""
         refused: list[Receipt] = []
         size = 0
         for receipt in receipts:
@@ -570,7 +570,7 @@ class TubeMQWriter:
         return error_for_code(answer.err_code, answer.err_msg, address)
 
     def _refuse(self, lane: _Lane, send: SendMessage, error: MQSourceError) -> None:
-        """Handles a message that was not stored, or may not be; call under the lock."""
+        """Handle a message that was not stored, or may not be; call under the lock."""
         code = getattr(error, "code", None)
         if code == CERTIFICATE_FAILURE:
             self._renew_since = send.auth_info
@@ -608,7 +608,7 @@ class TubeMQWriter:
             self._send_again(again)
 
     def _send_again(self, sends: Sequence[SendMessage]) -> None:
-        """Sends messages again after a pause, to brokers that work then.
+        """Send messages again after a pause, to brokers that work then.
 
         Raises:
             MQSourceError: no message was acknowledged within `sendTimeout`.
@@ -644,7 +644,7 @@ class TubeMQWriter:
     # -- waiting for the disk
 
     def _wait_for_disk(self) -> None:
-        """Waits until the brokers have flushed all acknowledged messages to disk.
+        """Wait until the brokers have flushed all acknowledged messages to disk.
 
         A killed broker reuses the offsets of lost messages, so an offset alone proves nothing. But a connection is
         served by one process: while it lasts, nothing in memory is lost. So once the flushed end of a store has reached
@@ -700,7 +700,7 @@ class TubeMQWriter:
                 )
 
     def _lose_patience(self, in_hand: int = 0) -> None:
-        """Raises the timeout error; call under the lock.
+        """Raise the timeout error; call under the lock.
 
         Args:
             in_hand: messages that are in no queue.

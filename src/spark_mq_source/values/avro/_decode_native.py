@@ -82,7 +82,7 @@ class AvroDecoder(RowDecoder):
         free(self.steps)
 
     def lay_out(self, step, described, node, used):
-        """Writes a step, and what is within it behind the `used` ones."""
+        """Write a step, and the steps within it after the `used` ones."""
         at: cython.Py_ssize_t
         inner: cython.pointer(Node)
         self.described[step - self.steps] = described
@@ -125,7 +125,7 @@ class AvroDecoder(RowDecoder):
         return self.wrong
 
     def within(self, step, wrong):
-        """Notes what is wrong, or, without it, that it is within this step; gives a negative position."""
+        """Record the fault, or, without one, that it is within this step; return a negative position."""
         if wrong is not None:
             self.wrong = wrong
         name: str = self.described[step - self.steps].name
@@ -134,11 +134,11 @@ class AvroDecoder(RowDecoder):
         return -1
 
     def unreadable(self, step, fault):
-        """As `within`, of a number or a size."""
+        """Record a fault of a number or a size as `within` does."""
         return self.within(step, _WHYS[fault])
 
     def run(self, data, at, end, step, count):
-        """Where the values end that some steps in a row read; negative if a payload is bad.
+        """Read the values of consecutive steps; return where they end, or a negative position if a payload is bad.
 
         A code without a branch here would read nothing: `avro.steps.check_step` refuses it, because a last branch that
         raises costs 4 % of the rate.
@@ -296,7 +296,7 @@ class AvroDecoder(RowDecoder):
         return at
 
     def run_blocks(self, data, at, end, step):
-        """Where an array or a map ends, or a negative position; `within` is left to the caller where it gives none."""
+        """Read an array or a map; return its end, or a negative position, for which the caller may have to call `within`."""
         count: cython.longlong = 0
         size: cython.longlong = 0
         index: cython.Py_ssize_t = 0
@@ -355,7 +355,7 @@ class AvroDecoder(RowDecoder):
                 count -= 1
 
     def put_key(self, data, at, end, node):
-        """Where the key of a map ends; negative if it is bad."""
+        """Read the key of a map; return where it ends, or a negative position if it is bad."""
         size: cython.longlong = 0
         at = read_size(data, at, end, cython.address(size))
         if at < 0:

@@ -35,7 +35,7 @@ _HEAD_ROOM = cython.declare(cython.Py_ssize_t, 64)
 @cython.inline
 @cython.exceptval(check=False)
 def _put_number(out: cython.p_uchar, number: cython.longlong) -> cython.Py_ssize_t:
-    """How many bytes a number took."""
+    """Write a number; return how many bytes it took."""
     value: cython.ulonglong = (cython.cast(cython.ulonglong, number) << 1) ^ cython.cast(
         cython.ulonglong, -1 if number < 0 else 0
     )
@@ -49,7 +49,7 @@ def _put_number(out: cython.p_uchar, number: cython.longlong) -> cython.Py_ssize
 
 
 def encode(step, array):
-    """The bytes of each value; NULL where it is NULL.
+    """Encode each value; NULL becomes NULL.
 
     Raises:
         UnwritableRowError: a value does not fit the schema, or all do not fit one array.
@@ -78,7 +78,7 @@ class Encoder(RowEncoder):
         free(self.steps)
 
     def lay_out(self, step, described, array, count):
-        """Writes a step and the column that it reads, and what is within it behind the `count` ones."""
+        """Write a step with the column that it reads, and the steps within it after the `count` ones."""
         at: cython.Py_ssize_t
         self.described[step - self.steps] = described
         step.code = described.code
@@ -115,7 +115,7 @@ class Encoder(RowEncoder):
         return self.put(self.steps, row)
 
     def put(self, step, row):
-        """Writes a value."""
+        """Write a value."""
         at: cython.Py_ssize_t
         size: cython.Py_ssize_t
         number: cython.longlong
@@ -202,7 +202,7 @@ class Encoder(RowEncoder):
         return 0
 
     def put_block(self, step, row):
-        """Writes the items of an array or a map, all in one block."""
+        """Write the items of an array or a map, all in one block."""
         at: cython.Py_ssize_t
         part: cython.Py_ssize_t
         first: cython.Py_ssize_t = step.cells.offsets[row]
@@ -219,7 +219,7 @@ class Encoder(RowEncoder):
         return 0
 
     def put_member(self, step, row):
-        """Writes the one field of a struct that is not NULL."""
+        """Write the one field of a struct that is not NULL."""
         at: cython.Py_ssize_t
         one: cython.pointer(Step)
         found: cython.pointer(Step) = cython.NULL
@@ -234,7 +234,7 @@ class Encoder(RowEncoder):
         return self.put(found, row)
 
     def put_symbol(self, step, data, size):
-        """Writes the number of an enum's symbol."""
+        """Write the number of an enum's symbol."""
         at: cython.Py_ssize_t
         symbol: cython.pointer(Slice)
         for at in range(step.num_symbols):
@@ -245,7 +245,7 @@ class Encoder(RowEncoder):
         return self.refuse(step - self.steps, NO_SYMBOL)
 
     def put_decimal(self, step, row):
-        """Writes a decimal, big-endian: as short as it can be, or filled to the size of a fixed."""
+        """Write a decimal, big-endian: as short as possible, or filled to the size of a fixed."""
         number: int128
         value: uint128
         at: cython.Py_ssize_t

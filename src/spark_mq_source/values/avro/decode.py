@@ -1,4 +1,4 @@
-"""Avro values as Arrow arrays: the columns that Spark's ``from_avro`` gives, without a JVM and without Python a record.
+"""Avro values as Arrow arrays: the columns of Spark's ``from_avro``, without a JVM and without Python per record.
 
 The loop is compiled (``_decode_native``) and follows the steps of `avro.steps`. It has no interpreted twin: without it
 a typed column is an error.
@@ -17,7 +17,7 @@ from spark_mq_source.values.decoder import ValueDecoder
 
 
 def arrow_type_of(definition: str) -> pa.DataType:
-    """The Arrow type of values that were written with an Avro schema, as Spark's ``from_avro`` has it.
+    """Return the Arrow type of values that were written with an Avro schema, as Spark's ``from_avro`` represents them.
 
     * A union with null is the type of its other branch; one of int and long is a ``bigint``, one of float and double a
       ``double``, and any other a struct with the fields ``member0``, ``member1``, ..., of which one is not NULL.
@@ -32,7 +32,7 @@ def arrow_type_of(definition: str) -> pa.DataType:
         definition: the schema, as JSON.
 
     Raises:
-        OptionError: it is no Avro schema, is recursive, or has a type that Spark does not have.
+        OptionError: it is not an Avro schema, is recursive, or has a type that Spark lacks.
 
     Example:
         >>> arrow_type_of('{"type": "record", "name": "F", "fields": [{"name": "a", "type": ["null", "int"]}]}')
@@ -42,22 +42,22 @@ def arrow_type_of(definition: str) -> pa.DataType:
 
 
 def avro_decoder(writer: str, wanted: pa.DataType, reader: str | None = None) -> ValueDecoder:
-    r"""A decoder of the values that were written with one schema.
+    r"""Return a decoder of the values that were written with one schema.
 
-    What follows a value in its payload is ignored, as by Java's client and fastavro. What is not wanted is skipped, and
-    looked at no closer than that needs: a text in it may be no UTF-8. A map that was written with a key twice has both.
+    Bytes after a value in its payload are ignored, as in Java's client and fastavro. Fields that are not wanted are
+    skipped without further checks: a text in them may be invalid UTF-8. A map that was written with a key twice has
+    both.
 
     Args:
         writer: the schema that wrote the values, as JSON.
-        wanted: the type of the values: of what `arrow_type_of` says of the reader's schema, all or some of the fields,
-            at any depth and in any order. A field is found by its name, and without regard to case if no name is the
-            same and one differs in case alone. An int may be a ``bigint`` or a ``double``, a float a ``double``, and a
-            decimal may have more digits.
+        wanted: the type of the values: all or some fields of `arrow_type_of` for the reader's schema, at any depth and
+            in any order. A field is found by its name, or else by the only name that differs in case alone. An int may
+            be a ``bigint`` or a ``double``, a float a ``double``, and a decimal may have more digits.
         reader: the schema to which the writer's is resolved by Avro's rules: fields that were not written get their
             defaults, numbers are promoted, aliases are followed. None for the writer's.
 
     Raises:
-        OptionError: a schema is no Avro schema, they cannot be resolved, or `wanted` does not fit the reader's.
+        OptionError: a schema is not an Avro schema, they cannot be resolved, or `wanted` does not fit the reader's.
         UnsupportedFeatureError: the compiled loop cannot be loaded.
 
     Example:

@@ -1,4 +1,4 @@
-"""Default values, which a schema says as JSON, as Avro writes them: a decoder then reads them like any other bytes."""
+"""Default values, JSON in a schema, encoded as Avro: a decoder then reads them like any other bytes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from spark_mq_source.values.avro.types import inner_of
 
 
 def encode_default(type_: AvroType, value: Any) -> bytes:  # noqa: ANN401 - JSON
-    r"""The bytes of a default value.
+    r"""Encode a default value.
 
     Raises:
-        ValueError: it is no value of that type.
+        ValueError: it is not a value of that type.
 
     Example:
         >>> encode_default(AvroType("union", branches=(AvroType("null"), AvroType("string"))), "ab")

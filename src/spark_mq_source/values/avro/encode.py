@@ -1,4 +1,4 @@
-"""Arrow arrays as Avro values: the other way of `avro`.
+"""Arrow arrays as Avro values: the inverse of `decode`.
 
 The loop is compiled (``_encode_native``) and follows the steps of `avro.write_steps`. It has no interpreted twin.
 """
@@ -17,11 +17,11 @@ _planned: Final = lru_cache(maxsize=64)(plan_writing)
 
 
 def encode_avro(array: pa.Array, definition: str, *, column: str = "value") -> pa.BinaryArray:
-    r"""The values as Avro writes them; NULL where a value is NULL.
+    r"""Encode the values as Avro; NULL becomes NULL.
 
-    A column becomes what `avro.arrow_type_of` makes it from; beyond that, integers may be narrower, and a float a
-    double. A field of the schema without a column is written as its default, or as null. Timestamps are cut to the
-    schema's milliseconds. The same value is always the same bytes, which exactly-once writes rely on.
+    The types are those that `avro.arrow_type_of` returns; besides, integers may be narrower, and a float a double. A
+    field of the schema without a column is written as its default, or as null. Timestamps are truncated to the schema's
+    milliseconds. The same value always gives the same bytes, which exactly-once writes rely on.
 
     Args:
         array: the values: for a record, structs whose fields are found by name.
@@ -29,8 +29,8 @@ def encode_avro(array: pa.Array, definition: str, *, column: str = "value") -> p
         column: the name of the column, for errors.
 
     Raises:
-        OptionError: it is no schema, or the array's type does not fit it.
-        UnwritableRowError: a value does not fit it: a NULL, a text that is no symbol.
+        OptionError: the definition is not a schema, or the array's type does not fit it.
+        UnwritableRowError: a value does not fit it, such as a NULL, or a text that is not a symbol.
         UnsupportedFeatureError: the compiled loop cannot be loaded.
 
     Example:

@@ -1,4 +1,4 @@
-"""Resolves the schema that wrote values to the one that reads them and to the wanted Arrow type: the steps to read one.
+"""Resolution of a writer's schema to the reader's and to the wanted Arrow type, which gives the steps of decoding.
 
 The rules are those of Avro 1.12 (Specification, Schema Resolution). Beyond them:
 
@@ -44,7 +44,7 @@ class MisfitError(Exception):
 
 
 def resolve(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
-    """The step that reads a value.
+    """Return the step that reads a value.
 
     Raises:
         MisfitError: no value that was written with one schema can be read with the other.
@@ -83,7 +83,7 @@ _PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _read_union(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
-    """A step a branch; what cannot be read is an error only in a value that has it."""
+    """Return a step for each branch; a branch that cannot be read is an error only in a value that has it."""
     steps: list[Step] = []
     for branch in writer.branches:
         try:
@@ -97,7 +97,7 @@ def _read_union(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step
 
 
 def _read_branch(writer: AvroType, union: AvroType, wanted: pa.DataType) -> Step:
-    """A value that is no union, as the first branch of the reader's that takes it."""
+    """Read a value that is not a union as the first branch of the reader's union that accepts it."""
     branch = _branch_for(writer, union, wanted)
     if branch.kind == "null":
         return Step(Code.NULL)
@@ -210,7 +210,7 @@ def _default(field: AvroField, wanted: pa.DataType) -> Step:
 
 
 def _read_leaf(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> Step:
-    """A value that is neither a record nor a collection."""
+    """Read a value that is neither a record nor a collection."""
     if writer.kind in ("int", "long"):
         return _read_integer(writer, reader, wanted)
     if writer.kind == "float":
@@ -252,7 +252,7 @@ _LEAVES: Final[Mapping[str, Code]] = {
 
 
 def _is_scaled(writer: AvroType, reader: AvroType, wanted: pa.DataType) -> bool:
-    """Whether milliseconds were written that are read as microseconds."""
+    """Return whether milliseconds were written that are read as microseconds."""
     families = _family(writer.logical), _family(reader.logical)
     if "" not in families and families[0] != families[1]:
         raise MisfitError(f"{writer.logical} cannot be read as {reader.logical}")
@@ -290,7 +290,7 @@ def _skip(type_: AvroType, name: str) -> list[Step]:
 
 
 def _merged(steps: Iterable[Step]) -> Iterator[Step]:
-    """The same with one step for what is skipped alike in a row."""
+    """Yield the steps with one step for consecutive skips of one kind."""
     last: Step | None = None
     for step in steps:
         if last and step.code == last.code and step.code in (Code.SKIP_BYTES, Code.SKIP_VARINTS, Code.SKIP_SIZED):
@@ -313,7 +313,7 @@ def _sequence(steps: Sequence[Step]) -> Step:
 
 
 def _is_empty(type_: AvroType) -> bool:
-    """Whether its values have no bytes."""
+    """Return whether the values of a type have no bytes."""
     if type_.kind == "record":
         return all(_is_empty(field.type) for field in type_.fields)
     return type_.kind == "null" or (type_.kind == "fixed" and not type_.size)

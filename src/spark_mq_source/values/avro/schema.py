@@ -81,10 +81,10 @@ class AvroType:
 
 
 def parse_avro(definition: str) -> AvroType:
-    """The type that a definition says, which is JSON, or the name of a primitive type alone.
+    """Parse a definition, which is JSON, or the name of a primitive type alone.
 
     Raises:
-        ValueError: it is none; says why.
+        ValueError: it is not a schema; the message gives the reason.
 
     Example:
         >>> parse_avro('{"type": "record", "name": "F", "fields": [{"name": "a", "type": "int"}]}').fields[0].type
@@ -104,10 +104,10 @@ def parse_avro(definition: str) -> AvroType:
 
 
 def avro_type_of(document: object) -> AvroType:
-    """The type that a parsed definition says.
+    """Return the type in a parsed definition.
 
     Raises:
-        ValueError: it is none; says why.
+        ValueError: it is not a schema; the message gives the reason.
     """
     return _Parser().type_of(document, "the schema", "", 0)
 
@@ -226,10 +226,10 @@ def _set_logical_type(made: AvroType, kind: Mapping[str, Any]) -> None:
 
 
 def check_finite(type_: AvroType) -> None:
-    """Refuses a type that has no finite shape as columns, or one that is too large.
+    """Refuse a type that has no finite shape as columns, or one that is too large.
 
     Raises:
-        ValueError: it is recursive, nested too deep, or has too many types; says which.
+        ValueError: it is recursive, nested too deep, or has too many types.
 
     Example:
         >>> node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
@@ -242,7 +242,7 @@ def check_finite(type_: AvroType) -> None:
 
 
 def _measure(type_: AvroType, known: dict[int, tuple[int, int]], around: set[int]) -> tuple[int, int]:
-    """How deep a type is and of how many types it consists, those in it that have names counted wherever they stand."""
+    """Return the depth of a type and the number of types in it; named types count at each place of use."""
     if id(type_) in around:
         raise ValueError(f"the record {type_.name} contains itself")
     if id(type_) not in known:

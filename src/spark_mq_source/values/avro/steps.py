@@ -10,11 +10,11 @@ from typing import Final
 import pyarrow as pa
 
 MAX_EMPTY_ITEMS: Final = 1024
-"""How many items without a byte of their own (nulls, records without fields) the arrays of a payload may have."""
+"""The most items without bytes of their own (nulls, records without fields) in the arrays of a payload."""
 
 
 class Code(IntEnum):
-    """What a step does; in the order of ``_decode_native.pxd``."""
+    """Action of a step; in the order of ``_decode_native.pxd``."""
 
     NULL = 0
     BOOLEAN = 1
@@ -47,22 +47,22 @@ class Code(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do with the next bytes.
+    """One action on the next bytes.
 
     Attributes:
-        code: what.
+        code: the action.
         name: the field that it reads, for errors.
-        slot: which field of the enclosing struct it fills; negative if it fills none.
+        slot: the field of the enclosing struct that it fills; negative if it fills none.
         steps: the steps within it.
         size: see `Code`.
-        is_int: whether the bytes are an ``int`` of Avro, whatever becomes of it.
+        is_int: whether the bytes are an ``int`` of Avro, whatever it is read as.
         is_empty: of an array: its items have no bytes.
         data: a default value, encoded.
         symbols: of an enum: the reader's text of each symbol; None for one that the reader does not know.
         precision: of a decimal.
         shift: by how many digits a decimal grows.
         written: of an enum: the writer's symbols.
-        text: of `FAIL`: why.
+        text: of `FAIL`: the reason.
     """
 
     code: Code
@@ -186,5 +186,5 @@ TOO_MANY: Final = "an array or a map has more items than bytes"
 
 
 def unknown_symbol(symbol: str) -> str:
-    """The reason for a symbol that the reader does not know."""
+    """Return the reason for a symbol that the reader does not know."""
     return f"the symbol {symbol} is not in the reader's schema, which has no default for it"

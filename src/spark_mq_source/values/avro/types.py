@@ -15,10 +15,10 @@ from spark_mq_source.values.avro.schema import MAX_PRECISION, AvroType
 
 
 def arrow_type(type_: AvroType, path: str = "value") -> pa.DataType:
-    """The Arrow type that Spark has for an Avro type.
+    """Return the Arrow type that Spark has for an Avro type.
 
     Raises:
-        OptionError: Spark has none, and names the field.
+        OptionError: Spark has no such type; the message names the field.
     """
     kind = type_.kind
     if kind == "record":
@@ -76,28 +76,28 @@ _LOGICAL_TYPES: Final[Mapping[str, pa.DataType]] = {
 
 
 def inner_of(type_: AvroType) -> AvroType:
-    """What an array or a map has."""
+    """Return the type of the elements of an array, or of the values of a map."""
     assert type_.inner is not None  # noqa: S101 - for mypy
     return type_.inner
 
 
 def not_null_branches(union: AvroType) -> list[AvroType]:
-    """The branches of a union but null."""
+    """Return the branches of a union except null."""
     return [branch for branch in union.branches if branch.kind != "null"]
 
 
 def is_number_union(union: AvroType) -> bool:
-    """Whether Spark makes one number of it, the wider one."""
+    """Return whether Spark makes one number of a union, the wider one."""
     kinds = sorted(branch.kind for branch in not_null_branches(union))
     return kinds in (["int", "long"], ["double", "float"])
 
 
 Place = tuple[int, pa.Field]
-"""Which field of a wanted struct, and that field."""
+"""The index of a field in a wanted struct, and the field."""
 
 
 def places_of(names: Sequence[str], wanted: pa.StructType, path: str = "value") -> dict[int, Place]:
-    """Where each name goes that is wanted: exactly the same name, else one that differs in case alone.
+    """Return the place of each name that is wanted: of the same name, or else of the one that differs in case alone.
 
     Raises:
         OptionError: a wanted field has no name here, several, or one that another field has.
@@ -119,10 +119,10 @@ def places_of(names: Sequence[str], wanted: pa.StructType, path: str = "value") 
 
 
 def check_wanted(type_: AvroType, wanted: pa.DataType, path: str = "value") -> None:
-    """Refuses a wanted type that values of an Avro type cannot become without loss.
+    """Refuse a wanted type that values of an Avro type cannot become without loss.
 
     Raises:
-        OptionError: names the field.
+        OptionError: naming the field.
     """
     kind = type_.kind
     if kind == "union" and len(not_null_branches(type_)) == 1:

@@ -22,7 +22,7 @@ NO_MEMBER: Final = "has not exactly one member in a row, which a union must"
 
 
 class WriteCode(IntEnum):
-    """What a step writes; in the order of ``_encode_native.pxd``."""
+    """Action of a step that writes; in the order of ``_encode_native.pxd``."""
 
     CONSTANT = 0  # `data`, whatever is in the column
     BOOLEAN = 1
@@ -48,14 +48,14 @@ class WriteCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WriteStep:
-    """What to write for a value.
+    """One action that writes a value.
 
     Attributes:
-        code: what.
+        code: the action.
         path: of the field, for errors.
-        column: which field of the enclosing struct has the values.
+        column: the field of the enclosing struct that has the values.
         head: the number of the union's branch.
-        null: what NULL is; None where it has no place.
+        null: the bytes of NULL; None if it is not allowed.
         steps: the steps within it.
         data: of `CONSTANT`.
         size: of a fixed.
@@ -76,10 +76,10 @@ class WriteStep:
 
 
 def plan_writing(type_: pa.DataType, definition: str, column: str = "value") -> WriteStep:
-    """The step that writes a value of a column.
+    """Return the step that writes a value of a column.
 
     Raises:
-        OptionError: the definition is no schema, or the type does not fit it; names the field.
+        OptionError: the definition is not a schema, or the type does not fit it; names the field.
     """
     try:
         parsed = parse_avro(definition)

@@ -68,7 +68,7 @@ class Decoder(RowDecoder):
             free(memory)
 
     def decode(self, payloads):
-        """The values of a binary array; see `ValueDecoder.decode`."""
+        """Decode the values of a binary array; see `ValueDecoder.decode`."""
         try:
             return RowDecoder.decode(self, payloads)
         finally:
@@ -161,9 +161,9 @@ class Decoder(RowDecoder):
         return 0
 
     def check_node(self, field, plan, node):
-        """Raises if `put_value` and the like have no branch for the field, or its column cannot take what they put.
+        """Raise if `put_value` and the like have no branch for the field, or its column cannot hold what they put.
 
-        All that is put goes through the nodes of fields that this has seen.
+        Every value is put through the nodes of fields that were checked here.
         """
         inside: cython.Py_ssize_t = plan.message.columns if plan.message is not None else -1
         fits: cython.bint = False
@@ -248,7 +248,7 @@ class Decoder(RowDecoder):
         return 0
 
     def scan(self, message, data, size, depth):
-        """Notes what these bytes of a message have; a code of `CORRUPT` if they are none."""
+        """Record the fields in these bytes of a message; return a code of `CORRUPT` if they are not a message."""
         at: cython.Py_ssize_t = 0
         started: cython.Py_ssize_t
         last: cython.Py_ssize_t
@@ -336,7 +336,7 @@ class Decoder(RowDecoder):
         return code
 
     def clear_others(self, field, depth):
-        """Forgets the fields of the same oneof."""
+        """Clear the fields of the same oneof."""
         code: cython.int
         length: cython.Py_ssize_t
         other: cython.pointer(Field) = field.sibling
@@ -361,7 +361,7 @@ class Decoder(RowDecoder):
     # -- from there into the tree
 
     def scan_pieces(self, message, piece, is_merged, depth):
-        """Scans a piece, or with `is_merged` it and those that follow as one message."""
+        """Scan a piece, or with `is_merged` it and those that follow as one message."""
         code: cython.int
         if not depth:
             return self.fail(self.base, 0, -6)
@@ -375,7 +375,7 @@ class Decoder(RowDecoder):
         return 0
 
     def emit_fields(self, message, depth):
-        """Puts the fields of the message that has been scanned."""
+        """Put the fields of the message that has been scanned."""
         at: cython.int
         code: cython.int
         for at in range(message.columns):
@@ -494,7 +494,7 @@ class Decoder(RowDecoder):
         return end_list(field.node)
 
     def keep_last_entries(self, entry, had):
-        """Takes back all entries behind the first `had` but the last one of each key."""
+        """Remove all entries after the first `had` except the last one of each key."""
         at: cython.Py_ssize_t
         count: cython.Py_ssize_t = entry.length - had
         found: set = set()
@@ -634,7 +634,7 @@ def skip(
     depth: cython.int,
     end: cython.pointer(cython.Py_ssize_t),
 ) -> cython.Py_ssize_t:
-    """Where the field ends whose tag ends at `at`, for a group in `end` where its fields do; or a code of `CORRUPT`."""
+    """Return the end of the field whose tag ends at `at` (of a group's fields in `end`), or a code of `CORRUPT`."""
     value: cython.ulonglong = 0
     started: cython.Py_ssize_t = at
     wire_type: cython.int = tag & 7

@@ -67,7 +67,7 @@ class Encoder(RowEncoder):
         free(self.steps)
 
     def lay_out(self, step, described, array, count):
-        """Writes a step and the column that it reads, and what is within it behind the `count` ones."""
+        """Write a step with the column that it reads, and the steps within it after the `count` ones."""
         at: cython.Py_ssize_t
         self.described[step - self.steps] = described
         step.code = described.code
@@ -110,7 +110,7 @@ class Encoder(RowEncoder):
         return self.put_fields(self.steps, row)
 
     def put_varint(self, value):
-        """For which there must be room."""
+        """Write a varint, for which there must be room."""
         while value >= 0x80:
             end_of(self, 1)[0] = cython.cast(cython.uchar, value & 0x7F | 0x80)
             self.used += 1
@@ -120,7 +120,7 @@ class Encoder(RowEncoder):
         return 0
 
     def put_head(self, step):
-        """The tag of a field, and room for a number behind it."""
+        """Write the tag of a field, and make room for a number after it."""
         if self.room - self.used < _HEAD_ROOM:
             self.grow(_HEAD_ROOM)
         memcpy(end_of(self, step.head.size), step.head.data, step.head.size)
@@ -128,7 +128,7 @@ class Encoder(RowEncoder):
         return 0
 
     def end_sized(self, start):
-        """Writes the size of what is behind `start` into the byte there, and before it what more the size takes."""
+        """Write the size of the bytes after `start` into the byte there, and insert bytes if the size needs more."""
         size: cython.Py_ssize_t = self.used - start - 1
         more: cython.Py_ssize_t = 0
         rest: cython.Py_ssize_t = size >> 7
@@ -147,7 +147,7 @@ class Encoder(RowEncoder):
         return 0
 
     def put_fields(self, step, row):
-        """Writes the fields of a message."""
+        """Write the fields of a message."""
         one: cython.pointer(Step) = step.steps
         end: cython.pointer(Step) = one + step.count
         self.messages += 1
@@ -166,7 +166,7 @@ class Encoder(RowEncoder):
         return 0
 
     def put(self, step, row):
-        """Writes a field with its value, which is not NULL."""
+        """Write a field with its value, which is not NULL."""
         start: cython.Py_ssize_t
         number: cython.longlong = 0
         value: cython.ulonglong
@@ -228,7 +228,7 @@ class Encoder(RowEncoder):
         return 0
 
     def put_time(self, step, row):
-        """Writes seconds and nanoseconds."""
+        """Write seconds and nanoseconds."""
         micros: cython.longlong = cython.cast(cython.p_longlong, step.cells.data)[row]
         # C's division cuts towards zero, as a duration does.
         seconds: cython.longlong = micros // 1_000_000
@@ -248,7 +248,7 @@ class Encoder(RowEncoder):
         return self.end_sized(start)
 
     def put_block(self, step, row):
-        """Writes the elements of an array."""
+        """Write the elements of an array."""
         at: cython.Py_ssize_t
         start: cython.Py_ssize_t = 0
         one: cython.pointer(Step) = step.steps
@@ -267,7 +267,7 @@ class Encoder(RowEncoder):
         return self.end_sized(start) if step.code == Code.PACKED else 0
 
     def put_entries(self, step, row):
-        """Writes the entries of a map, each with key and value."""
+        """Write the entries of a map, each with key and value."""
         at: cython.Py_ssize_t
         start: cython.Py_ssize_t
         for at in range(step.cells.offsets[row], step.cells.offsets[row + 1]):
@@ -279,7 +279,7 @@ class Encoder(RowEncoder):
         return 0
 
     def read_number(self, step, row, number):
-        """The number to write; of a number with a fraction, its bits."""
+        """Read the number to write; of a number with a fraction, its bits."""
         at: cython.Py_ssize_t
         single: cython.float
         double: cython.double
@@ -319,7 +319,7 @@ class Encoder(RowEncoder):
         return 0
 
     def read_name(self, step, row, number):
-        """Of a name, its number in the enum."""
+        """Read a name as its number in the enum."""
         at: cython.Py_ssize_t
         name: cython.pointer(Slice)
         size: cython.Py_ssize_t = step.cells.offsets[row + 1] - step.cells.offsets[row]

@@ -16,15 +16,16 @@ __all__ = ["arrow_type_of", "protobuf_decoder"]
 
 
 def protobuf_decoder(descriptors: bytes, message: str, wanted: pa.DataType) -> ValueDecoder:
-    """Decodes messages into a struct of the wanted columns, and skips their other fields unread.
+    """Return a decoder of messages into a struct of the wanted columns, which skips their other fields unread.
 
-    Messages of other versions of the schema are read by these same descriptors: protobuf knows fields by their numbers.
+    Messages of other versions of the schema are read with these descriptors as well: Protobuf identifies fields by
+    number.
 
     Args:
         descriptors: a serialized FileDescriptorSet with all its imports.
         message: the name of the message.
-        wanted: a struct of some of the columns of `arrow_type_of` in any order, at any depth; with a wider type where
-            `protobuf.schema` says so.
+        wanted: a struct of some of the columns of `arrow_type_of` in any order, at any depth; with a wider type if
+            `protobuf.schema` allows it.
 
     Raises:
         OptionError: the descriptors, the name or the wanted columns are wrong; all problems in one sentence.

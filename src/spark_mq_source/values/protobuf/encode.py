@@ -1,4 +1,4 @@
-"""Arrow structs as protobuf messages: the other way of `protobuf`.
+"""Arrow structs as protobuf messages: the inverse of `decode`.
 
 The loop is compiled (``_encode_native``) and follows the steps of `protobuf.write_steps`. It has no
 interpreted twin: without it, writing typed columns is an error.
@@ -18,25 +18,26 @@ _planned: Final = lru_cache(maxsize=64)(plan_writing)
 
 
 def encode_protobuf(array: pa.StructArray, descriptors: bytes, message: str, column: str = "value") -> pa.BinaryArray:
-    r"""The structs as protobuf messages; NULL where a struct is NULL.
+    r"""Encode structs as protobuf messages; NULL becomes NULL.
 
-    A column becomes the field from which `protobuf.arrow_type_of` makes it, or one that can be wanted as it: an enum's
-    number, a bigint for a uint32, a decimal(20,0) for a uint64; beyond that, integers may be narrower, and a float a
-    double. NULL, and a field without a column, is left out, and so is zero where protobuf does not tell it from that.
-    Fields are written in the order of their numbers, as protobuf's runtimes do, and the entries of maps in theirs.
+    A column becomes the field that `protobuf.arrow_type_of` maps to it, or one that can be read as it: an enum's
+    number, a bigint for a uint32, a decimal(20,0) for a uint64; besides, integers may be narrower, and a float a
+    double. NULL, and a field without a column, is left out, and so is zero if protobuf does not distinguish it from an
+    absent field. Fields are written in the order of their numbers, as protobuf's runtimes do, and the entries of maps
+    in their own order.
 
     Args:
         array: the values.
         descriptors: a serialized FileDescriptorSet with all its imports.
         message: the name of the message.
-        column: what they are, for errors.
+        column: the name of the column, for errors.
 
     Raises:
         OptionError: the descriptors or the name are wrong, or the array's type does not fit the message; all problems
             in one sentence.
         UnsupportedFeatureError: there is no compiled loop.
-        UnwritableRowError: a value does not fit: a NULL in an array, a text that is no name of an enum, two fields of a
-            oneof.
+        UnwritableRowError: a value does not fit, such as a NULL in an array, a text that is not a name of the enum, or
+            two fields of a oneof.
 
     Example:
         >>> from google.protobuf import duration_pb2

@@ -1,4 +1,4 @@
-"""What a protobuf descriptor says of a message: its columns, and what a decoder of some of them needs to know.
+"""Columns of a protobuf message, from its descriptor, and the plan of a decoder for some of them.
 
 The columns are those of Spark's own `from_protobuf` with its default options (Spark 4.0 to 4.3, `SchemaConverters` and
 `ProtobufDeserializer` of its connector):
@@ -61,7 +61,7 @@ _UINT64: Final = (FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64)
 
 
 class Read(IntEnum):
-    """How a number on the wire becomes a value; in the order of ``_decode_native.pxd``."""
+    """Conversion of a number on the wire to a value; in the order of ``_decode_native.pxd``."""
 
     AS_IS = 0
     SIGNED32 = 1
@@ -72,7 +72,7 @@ class Read(IntEnum):
 
 
 class Put(IntEnum):
-    """How a value goes into its column, likewise."""
+    """Form of a value in its column, likewise."""
 
     NOWHERE = 0  # it has none
     INT = 1  # also the bits of a float
@@ -128,10 +128,10 @@ _WIRE_TYPES: Final[Mapping[int, int]] = (
 )
 
 MAX_DEPTH: Final = 100
-"""How deep messages and groups may be nested, as in protobuf's runtimes."""
+"""The depth to which messages and groups may be nested, as in protobuf's runtimes."""
 
 MAX_SECONDS: Final = 2**63 // 1_000_000 - 3
-"""Of a timestamp or duration: with any nanos, as many microseconds as an int64 has."""
+"""The most seconds of a timestamp or duration: with any nanos, its microseconds fit an int64."""
 
 CORRUPT: Final = CORRUPT_FIELDS | {
     -5: "a protobuf group does not end",
@@ -140,10 +140,10 @@ CORRUPT: Final = CORRUPT_FIELDS | {
     -8: "the text is not UTF-8",
     -9: "it is out of range as microseconds",
 }
-"""What is wrong with a message, by the codes of the decoders."""
+"""Reasons why a message is corrupt, by the codes of the decoders."""
 
 ENUM_WITHOUT_NAME: Final = "UNKNOWN_ENUM_VALUE_{}_"
-"""Before a number that an open enum has no name for, as in Java."""
+"""The prefix of a number that an open enum has no name for, as in Java."""
 
 _MISSING: Final = -7
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
@@ -158,18 +158,18 @@ class FieldPlan:
         number: on the wire.
         name: in the descriptor.
         wire_type: of a single value.
-        read: how a number on the wire becomes a value.
-        put: how a value, or an element, goes into its column.
+        read: the conversion of a number on the wire to a value.
+        put: the form of a value, or an element, in its column.
         type: the Arrow type of a value, or of an element; None if no column has it: it is read only because the others
             of its oneof are cleared by it.
         is_repeated: whether it is repeated, or a map.
         is_map: whether its messages are the entries of a map.
         is_required: whether a message without it is corrupt.
         is_implicit: whether zero means absent.
-        default: what an absent field is, a message as its bytes; None if it is NULL.
+        default: the value of an absent field, a message as its bytes; None if it is NULL.
         oneof: the number of its oneof in the message; -1 without one.
         names: the name of each number of an enum.
-        unknown: what stands before the number of an open enum that has no name; None if the enum is closed.
+        unknown: the prefix of a number of an open enum without a name; None if the enum is closed.
         message: the fields of a message.
     """
 
@@ -206,7 +206,7 @@ class MessagePlan:
 
 
 def wire_type_of(kind: int) -> int:
-    """How the values of a `FieldDescriptor.TYPE_*` are on the wire.
+    """Return the wire type of the values of a `FieldDescriptor.TYPE_*`.
 
     Example:
         >>> wire_type_of(FieldDescriptor.TYPE_SINT32), wire_type_of(FieldDescriptor.TYPE_STRING)
@@ -216,11 +216,11 @@ def wire_type_of(kind: int) -> int:
 
 
 def why_of(code: int, position: int) -> str:
-    """Why a message cannot be decoded.
+    """Return the reason why a message cannot be decoded.
 
     Args:
         code: of `CORRUPT`.
-        position: of the byte where it was found.
+        position: of the byte with the fault.
 
     Example:
         >>> why_of(-8, 17)
@@ -234,14 +234,14 @@ def why_of(code: int, position: int) -> str:
 
 @lru_cache(maxsize=64)
 def descriptor_of(descriptors: bytes, message: str) -> Descriptor:
-    """The descriptor of a message.
+    """Return the descriptor of a message.
 
     Args:
         descriptors: a serialized FileDescriptorSet with all its imports, in any order.
         message: the full name, or the name without the package if that is unambiguous.
 
     Raises:
-        OptionError: the bytes are none, an import is missing, or there is no such message.
+        OptionError: the bytes are not descriptors, an import is missing, or there is no such message.
         UnsupportedFeatureError: the installed protobuf is too old for the descriptors.
     """
     pool, names = _pool_of(descriptors)
@@ -280,7 +280,7 @@ def _pool_of(descriptors: bytes) -> tuple[DescriptorPool, list[str]]:
 
 
 def _in_order(files: Sequence[FileDescriptorProto]) -> Iterator[FileDescriptorProto]:
-    """Each file after those that it imports: registries keep them in any order."""
+    """Yield each file after those that it imports: registries keep them in any order."""
     by_name = {file.name: file for file in files}
     done: set[str] = set()
     for first, file in by_name.items():
@@ -310,10 +310,10 @@ def _message_names(messages: Sequence[Any], prefix: str) -> Iterator[str]:
 
 
 def descriptors_of(definition: bytes) -> bytes:
-    """The serialized FileDescriptorSet that a user gives: as it is, or in base64.
+    """Return the serialized FileDescriptorSet in an option, which may be in base64.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is not a FileDescriptorSet.
 
     Example:
         >>> descriptors_of(b"CgkKB2EucHJvdG8=") == descriptors_of(bytes.fromhex("0a090a07612e70726f746f"))
@@ -322,7 +322,7 @@ def descriptors_of(definition: bytes) -> bytes:
         Traceback (most recent call last):
         ...
         spark_mq_source.core.errors.OptionError: it is the text of a .proto file, which protoc has to compile: \
-protoc --descriptor_set_out=FILE --include_imports makes a FileDescriptorSet of it
+    protoc --descriptor_set_out=FILE --include_imports makes a FileDescriptorSet of it
     """
     with contextlib.suppress(binascii.Error):
         definition = base64.b64decode(b"".join(definition.split()), validate=True)
@@ -352,10 +352,10 @@ class FlatField(NamedTuple):
 
 
 def flat_descriptors(message: str, fields: Iterable[FlatField]) -> bytes:
-    """A serialized FileDescriptorSet with one message.
+    """Return a serialized FileDescriptorSet with one message.
 
     Raises:
-        ValueError: a kind or a label is none of protobuf's.
+        ValueError: protobuf has no such kind or label.
 
     Example:
         >>> descriptors = flat_descriptors("Flight", [FlatField(1, "carrier", "string", "optional")])
@@ -385,7 +385,7 @@ def flat_descriptors(message: str, fields: Iterable[FlatField]) -> bytes:
 
 
 def arrow_type_of(descriptors: bytes, message: str) -> pa.DataType:
-    """The Arrow type of all columns of a message, as Spark's `from_protobuf` has them.
+    """Return the Arrow type of all columns of a message, as Spark's `from_protobuf` maps them.
 
     Args:
         descriptors: a serialized FileDescriptorSet with all its imports.
@@ -415,7 +415,7 @@ def _columns(message: Descriptor, above: tuple[str, ...], path: str) -> Iterator
 
 
 def _type_of(field: FieldDescriptor, above: tuple[str, ...], path: str) -> pa.DataType | None:
-    """Of a map, or of an element of a field; None if there is nothing in it."""
+    """Return the type of a map, or of an element of a field; None if it has no columns."""
     inner = field.message_type
     if inner is None:
         return _TYPES[field.type]
@@ -434,21 +434,21 @@ def _type_of(field: FieldDescriptor, above: tuple[str, ...], path: str) -> pa.Da
 
 
 def is_repeated(field: FieldDescriptor) -> bool:
-    """Whether a field is repeated: runtimes before protobuf 6 say it by a label, and later ones warn of that."""
+    """Return whether a field is repeated; runtimes before protobuf 6 need its label, of which later ones warn."""
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated)
     return bool(field.label == _LABEL_REPEATED)  # type: ignore[attr-defined] # of an older runtime
 
 
 def is_required(field: FieldDescriptor) -> bool:
-    """Whether a message without the field is invalid."""
+    """Return whether a message without the field is invalid."""
     if hasattr(field, "is_required"):
         return bool(field.is_required)
     return bool(field.label == _LABEL_REQUIRED)  # type: ignore[attr-defined]
 
 
 def is_packed(field: FieldDescriptor) -> bool:
-    """Whether the elements of a repeated field are written together."""
+    """Return whether the elements of a repeated field are written together."""
     if hasattr(field, "is_packed"):
         return bool(field.is_packed)
     if wire_type_of(field.type) in (2, 3):
@@ -458,12 +458,12 @@ def is_packed(field: FieldDescriptor) -> bool:
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Whether a field is a map."""
+    """Return whether a field is a map."""
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
 def is_seconds_and_nanos(message: Descriptor) -> bool:
-    """As Spark knows Timestamp and Duration: of any package."""
+    """Return whether Spark treats a message as Timestamp or Duration, which may be of any package."""
     return message.name in ("Timestamp", "Duration") and [(field.name, field.type) for field in message.fields] == [
         ("seconds", FieldDescriptor.TYPE_INT64),
         ("nanos", FieldDescriptor.TYPE_INT32),
@@ -474,7 +474,7 @@ def is_seconds_and_nanos(message: Descriptor) -> bool:
 
 
 def plan_of(descriptors: bytes, message: str, wanted: pa.StructType) -> MessagePlan:
-    """What a decoder of the wanted columns needs to know of a message.
+    """Return the plan of a decoder for the wanted columns of a message.
 
     Raises:
         OptionError: the message has no such column, or none of this type; all problems in one sentence.
@@ -507,7 +507,7 @@ def _plan(message: Descriptor, wanted: pa.DataType, path: str, problems: list[st
 
 
 def find_field(message: Descriptor, name: str) -> FieldDescriptor | str:
-    """The field of a column: of the same name, or else the only one that differs in case alone; or what there is."""
+    """Return the field of a column: of the same name, or else the only one that differs in case; or the known names."""
     names = [field.name for field in message.fields]
     found = [one for one in names if one == name] or [one for one in names if one.lower() == name.lower()]
     if len(found) == 1:
@@ -554,7 +554,7 @@ def _plan_field(
 
 
 def _plan_entry(entry: Any, type_: pa.MapType, path: str, problems: list[str]) -> MessagePlan:  # noqa: ANN401
-    """Of a map: its messages, each of a key and a value."""
+    """Plan the messages of a map, each with a key and a value."""
     parts = [
         _plan_field(part, wanted, f"{path}.", problems, {})
         for part, wanted in zip(entry.fields, (type_.key_type, type_.item_type), strict=True)

@@ -35,7 +35,7 @@ _START_GROUP, _END_GROUP = 3, 4
 
 
 class WriteCode(IntEnum):
-    """What is in the column; in the order of ``_encode_native.pxd``."""
+    """Content of a column; in the order of ``_encode_native.pxd``."""
 
     BYTE = 0  # numbers of that width
     SHORT = 1
@@ -58,7 +58,7 @@ class WriteCode(IntEnum):
 
 
 class Form(IntEnum):
-    """How a number is on the wire, likewise."""
+    """Form of a number on the wire, likewise."""
 
     VARINT = 0
     VARINT32 = 1  # of the lower 32 bits
@@ -70,21 +70,21 @@ class Form(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WriteStep:
-    """What to write for a value.
+    """One action that writes a value.
 
     Attributes:
-        code: what is in the column.
+        code: the content of the column.
         path: of the field, for errors.
         number: of the field.
-        column: which field of the enclosing struct has the values.
-        head: the tag, before each value; nothing within a packed field.
+        column: the field of the enclosing struct that has the values.
+        head: the tag, before each value; empty within a packed field.
         form: of a number.
         is_implicit: whether zero is left out.
         is_required: whether there must be a value.
         oneof: the number of its oneof; -1 without one.
         steps: the steps within it, in the order of the fields' numbers.
         names: the numbers of an enum by name.
-        unknown: what stands before the number of an open enum that has no name.
+        unknown: the prefix of a number of an open enum without a name.
     """
 
     code: WriteCode
@@ -101,7 +101,7 @@ class WriteStep:
     unknown: str | None = None
 
     def number_of(self, name: bytes) -> int | None:
-        """The number of an enum's name, and of what a number without one is read as; None for another text."""
+        """Return the number of an enum's name, or of the text for a number without a name; None for another text."""
         if name in self.names:
             return self.names[name]
         if self.unknown is not None and name.startswith(prefix := self.unknown.encode()):
@@ -114,7 +114,7 @@ class WriteStep:
 
 
 def plan_writing(type_: pa.DataType, descriptors: bytes, message: str, column: str = "value") -> WriteStep:
-    """The step that writes the structs of a column.
+    """Return the step that writes the structs of a column.
 
     Raises:
         OptionError: the descriptors or the name are wrong, or the type does not fit the message; all problems in one
@@ -226,7 +226,7 @@ def _list(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: list
 
 
 def _value(field_: FieldDescriptor, type_: pa.DataType, path: str, problems: list[str]) -> WriteStep | None:
-    """Of a field's value, or of one of its elements."""
+    """Return the step for a field's value, or for one of its elements."""
     kind = field_.type
     head = encode_varint(field_.number << 3 | wire_type_of(kind))
     step = WriteStep(WriteCode.MESSAGE, path, field_.number, head=head, form=_FORMS.get(kind, Form.VARINT))
@@ -274,7 +274,7 @@ def _time_code(message: Descriptor, type_: pa.DataType) -> WriteCode | None:
 
 
 def end_of_group(step: WriteStep) -> bytes:
-    """The tag that ends a group."""
+    """Return the tag that ends a group."""
     return encode_varint(step.number << 3 | _END_GROUP)
 
 
