@@ -40,7 +40,7 @@ STAMP = "spark-mq-source stamp: "
 
 
 def extensions() -> list[Extension]:
-    """The extension modules to build: none where Cython or the sources are missing, which installs the Python twins."""
+    """Return the extension modules to build: none without Cython or the sources, which installs the Python twins."""
     sources = {name: Path("src", *name.split(".")).with_suffix(".py") for name in HOT_MODULES}
     if not all(source.exists() for source in sources.values()):
         return []

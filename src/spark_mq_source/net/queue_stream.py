@@ -58,7 +58,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
     """
 
     counts_held: ClassVar[bool] = False
-    """Whether the number of waiting messages includes those that other consumers hold unacknowledged."""
+    """True if the number of waiting messages includes those that other consumers hold unacknowledged."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ IDLE_MS: Final = 500
 """The time that a trigger waits for the next message by default: a later one is in the next trigger."""
 
 DRAIN_IDLE_MS: Final = 2000
-"""The same for a batch read without another limit of time: it has no next trigger for later messages."""
+"""The wait of a batch read without another limit of time, which has no next trigger for later messages."""
 
 MAX_WAIT_SECONDS: Final = 1.0
 """The longest wait for messages, so that other work is done in time."""

@@ -42,7 +42,7 @@ PROBE_ROUNDS: Final = 5
 """The numbers of writers and of files in the race that a folder must pass."""
 
 RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": datetime.timedelta(seconds=60)}
-"""How often and how long a request to an object store is retried that does not answer, or is busy."""
+"""The limits of retries of a request to an object store that does not answer, or is busy."""
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
 """Errors of file systems without hard links: FAT, SMB, volumes of clouds."""

@@ -66,7 +66,7 @@ class RowDecoder:
         return Decoded(self.tree.take(), reasons)
 
     def read_row(self, payload):
-        """Append the value of a payload to the tree; return whether it is complete: if not, the tree may have a part."""
+        """Append the value of a payload to the tree; return whether it is complete; if not, a part may be there."""
         raise NotImplementedError
 
     def why(self, payload):

@@ -296,7 +296,7 @@ class AvroDecoder(RowDecoder):
         return at
 
     def run_blocks(self, data, at, end, step):
-        """Read an array or a map; return its end, or a negative position, for which the caller may have to call `within`."""
+        """Read an array or a map; return its end, or a negative position, after which the caller may call `within`."""
         count: cython.longlong = 0
         size: cython.longlong = 0
         index: cython.Py_ssize_t = 0

@@ -322,7 +322,7 @@ def descriptors_of(definition: bytes) -> bytes:
         Traceback (most recent call last):
         ...
         spark_mq_source.core.errors.OptionError: it is the text of a .proto file, which protoc has to compile: \
-    protoc --descriptor_set_out=FILE --include_imports makes a FileDescriptorSet of it
+protoc --descriptor_set_out=FILE --include_imports makes a FileDescriptorSet of it
     """
     with contextlib.suppress(binascii.Error):
         definition = base64.b64decode(b"".join(definition.split()), validate=True)
