@@ -898,8 +898,9 @@ class EntryColumns(Columns):
             for other in range(first, self.properties.used):
                 if is_twice:
                     break
-                if keys.offsets[other + 1] - keys.offsets[other] == key.size and not memcmp(
-                    keys.data + keys.offsets[other], key.data, key.size
+                # Empty keys may have no address, which C does not allow `memcmp`.
+                if keys.offsets[other + 1] - keys.offsets[other] == key.size and not (
+                    key.size and memcmp(keys.data + keys.offsets[other], key.data, key.size)
                 ):
                     is_twice = True
             put_entry(self.properties, key.data, key.size, item.data, item.size)

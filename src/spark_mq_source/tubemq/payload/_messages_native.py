@@ -436,7 +436,8 @@ class MessageColumns(Columns):
         keys: cython.pointer(Column) = self.attributes + 1
         for at in range(first, self.attributes.used):
             start = keys.offsets[at]
-            if keys.offsets[at + 1] - start == size and not memcmp(keys.data + start, key, size):
+            # Empty keys may have no address, which C does not allow `memcmp`.
+            if keys.offsets[at + 1] - start == size and not (size and memcmp(keys.data + start, key, size)):
                 return True
         return False
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -173,16 +173,21 @@ class RowEncoder:
     def _times(self, column: pa.Array) -> Iterator[str | None]:
         is_local = column.type.tz is None
         for time_us in column.cast(pa.int64()).to_pylist():
-            yield None if time_us is None else self._minute(time_us // _MINUTE_US, is_local)
+            yield None if time_us is None else self._minute(time_us, is_local)
 
-    def _minute(self, minute: int, is_local: bool) -> str:
-        """Format a minute since 1970 as yyyyMMddHHmm, in the encoder's zone unless it is already local."""
+    def _minute(self, time_us: int, is_local: bool) -> str:
+        """Format a time since 1970 as yyyyMMddHHmm, in the encoder's zone unless it is already local."""
+        minute = time_us // _MINUTE_US
         text = self._minutes.get((minute, is_local))
         if text is None:
             try:
                 moment = _EPOCH + timedelta(minutes=minute)
                 if not is_local:
                     moment = moment.replace(tzinfo=UTC).astimezone(self._zone)
+                    if cast("timedelta", moment.utcoffset()) % timedelta(minutes=1):
+                        # An offset of the local mean time, Shanghai's until 1901, has seconds.
+                        moment = (_EPOCH + timedelta(microseconds=time_us)).replace(tzinfo=UTC).astimezone(self._zone)
+                        return f"{moment.year:04}{moment:%m%d%H%M}"
             except OverflowError:
                 raise UnwritableRowError("tubemq: a row has a message_time outside the years 1 to 9999") from None
             text = f"{moment.year:04}{moment:%m%d%H%M}"

@@ -904,7 +904,8 @@ def _has_equal(keys: cython.pointer(Node), before: cython.Py_ssize_t) -> cython.
         for other in range(before, at):
             if (
                 keys.offsets[other + 1] - keys.offsets[other] == size
-                and memcmp(keys.data + keys.offsets[other], keys.data + keys.offsets[at], size) == 0
+                # C allows no comparison without an address, of no bytes either: empty keys may have none.
+                and (not size or memcmp(keys.data + keys.offsets[other], keys.data + keys.offsets[at], size) == 0)
             ):
                 return True
     return False

@@ -112,6 +112,13 @@ def test_times_are_minutes_of_the_zone(zone: str, type_: pa.DataType, minute: st
     assert [row[4] for row in encoded(rows(b"x", b"y", message_time=times), zone=zone)] == [minute, None]
 
 
+def test_a_minute_of_local_mean_time_begins_at_any_second() -> None:
+    # Shanghai was 8:05:43 ahead of UTC until 1901. At 01:10:16 and 01:10:17 UTC:
+    times = pa.array([-2_191_358_984_000_000, -2_191_358_983_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    found = [row[4] for row in encoded(rows(b"x", b"y", message_time=times), zone="Asia/Shanghai")]
+    assert found == ["190007240915", "190007240916"]
+
+
 def test_years_have_four_digits_and_must() -> None:
     times = pa.array([-62_135_596_800_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
     assert encoded(rows(b"x", message_time=times))[0][4] == "000101010000"

@@ -427,6 +427,11 @@ def test_the_last_of_equal_keys_in_a_map_counts(count: int) -> None:
     assert dict(found) == {key: {"n": n} for key, n in expected.items()}
 
 
+def test_the_last_of_empty_keys_counts() -> None:
+    # The fuzzer's sanitizer (directed_json, seed 1251113585) saw keys without bytes compared at no address.
+    assert decode_one('{"":1,"":2}', pa.map_(pa.string(), pa.int32())) == [("", 2)]
+
+
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
 def test_nesting_is_bounded_in_what_is_wanted_and_what_is_not(opening: str, closing: str) -> None:
     def nested(depth: int) -> str:
