@@ -31,8 +31,8 @@ from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder, E
 from spark_mq_source.pulsar.protocol import wire as pulsar_wire
 from spark_mq_source.pulsar.protocol.codec import decode_command
 from spark_mq_source.tubemq.payload import _messages_python
-from spark_mq_source.tubemq.payload._messages_python import first_message
 from spark_mq_source.tubemq.payload.columns import COLUMNS as TUBEMQ_COLUMNS
+from spark_mq_source.tubemq.payload.layout import first_message
 from spark_mq_source.tubemq.payload.messages import MessageDecoder
 from spark_mq_source.tubemq.protocol import wire as tubemq_wire
 from spark_mq_source.tubemq.protocol.codec import decode_response

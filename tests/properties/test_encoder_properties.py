@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_mq_source.core.compression import CODECS
-from spark_mq_source.pulsar.payload import _encode_python
+from spark_mq_source.pulsar.payload.layout import NO_PARTITION
 from spark_mq_source.pulsar.payload.messages import EntryEncoder, group_rows, hash_keys, open_rows
 from spark_mq_source.pulsar.protocol.commands import Send
 
@@ -151,4 +151,4 @@ def test_both_group_rows_alike(
         assert results[0] == results[1]
         if isinstance(results[0], list):
             assert sorted(i for _, indices in results[0] for i in indices) == sorted(order or range(rows))
-            assert all(_encode_python.NO_PARTITION <= partition < partitions for partition, _ in results[0])
+            assert all(NO_PARTITION <= partition < partitions for partition, _ in results[0])

@@ -56,35 +56,29 @@ class Columns:
         self.rows = 0
         self.nbytes = 0
 
-    def _measure(self, added: Mapping[str, Sequence[Any]]) -> dict[str, int]:
-        """Return how many bytes the new cells add to each column of variable size.
+    def _add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows, each with a cell for every name in `_cells`; other cells are ignored.
 
         Raises:
-            UnsupportedFeatureError: a column would pass 2 GiB.
+            RuntimeError: a row lacks a cell.
+            UnsupportedFeatureError: a column would pass 2 GiB; nothing was added.
         """
-        sizes = {name: sum(map(len, filter(None, added[name]))) for name in self._sized}
+        missing = next((name for name in self._names if any(name not in row for row in rows)), None)
+        if missing is not None:
+            raise unfilled(missing)
+        sizes = {name: sum(len(row[name] or b"") for row in rows) for name in self._sized}
         for name in self._maps:
-            sizes[name] = sum(len(key) + len(item) for cell in filter(None, added[name]) for key, item in cell.items())
+            sizes[name] = sum(len(key) + len(item) for row in rows for key, item in row[name].items())
         for name, size in sizes.items():
             if self._used[name] + size > MAX_COLUMN_BYTES:
                 raise column_overflow(name, self._remedy)
-        return sizes
-
-    def _extend(self, rows: int, added: Mapping[str, Sequence[Any]], sizes: Mapping[str, int]) -> None:
-        """Add the new cells, `rows` of them to each column.
-
-        Raises:
-            RuntimeError: a column has none.
-        """
-        if len(added) != len(self._names):
-            raise unfilled(next(name for name in self._names if name not in added))
-        for name, cells in added.items():
-            self._cells[name].extend(cells)
         for name, size in sizes.items():
             self._used[name] += size
-        entries = sum(sum(map(len, added[name])) for name in self._maps)
-        self.rows += rows
-        self.nbytes += rows * self._row_bytes + sum(sizes.values()) + entries * _ENTRY_BYTES
+        for name, cells in self._cells.items():
+            cells.extend([row[name] for row in rows])
+        entries = sum(len(row[name]) for row in rows for name in self._maps)
+        self.rows += len(rows)
+        self.nbytes += len(rows) * self._row_bytes + sum(sizes.values()) + entries * _ENTRY_BYTES
 
     def take_arrays(self) -> list[pa.Array]:
         """Return every pending row, one array for each column in the schema's order, and start over."""

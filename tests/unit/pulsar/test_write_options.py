@@ -7,7 +7,7 @@ import pytest
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import READ, WRITE
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.payload._encode_python import JAVA_STRING_HASH, MURMUR3_32_HASH
+from spark_mq_source.pulsar.payload.layout import JAVA_STRING_HASH, MURMUR3_32_HASH
 from spark_mq_source.pulsar.payload.schema import ValueSchema
 from spark_mq_source.pulsar.protocol import commands
 

@@ -19,7 +19,7 @@ from cython.cimports.spark_mq_source.core._arrays import Cells, bind_cells, is_v
 from cython.cimports.spark_mq_source.core._checked import must
 from cython.cimports.spark_mq_source.core._wire import write_u32
 
-from spark_mq_source.nsq.payload._encode_python import bind_value
+from spark_mq_source.nsq.payload.layout import bind_value
 
 
 @cython.cclass

@@ -21,7 +21,7 @@ from cython.cimports.spark_mq_source.core._checked import must
 from cython.cimports.spark_mq_source.core._columns_native import Column, Columns, put, put_int, put_long
 from cython.cimports.spark_mq_source.core._wire import read_u32
 
-from spark_mq_source.nsq.payload._messages_python import check_text, not_a_run
+from spark_mq_source.nsq.payload.layout import check_text, not_a_run
 
 _HEAD = cython.declare(cython.Py_ssize_t, 8)
 _MESSAGE_HEAD = cython.declare(cython.Py_ssize_t, 34)

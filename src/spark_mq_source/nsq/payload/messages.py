@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -25,6 +25,9 @@ from spark_mq_source.nsq.protocol.commands import ByteString, Messages
 
 _decoding: Final = Implementation(_messages_python)
 _encoding: Final = Implementation(_encode_python)
+
+RowSource: TypeAlias = _encode_python.RowSource
+"""The rows that `open_rows` returns."""
 
 
 def implementation() -> str:
@@ -125,9 +128,7 @@ class MessageDecoder:
         return record_batch(self._schema, self._columns.take_arrays(), rows)
 
 
-def open_rows(
-    batch: pa.RecordBatch, implementation: str | None = None, *, first_row: int = 0
-) -> _encode_python.RowSource:
+def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first_row: int = 0) -> RowSource:
     """The rows of a batch, to be encoded.
 
     Args:
@@ -142,18 +143,18 @@ def open_rows(
     check_texts(batch, ("topic",), first_row)
     chosen = _encoding if implementation is None else Implementation(_encode_python, implementation)
     chosen.warn_of_fallback()
-    source: _encode_python.RowSource = chosen.module.RowSource(batch)
+    source: RowSource = chosen.module.RowSource(batch)
     return source
 
 
-def find_unwritable(source: _encode_python.RowSource, max_message_bytes: int) -> int:
+def find_unwritable(source: RowSource, max_message_bytes: int) -> int:
     """See `_encode_python.find_unwritable`."""
     row: int = sys.modules[type(source).__module__].find_unwritable(source, max_message_bytes)
     return row
 
 
 def build_body(
-    source: _encode_python.RowSource, order: array[int] | None, at: int, end: int, *, max_bytes: int, max_rows: int
+    source: RowSource, order: array[int] | None, at: int, end: int, *, max_bytes: int, max_rows: int
 ) -> tuple[bytes, int]:
     """See `_encode_python.build_body`."""
     module = sys.modules[type(source).__module__]

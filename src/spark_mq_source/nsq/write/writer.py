@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spark_mq_source.core.ports import TaskAttempt
     from spark_mq_source.nsq.client.session import Session
     from spark_mq_source.nsq.options import NsqOptions
-    from spark_mq_source.nsq.payload._encode_python import RowSource
+    from spark_mq_source.nsq.payload.messages import RowSource
 
 
 logger = logging.getLogger(__name__)

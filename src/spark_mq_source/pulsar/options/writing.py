@@ -60,7 +60,7 @@ def _parse_codec(text: str) -> str:
 
 
 def _parse_hashing(text: str) -> int:
-    """Return the number of a key hashing scheme, see `_encode_python`.
+    """Return the number of a key hashing scheme, see `payload/layout.py`.
 
     Raises:
         ValueError: unknown.

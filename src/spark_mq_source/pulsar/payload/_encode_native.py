@@ -33,7 +33,7 @@ from cython.cimports.spark_mq_source.core._checked import must
 from cython.cimports.spark_mq_source.core._columns_native import hand_over, resize
 from cython.cimports.spark_mq_source.core._wire import Slice, write_u32
 
-from spark_mq_source.pulsar.payload._encode_python import (
+from spark_mq_source.pulsar.payload.layout import (
     ALONE,
     FULL,
     HEAD_ROOM_BYTES,

@@ -1,10 +1,10 @@
-"""The entry encoder's inner loop, written for the interpreter, and the rules that it shares with the compiled one.
+"""The specification of the entry encoder's inner loop, which runs if no compiled one is installed.
 
 The payload of a batch, before it is compressed (Pulsar binary protocol, Batch messages)::
 
     ( u32 size  SingleMessageMetadata  payload_size bytes ) x num_messages_in_batch
 
-What becomes of a row, the same in both implementations:
+The rules for a row, the same in both implementations:
 
 - ``value`` NULL is a tombstone (``null_value``). A ``key`` of text is written as it is, a binary one in base64 with
   ``partition_key_b64_encoded`` set, as the Java client's ``key`` and ``keyBytes``; NULL is no key.
@@ -12,151 +12,67 @@ What becomes of a row, the same in both implementations:
 - A property has a value; properties keep their order.
 - Each message carries its own sequence id, counted up from that of its batch's first one (as the Java client does).
 
-A row that cannot be in a batch is left to who asked, who makes a message of its own of it, or an error: one with
+A row that cannot be in a batch is left to the caller, who makes a message of its own of it, or an error: one with
 ``deliver_at``, one larger than a batch may be, and one that breaks a rule.
 """
 
 from __future__ import annotations
 
-import base64
 from array import array
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 
-from spark_mq_source.core.columns import (
-    is_text_or_binary,
+from spark_mq_source.core.varint import encode_sized, encode_varint
+from spark_mq_source.pulsar.payload.layout import (
+    ALONE,
+    FULL,
+    JAVA_STRING_HASH,
+    NO_PARTITION,
+    TAKEN,
+    Row,
+    bind_columns,
+    keys_of,
+    rows_of,
 )
-from spark_mq_source.core.errors import OptionError
-from spark_mq_source.core.varint import encode_varint
-from spark_mq_source.pulsar.payload.columns import COLUMNS
-
-# Why `BatchPayload.append` stopped.
-TAKEN: Final = 0
-"""All rows are in."""
-FULL: Final = 1
-"""The row does not fit, or has another key."""
-ALONE: Final = 2
-"""The row cannot be in a batch."""
-
-HEAD_ROOM_BYTES: Final = 512
-"""What `BatchPayload.take` can put before a payload without copying it."""
-
-JAVA_STRING_HASH: Final = 0
-MURMUR3_32_HASH: Final = 1
-
-NO_PARTITION: Final = -1
-"""Of a row without key and partition: any will do."""
 
 _INT_MAX: Final = 0x7FFFFFFF
 _UINT32: Final = 0xFFFFFFFF
-_UINT64: Final = 1 << 64
-_MICROSECONDS_A_MS: Final = 1000
-
-
-class Row(NamedTuple):
-    """One row, as it goes into a message.
-
-    Attributes:
-        value: None for a tombstone.
-        key: as on the wire, in base64 where it was binary; None for none.
-        is_base64: whether it was.
-        event_time_ms: None for none.
-        deliver_at_ms: None for at once.
-        properties: key and value of each; a value of None breaks a rule.
-    """
-
-    value: bytes | None
-    key: bytes | None = None
-    is_base64: bool = False
-    ordering_key: bytes | None = None
-    event_time_ms: int | None = None
-    deliver_at_ms: int | None = None
-    properties: Sequence[tuple[bytes, bytes | None]] = ()
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether it breaks no rule."""
-        return (self.event_time_ms is None or self.event_time_ms > 0) and all(v is not None for _, v in self.properties)
 
 
 class RowSource:
-    """The rows of one RecordBatch, ready to be taken by `BatchPayload.append`. It keeps the batch alive.
+    """The rows of one RecordBatch, for `BatchPayload.append`.
+
+    Attributes:
+        columns: that go into messages.
+        rows: how many.
 
     Raises:
         OptionError: a column is unknown or of a type that cannot be written, or there is no value.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
-        self.batch = batch
         self.columns = bind_columns(batch)
         self.rows = batch.num_rows
-        is_key_binary = "key" in self.columns and pa.types.is_binary(self.columns["key"].type)
-        self._cells = {name: _cells_of(column) for name, column in self.columns.items()}
-        if is_key_binary:
-            self._cells["key"] = [None if key is None else base64.b64encode(key) for key in self._cells["key"]]
-        self._is_base64 = is_key_binary
+        self._rows = rows_of(self.columns)
 
     def row(self, index: int) -> Row:
-        """The row at `index`."""
-        cells = self._cells
-        key = cells["key"][index] if "key" in cells else None
-        return Row(
-            cells["value"][index],
-            key,
-            self._is_base64 and key is not None,
-            cells["ordering_key"][index] if "ordering_key" in cells else None,
-            cells["event_time"][index] if "event_time" in cells else None,
-            cells["deliver_at"][index] if "deliver_at" in cells else None,
-            (cells["properties"][index] or ()) if "properties" in cells else (),
-        )
-
-
-def bind_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """The columns that go into messages, checked.
-
-    Raises:
-        OptionError: see `RowSource`.
-    """
-    COLUMNS.check_written(batch.schema)
-    if not is_text_or_binary(batch.schema.field("value").type):
-        raise OptionError("column value: a struct becomes JSON before it comes here (valueFormat=json)")
-    columns = zip(batch.schema.names, batch.columns, strict=True)
-    return {name: column for name, column in columns if name not in {"topic", "partition"}}
-
-
-def row_of(columns: Mapping[str, pa.Array], index: int) -> Row:
-    """One row of the columns; for the few that are not in a batch."""
-    one = RowSource(pa.RecordBatch.from_arrays([c.slice(index, 1) for c in columns.values()], names=list(columns)))
-    return one.row(0)
-
-
-def _cells_of(column: pa.Array) -> list[Any]:
-    type_ = column.type
-    if pa.types.is_string(type_):
-        return column.view(pa.binary()).to_pylist()  # type: ignore[no-any-return]
-    if pa.types.is_timestamp(type_):
-        times = column.view(pa.int64()).to_pylist()
-        return [None if time is None else time // _MICROSECONDS_A_MS for time in times]
-    if pa.types.is_map(type_):
-        rows = column.to_pylist()
-        return [row and [(key.encode(), None if item is None else item.encode()) for key, item in row] for row in rows]
-    return column.to_pylist()  # type: ignore[no-any-return]
+        """Return the row at `index`."""
+        return self._rows[index]
 
 
 class BatchPayload:
     """The payload of a batch under construction.
 
     Args:
-        max_bytes: what it may hold.
+        max_bytes: the most that it may hold.
         max_rows: how many messages.
-        by_key: whether all of them have one ordering key, or, where they have none, one key.
+        by_key: whether all of them have one ordering key, or, if they have none, one key.
 
     Attributes:
         rows: so far.
         nbytes: so far.
-        stop: why the last `append` came to its end.
+        stop: why the last `append` ended.
         first: of the first row, its key, whether that is in base64, and its ordering key.
     """
 
@@ -164,10 +80,11 @@ class BatchPayload:
         self._max_bytes = max_bytes
         self._max_rows = max_rows
         self._by_key = by_key
-        self._data = bytearray()
-        self._start_over()
+        self.clear()
 
-    def _start_over(self) -> None:
+    def clear(self) -> None:
+        """Start over."""
+        self._data = bytearray()
         self.rows = 0
         self.nbytes = 0
         self.stop = TAKEN
@@ -176,10 +93,10 @@ class BatchPayload:
     def append(
         self, source: RowSource, order: memoryview | array[int] | None, begin: int, end: int, sequence_id: int
     ) -> int:
-        """Adds rows until there is no room.
+        """Add rows until there is no room.
 
         Args:
-            source: where they are.
+            source: the rows.
             order: their indices in `source`; None for all, as they stand.
             begin: the first one's place in `order`.
             end: the place behind the last one's.
@@ -188,81 +105,69 @@ class BatchPayload:
         Returns:
             The place of the first row that was not added; `stop` says why it was not.
         """
-        data = self._data
-        at = begin
         self.stop = TAKEN
-        while at < end:
+        for at in range(begin, end):
             row = source.row(at if order is None else order[at])
-            single = _single_metadata(row, sequence_id + at - begin)
-            size = 4 + len(single) + len(row.value or b"")
-            # The first row's keys stand in the head of the entry once more.
-            repeated = len(self.first[0] or b"") + len(self.first[2] or b"")
-            own = len(row.key or b"") + len(row.ordering_key or b"")
-            if row.deliver_at_ms is not None or not row.is_writable or size + own > self._max_bytes:
-                self.stop = ALONE
-                break
-            if self.rows:
-                if self.rows >= self._max_rows or self.nbytes + size + repeated > self._max_bytes:
-                    self.stop = FULL
-                    break
-                if self._by_key and _dispatch_key(row.key, row.ordering_key) != _dispatch_key(
-                    self.first[0], self.first[2]
-                ):
-                    self.stop = FULL
-                    break
-            else:
+            message = _encode_message(row, sequence_id + at - begin)
+            self.stop = self._reason_against(row, len(message))
+            if self.stop != TAKEN:
+                return at
+            if not self.rows:
                 self.first = (row.key, row.is_base64, row.ordering_key)
-            data += len(single).to_bytes(4, "big")
-            data += single
-            data += row.value or b""
+            self._data += message
             self.rows += 1
-            self.nbytes += size
-            at += 1
-        return at
+            self.nbytes = len(self._data)
+        return end
+
+    def _reason_against(self, row: Row, size: int) -> int:
+        keys_size = len(row.key or b"") + len(row.ordering_key or b"")
+        if row.deliver_at_ms is not None or not row.is_writable or size + keys_size > self._max_bytes:
+            return ALONE
+        if not self.rows:
+            return TAKEN
+        key, _, ordering_key = self.first
+        # The first row's keys stand in the head of the entry once more.
+        room = self._max_bytes - self.nbytes - len(key or b"") - len(ordering_key or b"")
+        is_other = self._by_key and _dispatch_key(row.key, row.ordering_key) != _dispatch_key(key, ordering_key)
+        return FULL if self.rows >= self._max_rows or size > room or is_other else TAKEN
 
     def view(self) -> memoryview:
-        """The payload so far; to be released before the next `append`."""
+        """Return the payload so far; to be released before the next `append`."""
         return memoryview(self._data)
 
     def take(self, head: bytes) -> memoryview:
-        """The payload behind `head`; starts over."""
+        """Return the payload behind `head`; start over."""
         data = head + self._data
         self.clear()
         return memoryview(data)
-
-    def clear(self) -> None:
-        """Starts over."""
-        self._data.clear()
-        self._start_over()
 
 
 def _dispatch_key(key: bytes | None, ordering_key: bytes | None) -> bytes | None:
     return key if ordering_key is None else ordering_key
 
 
-def _single_metadata(row: Row, sequence_id: int) -> bytes:
+def _encode_message(row: Row, sequence_id: int) -> bytes:
+    value = row.value or b""
     out = bytearray()
     for name, item in row.properties:
-        if item is not None:
-            pair = b"\x0a" + encode_varint(len(name)) + name + b"\x12" + encode_varint(len(item)) + item
-            out += b"\x0a" + encode_varint(len(pair)) + pair
+        out += b"\x0a" + encode_sized(b"\x0a" + encode_sized(name) + b"\x12" + encode_sized(item or b""))
     if row.key is not None:
-        out += b"\x12" + encode_varint(len(row.key)) + row.key
-    out += b"\x18" + encode_varint(len(row.value or b""))
+        out += b"\x12" + encode_sized(row.key)
+    out += b"\x18" + encode_varint(len(value))
     if row.event_time_ms is not None:
         out += b"\x28" + encode_varint(row.event_time_ms)
     if row.is_base64:
         out += b"\x30\x01"
     if row.ordering_key is not None:
-        out += b"\x3a" + encode_varint(len(row.ordering_key)) + row.ordering_key
+        out += b"\x3a" + encode_sized(row.ordering_key)
     out += b"\x40" + encode_varint(sequence_id)
     if row.value is None:
         out += b"\x48\x01"
-    return bytes(out)
+    return len(out).to_bytes(4, "big") + out + value
 
 
 def hashes_of(keys: pa.Array, hashing: int) -> array[int]:
-    """The hash of each key, as the Java client's producer takes it to find a partition; -1 where there is no key.
+    """Return the hash by which the Java client's producer chooses a partition, of each key; -1 if there is no key.
 
     Args:
         keys: text, or binary: then the hash is that of its base64 (as the Java client's, seen on 4.0.8).
@@ -273,17 +178,13 @@ def hashes_of(keys: pa.Array, hashing: int) -> array[int]:
         [97, -1, 99162322]
     """
     hash_of = _java_string_hash if hashing == JAVA_STRING_HASH else _murmur3_32
-    texts = _cells_of(keys)
-    if pa.types.is_binary(keys.type):
-        texts = [None if text is None else base64.b64encode(text) for text in texts]
-    return array("i", [-1 if text is None else hash_of(text) & _INT_MAX for text in texts])
+    return array("i", [-1 if key is None else hash_of(key) & _INT_MAX for key in keys_of(keys)])
 
 
 def _java_string_hash(text: bytes) -> int:
     # String.hashCode: over UTF-16 units.
-    units = array("H", text.decode().encode("utf-16-le"))
     result = 0
-    for unit in units:
+    for unit in array("H", text.decode().encode("utf-16-le")):
         result = (31 * result + unit) & _UINT32
     return result
 
@@ -291,13 +192,12 @@ def _java_string_hash(text: bytes) -> int:
 def _murmur3_32(data: bytes) -> int:
     # MurmurHash3_x86_32, seed 0.
     result = 0
-    whole = len(data) & ~3
-    for at in range(0, whole, 4):
-        result ^= _mixed(int.from_bytes(data[at : at + 4], "little"))
-        result = (result << 13 | result >> 19) & _UINT32
-        result = (result * 5 + 0xE6546B64) & _UINT32
-    if whole < len(data):
-        result ^= _mixed(int.from_bytes(data[whole:], "little"))
+    for at in range(0, len(data), 4):
+        word = data[at : at + 4]
+        result ^= _mixed(int.from_bytes(word, "little"))
+        if len(word) == 4:
+            result = (result << 13 | result >> 19) & _UINT32
+            result = (result * 5 + 0xE6546B64) & _UINT32
     result ^= len(data)
     result = ((result ^ result >> 16) * 0x85EBCA6B) & _UINT32
     result = ((result ^ result >> 13) * 0xC2B2AE35) & _UINT32
@@ -313,25 +213,21 @@ def _mixed(word: int) -> int:
 def group_rows(
     explicit: pa.Array | None, hashes: array[int] | None, order: array[int] | None, rows: int, partitions: int
 ) -> list[tuple[int, memoryview]]:
-    """Which rows go to which partition.
+    """Return the partitions that get rows, in order, each with the indices of its rows; `NO_PARTITION` comes first.
 
     Args:
-        explicit: the column ``partition``, None where there is none; NULL where the key decides.
-        hashes: of the keys, None where there are none; -1 where a row has no key.
+        explicit: the column ``partition``, None if it does not exist; NULL if the key decides.
+        hashes: of the keys, None if there are none; -1 if a row has no key.
         order: the indices of the rows in question; None for all.
         rows: how many rows there are in question.
         partitions: how many partitions the topic has.
 
-    Returns:
-        Partitions that get rows, in order, each with the indices of its rows, in order; `NO_PARTITION` comes first.
-
     Raises:
-        IndexError: of a row whose partition does not exist; says its index.
+        IndexError: the partition of a row does not exist; its argument is the row's index.
     """
     wanted = None if explicit is None else explicit.to_pylist()
     groups: dict[int, array[int]] = {}
-    for place in range(rows):
-        row = place if order is None else order[place]
+    for row in range(rows) if order is None else order[:rows]:
         partition = NO_PARTITION
         if wanted is not None and wanted[row] is not None:
             partition = wanted[row]

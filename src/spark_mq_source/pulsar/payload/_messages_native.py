@@ -35,7 +35,7 @@ from cython.cimports.spark_mq_source.core._wire import Field, Slice, find_no_utf
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.protobuf_fields import CORRUPT_FIELDS
-from spark_mq_source.pulsar.payload._messages_python import REMEDY, checksum_mismatch, too_many_repetitions
+from spark_mq_source.pulsar.payload.layout import REMEDY, checksum_mismatch, too_many_repetitions
 
 _NO_UTF8 = cython.declare(cython.Py_ssize_t, -8)
 _NO_TIME = cython.declare(cython.Py_ssize_t, -10)

@@ -19,7 +19,7 @@ import uuid
 from array import array
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -35,10 +35,19 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.core.implementation import Implementation, name_of_all
 from spark_mq_source.core.utf8 import check_texts
 from spark_mq_source.pulsar.payload import _encode_python, _messages_python
-from spark_mq_source.pulsar.payload._encode_python import ALONE, TAKEN, Row, row_of
-from spark_mq_source.pulsar.payload._messages_python import BATCH, CHUNKED, COMPRESSED, ENCRYPTED, MARKER
 from spark_mq_source.pulsar.payload.columns import COLUMNS, ENCRYPTION_CONTEXT
 from spark_mq_source.pulsar.payload.encryption import encryption_context_of
+from spark_mq_source.pulsar.payload.layout import (
+    ALONE,
+    BATCH,
+    CHUNKED,
+    COMPRESSED,
+    ENCRYPTED,
+    MARKER,
+    TAKEN,
+    Row,
+    row_of,
+)
 from spark_mq_source.pulsar.protocol.commands import Send
 from spark_mq_source.pulsar.protocol.metadata import MessageMetadata, encode_metadata
 from spark_mq_source.pulsar.protocol.wire import CHECKSUM_MAGIC
@@ -69,6 +78,9 @@ _SPARSE: Final = (ENCRYPTION_CONTEXT, ERROR, CORRUPT)
 
 _decoding: Final = Implementation(_messages_python)
 _encoding: Final = Implementation(_encode_python)
+
+RowSource: TypeAlias = _encode_python.RowSource
+"""The rows that `open_rows` returns."""
 
 
 def implementation() -> str:
@@ -658,9 +670,7 @@ def _encoder(asked: str | None) -> ModuleType:
 _TEXT_COLUMNS: Final = ("key", "topic", "properties")
 
 
-def open_rows(
-    batch: pa.RecordBatch, implementation: str | None = None, *, first_row: int = 0
-) -> _encode_python.RowSource:
+def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first_row: int = 0) -> RowSource:
     """The rows of a RecordBatch, for `EntryEncoder.append` of the same implementation.
 
     Args:
@@ -673,7 +683,7 @@ def open_rows(
         UnwritableRowError: a row has text that is not UTF-8; a value is bytes, of whatever type its column is.
     """
     check_texts(batch, _TEXT_COLUMNS, first_row)
-    source: _encode_python.RowSource = _encoder(implementation).RowSource(batch)
+    source: RowSource = _encoder(implementation).RowSource(batch)
     return source
 
 
@@ -785,7 +795,7 @@ class EntryEncoder:
 
     def append(
         self,
-        source: _encode_python.RowSource,
+        source: RowSource,
         order: memoryview | array[int] | None,
         begin: int,
         end: int,

@@ -18,7 +18,7 @@ from cython.cimports.spark_mq_source.core._checked import must
 from cython.cimports.spark_mq_source.core._columns_native import resize
 from cython.cimports.spark_mq_source.core._wire import read_u32, write_u32
 
-from spark_mq_source.tubemq.payload._encode_python import SHORT_BYTES
+from spark_mq_source.tubemq.payload.layout import SHORT_BYTES
 from spark_mq_source.tubemq.protocol.wire import BEGIN_TOKEN, BLOCK_BYTES, ONE_BLOCK
 
 _BLOCK_BYTES = cython.declare(cython.Py_ssize_t, BLOCK_BYTES)

@@ -1,17 +1,17 @@
-"""Messages to the bytes of their calls, and the answers that say they are stored: written for the interpreter.
+"""The specification of the loops over messages that are sent, which run if no compiled ones are installed.
 
-Which bytes these are is `commands`' business, which hands in what it knows: of a call, only the checksum and the sizes
-are its own, what comes before and after the data is the same for many; and all answers to what was stored begin alike.
+They turn messages into the bytes of their calls, and take the answers that confirm them. `hot` knows these bytes and
+hands in its functions: of a call, only the checksum and the sizes are its own, the bytes before and after the data are
+the same for many; and all answers to stored messages begin alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
+from spark_mq_source.tubemq.payload.layout import SHORT_BYTES, begins_so
 from spark_mq_source.tubemq.protocol.wire import BEGIN_TOKEN, ONE_BLOCK
-
-SHORT_BYTES: Final = 256
 
 
 def encode_sends(
@@ -21,27 +21,26 @@ def encode_sends(
     before_data: Callable[[str, str, int, int, int, int], bytes],
     tail_of: Callable[[Any, Any, Any, Any], bytes],
 ) -> bytes:
-    """The frames of calls, in their order.
+    """Return the frames of calls, in their order.
 
     Args:
         calls: serial numbers and `SendMessage`s.
         timeout_ms: of each call.
         encode_one: makes the frame of any of them.
-        before_data: makes what comes before the data, of client id, topic, partition, the sizes of the data and of what
-            comes after it, and the timeout.
-        tail_of: makes what comes after the checksum, of a message's last four fields.
+        before_data: makes the bytes before the data, of client id, topic, partition, the sizes of the data and of the
+            bytes after it, and the timeout.
+        tail_of: makes the bytes after the checksum, of a message's last four fields.
     """
-    del before_data, tail_of
     return b"".join([encode_one(serial_no, send, timeout_ms) for serial_no, send in calls])
 
 
 def take_stored(data: memoryview, offset: int, beginnings: Sequence[tuple[int, bytes]]) -> tuple[list[int], int]:
-    """The answers from `offset` on that say a message was stored, up to the first that does not or is not whole.
+    """Take the answers from `offset` on that confirm a message, up to the first that does not or is not whole.
 
     Args:
-        data: what was received.
+        data: the bytes received.
         offset: where a frame begins.
-        beginnings: of such a payload, see `begins_so`: frames of one short block are looked at.
+        beginnings: of such a payload, see `begins_so`; only frames of one short block are compared.
 
     Returns:
         Their serial numbers, and where the next frame begins.
@@ -58,8 +57,3 @@ def take_stored(data: memoryview, offset: int, beginnings: Sequence[tuple[int, b
         serial_nos.append(serial_no)
         offset = end
     return serial_nos, offset
-
-
-def begins_so(payload: memoryview, beginnings: Sequence[tuple[int, bytes]]) -> bool:
-    """Whether a payload has each of these parts at its place."""
-    return all(payload[at : at + len(part)] == part for at, part in beginnings)

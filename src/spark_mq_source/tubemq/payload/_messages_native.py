@@ -33,7 +33,7 @@ from cython.cimports.spark_mq_source.core._wire import Field, Slice, find_no_utf
 
 from spark_mq_source.core.columns import MAX_COLUMN_BYTES
 from spark_mq_source.core.protobuf_fields import CORRUPT_FIELDS
-from spark_mq_source.tubemq.payload._messages_python import column_overflow, corrupt_message, unreadable_answer
+from spark_mq_source.tubemq.payload.layout import column_overflow, corrupt_message, unreadable_answer
 
 _SENTENCES = cython.declare(
     dict,

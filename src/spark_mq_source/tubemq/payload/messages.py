@@ -18,8 +18,8 @@ import pyarrow as pa
 from spark_mq_source.core.columns import CORRUPT, ERROR, SparseColumns, record_batch
 from spark_mq_source.core.implementation import Implementation, name_of_all
 from spark_mq_source.tubemq.payload import _encode_python, _messages_python
-from spark_mq_source.tubemq.payload._messages_python import FAIL, NULL, SKIP, ZoneShift
 from spark_mq_source.tubemq.payload.columns import COLUMNS
+from spark_mq_source.tubemq.payload.layout import FAIL, NULL, SKIP, ZoneShift
 
 _ON_CORRUPT: Final = {"fail": FAIL, "skip": SKIP, "null": NULL}
 
@@ -154,7 +154,7 @@ class MessageDecoder:
         if self._sparse and self.on_corrupt == "null" and columns.corrupt_messages > corrupt:
             # The compiled loop only counts them; its twin tells which and why.
             twin = self._twin()
-            twin.append(body, fetch_offset, _messages_python.NULL, stop_at)
+            twin.append(body, fetch_offset, NULL, stop_at)
             for row, reason, message in twin.corrupt_rows:
                 self._sparse.put(CORRUPT, before + row, message, len(message))
                 self._sparse.put(ERROR, before + row, reason, len(reason))

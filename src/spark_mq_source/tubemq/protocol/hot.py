@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from spark_mq_source.core.errors import LocalProtocolError
 from spark_mq_source.core.protobuf import ProtobufCodec
 from spark_mq_source.core.varint import encode_sized, encode_varint
-from spark_mq_source.tubemq.payload import _encode_python
+from spark_mq_source.tubemq.payload.layout import begins_so
 from spark_mq_source.tubemq.payload.messages import encoding
 from spark_mq_source.tubemq.protocol.commands import SUCCESS, AuthorizedInfo, SendMessage, SendMessageResponse
 from spark_mq_source.tubemq.protocol.wire import encode_frame_of
@@ -131,7 +131,7 @@ STORED: Final = SendMessageResponse(True, SUCCESS)
 
 def is_stored(payload: memoryview) -> bool:
     """Return whether an answer begins as server 2.4.0 answers a stored message; others may mean the same."""
-    return _encode_python.begins_so(payload, _STORED_BEGINNINGS)
+    return begins_so(payload, _STORED_BEGINNINGS)
 
 
 def take_stored(data: memoryview, offset: int) -> tuple[list[int], int]:

@@ -41,7 +41,7 @@ from spark_mq_source.tubemq.client.reading_groups import register_anywhere
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.offsets import TopicPartition
 from spark_mq_source.tubemq.options import WITH_MEMORY
-from spark_mq_source.tubemq.payload._messages_python import first_message
+from spark_mq_source.tubemq.payload.layout import first_message
 from spark_mq_source.tubemq.payload.messages import MessageDecoder
 from spark_mq_source.tubemq.protocol.addresses import Broker, BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import (

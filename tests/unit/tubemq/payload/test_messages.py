@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import CorruptMessageError, OptionError, RemoteProtocolError
-from spark_mq_source.tubemq.payload._messages_python import first_message
 from spark_mq_source.tubemq.payload.columns import COLUMNS
+from spark_mq_source.tubemq.payload.layout import first_message
 from spark_mq_source.tubemq.payload.messages import MessageDecoder, implementation
 from spark_mq_source.tubemq.protocol.codec import decode_response
 from spark_mq_source.tubemq.protocol.commands import GetMessageResponse

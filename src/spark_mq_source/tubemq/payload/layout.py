@@ -1,0 +1,103 @@
+"""Parts that both implementations of the loops share: parsing one message, the zone of times, and the errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from spark_mq_source.core.errors import CorruptMessageError, RemoteProtocolError, UnsupportedFeatureError
+from spark_mq_source.core.protobuf import signed64
+from spark_mq_source.core.protobuf_fields import signed32, take_fields
+
+FAIL, SKIP, NULL = 0, 1, 2
+"""The effects of a corrupt message, see `MessageColumns.append`."""
+
+MESSAGES_TAG: Final = 0x22
+"""Of the messages in an answer to GET_MESSAGE."""
+
+SHORT_BYTES: Final = 256
+"""Answers of fewer bytes may confirm a message."""
+
+EPOCH: Final = datetime(1970, 1, 1)
+MICROSECOND: Final = timedelta(microseconds=1)
+_MAX_SHIFTS: Final = 10_000
+
+
+class ZoneShift:
+    """Conversion of local times of one zone into UTC, both in microseconds since 1970; of two the earlier one.
+
+    Example:
+        >>> ZoneShift("Asia/Shanghai")(8 * 3_600_000_000)
+        0
+    """
+
+    def __init__(self, zone: str) -> None:
+        self.is_utc = zone == "UTC"
+        self._zone = ZoneInfo(zone)
+        self._known: dict[int, int] = {}
+
+    def __call__(self, local_us: int) -> int:
+        """Return the time in UTC."""
+        shifted = self._known.get(local_us)
+        if shifted is None:
+            local = EPOCH + timedelta(microseconds=local_us)
+            offset = local.replace(tzinfo=self._zone).utcoffset() or timedelta(0)
+            shifted = local_us - offset // MICROSECOND
+            if len(self._known) >= _MAX_SHIFTS:
+                self._known.clear()
+            self._known[local_us] = shifted
+        return shifted
+
+
+def parse_message(data: bytes) -> tuple[int, int, bytes, int]:
+    """Return messageId, checkSum, payLoadData and flag of a TransferedMessage.
+
+    Raises:
+        CorruptMessageError: it is not one, or lacks a field.
+    """
+    found: dict[int, int | bytes] = {}
+    for tag, value, stop in take_fields(data, 0, len(data)):
+        found[tag] = data[value:stop] if tag & 7 == 2 else value
+    match found:
+        case {0x08: int(message_id), 0x10: int(check_sum), 0x1A: bytes(payload), 0x20: int(flag)}:
+            return signed64(message_id), signed32(check_sum), payload, signed32(flag)
+    raise CorruptMessageError("the message lacks a required field")
+
+
+def first_message(body: bytes | memoryview) -> tuple[int, int] | None:
+    """Return id and checksum of the first message of an answer to GET_MESSAGE; None if it has none.
+
+    Raises:
+        RemoteProtocolError: the answer, or its first message, cannot be read.
+    """
+    data = bytes(body)
+    try:
+        for tag, start, stop in take_fields(data, 0, len(data)):
+            if tag == MESSAGES_TAG:
+                return parse_message(data[start:stop])[:2]
+    except CorruptMessageError as error:
+        raise unreadable_answer(str(error)) from None
+    return None
+
+
+def begins_so(payload: memoryview, beginnings: Sequence[tuple[int, bytes]]) -> bool:
+    """Tell whether a payload has each of these parts at its place."""
+    return all(payload[at : at + len(part)] == part for at, part in beginnings)
+
+
+def corrupt_message(sentence: str, message_id: int | None, number: int, fetch_offset: int) -> CorruptMessageError:
+    """Return the error for a message that cannot be decoded, with its position."""
+    name = "a message" if message_id is None else f"message {message_id}"
+    return CorruptMessageError(f"{name}, number {number + 1} of those fetched at {fetch_offset}: {sentence}")
+
+
+def unreadable_answer(sentence: str) -> RemoteProtocolError:
+    """Return the error for an answer that is not protobuf."""
+    return RemoteProtocolError(f"the broker's answer to GET_MESSAGE cannot be read: {sentence}")
+
+
+def column_overflow() -> UnsupportedFeatureError:
+    """Return the error for a column that would not fit in one Arrow batch."""
+    return UnsupportedFeatureError("a column would pass the 2 GiB that one Arrow batch can hold; lower maxBatchBytes")
