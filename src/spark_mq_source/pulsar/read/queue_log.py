@@ -57,11 +57,12 @@ def log_batch(messages: Sequence[Message], counts: Sequence[int]) -> pa.RecordBa
     return record_batch(LOGGED, arrays, rows)
 
 
-_WORD: Final = 2**64 - 1
+WORD: Final = 2**64 - 1
+"""The bits of one word of an `ack_set`, which is signed on the wire."""
 
 
 def _packed(ack_set: Sequence[int]) -> bytes:
-    return b"".join((word & _WORD).to_bytes(8, "little") for word in ack_set)
+    return b"".join((word & WORD).to_bytes(8, "little") for word in ack_set)
 
 
 def _texts(type_: pa.DataType, values: Sequence[bytes | memoryview]) -> pa.Array:
@@ -96,16 +97,10 @@ class ChunkGroups:
         self._groups: dict[bytes, _Group] = {}
         self._known: dict[bytes, list[tuple[int, int]]] = {}
         self._nbytes = 0
-        self._has_left_out = False
 
     def count(self, body: memoryview) -> int:
         """How many messages an entry holds; 0 for a chunk of one, -1 for an entry whose checksum or head is wrong."""
         return self._heads.count(body)
-
-    @property
-    def has_parts(self) -> bool:
-        """Whether a part of a message came, and not the rest of it."""
-        return bool(self._groups) or self._has_left_out
 
     def add(self, message: Message) -> Sequence[Message]:
         """All chunks of a message that this chunk completes, in order; else nothing."""
@@ -115,7 +110,6 @@ class ChunkGroups:
             self._drop(head.uuid)
             group = self._groups[head.uuid] = _Group(head, [], 0)
         if group is None or head.chunk_id != len(group.chunks) or head.num_chunks != group.head.num_chunks:
-            self._has_left_out = True
             return ()
         group.chunks.append(message)
         group.nbytes += len(message.body)
@@ -125,7 +119,6 @@ class ChunkGroups:
             return group.chunks
         while self._nbytes > self._max_bytes and len(self._groups) > 1:
             self._drop(next(iter(self._groups)))
-            self._has_left_out = True
         return ()
 
     def add_known(self, message: Message) -> Sequence[tuple[int, int]]:
@@ -146,7 +139,6 @@ class ChunkGroups:
         self._known.clear()
         self._groups.clear()
         self._nbytes = 0
-        self._has_left_out = False
 
     def _drop(self, uuid: bytes) -> None:
         group = self._groups.pop(uuid, None)

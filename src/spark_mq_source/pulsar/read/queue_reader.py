@@ -61,18 +61,11 @@ from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.commands import Message
 from spark_mq_source.pulsar.read.letters import OpenWriter, QueueLetters, too_many_deliveries
-from spark_mq_source.pulsar.read.queue_log import ChunkGroups, LogReader, log_batch
+from spark_mq_source.pulsar.read.permits import BURST_BYTES, Permits
+from spark_mq_source.pulsar.read.queue_log import WORD, ChunkGroups, LogReader, log_batch
 from spark_mq_source.pulsar.read.recent import Entry, EntryRanges, Run, parse_entry, runs_of
 
 logger = logging.getLogger(__name__)
-
-_WORD: Final = 2**64 - 1
-
-BURST_BYTES: Final = 8 << 20
-"""How much is taken from the consumer at once."""
-
-FIRST_GRANT_MESSAGES: Final = 1_000
-"""Permits before the size of this topic's messages is known."""
 
 SPARE_PERMITS: Final = 1 << 20
 """Permits that a consumer has left when it is closed (see `_Inflow.close`; seen on 4.0.8): more than the broker uses up
@@ -335,9 +328,7 @@ class _Inflow:
         self.rows = 0
         self._acknowledged = EntryRanges()
         self._wanted = 0
-        self._outstanding = 0
-        """How many messages the broker may still send."""
-        self._seen_messages = self._seen_entries = self._seen_bytes = 0
+        self._permits = Permits(options.receive_queue_bytes)
         self._unanswered: list[tuple[Acknowledgement, Sequence[Entry]]] = []
         self._unconfirmed: list[Entry] = []
         self._consumer = self._open()
@@ -355,7 +346,7 @@ class _Inflow:
 
     def receive(self, timeout_seconds: float) -> bool:
         self._grant()
-        is_slow = self._options.subscription_kind is SubscriptionType.FAILOVER and not self._seen_entries
+        is_slow = self._options.subscription_kind is SubscriptionType.FAILOVER and not self._permits.entries
         try:
             with waiting(self._counters):
                 messages = self._consumer.receive(
@@ -478,7 +469,7 @@ class _Inflow:
                 # Some chunks of a message may be here, or under way, and not the others. The broker keeps these for
                 # the consumer that is gone; and for good if that has no permits left, until the topic is loaded anew.
                 with suppress(MQSourceError):
-                    self._consumer.grant(max(0, -self._outstanding) + SPARE_PERMITS)
+                    self._consumer.grant(max(0, -self._permits.outstanding) + SPARE_PERMITS)
             self._consumer.close(timeout_seconds=self._options.operation_timeout_ms / 1000)
 
     # -- inside
@@ -501,7 +492,7 @@ class _Inflow:
         if self._is_stored:
             self._drop_received()
             self._chunks.clear()
-        self._outstanding = 0
+        self._permits.outstanding = 0
         self._here = EntryRanges()
         self._here.add(self._held)
         self._is_gapless = self._options.read_compacted and not self._held
@@ -516,15 +507,13 @@ class _Inflow:
         self._counters.entry_bytes += self._consumer.taken_bytes
 
     def _grant(self) -> None:
-        """Lets the broker send what is wanted and may be here, in one go where half of it is missing."""
-        allowed = self._allowed()
-        if not self._is_full and allowed > 0 and self._outstanding <= allowed // 2:
+        """Let the broker send what is wanted and may be here."""
+        if not self._is_full:
             try:
-                self._consumer.grant(allowed - self._outstanding)
+                self._permits.repay(self._consumer, self._allowed())
             except MQSourceError as error:
                 # The next `receive` says the same, once what came before is taken.
                 logger.debug("%s: no FLOW: %s", self._task, error)
-            self._outstanding = allowed
 
     def _allowed(self) -> int:
         """How many messages may be under way."""
@@ -534,12 +523,9 @@ class _Inflow:
             return most if self._rows_left is None else min(most, self._rows_left - self.rows)
         allowed = min(self._wanted - self.rows, most - self.rows - self._held_messages)
         if self._entries_left is not None:
-            per_entry = max(1, self._seen_messages // max(self._seen_entries, 1))
+            per_entry = max(1, self._permits.messages // max(self._permits.entries, 1))
             allowed = min(allowed, (self._entries_left - len(self._received)) * per_entry)
-        if not self._seen_bytes:
-            return min(allowed, FIRST_GRANT_MESSAGES)
-        # What fits the queue, twice over, so that the broker is not waited for while the queue is drained.
-        return min(allowed, max(1, 2 * self._options.receive_queue_bytes * self._seen_messages // self._seen_bytes))
+        return self._permits.fitting(allowed)
 
     def _add(self, messages: Sequence[Message]) -> list[Entry]:
         """Queues what came; returns the entries that were read before."""
@@ -580,16 +566,13 @@ class _Inflow:
             if is_corrupt and self._is_stored and entry not in self._distrusted:
                 self._doubtful.append(entry)
             if message.ack_set:
-                count = max(1, sum((word & _WORD).bit_count() for word in message.ack_set))
+                count = max(1, sum((word & WORD).bit_count() for word in message.ack_set))
             received.append(message)
             counts.append(count)
             rows += count
         self.rows += rows
         self._nbytes += nbytes
-        self._outstanding -= charged
-        self._seen_messages += charged
-        self._seen_entries += len(messages)
-        self._seen_bytes += nbytes
+        self._permits.count(charged, entries=len(messages), nbytes=nbytes)
         return repeated
 
     def _are_new(self, runs: Sequence[Run]) -> bool:

@@ -39,6 +39,7 @@ from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.session import Consumer
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
+from spark_mq_source.pulsar.read.permits import BURST_BYTES, Permits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,12 +49,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-
-FIRST_GRANT_MESSAGES = 1_000
-"""Permits before the size of this topic's messages is known; then `receiverQueueSize` or what fits the queue."""
-
-BURST_BYTES = 8 << 20
-"""How much is taken from the queue at once: the rest stays where the queue's bound counts it."""
 
 IDLE_SECONDS = 1.0
 """Silence with permits outstanding after which the broker is asked whether anything is left."""
@@ -128,34 +123,6 @@ MAX_IN_ENTRY = 1 << 24
 """More messages than any entry holds: a batch of empty ones within a frame has fewer."""
 
 
-class _Flow:
-    """Permits: how many messages the broker may still send, repaid when half are used."""
-
-    def __init__(self, consumer: Consumer, *, most: int, queue_bytes: int) -> None:
-        self._consumer = consumer
-        self._most = most
-        self._queue_bytes = queue_bytes
-        self._outstanding = 0
-        self._messages = 0
-
-    def took(self, messages: int) -> None:
-        """Counts what came, as the broker does: in messages, whatever an entry holds."""
-        self._outstanding -= messages
-        self._messages += messages
-
-    def repay(self) -> None:
-        """Grants what is missing once half is used. An entry is sent whole, so what is left can be below zero."""
-        if not self._messages:
-            target = min(FIRST_GRANT_MESSAGES, self._most)
-        else:
-            # What fits the queue, twice over, so that the broker is not waited for while the queue is drained.
-            fitting = 2 * self._queue_bytes * self._messages // max(self._consumer.taken_bytes, 1)
-            target = max(1, min(self._most, fitting))
-        if self._outstanding <= target // 2:
-            self._consumer.grant(target - self._outstanding)
-            self._outstanding = target
-
-
 class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
     def __init__(
         self, client: PulsarClient, options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters
@@ -228,15 +195,17 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
     def _drain(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
         """Everything one consumer brings, until the range is finished or the consumer ends (an error)."""
         options, cursor = self._options, consumer.opened.first
-        flow = _Flow(consumer, most=options.receiver_queue_messages, queue_bytes=options.receive_queue_bytes)
+        permits = Permits(options.receive_queue_bytes)
         self._received = cursor.ledger, cursor.entry
         patience = Deadline.after_ms(options.operation_timeout_ms // 2)
         while not self._finished:
-            flow.repay()
+            permits.repay(consumer, permits.fitting(options.receiver_queue_messages))
+            before = consumer.taken_bytes
             with waiting(self._counters):
                 burst = consumer.receive(max_bytes=BURST_BYTES, timeout_seconds=IDLE_SECONDS)
             if burst:
-                flow.took((yield from self._decoded(consumer, burst)))
+                nbytes = consumer.taken_bytes - before
+                permits.count((yield from self._decoded(consumer, burst)), entries=len(burst), nbytes=nbytes)
                 patience = Deadline.after_ms(options.operation_timeout_ms // 2)
             else:
                 self._finished = self._nothing_left(consumer, Position(*self._received), patience)

@@ -122,7 +122,6 @@ def test_chunks_of_a_message_leave_together_and_in_order(order: list[tuple[str, 
         if [n for other, n in order if other == uuid] == list(range(sizes[uuid]))
     ]
     assert sorted(taken) == sorted(in_order)
-    assert groups.has_parts == (len(in_order) < 2)
 
 
 def test_a_message_that_begins_again_is_the_later_one() -> None:
@@ -143,4 +142,3 @@ def test_chunks_that_come_again_are_acknowledged_when_the_last_one_has_come() ->
     chunks = [chunk(number, uuid, n, 3) for number, (uuid, n) in enumerate((u, n) for n in range(3) for u in "ab")]
     found = [[entry_ for _, entry_ in groups.add_known(one)] for one in chunks]
     assert found == [[], [], [], [], [0, 2, 4], [1, 3, 5]]
-    assert not groups.has_parts

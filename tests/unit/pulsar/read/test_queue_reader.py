@@ -26,10 +26,10 @@ from spark_mq_source.net.write_ahead import Slot, open_folder, write_plan
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.read import queue_reader as module
+from spark_mq_source.pulsar.read.permits import FIRST_GRANT_MESSAGES
 from spark_mq_source.pulsar.read.queue_log import log_batch
 from spark_mq_source.pulsar.read.queue_reader import (
     FAILOVER_SECONDS,
-    FIRST_GRANT_MESSAGES,
     PATIENCE_SECONDS,
     SPARE_PERMITS,
     STAND_BY_SECONDS,
@@ -228,14 +228,18 @@ def test_the_first_grant(given: dict[str, Any], granted: list[int]) -> None:
 def test_a_grant_before_and_after_sizes_are_known() -> None:
     consumer = Consumer([message(0)])
     flow = inflow(consumer, receiveQueueBytes="1mb")
-    flow._consumer, flow._outstanding = consumer, 0
+    flow._permits.outstanding = 0
     flow.want(10**9)
     flow.receive(0.1)
-    flow._outstanding = 0
+    flow._permits.outstanding = 0
     flow.want(10**9)
     # 50 is all that may be in flight by default unless it is more than is known to fit.
     most = flow.most
-    assert consumer.of("grant") == [100, min(most, FIRST_GRANT_MESSAGES), min(most - 1, 2 * 2**20 // flow._seen_bytes)]
+    assert consumer.of("grant") == [
+        100,
+        min(most, FIRST_GRANT_MESSAGES),
+        min(most - 1, 2 * 2**20 // flow._permits.nbytes),
+    ]
 
 
 def test_a_grant_that_finds_no_connection_is_left_to_receive() -> None:

@@ -18,10 +18,8 @@ from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.messages import OrphanChunk
 from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.read.reader import (
-    FIRST_GRANT_MESSAGES,
     MAX_IN_ENTRY,
     PulsarRange,
-    _Flow,
     _RangeReader,
     read_range,
 )
@@ -271,30 +269,6 @@ def test_whether_anything_is_left_when_nothing_comes(received, left):
     if left:
         with pytest.raises(RequestTimeoutError, match="no message for 100 ms after 9:1, though the last one is 9:2"):
             made._nothing_left(consumer, received, Deadline.after_ms(0))
-
-
-@pytest.mark.parametrize(
-    ("most", "took", "nbytes", "granted"),
-    [
-        (5000, [], 0, [FIRST_GRANT_MESSAGES]),
-        (100, [], 0, [100]),
-        (100, [49], 10, [100]),
-        (100, [50], 10, [100, 50]),
-        (100, [130], 10, [100, 130]),
-        # What fits the queue twice over: 2 x 1000 bytes of messages of 100 bytes.
-        (5000, [1000], 100_000, [1000, 20]),
-        (5000, [1000], 10**9, [1000, 1]),
-    ],
-)
-def test_permits(most, took, nbytes, granted):
-    consumer = Consumer(Topic(LEDGERS), EARLIEST, 2)
-    consumer.taken_bytes = nbytes
-    flow = _Flow(consumer, most=most, queue_bytes=1000)
-    flow.repay()
-    for messages in took:
-        flow.took(messages)
-        flow.repay()
-    assert consumer.granted == granted
 
 
 def returned(generator):
