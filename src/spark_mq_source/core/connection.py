@@ -11,13 +11,16 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import ClassVar, Generic, NoReturn, TypeVar
 
 from spark_mq_source.core.buffer import ReceiveBuffer
-from spark_mq_source.core.errors import ConnectionLostError, LocalProtocolError, MQSourceError
+from spark_mq_source.core.errors import ConnectionLostError, LocalProtocolError, MQSourceError, RemoteProtocolError
 
 CommandT = TypeVar("CommandT")
 EventT = TypeVar("EventT")
+T = TypeVar("T")
 
 
 class SansIOConnection(ABC, Generic[CommandT, EventT]):
@@ -207,3 +210,23 @@ class SansIOConnection(ABC, Generic[CommandT, EventT]):
             self._closed_by = reason
             self.state = self._CLOSED
             self._unsent.clear()
+
+
+@cache
+def client_version(separator: str = "-") -> str:
+    """Return the name and the version of this package, for a broker's log and statistics."""
+    try:
+        return f"spark-mq-source{separator}{version('spark-mq-source')}"
+    except PackageNotFoundError:
+        return "spark-mq-source"
+
+
+def expect(response: object, kind: type[T]) -> T:
+    """Return the response if it is of the kind that the request is answered with.
+
+    Raises:
+        RemoteProtocolError: it is another.
+    """
+    if not isinstance(response, kind):
+        raise RemoteProtocolError(f"the server answered {type(response).__name__} where {kind.__name__} belongs")
+    return response

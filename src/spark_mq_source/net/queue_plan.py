@@ -130,19 +130,21 @@ def share_waiting(waiting: Mapping[SourceT, int | None], budget: int, turn: int 
     return {source: shares[source] for source in sources}
 
 
-def share_drain(waiting: Mapping[SourceT, int | None], budget: int) -> dict[SourceT, int]:
-    """Return how many messages a batch read takes of each source: `budget` in all.
+def share_drain(waiting: Mapping[SourceT, int | None], budget: int | None) -> dict[SourceT, int | None]:
+    """Return how many messages a batch read takes of each source: `budget` in all; None for no bound.
 
     A batch read waits for more messages than there are now, so the rest of the budget is spread over all sources.
 
     Args:
         waiting: the number of waiting messages; None if it is unknown.
-        budget: the number of messages to take.
+        budget: the number of messages to take; None for no bound.
 
     Example:
-        >>> share_drain({"a": 1, "b": 0}, 6), share_drain({}, 6)
-        ({'a': 4, 'b': 2}, {})
+        >>> share_drain({"a": 1, "b": 0}, 6), share_drain({"a": 1}, None), share_drain({}, 6)
+        ({'a': 4, 'b': 2}, {'a': None}, {})
     """
+    if budget is None:
+        return dict.fromkeys(waiting)
     parts = share_waiting(waiting, budget)
     each, odd = divmod(budget - sum(parts.values()), max(len(parts), 1))
     return {source: part + each + (index < odd) for index, (source, part) in enumerate(parts.items())}

@@ -67,6 +67,11 @@ class Position:
     entry: int
     batch: int = -1
 
+    @property
+    def next_entry(self) -> Position:
+        """The entry after this one, which need not exist."""
+        return Position(self.ledger, self.entry + 1)
+
     def _key(self) -> tuple[int, int, int]:
         return (self.ledger, self.entry, self.batch if self.batch >= 0 else _AFTER_EVERY_BATCH_INDEX)
 

@@ -13,7 +13,8 @@ import pytest
 from spark_mq_source.core.errors import BrokerError, ResourceBusyError, ServiceNotReadyError
 from spark_mq_source.core.options import READ
 from spark_mq_source.pulsar.client.client import PulsarClient
-from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer, QueueSubscription
+from spark_mq_source.pulsar.client.consumer import Subscription
+from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol.commands import InitialPosition, SubType
@@ -40,7 +41,7 @@ def open_consumer(pulsar: PulsarUnderTest) -> Iterator[Open]:
 
         def open_(topic: str, kind: SubType = SubType.Shared, *, timeout: str = "10s", **how: Any) -> QueueConsumer:
             client = stack.enter_context(PulsarClient(options(pulsar, "t", operationTimeout=timeout)))
-            subscription = QueueSubscription(NAME, kind, **{"initial": InitialPosition.Earliest} | how)
+            subscription = Subscription(NAME, kind, **{"initial": InitialPosition.Earliest} | how)
             return client.open_queue_consumer(TopicPartition.parse(topic), subscription)
 
         yield open_
@@ -223,7 +224,7 @@ def test_an_acknowledgement_that_crosses_the_end_of_its_consumer_fails_when_that
     sent = publish(pulsar, topic, [b"%d" % n for n in range(6)])
     link = fault_proxy(*PulsarFormat(pulsar).service)
     with PulsarClient(options(pulsar, topic, serviceUrl=f"pulsar://{HOST}:{link.port}")) as client:
-        subscription = QueueSubscription(NAME, SubType.Shared, initial=InitialPosition.Earliest)
+        subscription = Subscription(NAME, SubType.Shared, initial=InitialPosition.Earliest)
         consumer = client.open_queue_consumer(TopicPartition.parse(topic), subscription)
         consumer.grant(100)
         take(consumer, 6)

@@ -25,7 +25,7 @@ from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.messages import EntryEncoder, open_rows
 from spark_mq_source.pulsar.protocol.commands import SendReceipt
 from spark_mq_source.pulsar.write.transactions import (
-    MAX_ENDS_IN_FLIGHT,
+    MAX_REQUESTS_IN_FLIGHT,
     TaskTransaction,
     Transaction,
     abort_transactions,
@@ -127,7 +127,7 @@ class Receipts:
 
 
 def test_the_rows_of_hundreds_of_tasks_are_there_once_or_not_at_all(broker: PulsarUnderTest) -> None:
-    topic, count = broker.topic(), MAX_ENDS_IN_FLIGHT + 10
+    topic, count = broker.topic(), MAX_REQUESTS_IN_FLIGHT + 10
     at, given, receipts = TopicPartition(topic, -1), options(broker, topic), Receipts()
     transactions = []
     with PulsarClient(given) as client:

@@ -9,7 +9,7 @@ import pytest
 
 from spark_mq_source.core.errors import LocalProtocolError, MQSourceError
 from spark_mq_source.pulsar.client.client import PulsarClient
-from spark_mq_source.pulsar.client.session import Consumer
+from spark_mq_source.pulsar.client.consumer import Consumer
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.protocol import commands
 from tests.formats.pulsar import PulsarFormat
@@ -39,7 +39,7 @@ def consumer(client: PulsarClient, topic: str) -> Consumer:
 
 def assert_alive(client: PulsarClient, consumer: Consumer) -> None:
     """The connection still answers, and messages still come."""
-    assert client.wait_for_bounds(consumer).last == consumer.opened.last
+    assert client.wait(consumer.request_bounds(), "the bounds").last == consumer.opened.last
     consumer.grant(1000)
     assert consumer.receive(max_bytes=1 << 20, timeout_seconds=10)
 
@@ -55,7 +55,7 @@ def test_permits_whose_sum_overflows_are_refused_before_they_are_sent(client, co
     consumer.grant(2**31 - 1)
     with pytest.raises(LocalProtocolError, match="overflow"):
         consumer.grant(2**31 - 1)
-    assert client.wait_for_bounds(consumer).last == consumer.opened.last
+    assert client.wait(consumer.request_bounds(), "the bounds").last == consumer.opened.last
     assert consumer.receive(max_bytes=1 << 20, timeout_seconds=10)
 
 
@@ -87,7 +87,7 @@ def test_a_consumer_past_the_end_waits_and_does_not_begin_again(pulsar_format, c
     past = client.open_consumer(TopicPartition(topic, -1), Position(last.ledger, last.entry + ahead))
     past.grant(1000)
     # The answer comes behind any message that would have been sent.
-    assert client.wait_for_bounds(past).last == last
+    assert client.wait(past.request_bounds(), "the bounds").last == last
     assert past.receive(max_bytes=1 << 20, timeout_seconds=0.5) == []
 
 
@@ -120,4 +120,4 @@ def test_requests_after_the_connection_ended_fail_at_once(client, consumer):
     with pytest.raises(MQSourceError):
         consumer.grant(1)
     with pytest.raises(MQSourceError):
-        client.wait_for_bounds(consumer)
+        client.wait(consumer.request_bounds(), "the bounds")

@@ -13,7 +13,7 @@ MUTATIONS: Sequence[Mutation] = (
         (
             (
                 "pulsar/write/transactions.py",
-                "for start in range(0, len(asked), MAX_ENDS_IN_FLIGHT):",
+                "for start in range(0, len(asked), MAX_REQUESTS_IN_FLIGHT):",
                 "for start in range(0, min(1, len(asked))):",
             ),
         ),
@@ -140,9 +140,9 @@ MUTATIONS: Sequence[Mutation] = (
         "a query ends when one of its topics is terminated and read",
         (
             (
-                "pulsar/read/stream.py",
-                "not all(consumer.has_ended for _, consumer in self._ends.values())",
-                "not any(consumer.has_ended for _, consumer in self._ends.values())",
+                "pulsar/read/ends.py",
+                "all(consumer.has_ended for _, consumer in self._waiting.values())",
+                "any(consumer.has_ended for _, consumer in self._waiting.values())",
             ),
         ),
         scenario="termination",

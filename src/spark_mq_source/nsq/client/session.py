@@ -39,9 +39,8 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
+from spark_mq_source.core.connection import client_version
 from spark_mq_source.core.errors import (
     BrokerError,
     ConnectionLostError,
@@ -375,7 +374,7 @@ def identify_of(options: NsqOptions) -> commands.Identify:
     return commands.Identify(
         client_id=options.client_id or hostname.partition(".")[0],
         hostname=hostname,
-        user_agent=_user_agent(),
+        user_agent=client_version("/"),
         heartbeat_interval_ms=options.heartbeat_interval_ms,
         output_buffer_bytes=options.output_buffer_bytes,
         output_buffer_timeout_ms=options.output_buffer_timeout_ms,
@@ -388,11 +387,3 @@ def identify_of(options: NsqOptions) -> commands.Identify:
         topology_region=options.topology_region,
         topology_zone=options.topology_zone,
     )
-
-
-@cache
-def _user_agent() -> str:
-    try:
-        return f"spark-mq-source/{version('spark-mq-source')}"
-    except PackageNotFoundError:
-        return "spark-mq-source"

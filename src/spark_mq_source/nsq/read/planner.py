@@ -49,7 +49,7 @@ def _drain(options: NsqOptions) -> list[NsqRange]:
     nsqds = find_nsqds(client, options)
     if not nsqds:
         raise topic_not_found(options)
-    return _drain_tasks(options, fetch_waiting(client, options, nsqds))
+    return _tasks(options, share_drain(fetch_waiting(client, options, nsqds), options.max_rows))
 
 
 def topic_not_found(options: NsqOptions, *, is_stream: bool = False) -> TopicNotFoundError:
@@ -147,14 +147,6 @@ def trigger_tasks(options: NsqOptions, waiting: Waiting, budget: int | None, *, 
     An nsqd that does not report its messages is asked for as many as the budget allows, or for all (None).
     """
     return _tasks(options, waiting if budget is None else share_waiting(waiting, budget, turn))
-
-
-def _drain_tasks(options: NsqOptions, waiting: Waiting) -> list[NsqRange]:
-    """Plan the tasks of a batch read, which waits for further messages if its other limits allow."""
-    budget = options.max_rows
-    if budget is None:
-        return _tasks(options, dict.fromkeys(waiting))
-    return _tasks(options, share_drain(waiting, budget))
 
 
 def _tasks(options: NsqOptions, parts: Waiting) -> list[NsqRange]:

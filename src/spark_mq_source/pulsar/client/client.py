@@ -11,7 +11,7 @@ import base64
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
@@ -31,17 +31,18 @@ from spark_mq_source.core.errors import (
     TopicNotFoundError,
     TransportError,
 )
+from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.transport import TlsSettings
-from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer, QueueSubscription, open_queue_consumer
+from spark_mq_source.pulsar.client.consumer import BaseConsumer, Bounds, Consumer, Subscription, open_consumer
+from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer, open_queue_consumer
 from spark_mq_source.pulsar.client.session import (
     Answer,
-    Bounds,
-    Consumer,
+    ConsumerT,
     ProducerEvents,
     Session,
+    accepted,
     authentication_of,
-    expect,
     proof_of,
 )
 from spark_mq_source.pulsar.client.warm import SessionKey, warm_sessions
@@ -52,13 +53,6 @@ from spark_mq_source.pulsar.protocol.error_codes import error_for_code
 
 T = TypeVar("T")
 K = TypeVar("K")
-A = TypeVar(
-    "A",
-    commands.TcClientConnectResponse,
-    commands.NewTxnResponse,
-    commands.AddPartitionToTxnResponse,
-    commands.EndTxnResponse,
-)
 
 MAX_REDIRECTS = 20
 """Lookups that are redirected more often than this go in circles (the Java client's own limit)."""
@@ -88,9 +82,6 @@ _NOT_ALLOWED = 22
 _SAME_NAME = "Durable subscription with the same name already exists"
 """What a broker says to a subscription that is not durable (4.0.8)."""
 
-_LAST_OF_ALL = 2**31 - 1
-"""The priority level of a consumer that is not to be chosen."""
-
 COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
 """Its partition N is served by the broker that has transaction coordinator N (seen on broker 4.0.8)."""
 
@@ -105,6 +96,8 @@ _SCHEMA_SECONDS = 300.0
 _schemas: dict[tuple[object, ...], tuple[commands.Schema, float]] = {}
 """By service, TLS and credentials, topic and version; with the time until when they are remembered."""
 
+_PARTITIONS = accepted(commands.PartitionedMetadataResponse)
+
 MAX_ENTRIES_AT_ONCE = 16
 """Entries looked at together: each is as large as a broker accepts, 5 MiB unless configured."""
 
@@ -116,25 +109,6 @@ class Ledger:
     ledger_id: int
     entries: int
     stored_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Durable:
-    """A durable subscription, and a consumer of it.
-
-    Attributes:
-        name: of the subscription.
-        kind: its type, which consumers that are connected at the same time have in common.
-        at_end: whether it begins at the end of the topic if it is made now, not at the first message.
-        priority_level: with Failover: the broker chooses among the consumers of the lowest level; None for 0.
-        properties: of the subscription, if it is made now.
-    """
-
-    name: str
-    kind: commands.SubType = commands.SubType.Exclusive
-    at_end: bool = False
-    priority_level: int | None = None
-    properties: tuple[commands.KeyValue, ...] = ()
 
 
 class PulsarClient:
@@ -189,11 +163,8 @@ class PulsarClient:
             MQSourceError: no answer in time, or a refusal.
         """
 
-        def ask() -> list[str]:
-            answer = self._service().request(
-                lambda request_id: commands.GetTopicsOfNamespace(request_id, pattern.namespace), _topics_of
-            )
-            return self._wait(answer, f"the topics of namespace {pattern.namespace}")
+        def ask() -> Sequence[str]:
+            return self._fetch_names(self._service(), [pattern.namespace])
 
         names = {TopicPartition.parse(name).topic for name in retrying(ask, deadline=self._deadline())}
         return sorted(n for n in names if not n.rpartition("/")[2].startswith("__") and pattern.matches(n))
@@ -211,14 +182,14 @@ class PulsarClient:
             MQSourceError: no answer in time, or a refusal.
         """
 
-        def ask(names: Sequence[str]) -> Mapping[str, Future[int]]:
+        def ask(names: Sequence[str]) -> Mapping[str, Future[commands.PartitionedMetadataResponse]]:
             session = self._service()
             if not (create or session.asks_without_creating):
                 self._check_existing(session, names)
             return {
                 name: session.request(
                     partial(commands.PartitionedMetadata, name, metadata_auto_creation_enabled=bool(create)),
-                    _partitions_of,
+                    _PARTITIONS,
                 )
                 for name in names
             }
@@ -229,7 +200,7 @@ class PulsarClient:
             raise error.with_remedy(_REMEDIES[create]) from error
         found: list[TopicPartition] = []
         for topic in topics:
-            count = counts[topic]
+            count = counts[topic].partitions
             found += [TopicPartition(topic, n) for n in range(count)] if count else [TopicPartition.parse(topic)]
         return found
 
@@ -247,24 +218,14 @@ class PulsarClient:
         # A topic that stores nothing is there while somebody uses it, and is not listed.
         asked_for = (name for name in topics if name != COORDINATORS and is_persistent(name))
         parsed = {name: TopicPartition.parse(name) for name in asked_for}
-        asked = {
-            namespace: session.request(partial(commands.GetTopicsOfNamespace, namespace=namespace), _topics_of)
-            for namespace in {_namespace_of(name) for name in parsed}
-        }
-        listed: set[str] = set()
-        partitioned: set[str] = set()
-        for namespace, answer in asked.items():
-            names = self._wait(answer, f"the topics of namespace {namespace}")
-            listed.update(names)
-            partitioned.update(at.topic for at in map(TopicPartition.parse, names) if at.partition >= 0)
+        listed = set(self._fetch_names(session, {_namespace_of(name) for name in parsed}))
+        partitioned = {at.topic for at in map(TopicPartition.parse, listed) if at.partition >= 0}
         for name, at in parsed.items():
             if name in listed or (at.partition < 0 and name in partitioned):
                 continue
             if at.topic in partitioned:
-                count = self._wait(
-                    session.request(partial(commands.PartitionedMetadata, at.topic), _partitions_of),
-                    f"partition metadata of {at.topic}",
-                )
+                answer = session.request(partial(commands.PartitionedMetadata, at.topic), _PARTITIONS)
+                count = self.wait(answer, f"partition metadata of {at.topic}").partitions
             else:
                 count = self._fetch_partition_count(at.topic)
             if count <= max(at.partition, 0):
@@ -273,6 +234,18 @@ class PulsarClient:
                     f"{session.address}: {session.server_version} lists no topic {name}: check the names of topic, "
                     f"namespace and tenant{known}"
                 )
+
+    def _fetch_names(self, session: Session, namespaces: Collection[str]) -> list[str]:
+        """Return the names of all topics, or of the partitions of topics, in these namespaces."""
+        answers = {
+            namespace: session.request(
+                partial(commands.GetTopicsOfNamespace, namespace=namespace),
+                accepted(commands.GetTopicsOfNamespaceResponse),
+            )
+            for namespace in namespaces
+        }
+        found = [self.wait(answer, f"the topics of namespace {name}").topics for name, answer in answers.items()]
+        return [name for names in found for name in names]
 
     def _fetch_partition_count(self, topic: str) -> int:
         """How many partitions a topic has, from `adminUrl`; 0 for none, and where there is no such topic or address."""
@@ -321,10 +294,15 @@ class PulsarClient:
 
         def ask() -> commands.Schema | None:
             answer = self._service().request(
-                lambda request_id: commands.GetSchema(request_id, topic, version), _schema_of
+                lambda request_id: commands.GetSchema(request_id, topic, version), accepted(commands.GetSchemaResponse)
             )
             which = "the schema" if version is None else f"schema version {version_name(version)}"
-            return self._wait(answer, f"{which} of {topic}")
+            try:
+                return self.wait(answer, f"{which} of {topic}").schema
+            except BrokerError as error:
+                if error.code == _TOPIC_NOT_FOUND:
+                    return None
+                raise
 
         schema = retrying(ask, deadline=self._deadline())
         if version is not None and schema is not None:
@@ -390,9 +368,9 @@ class PulsarClient:
         """
 
         def ask() -> dict[TopicPartition, Position]:
-            consumers = self.open_consumers({tp: Position(at.ledger, at.entry + 1) for tp, at in positions.items()})
+            consumers = self.open_consumers({tp: at.next_entry for tp, at in positions.items()})
             for consumer in consumers.values():
-                self.close_consumer(consumer)
+                consumer.leave()
             return {tp: consumer.opened.first for tp, consumer in consumers.items()}
 
         return retrying(ask, deadline=self._deadline())
@@ -418,11 +396,10 @@ class PulsarClient:
         def ask() -> dict[TopicPartition, int]:
             consumers = self.open_consumers(far)
             try:
-                asked = {tp: consumer.request_backlog() for tp, consumer in consumers.items()}
-                backlogs = self.wait_for(asked, "backlog")
+                backlogs = self.wait_for_backlogs(consumers)
             finally:
                 for consumer in consumers.values():
-                    self.close_consumer(consumer)
+                    consumer.leave()
             # The cursor begins before the entry of the start itself where that is still there.
             return {tp: backlogs[tp] - (consumers[tp].opened.first < far[tp] and far[tp].batch < 0) for tp in far}
 
@@ -499,7 +476,7 @@ class PulsarClient:
         self,
         starts: Mapping[TopicPartition, Position],
         *,
-        durable: Durable | None = None,
+        durable: Subscription | None = None,
         waits_for_turn: bool = True,
     ) -> dict[TopicPartition, Consumer]:
         """Consumers whose first entry is the one of their start itself: skip what is not after it.
@@ -513,11 +490,11 @@ class PulsarClient:
         """
 
         def subscribe(session: Session, tp: TopicPartition) -> Future[Consumer]:
-            return self._subscribe(session, tp, starts[tp] if durable is None else durable)
+            return self._subscribe(session, tp, durable or self.subscription(start=starts[tp]))
 
-        return self._open_all(list(starts), subscribe, self.close_consumer, waits_for_turn=waits_for_turn)
+        return self._open_all(list(starts), subscribe, waits_for_turn=waits_for_turn)
 
-    def open_queue_consumer(self, topic_partition: TopicPartition, subscription: QueueSubscription) -> QueueConsumer:
+    def open_queue_consumer(self, topic_partition: TopicPartition, subscription: Subscription) -> QueueConsumer:
         """`open_queue_consumers` for one.
 
         Raises:
@@ -528,7 +505,7 @@ class PulsarClient:
     def open_queue_consumers(
         self,
         topic_partitions: Sequence[TopicPartition],
-        subscription: QueueSubscription,
+        subscription: Subscription,
         *,
         waits_for_turn: bool = True,
     ) -> dict[TopicPartition, QueueConsumer]:
@@ -544,30 +521,28 @@ class PulsarClient:
         return self._open_all(
             topic_partitions,
             lambda session, tp: open_queue_consumer(session, tp, subscription, queue_bytes),
-            lambda consumer: None if consumer.session.closed else consumer.request_close(),
             waits_for_turn=waits_for_turn,
         )
 
     def _open_all(
         self,
         topic_partitions: Sequence[TopicPartition],
-        subscribe: Callable[[Session, TopicPartition], Future[T]],
-        close: Callable[[T], object],
+        subscribe: Callable[[Session, TopicPartition], Future[ConsumerT]],
         *,
         waits_for_turn: bool,
-    ) -> dict[TopicPartition, T]:
-        opening: list[Future[T]] = []
-        consumers: dict[TopicPartition, T] = {}
+    ) -> dict[TopicPartition, ConsumerT]:
+        opening: list[Future[ConsumerT]] = []
+        consumers: dict[TopicPartition, ConsumerT] = {}
 
-        def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[T]]:
+        def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[ConsumerT]]:
             sessions = self._lookup(names)
             asked = {tp: subscribe(sessions[tp], tp) for tp in names}
             opening.extend(asked.values())
             return asked
 
-        def close_unless_kept(opened: Future[T]) -> None:
+        def close_unless_kept(opened: Future[ConsumerT]) -> None:
             if opened.exception() is None and opened.result() not in kept:
-                close(opened.result())
+                opened.result().leave()
 
         try:
             final = () if waits_for_turn else (ResourceBusyError,)
@@ -590,11 +565,10 @@ class PulsarClient:
             MQSourceError: no answer in time, or a refusal.
         """
         consumers = self.open_consumers(
-            dict.fromkeys(topic_partitions, EARLIEST), durable=Durable(name, at_end=True), waits_for_turn=False
+            dict.fromkeys(topic_partitions, EARLIEST), durable=self.subscription(name), waits_for_turn=False
         )
-        asked = {tp: consumer.request_backlog() for tp, consumer in consumers.items()}
-        backlogs = self.wait_for(asked, "backlog")
-        self.wait_for({tp: one.session.unsubscribe(one) for tp, one in consumers.items()}, "UNSUBSCRIBE")
+        backlogs = self.wait_for_backlogs(consumers)
+        self.wait_for({tp: one.request_unsubscribe() for tp, one in consumers.items()}, "UNSUBSCRIBE")
         return backlogs
 
     def fetch_waiting(self, topic_partitions: Sequence[TopicPartition], name: str) -> dict[TopicPartition, int]:
@@ -614,7 +588,7 @@ class PulsarClient:
         waiting: dict[TopicPartition, int] = {}
         for kind in (commands.SubType.Shared, commands.SubType.Failover):
             missing = [tp for tp in topic_partitions if tp not in waiting]
-            waiting |= self._ask_beside(missing, Durable(name, kind, at_end=True, priority_level=_LAST_OF_ALL))
+            waiting |= self._ask_beside(missing, self.subscription(name, kind=kind, priority_level=INT32_MAX))
         unknown = [str(tp) for tp in topic_partitions if tp not in waiting]
         if unknown:
             raise ResourceBusyError(
@@ -623,7 +597,9 @@ class PulsarClient:
             )
         return waiting
 
-    def _ask_beside(self, topic_partitions: Sequence[TopicPartition], durable: Durable) -> dict[TopicPartition, int]:
+    def _ask_beside(
+        self, topic_partitions: Sequence[TopicPartition], durable: Subscription
+    ) -> dict[TopicPartition, int]:
         """The backlog of a subscription in those topic-partitions where a consumer of this type may join."""
 
         def ask() -> dict[TopicPartition, int]:
@@ -632,9 +608,9 @@ class PulsarClient:
             joined: dict[TopicPartition, Consumer] = {}
             for tp, opened in opening.items():
                 with suppress(ResourceBusyError):
-                    joined[tp] = self._wait(opened, f"SUBSCRIBE of {tp}")
-            found = self.wait_for({tp: one.request_backlog() for tp, one in joined.items()}, "backlog")
-            self.wait_for({tp: one.session.close_consumer(one) for tp, one in joined.items()}, "CLOSE_CONSUMER")
+                    joined[tp] = self.wait(opened, f"SUBSCRIBE of {tp}")
+            found = self.wait_for_backlogs(joined)
+            self.wait_for({tp: one.request_close() for tp, one in joined.items()}, "CLOSE_CONSUMER")
             return found
 
         return retrying(ask, deadline=self._deadline())
@@ -674,7 +650,7 @@ class PulsarClient:
         def settle(opened: Future[Consumer]) -> None:
             error = opened.exception()
             if error is None:
-                self.close_consumer(opened.result())
+                opened.result().leave()
                 result.set_result(False)
             elif (
                 isinstance(error, BrokerError)
@@ -687,7 +663,7 @@ class PulsarClient:
             else:
                 result.set_exception(error)
 
-        self._subscribe(session, topic_partition, LATEST, name).add_done_callback(settle)
+        self._subscribe(session, topic_partition, self.subscription(name, start=LATEST)).add_done_callback(settle)
         return result
 
     def fetch_first_entries(self, starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, commands.Message]:
@@ -710,7 +686,7 @@ class PulsarClient:
                         found[tp] = messages[0]
             finally:
                 for consumer in consumers.values():
-                    self.close_consumer(consumer)
+                    consumer.leave()
 
         names = list(starts)
         for n in range(0, len(names), MAX_ENTRIES_AT_ONCE):
@@ -718,13 +694,14 @@ class PulsarClient:
             retrying(partial(look, window), deadline=self._deadline())
         return found
 
-    def wait_for_bounds(self, consumer: Consumer) -> Bounds:
-        """`Consumer.request_bounds`, waited for.
+    def wait_for_backlogs(self, consumers: Mapping[TopicPartition, BaseConsumer]) -> dict[TopicPartition, int]:
+        """Return how many entries the broker has from the cursor of each consumer to the end.
 
         Raises:
-            MQSourceError: no answer in time, or the consumer has ended.
+            MQSourceError: no answer in time, a refusal, or a consumer has ended.
         """
-        return self._wait(consumer.request_bounds(), f"the last message of {consumer.topic_partition}")
+        answers = self.wait_for({tp: one.request_stats() for tp, one in consumers.items()}, "backlog")
+        return {tp: answer.msg_backlog for tp, answer in answers.items()}
 
     def wait_for(self, answers: Mapping[TopicPartition, Future[T]], what: str) -> dict[TopicPartition, T]:
         """The answers to what was asked of several topic-partitions, within one `operationTimeout`.
@@ -733,13 +710,7 @@ class PulsarClient:
             MQSourceError: no answer in time, a refusal, or a consumer has ended.
         """
         deadline = self._deadline()
-        return {tp: self._wait(answer, f"{what} of {tp}", deadline) for tp, answer in answers.items()}
-
-    def close_consumer(self, consumer: Consumer) -> None:
-        """Closes a consumer without waiting for the broker's word."""
-        session = consumer.session
-        if not session.closed:
-            session.close_consumer(consumer)
+        return {tp: self.wait(answer, f"{what} of {tp}", deadline) for tp, answer in answers.items()}
 
     # -- producers
 
@@ -795,7 +766,7 @@ class PulsarClient:
             try:
                 if waits:
                     return session, self._wait_for_turn(opened, topic_partition, wait_ms)
-                return session, self._wait(opened, f"PRODUCER of {topic_partition}")
+                return session, self.wait(opened, f"PRODUCER of {topic_partition}")
             except RequestTimeoutError as error:
                 if waits:
                     # Or the broker would not take the same id again (Pulsar binary protocol, Command CloseProducer).
@@ -835,7 +806,7 @@ class PulsarClient:
             MQSourceError: no answer in time.
         """
         if not session.closed and session.has_producer(producer_id):
-            self._wait(session.close_producer(producer_id), "CLOSE_PRODUCER")
+            self.wait(session.close_producer(producer_id), "CLOSE_PRODUCER")
 
     def fetch_last_sequence_ids(
         self, producers: Mapping[TopicPartition, tuple[int, str]], *, schema: commands.Schema | None
@@ -912,26 +883,15 @@ class PulsarClient:
         # Once a load would do. Asked each time, the broker that has it since a moment is ready for what comes next.
         loaded = session.request(
             lambda request_id: commands.TcClientConnectRequest(request_id, number),
-            lambda answer: unrefused(expect(answer, commands.TcClientConnectResponse)),
+            accepted(commands.TcClientConnectResponse),
         )
-        self._wait(loaded, f"TC_CLIENT_CONNECT of coordinator {number}")
+        self.wait(loaded, f"TC_CLIENT_CONNECT of coordinator {number}")
         return session
-
-    def wait_for_one(self, answer: Future[T], what: str) -> T:
-        """An answer, within `operationTimeout`.
-
-        Raises:
-            MQSourceError: no answer in time, or a refusal.
-        """
-        return self._wait(answer, what)
 
     # -- how it is asked
 
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._options.operation_timeout_ms)
-
-    def _unique_name(self) -> str:
-        return f"{self._options.subscription_base}-{uuid.uuid4().hex}"
 
     def _service(self) -> Session:
         """A connection to any of the service addresses, tried in random order; a migrated topic brings its own."""
@@ -1015,41 +975,17 @@ class PulsarClient:
             )
             raise error.within(hint) from error
 
-    def _subscribe(
-        self,
-        session: Session,
-        topic_partition: TopicPartition,
-        start: Position | Durable,
-        name: str | None = None,
-    ) -> Future[Consumer]:
-        """SUBSCRIBE, of a durable subscription or from a start, under a name that nobody has unless one is given."""
-        subscribe = partial(
-            commands.Subscribe,
-            str(topic_partition),
+    def subscription(self, name: str | None = None, **how: Any) -> Subscription:  # noqa: ANN401 - as declared there
+        """Return a subscription for consumers of this client, under a name that nobody has unless one is given."""
+        return Subscription(
+            name or f"{self._options.subscription_base}-{uuid.uuid4().hex}",
             consumer_name=self._consumer_name,
             read_compacted=self._options.read_compacted,
-            force_topic_creation=False,
+            **how,
         )
-        if isinstance(start, Durable):
-            subscribe = partial(
-                subscribe,
-                start.name,
-                start.kind,
-                priority_level=start.priority_level,
-                subscription_properties=start.properties,
-                initial_position=commands.InitialPosition.Latest if start.at_end else commands.InitialPosition.Earliest,
-            )
-        else:
-            subscribe = partial(
-                subscribe,
-                name or self._unique_name(),
-                commands.SubType.Exclusive,
-                durable=False,
-                start_message_id=commands.MessageId(start.ledger, start.entry),
-                # With Earliest a start past the end would begin the topic again (seen on 4.0.8).
-                initial_position=commands.InitialPosition.Latest,
-            )
-        return session.open_consumer(topic_partition, subscribe, self._options.receive_queue_bytes)
+
+    def _subscribe(self, session: Session, at: TopicPartition, subscription: Subscription) -> Future[Consumer]:
+        return open_consumer(session, at, subscription, self._options.receive_queue_bytes)
 
     def _probe(
         self, topic_partitions: Sequence[TopicPartition], timestamps_ms: Mapping[TopicPartition, int]
@@ -1058,17 +994,17 @@ class PulsarClient:
 
         def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[Bounds]]:
             sessions = self._lookup(names)
-            subscriptions = {tp: self._unique_name() for tp in names}
+            subscriptions = {tp: self.subscription(start=EARLIEST) for tp in names}
             consumers = self.wait_for(
-                {tp: self._subscribe(sessions[tp], tp, EARLIEST, subscriptions[tp]) for tp in names}, "SUBSCRIBE"
+                {tp: self._subscribe(sessions[tp], tp, subscriptions[tp]) for tp in names}, "SUBSCRIBE"
             )
             sought = {tp: consumers[tp].request_seek(timestamps_ms[tp]) for tp in names if tp in timestamps_ms}
             self.wait_for(sought, "SEEK")
             # The broker has closed the consumers that were sought; under the same name the cursor is kept.
             consumers |= self.wait_for(
-                {tp: self._subscribe(sessions[tp], tp, EARLIEST, subscriptions[tp]) for tp in sought}, "SUBSCRIBE"
+                {tp: self._subscribe(sessions[tp], tp, subscriptions[tp]) for tp in sought}, "SUBSCRIBE"
             )
-            closed = {tp: sessions[tp].close_consumer(consumers[tp]) for tp in names}
+            closed = {tp: consumers[tp].request_close() for tp in names}
             self.wait_for(closed, "CLOSE_CONSUMER")
             return {tp: _already(consumers[tp].opened) for tp in names}
 
@@ -1092,7 +1028,7 @@ class PulsarClient:
                 deadline = self._deadline()
                 for key, answer in ask(missing).items():
                     try:
-                        results[key] = self._wait(answer, f"{what} of {key}", deadline)
+                        results[key] = self.wait(answer, f"{what} of {key}", deadline)
                     except MQSourceError as error:
                         may_pass = error.retryable or self._is_listed(key, error)
                         error.retryable = may_pass and not isinstance(error, final)
@@ -1112,7 +1048,12 @@ class PulsarClient:
             return False
         return key in self.fetch_partitions([key.topic])
 
-    def _wait(self, answer: Future[T], what: str, deadline: Deadline | None = None) -> T:
+    def wait(self, answer: Future[T], what: str, deadline: Deadline | None = None) -> T:
+        """Return an answer that comes before the deadline, or within `operationTimeout`.
+
+        Raises:
+            MQSourceError: no answer in time, a refusal, or a consumer has ended.
+        """
         try:
             return answer.result((deadline or self._deadline()).remaining_seconds())
         except FutureTimeoutError:
@@ -1179,47 +1120,16 @@ def split_broker_url(url: str) -> tuple[str, int]:
     return host, port
 
 
-def unrefused(answer: A) -> A:
-    """The answer of a transaction coordinator, if it is no refusal.
-
-    Raises:
-        BrokerError: it is one.
-    """
-    if answer.error is not None:
-        raise error_for_code(answer.error, answer.message, "")
-    return answer
-
-
-def _partitions_of(response: object) -> int:
-    answer = expect(response, commands.PartitionedMetadataResponse)
-    if answer.error is not None:
-        raise error_for_code(answer.error, answer.message, "")
-    return answer.partitions
-
-
 def _lookup_of(response: object) -> commands.LookupResponse:
-    answer = expect(response, commands.LookupResponse)
+    answer = accepted(commands.LookupResponse)(response)
     if answer.response is commands.LookupType.Failed:
-        raise error_for_code(answer.error or 0, answer.message, "")
+        raise error_for_code(0, answer.message, "")
     return answer
-
-
-def _schema_of(response: object) -> commands.Schema | None:
-    answer = expect(response, commands.GetSchemaResponse)
-    if answer.error_code == _TOPIC_NOT_FOUND:
-        return None
-    if answer.error_code is not None:
-        raise error_for_code(answer.error_code, answer.error_message, "")
-    return answer.schema
 
 
 def _namespace_of(topic: str) -> str:
     """`tenant/namespace` of a topic's full name."""
     return "/".join(topic.partition("://")[2].split("/", 2)[:2])
-
-
-def _topics_of(response: object) -> list[str]:
-    return list(expect(response, commands.GetTopicsOfNamespaceResponse).topics)
 
 
 def _already(value: T) -> Future[T]:

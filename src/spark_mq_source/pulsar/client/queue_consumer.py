@@ -21,80 +21,22 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
 
 from spark_mq_source.core.errors import MQSourceError, ServiceNotReadyError
 from spark_mq_source.net.inbox import Inbox
-from spark_mq_source.pulsar.client.session import Answer, BaseConsumer, Session, acknowledged, expect
+from spark_mq_source.pulsar.client.consumer import BaseConsumer, Subscription
+from spark_mq_source.pulsar.client.session import Answer, Session, accepted
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.protocol import commands
-from spark_mq_source.pulsar.protocol.error_codes import error_for_code
 
 MAX_IDS = 1000
 """The most message ids in one command: with 10 a message costs twice the processor time that it does with 100 or more
 (14, 7.7, 7.3 and 7.0 us a message with 10, 100, 1000 and 10,000), and larger commands hold back what is behind them."""
 
 _SHARED = frozenset({commands.SubType.Shared, commands.SubType.Key_Shared})
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSubscription:
-    """A durable subscription, and how consumers join it; one that does not exist is made by the first consumer.
-
-    Attributes:
-        name: of the subscription.
-        kind: its type, which all consumers must agree on.
-        initial: where it begins if it is made now.
-        properties: kept with it if it is made now.
-        consumer_name: as the broker's statistics show it.
-        priority_level: Shared: consumers of a higher number get messages only while those of lower ones have no
-            permits. Failover: the active one is among those of the lowest number.
-        key_ranges: Key_Shared: the hashes of this consumer's keys, both ends included (STICKY); none lets the broker
-            divide them (AUTO_SPLIT).
-        read_compacted: Exclusive and Failover: whether to read the compacted topic.
-        creates_topic: whether a topic that does not exist is created, as the broker is configured to.
-
-    Example:
-        >>> QueueSubscription("s", commands.SubType.Shared, consumer_name="spark-0").kind.name
-        'Shared'
-    """
-
-    name: str
-    kind: commands.SubType
-    initial: commands.InitialPosition = commands.InitialPosition.Latest
-    properties: Mapping[str, str] = field(default_factory=dict)
-    consumer_name: str | None = None
-    priority_level: int = 0
-    key_ranges: tuple[tuple[int, int], ...] = ()
-    read_compacted: bool = False
-    creates_topic: bool = False
-
-    def command(self, topic_partition: TopicPartition, consumer_id: int, request_id: int) -> commands.Subscribe:
-        """SUBSCRIBE of one consumer."""
-        meta = None
-        if self.kind is commands.SubType.Key_Shared:
-            mode = commands.KeySharedMode.STICKY if self.key_ranges else commands.KeySharedMode.AUTO_SPLIT
-            meta = commands.KeySharedMeta(mode, tuple(commands.IntRange(*ends) for ends in self.key_ranges))
-        return commands.Subscribe(
-            topic=str(topic_partition),
-            subscription=self.name,
-            sub_type=self.kind,
-            consumer_id=consumer_id,
-            request_id=request_id,
-            consumer_name=self.consumer_name,
-            priority_level=self.priority_level or None,
-            read_compacted=self.read_compacted or None,
-            initial_position=self.initial,
-            # Only who asks for it makes topics (`createTopic`).
-            force_topic_creation=self.creates_topic,
-            key_shared_meta=meta,
-            subscription_properties=tuple(
-                commands.KeyValue(key=key, value=value) for key, value in self.properties.items()
-            ),
-        )
 
 
 class QueueConsumer(BaseConsumer):
@@ -110,7 +52,7 @@ class QueueConsumer(BaseConsumer):
     Example:
         ::
 
-            consumer = client.open_queue_consumer(topic_partition, QueueSubscription("s", SubType.Shared))
+            consumer = client.open_queue_consumer(topic_partition, Subscription("s", SubType.Shared))
             consumer.grant(1000)
             messages = consumer.receive(max_bytes=8 << 20, timeout_seconds=1)
             consumer.acknowledge([(message.ledger_id, message.entry_id) for message in messages]).result(30)
@@ -121,7 +63,7 @@ class QueueConsumer(BaseConsumer):
         session: Session,
         consumer_id: int,
         topic_partition: TopicPartition,
-        subscription: QueueSubscription,
+        subscription: Subscription,
         queue_bytes: int,
     ) -> None:
         super().__init__(session, consumer_id, topic_partition, queue_bytes)
@@ -161,7 +103,7 @@ class QueueConsumer(BaseConsumer):
         acknowledgement = Acknowledgement(self._inbox, self._settled)
         with self._lock:
             self._unsettled.add(acknowledgement)
-        acknowledgement.expect([self.session.request(make, acknowledged) for make in made])
+        acknowledgement.expect([self.session.request(make, accepted(commands.AckResponse)) for make in made])
         return acknowledgement
 
     def put_back(self, entries: Sequence[tuple[int, int]]) -> None:
@@ -185,12 +127,6 @@ class QueueConsumer(BaseConsumer):
         """What was received and is not taken yet."""
         return self._inbox.waiting()
 
-    def request_stats(self) -> Future[commands.ConsumerStatsResponse]:
-        """Asks for this consumer's statistics and its subscription's; see `ConsumerStats` for the danger in it."""
-        return self._unbounded_until(
-            self.session.request(lambda request_id: commands.ConsumerStats(request_id, self._consumer_id), _stats_of)
-        )
-
     def request_close(self) -> Future[object]:
         """CLOSE_CONSUMER: what is not acknowledged goes to others, or waits. What waits here is dropped.
 
@@ -199,10 +135,9 @@ class QueueConsumer(BaseConsumer):
         more.
         """
         self._inbox.close()
-        self._inbox.lift()
         error = ServiceNotReadyError(f"{self.address}: the consumer was closed here")
         self._inbox.fail(error)
-        closing = self.session.close_consumer_of(self._consumer_id)
+        closing = super().request_close()
         closing.add_done_callback(lambda _: self._fail_unsettled(error))
         return closing
 
@@ -301,17 +236,10 @@ class Acknowledgement(Future[object]):
 
 
 def open_queue_consumer(
-    session: Session, topic_partition: TopicPartition, subscription: QueueSubscription, queue_bytes: int
+    session: Session, topic_partition: TopicPartition, subscription: Subscription, queue_bytes: int
 ) -> Answer[QueueConsumer]:
     """SUBSCRIBE on a connection to the broker that serves the topic-partition."""
     return session.subscribe(
         lambda consumer_id: QueueConsumer(session, consumer_id, topic_partition, subscription, queue_bytes),
         partial(subscription.command, topic_partition),
     )
-
-
-def _stats_of(response: object) -> commands.ConsumerStatsResponse:
-    answer = expect(response, commands.ConsumerStatsResponse)
-    if answer.error_code is not None:
-        raise error_for_code(answer.error_code, answer.error_message, "")
-    return answer

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import itertools
 import logging
-import operator
 import re
 import time
-from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from spark_mq_source.core.connection import client_version, expect
 from spark_mq_source.core.errors import (
     AuthorizationError,
     ConnectTimeoutError,
     MQSourceError,
-    RemoteProtocolError,
     ServiceNotReadyError,
 )
 from spark_mq_source.net.driver import ConnectionDriver
-from spark_mq_source.net.inbox import Inbox
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
 from spark_mq_source.pulsar.client.authentication import (
@@ -36,11 +30,14 @@ from spark_mq_source.pulsar.client.authentication import (
     TokenSupplierAuthentication,
 )
 from spark_mq_source.pulsar.client.oauth2 import OAuth2Authentication
-from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.connection import Authentication, PulsarConnection
 from spark_mq_source.pulsar.protocol.error_codes import error_for_code
+
+if TYPE_CHECKING:
+    from spark_mq_source.pulsar.client.consumer import BaseConsumer
+
 
 T = TypeVar("T")
 
@@ -52,217 +49,8 @@ logger = logging.getLogger(__name__)
 _PLACES_CURSORS = 4
 """The first major version that is known to, see `Session.places_cursors`."""
 
-_body_of = operator.attrgetter("body")
 
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a topic-partition held at one moment, as the half-open range `(first, last]`.
-
-    Attributes:
-        first: just before the first message that is kept.
-        last: the last message that can be delivered; EARLIEST where there is none.
-    """
-
-    first: Position
-    last: Position
-
-
-class BaseConsumer(ABC):
-    """A consumer of this process on one topic-partition, and the queue of what it was sent.
-
-    The driver's thread fills the queue; one other thread takes from it. When more than `queue_bytes` wait, the
-    connection is no longer read from until half is taken: memory is bounded whatever the broker sends.
-
-    Attributes:
-        topic_partition: what it reads.
-        session: the connection it is on.
-        has_ended: whether the broker has said that the topic is terminated and nothing of it is left to acknowledge.
-        taken_entries: how many were taken from the queue.
-        taken_bytes: of them.
-    """
-
-    def __init__(self, session: Session, consumer_id: int, topic_partition: TopicPartition, queue_bytes: int) -> None:
-        self.topic_partition = topic_partition
-        self.session = session
-        self.has_ended = False
-        self.taken_entries = 0
-        self.taken_bytes = 0
-        self._consumer_id = consumer_id
-        self._inbox: Inbox[commands.Message] = Inbox(
-            queue_bytes,
-            size_of=lambda message: len(message.body),
-            hold=session.pause_reading,
-            let_go=session.resume_reading,
-        )
-
-    @property
-    def address(self) -> str:
-        """The broker's address."""
-        return self.session.address
-
-    def grant(self, messages: int) -> None:
-        """Lets the broker send `messages` more messages (FLOW); batches may overshoot it.
-
-        Raises:
-            ConnectionLostError: the connection has ended.
-        """
-        self.session.send(commands.Flow(self._consumer_id, messages))
-
-    def receive(self, *, max_bytes: int, timeout_seconds: float) -> list[commands.Message]:
-        """Messages in the order they came, at least one and about `max_bytes` at most; none after `timeout_seconds`.
-
-        Raises:
-            MQSourceError: the consumer or its connection has ended, once everything that came before is taken.
-        """
-        taken = self._inbox.take(max_bytes=max_bytes, timeout_seconds=timeout_seconds)
-        self.taken_entries += len(taken)
-        self.taken_bytes += sum(map(len, map(_body_of, taken)))
-        return taken
-
-    def _unbounded_until(self, asked: Future[T]) -> Future[T]:
-        """An answer that comes behind the messages under way: the queue may pass its bound until it is here."""
-        self._inbox.lift()
-        asked.add_done_callback(lambda _: self._inbox.restore())
-        return asked
-
-    # What the session tells, in the driver's thread; nothing of it may block.
-
-    def deliver(self, messages: Sequence[commands.Message]) -> None:
-        """Queues what arrived."""
-        self._inbox.put(messages, sum(map(len, map(_body_of, messages))))
-
-    @abstractmethod
-    def note_active(self, *, is_active: bool) -> None:
-        """The broker has chosen this consumer of a Failover subscription, or another one."""
-
-    def note_end(self) -> None:
-        """The topic is terminated, and this consumer's subscription has all of it behind it."""
-        self.has_ended = True
-
-    def fail(self, error: MQSourceError) -> None:
-        """Ends the queue with an error; what is queued can still be taken."""
-        self._inbox.fail(error)
-
-
-ConsumerT = TypeVar("ConsumerT", bound=BaseConsumer)
-
-
-class Consumer(BaseConsumer):
-    """One subscription of this process, which reads from a position on and acknowledges cumulatively, if at all.
-
-    Attributes:
-        opened: where the broker had placed its cursor when it was opened, and the last message then.
-        is_closed: whether it, or its connection, has ended.
-        is_active: of a Failover subscription: whether the broker has chosen this consumer; None before it has said so.
-    """
-
-    def __init__(self, session: Session, consumer_id: int, topic_partition: TopicPartition, queue_bytes: int) -> None:
-        super().__init__(session, consumer_id, topic_partition, queue_bytes)
-        self.opened = Bounds(EARLIEST, EARLIEST)
-        self.is_closed = False
-        self.is_active: bool | None = None
-        self._chosen: Future[None] = Future()
-        # Ledger and entry of the last message that arrived; None before the first.
-        self._arrived_at: tuple[int, int] | None = None
-        # Behind each run of messages with a gap: its last message, and the bounds that the broker was asked for then.
-        self._after_gaps: deque[tuple[tuple[int, int], Future[Bounds]]] = deque()
-
-    def request_bounds(self) -> Future[Bounds]:
-        """Asks where the broker has this consumer's cursor (`first`) and what the last message is (`last`).
-
-        The cursor of a consumer that never acknowledges stays where it was opened: if it moved, the broker moved it,
-        by TTL, eviction or trimming (seen on broker 4.0.8).
-
-        The answer comes behind the messages under way, so the queue may pass its bound until it is here: by what is
-        granted and not yet sent.
-        """
-        return self._unbounded_until(self._ask_bounds())
-
-    def bounds_after_gap(self, ledger: int, entry: int) -> Future[Bounds]:
-        """The bounds as the broker had them after it sent this entry, which is not the one after the last one taken.
-
-        They were asked for when the entry arrived, not now: what the broker has removed since was sent before.
-        """
-        while self._after_gaps[0][0] < (ledger, entry):
-            self._after_gaps.popleft()
-        asked = self._after_gaps[0][1]
-        # The answer comes behind what is under way, see `request_bounds`.
-        return asked if asked.done() else self._unbounded_until(asked)
-
-    def _ask_bounds(self) -> Future[Bounds]:
-        return self.session.request(
-            lambda request_id: commands.GetLastMessageId(self._consumer_id, request_id), _bounds_of
-        )
-
-    def request_backlog(self) -> Future[int]:
-        """Asks how many entries the broker has from this consumer's cursor to the end, across ledgers.
-
-        Exact where nothing was received; markers and aborted messages count (seen on broker 4.0.8).
-        """
-        return self.session.request(
-            lambda request_id: commands.ConsumerStats(request_id, self._consumer_id), _backlog_of
-        )
-
-    def request_ack(self, position: Position) -> Future[object]:
-        """Acknowledges everything up to and with an entry. The answer says nothing: read the cursor back.
-
-        The broker answers acknowledgements past the end or backwards as it does good ones (seen on 4.0.8).
-        """
-        return self.session.request(
-            lambda request_id: commands.Ack(
-                self._consumer_id,
-                commands.AckType.Cumulative,
-                (commands.MessageId(position.ledger, position.entry),),
-                request_id,
-            ),
-            acknowledged,
-        )
-
-    def request_seek(self, target: int | Position) -> Future[object]:
-        """Puts the cursor to a publish time (ms), or before an entry; that is on disk when the broker answers.
-
-        The broker closes the consumer before it answers (seen on 4.0.8).
-        """
-
-        def command(request_id: int) -> commands.Seek:
-            if isinstance(target, int):
-                return commands.Seek(self._consumer_id, request_id, message_publish_time=target)
-            entry = commands.MessageId(target.ledger, target.entry)
-            return commands.Seek(self._consumer_id, request_id, message_id=entry)
-
-        return self.session.request(command, _success_of)
-
-    def chosen(self) -> Future[None]:
-        """Done once the broker has chosen this consumer of a Failover subscription, or the consumer has ended."""
-        return self._chosen
-
-    def note_active(self, *, is_active: bool) -> None:
-        """The broker has chosen this consumer of a Failover subscription, or another one (the driver's thread)."""
-        self.is_active = is_active
-        if is_active and not self._chosen.done():
-            self._chosen.set_result(None)
-
-    def release(self) -> None:
-        """Lets the connection be read again whatever is queued here: nobody will take it any more."""
-        self._inbox.lift()
-
-    def deliver(self, messages: Sequence[commands.Message]) -> None:
-        """Queues what arrived (the driver's thread)."""
-        last = messages[-1]
-        before = self._arrived_at or (self.opened.first.ledger, self.opened.first.entry)
-        self._arrived_at = (last.ledger_id, last.entry_id)
-        # Entries of a ledger are numbered without gaps, so the ends of a run tell whether it has one.
-        if (last.ledger_id, last.entry_id - len(messages)) != before:
-            self._after_gaps.append((self._arrived_at, self._ask_bounds()))
-        super().deliver(messages)
-
-    def fail(self, error: MQSourceError) -> None:
-        """Ends the queue with an error (the driver's thread); what is queued can still be taken."""
-        self.is_closed = True
-        if not self._chosen.done():
-            self._chosen.set_exception(error)
-        super().fail(error)
+ConsumerT = TypeVar("ConsumerT", bound="BaseConsumer")
 
 
 class ProducerEvents(Protocol):
@@ -416,32 +204,6 @@ class Session:
                 answer.set_exception(error)
         return result
 
-    def open_consumer(
-        self, topic_partition: TopicPartition, subscribe: Callable[[int, int], commands.Subscribe], queue_bytes: int
-    ) -> Answer[Consumer]:
-        """SUBSCRIBE and GET_LAST_MESSAGE_ID in one go; the consumer knows its bounds when the future is done."""
-        opened: Answer[Consumer] = Answer(self)
-
-        def place(consumer: Consumer, done: Future[Bounds]) -> None:
-            error = done.exception()
-            if error is not None:
-                self._consumers.pop(consumer._consumer_id, None)
-                opened.set_exception(error)
-            else:
-                consumer.opened = done.result()
-                opened.set_result(consumer)
-
-        def ask(done: Future[Consumer]) -> None:
-            error = done.exception()
-            if error is not None:
-                opened.set_exception(error)
-            else:
-                done.result().request_bounds().add_done_callback(partial(place, done.result()))
-
-        made = self.subscribe(lambda consumer_id: Consumer(self, consumer_id, topic_partition, queue_bytes), subscribe)
-        made.add_done_callback(ask)
-        return opened
-
     def subscribe(
         self, make: Callable[[int], ConsumerT], subscribe: Callable[[int, int], commands.Subscribe]
     ) -> Answer[ConsumerT]:
@@ -455,7 +217,7 @@ class Session:
         consumer = self._consumers[consumer_id] = make(consumer_id)
 
         def open_(response: object) -> ConsumerT:
-            _success_of(response)
+            expect(response, commands.Success)
             return consumer
 
         def forget(done: Future[ConsumerT]) -> None:
@@ -466,21 +228,23 @@ class Session:
         opened.add_done_callback(forget)
         return opened
 
-    def close_consumer(self, consumer: Consumer) -> Future[object]:
-        """CLOSE_CONSUMER; a non-durable subscription is gone with it."""
-        consumer.release()
-        return self.close_consumer_of(consumer._consumer_id)
-
-    def close_consumer_of(self, consumer_id: int) -> Future[object]:
-        """CLOSE_CONSUMER; nobody is told any more what happens to it."""
+    def forget_consumer(self, consumer_id: int) -> None:
+        """Tell a consumer nothing any more."""
         self._consumers.pop(consumer_id, None)
-        return self.request(lambda request_id: commands.CloseConsumer(consumer_id, request_id), _success_of)
 
-    def unsubscribe(self, consumer: Consumer) -> Future[object]:
-        """UNSUBSCRIBE; the subscription is gone, and the consumer with it."""
-        self._consumers.pop(consumer._consumer_id, None)
-        consumer.release()
-        return self.request(lambda request_id: commands.Unsubscribe(consumer._consumer_id, request_id), _success_of)
+    def close_consumer(self, consumer_id: int) -> Future[object]:
+        """CLOSE_CONSUMER; nobody is told any more what happens to it."""
+        self.forget_consumer(consumer_id)
+        return self.request(
+            lambda request_id: commands.CloseConsumer(consumer_id, request_id), accepted(commands.Success)
+        )
+
+    def unsubscribe(self, consumer_id: int) -> Future[object]:
+        """UNSUBSCRIBE; nobody is told any more what happens to the consumer."""
+        self.forget_consumer(consumer_id)
+        return self.request(
+            lambda request_id: commands.Unsubscribe(consumer_id, request_id), accepted(commands.Success)
+        )
 
     def open_producer(
         self, producer_id: int, events: ProducerEvents, create: Callable[[int], commands.Producer]
@@ -511,7 +275,7 @@ class Session:
 
         def close(response: object) -> object:
             self._producers.pop(producer_id, None)
-            return _success_of(response)
+            return expect(response, commands.Success)
 
         return self.request(lambda request_id: commands.CloseProducer(producer_id, request_id), close)
 
@@ -597,15 +361,6 @@ class Session:
             self._producers.popitem()[1].fail(error)
 
 
-@cache
-def client_version() -> str:
-    """What we call ourselves to a broker, as its log and statistics show it; reading it takes milliseconds."""
-    try:
-        return f"spark-mq-source-{version('spark-mq-source')}"
-    except PackageNotFoundError:
-        return "spark-mq-source"
-
-
 def keep_alive_ms(options: PulsarOptions) -> int:
     """How long a connection may be silent before it is asked for a sign of life, for which it has as long again.
 
@@ -650,44 +405,19 @@ def proof_of(authentication: Authentication | None) -> bytes:
     return b"" if authentication is None else authentication.auth_data(None)
 
 
-def _success_of(response: object) -> object:
-    return expect(response, commands.Success)
-
-
-def _bounds_of(response: object) -> Bounds:
-    answer = expect(response, commands.GetLastMessageIdResponse)
-    mark, last = answer.consumer_mark_delete_position, answer.last_message_id
-    return Bounds(
-        EARLIEST if mark is None else Position(mark.ledger_id, mark.entry_id),
-        Position(last.ledger_id, last.entry_id),
-    )
-
-
-def _backlog_of(response: object) -> int:
-    answer = expect(response, commands.ConsumerStatsResponse)
-    if answer.error_code is not None:
-        raise error_for_code(answer.error_code, answer.error_message, "")
-    return answer.msg_backlog
-
-
-def acknowledged(response: object) -> object:
-    """The answer to an ACK, if it is no refusal.
+def accepted(kind: type[T]) -> Callable[[object], T]:
+    """Return a function for `Session.request`: it returns the response if it is of this kind, and no refusal.
 
     Raises:
-        BrokerError: it is one.
+        RemoteProtocolError: it is of another kind.
+        BrokerError: it is a refusal.
     """
-    answer = expect(response, commands.AckResponse)
-    if answer.error is not None:
-        raise error_for_code(answer.error, answer.message, "")
+    return partial(_accept, kind)
+
+
+def _accept(kind: type[T], response: object) -> T:
+    answer = expect(response, kind)
+    for code, words in (("error", "message"), ("error_code", "error_message")):
+        if getattr(answer, code, None) is not None:
+            raise error_for_code(getattr(answer, code), getattr(answer, words), "")
     return answer
-
-
-def expect(response: object, kind: type[T]) -> T:
-    """The response, if it is of the kind that the request is answered with.
-
-    Raises:
-        RemoteProtocolError: it is another.
-    """
-    if not isinstance(response, kind):
-        raise RemoteProtocolError(f"the broker answered {type(response).__name__} where {kind.__name__} belongs")
-    return response

@@ -339,7 +339,7 @@ class Limiter:
 
     def _first_after(self, tp: TopicPartition, position: Position) -> Position | None:
         """The first entry for delivery after a position; None where none comes in time."""
-        message = self._client.fetch_first_entries({tp: Position(position.ledger, position.entry + 1)}).get(tp)
+        message = self._client.fetch_first_entries({tp: position.next_entry}).get(tp)
         return None if message is None else Position(message.ledger_id, message.entry_id)
 
     def _last_entry(self, tp: TopicPartition, ledger: int) -> int | None:
@@ -351,7 +351,7 @@ class Limiter:
         known = self._ledger_ends.get((tp, ledger))
         if known is None:
             consumer = self._client.open_consumer(tp, Position(ledger, END_OF_LEDGER))
-            self._client.close_consumer(consumer)
+            consumer.leave()
             cursor = consumer.opened.first
             if cursor.entry == END_OF_LEDGER - 1:
                 return None
@@ -459,4 +459,4 @@ class ProgressGuard:
 
 def _first_wanted(start: Position) -> Position:
     """The first entry after a position is there, or after that; one within a batch has part of its entry to be read."""
-    return start if start.batch >= 0 or start == EARLIEST else Position(start.ledger, start.entry + 1)
+    return start if start.batch >= 0 or start == EARLIEST else start.next_entry

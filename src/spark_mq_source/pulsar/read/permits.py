@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_mq_source.pulsar.client.session import BaseConsumer
+from spark_mq_source.pulsar.client.consumer import BaseConsumer
 
 FIRST_GRANT_MESSAGES: Final = 1_000
 """Permits before the size of this topic's messages is known."""

@@ -14,7 +14,7 @@ from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionErro
 from spark_mq_source.core.ports import Predicate
 from spark_mq_source.core.shared_options import OnCorrupt
 from spark_mq_source.pulsar.client.client import PulsarClient
-from spark_mq_source.pulsar.client.session import Bounds
+from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read.reader import PulsarRange, past_the_end
@@ -172,7 +172,7 @@ def check_not_past_the_end(
     # What waits at the end may not be for delivery: markers, and messages of transactions that are open or aborted.
     far = {tp: at for tp, at in starts.items() if at != LATEST and at > max(bounds[tp].first, bounds[tp].last)}
     for tp, stored in client.fetch_stored(far).items():
-        if far[tp] > Position(stored.ledger, stored.entry + 1):
+        if far[tp] > stored.next_entry:
             msg = past_the_end(tp, far[tp], stored)
             if options.fail_on_data_loss:
                 raise DataLossError(msg)

@@ -47,7 +47,8 @@ from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.net.write_ahead import Slot, TaskLog, open_folder
 from spark_mq_source.pulsar.client.client import PulsarClient
-from spark_mq_source.pulsar.client.queue_consumer import Acknowledgement, QueueConsumer, QueueSubscription
+from spark_mq_source.pulsar.client.consumer import Subscription
+from spark_mq_source.pulsar.client.queue_consumer import Acknowledgement, QueueConsumer
 from spark_mq_source.pulsar.offsets import TopicPartition, is_persistent
 from spark_mq_source.pulsar.options import (
     SHARED_TYPES,
@@ -160,13 +161,13 @@ class PulsarQueueRange(QueueTask[QueueSource]):
         return self.source.topic_partition
 
 
-def subscription_of(options: PulsarOptions, source: QueueSource | None, role: str) -> QueueSubscription:
+def subscription_of(options: PulsarOptions, source: QueueSource | None, role: str) -> Subscription:
     """How a consumer of this query joins its subscription; `role` ends its name."""
     ranges = ((source.first_key, source.last_key),) if source is not None and source.first_key >= 0 else ()
     # What was put off has been acknowledged, and nothing else holds it.
     is_retry = source is not None and source.base is not None
     is_latest = options.initial_position is InitialPosition.LATEST and not is_retry
-    return QueueSubscription(
+    return Subscription(
         options.subscription or "",
         _KINDS[options.subscription_kind],
         initial=commands.InitialPosition.Latest if is_latest else commands.InitialPosition.Earliest,

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
-from spark_mq_source.core.errors import EndOfStreamError, MQSourceError, TopicNotFoundError
+from spark_mq_source.core.errors import MQSourceError, TopicNotFoundError
 from spark_mq_source.core.options import INT32_MAX
 from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.queue_plan import run_tasks, share_drain, share_waiting, split_parts
@@ -17,9 +17,10 @@ from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.write_ahead import open_folder
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer
-from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition, is_persistent, split_partition
+from spark_mq_source.pulsar.offsets import TopicPartition, is_persistent, split_partition
 from spark_mq_source.pulsar.options import SHARED_TYPES, AckMode, OnMaxRedeliver, PulsarOptions
 from spark_mq_source.pulsar.protocol.commands import SubType
+from spark_mq_source.pulsar.read.ends import EndWatch, all_ended
 from spark_mq_source.pulsar.read.letters import dead_letter_topic_of, retry_topic_of
 from spark_mq_source.pulsar.read.planner import topics_of
 from spark_mq_source.pulsar.read.queue_reader import PulsarQueueRange, QueueSource, subscription_of
@@ -30,10 +31,7 @@ logger = logging.getLogger(__name__)
 _DRIVER: Final = "driver"
 
 _IDLE_TRIGGERS: Final = 2
-"""After so many triggers without data it is asked whether the topics have ended."""
-
-_END_SECONDS: Final = 0.2
-"""How long a broker may take to say that a topic has ended."""
+"""After so many triggers without data a query may end because its topics have."""
 
 
 def plan_queue(options: PulsarOptions) -> list[PulsarQueueRange]:
@@ -60,15 +58,9 @@ def _drain_tasks(options: PulsarOptions) -> list[PulsarQueueRange]:
         sources = _sources_of(client, options)
         waiting = _Backlogs(client, options).fetch(sources) if options.max_rows is not None else {}
         client.hand_over()
-    count = _tasks_per_source(options, sources)
-    if options.max_rows is None:
-        return _numbered([PulsarQueueRange(source) for source, _ in split_parts(dict.fromkeys(sources).items(), count)])
-    parts = share_drain({one: _scaled(depth, options.max_rows) for one, depth in waiting.items()}, options.max_rows)
-    return _numbered([PulsarQueueRange(source, rows) for source, rows in split_parts(parts.items(), count)])
-
-
-def _numbered(tasks: Sequence[PulsarQueueRange]) -> list[PulsarQueueRange]:
-    return [replace(task, task=number) for number, task in enumerate(tasks)]
+    parts = share_drain({one: _scaled(waiting.get(one), options.max_rows or 0) for one in sources}, options.max_rows)
+    split = split_parts(parts.items(), _tasks_per_source(options, sources))
+    return [PulsarQueueRange(source, rows, task=number) for number, (source, rows) in enumerate(split)]
 
 
 def _scaled(entries: int | None, messages: int) -> int | None:
@@ -191,8 +183,7 @@ class _Backlogs:
             return {tp: client.fetch_subscription_backlog(tp, options.subscription or "") for tp in sources}
         with self._joined(sources) as consumers:
             self._made.update(sources)
-            answers = client.wait_for({tp: one.request_stats() for tp, one in consumers.items()}, "backlog")
-        return {tp: answer.msg_backlog for tp, answer in answers.items()}
+            return client.wait_for_backlogs(consumers)
 
     @contextmanager
     def _joined(
@@ -249,6 +240,7 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
         self._options = options
         self._client = PulsarClient(options)
         self._backlogs = _Backlogs(self._client, options)
+        self._ends = EndWatch(self._client)
         self._idle = 0
 
     def close(self) -> None:
@@ -266,37 +258,15 @@ class PulsarQueueStream(QueueStream[QueueSource, PulsarQueueRange]):
         end = super().latest(start, limited=limited)
         waiting = (self.newest or {}).get("waiting")
         self._idle = self._idle + 1 if end == start and waiting == 0 else 0
-        # Not at once: a trigger without data may follow, by which Spark completes what waits for a watermark.
-        if self._options.end_at_termination and self._left is None and self._idle > _IDLE_TRIGGERS:
-            partitions = list(_by_partition(self._sources()))
-            if self._have_ended(partitions):
+        if self._options.end_at_termination and self._left is None and self._idle:
+            bounds = self._client.fetch_bounds(list(_by_partition(self._sources())))
+            are_ended = self._ends.are_ended({tp: one.last for tp, one in bounds.items()})
+            # Not at once: a trigger without data may follow, by which Spark completes what waits for a watermark.
+            if are_ended and self._idle > _IDLE_TRIGGERS:
                 # Spark commits a trigger when the next one begins, and there is none.
                 self.commit(end)
-                raise EndOfStreamError(
-                    f"{self._where}: all topics of this query are terminated and read to their end ({len(partitions)} "
-                    f"topic-partitions): the query ends, as endAtTermination asks"
-                )
+                raise all_ended(self._where, len(bounds))
         return end
-
-    def _have_ended(self, partitions: Sequence[TopicPartition]) -> bool:
-        """Whether all are terminated.
-
-        The broker says so to a consumer with permits that is at the end, at the FLOW (REACHED_END_OF_TOPIC); but to
-        those of a durable subscription only once, whoever asks first (seen on 4.0.8).
-        """
-        ends = {tp: bounds.last for tp, bounds in self._client.fetch_bounds(partitions).items()}
-        starts = {tp: at if at == EARLIEST else Position(at.ledger, at.entry + 1) for tp, at in ends.items()}
-        consumers = self._client.open_consumers(starts).values()
-        try:
-            for consumer in consumers:
-                consumer.grant(1)
-            for consumer in consumers:
-                if not consumer.has_ended:
-                    consumer.receive(max_bytes=1, timeout_seconds=_END_SECONDS)
-            return bool(consumers) and all(consumer.has_ended for consumer in consumers)
-        finally:
-            for consumer in consumers:
-                self._client.close_consumer(consumer)
 
     def _begin(self) -> None:
         _check_letter_topics(self._client, self._options)

@@ -36,7 +36,7 @@ from spark_mq_source.net.resume import OpenAgainError, ResumingReader
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client.client import PulsarClient
-from spark_mq_source.pulsar.client.session import Consumer
+from spark_mq_source.pulsar.client.consumer import Consumer
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
 from spark_mq_source.pulsar.read.permits import BURST_BYTES, Permits
@@ -154,7 +154,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
     def _leave(self, consumer: Consumer) -> None:
         self._counters.entries += consumer.taken_entries
         self._counters.entry_bytes += consumer.taken_bytes
-        self._client.close_consumer(consumer)
+        consumer.leave()
 
     def _rest(self) -> Iterator[pa.RecordBatch]:
         if self._decoder.corrupt_entries:
@@ -174,7 +174,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         if start != EARLIEST and cursor > start:
             # TTL and truncation move every cursor, also one that was placed a moment before it is asked for, and may
             # leave what they have passed: a subscription made since then is placed at what is really there.
-            self._client.close_consumer(consumer)
+            consumer.leave()
             consumer, cursor = self._open_at(start)
         if start != EARLIEST and cursor > start:
             self._report_loss(start, cursor)
@@ -272,7 +272,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
 
     def _nothing_left(self, consumer: Consumer, received: Position, patience: Deadline) -> bool:
         """Whether the broker has nothing after `received`: then the end of the range is no entry it delivers."""
-        bounds = self._client.wait_for_bounds(consumer)
+        bounds = self._client.wait(consumer.request_bounds(), f"the last message of {consumer.topic_partition}")
         self._check_cursor(consumer, received, bounds.first)
         if bounds.last <= received:
             # An end that is not delivered is a marker, say, or was left out by compaction; but it was there.
@@ -292,7 +292,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
         """Raises if the broker may have removed something between `received` and the next message."""
         answer = consumer.bounds_after_gap(*following)
         with waiting(self._counters):
-            bounds = self._client.wait_for_one(answer, f"the cursor of {consumer.topic_partition}")
+            bounds = self._client.wait(answer, f"the cursor of {consumer.topic_partition}")
         self._check_cursor(consumer, received, bounds.first)
 
     def _check_cursor(self, consumer: Consumer, received: Position, cursor: Position) -> None:

@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from spark_mq_source.core.errors import (
     DataLossError,
-    EndOfStreamError,
     MQSourceError,
     OptionError,
     ResourceBusyError,
@@ -23,11 +22,12 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.retry import Deadline, retrying
-from spark_mq_source.pulsar.client.client import Durable, PulsarClient
-from spark_mq_source.pulsar.client.session import Bounds, Consumer
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.consumer import Bounds, Consumer
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition, decode_offsets, encode_offsets
 from spark_mq_source.pulsar.options import PulsarOptions, SubscriptionType
 from spark_mq_source.pulsar.protocol import commands
+from spark_mq_source.pulsar.read.ends import EndWatch, all_ended
 from spark_mq_source.pulsar.read.limits import Limiter, ProgressGuard
 from spark_mq_source.pulsar.read.planner import (
     check_named,
@@ -49,6 +49,8 @@ _KINDS = {
     SubscriptionType.FAILOVER: commands.SubType.Failover,
 }
 """The types of a subscription that keeps data for a query, which reads it otherwise."""
+
+_EARLIEST, _LATEST = commands.InitialPosition.Earliest, commands.InitialPosition.Latest
 
 TURN_MS = 90_000
 """How long a query stands by at least: a broker keeps the consumer of a connection that hangs for 60 s (4.0.8)."""
@@ -81,14 +83,13 @@ class PulsarStream:
         self._pinning = PulsarClient(options)
         self._watchers: dict[TopicPartition, Consumer] = {}
         self._pins: dict[TopicPartition, Consumer] = {}
-        self._durable = Durable(
-            options.subscription or "",
-            _KINDS[options.subscription_kind],
-            priority_level=options.priority_level or None,
-            properties=tuple({"key": key, "value": value} for key, value in options.subscription_properties),
+        self._durable = self._pinning.subscription(
+            options.subscription,
+            kind=_KINDS[options.subscription_kind],
+            priority_level=options.priority_level,
+            properties=dict(options.subscription_properties),
         )
-        # At the end of what was offered: each is told when its topic is terminated. With the position it is behind.
-        self._ends: dict[TopicPartition, tuple[Position, Consumer]] = {}
+        self._ends = EndWatch(self._client)
         # What `latest` said last, and how often since then: said once more, everything up to there is read.
         self._offered: dict[str, object] | None = None
         self._repeats = 0
@@ -189,32 +190,13 @@ class PulsarStream:
         if self._options.end_at_termination and self._target is None:
             self._repeats = self._repeats + 1 if offered == self._offered == self.newest else 0
             self._offered = offered
-            if self._repeats:
-                self._check_ended({tp: ends.get(tp, EARLIEST) for tp in bounds}, offered)
+            are_ended = self._repeats > 0 and self._ends.are_ended({tp: ends.get(tp, EARLIEST) for tp in bounds})
+            # Not at once: a trigger without data may follow, by which Spark completes what waits for a watermark.
+            if are_ended and self._repeats > 1:
+                # Spark commits a trigger when the next one begins, and there is none.
+                self.commit(offered)
+                raise all_ended("pulsar-native", len(bounds))
         return offered
-
-    def _check_ended(self, ends: Offsets, read: Mapping[str, object]) -> None:
-        """Raises if every topic-partition is terminated with nothing behind `ends`, up to which all is read.
-
-        The broker says so of its own accord, to a consumer with permits whose subscription is at the end: at the FLOW,
-        or when the topic is terminated (REACHED_END_OF_TOPIC, seen on 4.0.8). So one waits at the end of each.
-        """
-        for tp, (position, consumer) in list(self._ends.items()):
-            if ends.get(tp) != position or (consumer.is_closed and not consumer.has_ended):
-                self._client.close_consumer(self._ends.pop(tp)[1])
-        missing = {tp: at if at == EARLIEST else _next_entry(at) for tp, at in ends.items() if tp not in self._ends}
-        for tp, consumer in self._client.open_consumers(missing).items():
-            self._ends[tp] = ends[tp], consumer
-            consumer.grant(1)
-        # Not at once: a trigger without data may follow, by which Spark completes what waits for a watermark.
-        if not ends or self._repeats < 2 or not all(consumer.has_ended for _, consumer in self._ends.values()):
-            return
-        # Spark commits a trigger when the next one begins, and there is none.
-        self.commit(read)
-        raise EndOfStreamError(
-            f"pulsar-native: all topics of this query are terminated and read to their end ({len(ends)} "
-            f"topic-partitions): the query ends, as endAtTermination asks"
-        )
 
     def _is_delayed(self, starts: Offsets, ends: Offsets) -> bool:
         """Whether fewer messages wait than a trigger is to have."""
@@ -280,7 +262,7 @@ class PulsarStream:
 
         def ask() -> dict[TopicPartition, Bounds]:
             for gone in self._watchers.keys() - set(partitions):
-                self._client.close_consumer(self._watchers.pop(gone))
+                self._watchers.pop(gone).leave()
                 self._terminated.pop(gone, None)
             missing = [tp for tp in partitions if tp not in self._watchers]
             opened = self._client.open_consumers(dict.fromkeys(missing, EARLIEST))
@@ -295,7 +277,7 @@ class PulsarStream:
                 # Unloaded, or its connection is gone: whoever has no answer is opened again.
                 for tp, answer in asked.items():
                     if not answer.done() or answer.exception() is not None:
-                        self._client.close_consumer(self._watchers.pop(tp))
+                        self._watchers.pop(tp).leave()
                 raise
             ends = self._terminated.items()
             return bounds | {tp: Bounds(bounds[tp].first, end) for tp, end in ends if bounds[tp].last == EARLIEST}
@@ -310,7 +292,7 @@ class PulsarStream:
         missing = [tp for tp in partitions if tp not in self._pins]
         if missing:
             starts = dict.fromkeys(missing, EARLIEST)
-            durable = replace(self._durable, at_end=new_at_end)
+            durable = replace(self._durable, initial=_LATEST if new_at_end else _EARLIEST)
             try:
                 opened = self._pinning.open_consumers(starts, durable=durable)
                 self._pins |= opened
@@ -363,7 +345,7 @@ class PulsarStream:
             cursors = self._ask_pins(targets)
             elsewhere = [tp for tp, at in targets.items() if (cursors[tp] > at if tp in firsts else cursors[tp] != at)]
             # The broker closes a consumer that seeks; its subscription stays.
-            seeks = {tp: self._pins.pop(tp).request_seek(_next_entry(targets[tp])) for tp in elsewhere}
+            seeks = {tp: self._pins.pop(tp).request_seek(targets[tp].next_entry) for tp in elsewhere}
             self._pinning.wait_for(seeks, "SEEK")
             self._open_pins(elsewhere)
             for tp, cursor in self._ask_pins(elsewhere).items():
@@ -525,7 +507,7 @@ class PulsarStream:
         cursors = self._with_pins(ask)
         held = self._client.fetch_bounds(list(finish))
         cursors = {tp: cursor for tp, cursor in cursors.items() if cursor < min(finish[tp], held[tp].last)}
-        after = {tp: _next_entry(at) for tp, at in cursors.items() if at > held[tp].first}
+        after = {tp: at.next_entry for tp, at in cursors.items() if at > held[tp].first}
         entries = self._client.fetch_first_entries(after)
         starts = {tp: Position(entry.ledger_id, entry.entry_id) for tp, entry in entries.items()}
         return {tp: starts.get(tp, EARLIEST) for tp in cursors if tp in starts or tp not in after}
@@ -567,10 +549,6 @@ class PulsarStream:
 def _pin_positions(positions: Offsets) -> dict[TopicPartition, Position]:
     """Where the durable subscription has its cursor when the entries of these positions are kept."""
     return {tp: Position(at.ledger, max(at.entry - 1, -1)) for tp, at in positions.items() if at != EARLIEST}
-
-
-def _next_entry(position: Position) -> Position:
-    return Position(position.ledger, position.entry + 1)
 
 
 def offsets_to_json(offsets: Offsets) -> dict[str, object]:

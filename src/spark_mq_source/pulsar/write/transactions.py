@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark_mq_source.core.errors import BrokerError, MQSourceError, RequestTimeoutError, UnsupportedFeatureError
 from spark_mq_source.net.retry import Deadline, retrying
-from spark_mq_source.pulsar.client.client import PulsarClient, unrefused
-from spark_mq_source.pulsar.client.session import expect
+from spark_mq_source.pulsar.client.client import MAX_REQUESTS_IN_FLIGHT, PulsarClient
+from spark_mq_source.pulsar.client.session import accepted
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.protocol import commands
 
@@ -43,9 +43,6 @@ logger = logging.getLogger(__name__)
 
 MAX_QUIET_SECONDS: Final = 30.0
 """Time before a transaction's timeout at which no entry may be pending; a quarter of the timeout if that is shorter."""
-
-MAX_ENDS_IN_FLIGHT: Final = 500
-"""The same limit as for other requests, see `client`."""
 
 MAX_NAMED_TRANSACTIONS: Final = 20
 """Maximum number of failed transactions that an error lists after the first one."""
@@ -118,9 +115,9 @@ class TaskTransaction:
             session = self._client.open_coordinator(most)
             added = session.request(
                 lambda request_id: commands.AddPartitionToTxn(request_id, least, most, (str(topic_partition),)),
-                lambda answer: unrefused(expect(answer, commands.AddPartitionToTxnResponse)),
+                accepted(commands.AddPartitionToTxnResponse),
             )
-            self._client.wait_for_one(added, f"ADD_PARTITION_TO_TXN of {topic_partition}")
+            self._client.wait(added, f"ADD_PARTITION_TO_TXN of {topic_partition}")
 
         self._retrying(add)
         return self.id
@@ -141,9 +138,9 @@ class TaskTransaction:
             session = self._client.open_coordinator(number)
             begun = session.request(
                 lambda request_id: commands.NewTxn(request_id, self._options.transaction_timeout_ms, number),
-                lambda answer: unrefused(expect(answer, commands.NewTxnResponse)),
+                accepted(commands.NewTxnResponse),
             )
-            return self._client.wait_for_one(begun, "NEW_TXN")
+            return self._client.wait(begun, "NEW_TXN")
 
         begun = self._retrying(begin)
         return begun.txnid_most_bits, begun.txnid_least_bits
@@ -246,8 +243,8 @@ def _end(
         again: MQSourceError | None = None
         # A copy, since `left` shrinks in the loop.
         asked = list(left)
-        for start in range(0, len(asked), MAX_ENDS_IN_FLIGHT):
-            for one, error in _end_once(client, asked[start : start + MAX_ENDS_IN_FLIGHT], action):
+        for start in range(0, len(asked), MAX_REQUESTS_IN_FLIGHT):
+            for one, error in _end_once(client, asked[start : start + MAX_REQUESTS_IN_FLIGHT], action):
                 if error is None:
                     del left[one]
                 elif error.retryable:
@@ -274,14 +271,12 @@ def _end_once(
     sessions = {number: client.open_coordinator(number) for number in {one.most for one in transactions}}
     answers: list[tuple[Transaction, Future[commands.EndTxnResponse]]] = []
     for one in transactions:
-        ended = sessions[one.most].request(
-            partial(_end_command, one, action), lambda answer: unrefused(expect(answer, commands.EndTxnResponse))
-        )
+        ended = sessions[one.most].request(partial(_end_command, one, action), accepted(commands.EndTxnResponse))
         answers.append((one, ended))
     outcomes: list[tuple[Transaction, MQSourceError | None]] = []
     for one, answer in answers:
         try:
-            client.wait_for_one(answer, f"END_TXN of {one}")
+            client.wait(answer, f"END_TXN of {one}")
         except MQSourceError as error:
             outcomes.append((one, error))
         else:

@@ -21,6 +21,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from spark_mq_source.core.connection import client_version, expect
 from spark_mq_source.core.errors import (
     BrokerError,
     LocalProtocolError,
@@ -35,8 +36,6 @@ from spark_mq_source.tubemq.client.session import (
     Authorization,
     PartitionConsumer,
     Session,
-    client_version,
-    expect,
     local_address,
 )
 from spark_mq_source.tubemq.options import TubeMQOptions

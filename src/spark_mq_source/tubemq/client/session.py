@@ -11,11 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from spark_mq_source.core.errors import MQSourceError, RemoteProtocolError, RequestTimeoutError
+from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError
 from spark_mq_source.net.driver import ConnectionDriver
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
@@ -491,15 +490,6 @@ def _next_serial_no() -> int:
     return next(_serial_nos) % MAX_SERIAL_NO + 1
 
 
-@cache
-def client_version() -> str:
-    """Return our name and version for the server's log."""
-    try:
-        return f"spark-mq-source-{version('spark-mq-source')}"
-    except PackageNotFoundError:
-        return "spark-mq-source"
-
-
 def local_address(host: str, port: int) -> str:
     """Return this machine's IPv4 address for connections to `host:port`; send nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -508,14 +498,3 @@ def local_address(host: str, port: int) -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
-
-
-def expect(response: object, kind: type[T]) -> T:
-    """Return the response, if it is of the kind that answers the request.
-
-    Raises:
-        RemoteProtocolError: it is of another kind.
-    """
-    if not isinstance(response, kind):
-        raise RemoteProtocolError(f"the server answered {type(response).__name__} where {kind.__name__} belongs")
-    return response

@@ -26,7 +26,7 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.core.options import READ
 from spark_mq_source.pulsar.client.client import PulsarClient, split_broker_url
-from spark_mq_source.pulsar.client.session import Bounds
+from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions, parse_topics_pattern
 from spark_mq_source.pulsar.protocol import commands as c
@@ -513,7 +513,7 @@ def test_what_a_consumer_is_told(broker, client):
     consumer = asking.open_consumer(TP, EARLIEST)
     assert (consumer.is_active, consumer.has_ended, consumer.chosen().done()) == (True, False, True)
     consumer.grant(1)
-    asking.wait_for_bounds(consumer)
+    asking.wait(consumer.request_bounds(), "the bounds")
     assert (consumer.is_active, consumer.has_ended, consumer.chosen().done()) == (False, True, True)
 
 
@@ -657,7 +657,7 @@ def test_a_consumer_that_the_broker_closes_may_be_opened_again(broker, client):
     # What came before is taken first; what came after belongs to nobody.
     assert [m.entry_id for m in got] == [0, 1]
     consumer.grant(5)
-    asked.close_consumer(consumer)
+    consumer.leave()
     assert asked.open_consumer(TP, EARLIEST).opened.last == Position(7, 99)
     assert len(one.links) == 1
 
@@ -786,7 +786,7 @@ def test_asking_for_the_bounds_while_the_queue_is_full(broker, client):
     deadline = time.monotonic() + PATIENCE
     while not consumer._inbox.held and time.monotonic() < deadline:
         threading.Event().wait(0.005)
-    assert asked.wait_for_bounds(consumer) == Bounds(Position(7, 4), Position(7, 99))
+    assert asked.wait(consumer.request_bounds(), "the bounds") == Bounds(Position(7, 4), Position(7, 99))
 
 
 @pytest.mark.parametrize(
@@ -827,7 +827,7 @@ def test_bounds_are_asked_for_when_a_gap_arrives(broker, client, entries, gaps, 
             got += consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
     assert [(m.ledger_id, m.entry_id) for m in got] == entries
     for gap in gaps:
-        first = asking.wait_for_one(consumer.bounds_after_gap(*gap), "the cursor").first
+        first = asking.wait(consumer.bounds_after_gap(*gap), "the cursor").first
         assert first == Position(*(entries[-1] if at_once else gap))
     if not gaps:
         assert len(one.of(c.GetLastMessageId)) == 1
@@ -843,9 +843,7 @@ def test_waiting_for_the_bounds_behind_a_gap_while_the_queue_is_full(broker, cli
     deadline = time.monotonic() + PATIENCE
     while not consumer._inbox.held and time.monotonic() < deadline:
         threading.Event().wait(0.005)
-    assert asked.wait_for_one(consumer.bounds_after_gap(7, 100), "the cursor") == Bounds(
-        Position(7, 4), Position(7, 99)
-    )
+    assert asked.wait(consumer.bounds_after_gap(7, 100), "the cursor") == Bounds(Position(7, 4), Position(7, 99))
 
 
 def test_closing_a_consumer_whose_queue_is_full_frees_its_connection(broker, client):
@@ -858,7 +856,7 @@ def test_closing_a_consumer_whose_queue_is_full_frees_its_connection(broker, cli
     deadline = time.monotonic() + PATIENCE
     while not consumer._inbox.held and time.monotonic() < deadline:
         threading.Event().wait(0.005)
-    asked.close_consumer(consumer)
+    consumer.leave()
     again = asked.open_consumer(TP, EARLIEST)
     assert again.opened.last == Position(7, 99)
 

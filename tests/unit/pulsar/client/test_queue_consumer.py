@@ -4,7 +4,7 @@ import pytest
 
 from spark_mq_source.core.errors import BrokerError, ConnectionLostError, MQSourceError, ServiceNotReadyError
 from spark_mq_source.pulsar.client import queue_consumer as module
-from spark_mq_source.pulsar.client.queue_consumer import QueueSubscription
+from spark_mq_source.pulsar.client.consumer import Subscription
 from spark_mq_source.pulsar.protocol import commands as c
 from tests.unit.pulsar.client import test_client
 from tests.unit.pulsar.client.test_client import NONE_ID, PATIENCE, TOPIC, TP
@@ -12,7 +12,7 @@ from tests.unit.pulsar.client.test_client import NONE_ID, PATIENCE, TOPIC, TP
 broker = test_client.broker
 client = test_client.client
 
-SHARED = QueueSubscription("s", c.SubType.Shared, consumer_name="spark-0")
+SHARED = Subscription("s", c.SubType.Shared, consumer_name="spark-0")
 
 
 def answered(_, ack):
@@ -27,7 +27,7 @@ def test_what_subscribe_says(broker, client):
     one = broker()
     client(one.url).open_queue_consumer(
         TP,
-        QueueSubscription(
+        Subscription(
             "s",
             c.SubType.Key_Shared,
             initial=c.InitialPosition.Earliest,
@@ -154,7 +154,7 @@ def test_closing_waits_for_the_acknowledgements_before_it(broker, client):
 @pytest.mark.parametrize("kind", [c.SubType.Exclusive, c.SubType.Failover])
 def test_who_is_alone_puts_everything_back(broker, client, kind):
     one = broker({c.Flow: lambda _, flow: [message(flow.consumer_id, n) for n in range(3)]})
-    consumer = client(one.url).open_queue_consumer(TP, QueueSubscription("s", kind))
+    consumer = client(one.url).open_queue_consumer(TP, Subscription("s", kind))
     consumer.grant(3)
     one.wait_for(lambda: one.of(c.Flow))
     (first,) = consumer.receive(max_bytes=1, timeout_seconds=PATIENCE)
@@ -172,7 +172,7 @@ def test_the_active_consumer_of_a_failover_subscription(broker, client):
         ]
 
     one = broker({c.Flow: changed})
-    consumer = client(one.url).open_queue_consumer(TP, QueueSubscription("s", c.SubType.Failover))
+    consumer = client(one.url).open_queue_consumer(TP, Subscription("s", c.SubType.Failover))
     assert not consumer.is_active
     for permits, is_active in ((1, True), (2, False)):
         consumer.grant(permits)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import DataLossError, EndOfStreamError, OptionError, TopicNotFoundError
 from spark_mq_source.core.options import STREAM
-from spark_mq_source.pulsar.client.session import Bounds
+from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
@@ -181,7 +181,7 @@ class OnTopic(FakeStream):
     def __init__(self, ledgers=LEDGERS, *, watched=None, **options):
         self.topic = Topic(ledgers)
         super().__init__(self.topic.last, **options)
-        self._client = self.topic
+        self._client = self._ends._client = self.topic
         self._limiter = Limiter(self.topic, self._options)
         self._limiter._statistics = self.topic
         self._guard = ProgressGuard(self.topic, self._options)
@@ -196,7 +196,8 @@ class OnTopic(FakeStream):
 
     def _opened(self, starts):
         self.ended += [dict(starts)] if starts else []
-        return {tp: SimpleNamespace(is_closed=False, has_ended=True, grant=lambda _: None) for tp in starts}
+        how = {"grant": lambda _: None, "leave": lambda: None}
+        return {tp: SimpleNamespace(is_closed=False, has_ended=True, **how) for tp in starts}
 
     def after(self, start, **more):
         return offsets_from_json(self.latest(None if start is None else offsets_to_json(start), **more))
@@ -372,7 +373,7 @@ def test_a_query_whose_topics_go_on_does_not_end(change):
         if change == "limited":
             end = {AT: Position(5, 1)}
         stream.after(end)
-        for _, one in stream._ends.values():
+        for _, one in stream._ends._waiting.values():
             one.has_ended = False
     assert len(stream.ended) == (change == "not ended")
 
@@ -383,16 +384,16 @@ def test_a_query_whose_topics_go_on_does_not_end(change):
 def test_who_waits_at_the_end_is_opened_again_if_it_was_closed_before_it_was_told(is_closed, has_ended, asked):
     stream = OnTopic()
     for _ in range(2):
-        stream._check_ended({AT: Position(7, 2)}, {})
-        stream._ends[AT][1].is_closed, stream._ends[AT][1].has_ended = is_closed, has_ended
+        stream._ends.are_ended({AT: Position(7, 2)})
+        stream._ends._waiting[AT][1].is_closed, stream._ends._waiting[AT][1].has_ended = is_closed, has_ended
     assert len(stream.ended) == asked
-    stream._check_ended({AT: Position(7, 3)}, {})
+    stream._ends.are_ended({AT: Position(7, 3)})
     assert stream.ended[-1] == {AT: Position(7, 4)}
 
 
 def test_before_any_message_the_end_is_the_beginning():
     stream = OnTopic()
-    stream._check_ended({AT: EARLIEST}, {})
+    stream._ends.are_ended({AT: EARLIEST})
     assert stream.ended == [{AT: EARLIEST}]
 
 

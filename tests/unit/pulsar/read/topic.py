@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_mq_source.pulsar.client.client import Ledger
-from spark_mq_source.pulsar.client.session import Bounds
+from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.protocol import commands as c
 from tests.unit.pulsar.payload.test_messages import batch, entry, single
@@ -39,7 +39,13 @@ class Consumer:
         self.granted.append(messages)
 
     def bounds_after_gap(self, *_: int) -> Bounds:
-        return Bounds(self.cursor, self.opened.last)
+        return self.request_bounds()
+
+    def request_bounds(self) -> Bounds:
+        return Bounds(self.cursor, self.session.last)
+
+    def leave(self) -> None:
+        pass
 
 
 class Topic:
@@ -91,9 +97,6 @@ class Topic:
         self.opened.append(Consumer(self, start, self.burst))
         return self.opened[-1]
 
-    def close_consumer(self, _: object) -> None:
-        pass
-
     def fetch_first_entries(self, starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, c.Message]:
         self.looked_at += starts.values()
         found = {tp: [at for at in self.entries if Position(*at) >= start] for tp, start in starts.items()}
@@ -118,8 +121,5 @@ class Topic:
             for ledger, sizes in self.ledgers.items()
         ]
 
-    def wait_for_bounds(self, consumer: Consumer) -> Bounds:
-        return Bounds(consumer.cursor, self.last)
-
-    def wait_for_one(self, answer: Bounds, _: str) -> Bounds:
+    def wait(self, answer: Bounds, _: str) -> Bounds:
         return answer

@@ -14,7 +14,7 @@ from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands as c
 from spark_mq_source.pulsar.write.transactions import (
-    MAX_ENDS_IN_FLIGHT,
+    MAX_REQUESTS_IN_FLIGHT,
     Transaction,
     _is_visible,
     abort_transactions,
@@ -111,10 +111,10 @@ def test_an_abort_leaves_what_cannot_be_aborted(broker) -> None:
     assert [one.txn_action for one in at.of(c.EndTxn)] == [c.TxnAction.ABORT] * 3
 
 
-MANY = [Transaction(number % 3, number) for number in range(4 * MAX_ENDS_IN_FLIGHT + 60)]
+MANY = [Transaction(number % 3, number) for number in range(4 * MAX_REQUESTS_IN_FLIGHT + 60)]
 
 
-@pytest.mark.parametrize("count", [MAX_ENDS_IN_FLIGHT + 60, len(MANY)])
+@pytest.mark.parametrize("count", [MAX_REQUESTS_IN_FLIGHT + 60, len(MANY)])
 @pytest.mark.parametrize(
     ("end", "action"), [(commit_transactions, c.TxnAction.COMMIT), (abort_transactions, c.TxnAction.ABORT)]
 )
@@ -126,8 +126,8 @@ def test_each_of_thousands_is_ended_once(broker, count, end, action) -> None:
 
 
 def test_those_of_thousands_that_failed_are_named_and_all_others_committed(broker, caplog) -> None:
-    lost = {0, MAX_ENDS_IN_FLIGHT - 1, MAX_ENDS_IN_FLIGHT, len(MANY) - 1} | set(range(700, 740))
-    slow = {5, MAX_ENDS_IN_FLIGHT + 1, 1100}
+    lost = {0, MAX_REQUESTS_IN_FLIGHT - 1, MAX_REQUESTS_IN_FLIGHT, len(MANY) - 1} | set(range(700, 740))
+    slow = {5, MAX_REQUESTS_IN_FLIGHT + 1, 1100}
     committed: list[int] = []
 
     def answer(link: Link, command: Any) -> object:
@@ -146,7 +146,7 @@ def test_those_of_thousands_that_failed_are_named_and_all_others_committed(broke
     sentence = str(caught.value)
     assert f"{len(MANY) - len(lost)} of {len(MANY)} transactions are committed" in sentence
     assert "(0,0) was not committed: " in sentence
-    assert f"({(MAX_ENDS_IN_FLIGHT - 1) % 3},{MAX_ENDS_IN_FLIGHT - 1}) was not committed" in sentence
+    assert f"({(MAX_REQUESTS_IN_FLIGHT - 1) % 3},{MAX_REQUESTS_IN_FLIGHT - 1}) was not committed" in sentence
     assert "; 23 more in the driver's log" in sentence
     logged = [record.args[0] for record in caplog.records if record.levelname == "ERROR"]
     assert [one.least for one in logged] == sorted(lost)

@@ -1,0 +1,52 @@
+"""The end of terminated topics, at which a query with `endAtTermination` ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_mq_source.core.errors import EndOfStreamError
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.consumer import Consumer
+from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
+
+
+class EndWatch:
+    """The consumers that wait at the end of topic-partitions to be told that these are terminated.
+
+    The broker says so of its own accord, to a consumer with permits whose subscription is at the end: at the FLOW, or
+    when the topic is terminated (REACHED_END_OF_TOPIC). To those of a durable subscription it says so only once,
+    whoever asks first (both seen on 4.0.8), so these consumers have subscriptions of their own.
+
+    Args:
+        client: opens the consumers; its owner closes it.
+    """
+
+    def __init__(self, client: PulsarClient) -> None:
+        self._client = client
+        self._waiting: dict[TopicPartition, tuple[Position, Consumer]] = {}
+        """Each consumer, and the position that it waits behind."""
+
+    def are_ended(self, ends: Mapping[TopicPartition, Position]) -> bool:
+        """Return whether every topic-partition is known to be terminated, with nothing behind these positions.
+
+        Call it at several triggers: a consumer that is opened here may be told later.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        for tp, (position, consumer) in list(self._waiting.items()):
+            if ends.get(tp) != position or (consumer.is_closed and not consumer.has_ended):
+                self._waiting.pop(tp)[1].leave()
+        missing = {tp: at if at == EARLIEST else at.next_entry for tp, at in ends.items() if tp not in self._waiting}
+        for tp, consumer in self._client.open_consumers(missing).items():
+            self._waiting[tp] = ends[tp], consumer
+            consumer.grant(1)
+        return bool(ends) and all(consumer.has_ended for _, consumer in self._waiting.values())
+
+
+def all_ended(where: str, topic_partitions: int) -> EndOfStreamError:
+    """Return the error that ends a query."""
+    return EndOfStreamError(
+        f"{where}: all topics of this query are terminated and read to their end ({topic_partitions} topic-partitions)"
+        ": the query ends, as endAtTermination asks"
+    )
