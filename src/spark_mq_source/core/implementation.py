@@ -25,6 +25,7 @@ class Implementation:
     Args:
         twin: the interpreted module.
         asked: ``native``, ``python``, or empty for the best available; None to use the environment variable.
+        compiled: the full name of the compiled module, if it is not ``_x_native`` beside ``_x_python``.
 
     Attributes:
         name: ``native`` or ``python``.
@@ -34,7 +35,7 @@ class Implementation:
         ImportError: `asked` is invalid, or is ``native`` and the compiled module cannot be imported.
     """
 
-    def __init__(self, twin: ModuleType, asked: str | None = None) -> None:
+    def __init__(self, twin: ModuleType, asked: str | None = None, *, compiled: str = "") -> None:
         if asked is None:
             asked = os.environ.get(_ENVIRONMENT, "")
         if asked not in ("", "native", "python"):
@@ -44,7 +45,7 @@ class Implementation:
         if asked == "python":
             return
         try:
-            self.module = import_module(twin.__name__.removesuffix(_SUFFIX) + "_native")
+            self.module = import_module(compiled or twin.__name__.removesuffix(_SUFFIX) + "_native")
             self.name = "native"
         except ImportError as error:
             if asked == "native":

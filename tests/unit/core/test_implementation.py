@@ -23,6 +23,15 @@ def test_the_twin_can_be_asked_for() -> None:
     assert (chosen.name, chosen.module) == ("python", _messages_python)
 
 
+def test_a_compiled_module_may_have_a_name_of_its_own() -> None:
+    name = "spark_mq_source.nsq.payload._absent"
+    assert Implementation(_messages_python, "python", compiled=name).module is _messages_python
+    with pytest.raises(ImportError, match=f"the compiled loop cannot be loaded: No module named '{name}'"):
+        Implementation(_messages_python, "native", compiled=name)
+    found = Implementation(_messages_python, "native", compiled="spark_mq_source.nsq.payload._encode_native")
+    assert (found.name, found.module.__name__) == ("native", "spark_mq_source.nsq.payload._encode_native")
+
+
 def test_the_compiled_one_is_taken_where_there_is_one() -> None:
     native = pytest.importorskip("spark_mq_source.nsq.payload._messages_native", exc_type=ImportError)
     for asked in ("", "native"):

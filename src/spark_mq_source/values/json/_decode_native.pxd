@@ -29,9 +29,6 @@ cdef extern from "characters.h" nogil:
     bint is_key "json_is_key"(
         const Key *key, const unsigned char *at, const unsigned char *end, const unsigned char *limit
     )
-    unsigned char *skip_members "json_skip_members"(
-        Key *keys, int **expected, unsigned char *at, const unsigned char *end, const unsigned char *limit
-    )
 
 
 cdef extern from *:

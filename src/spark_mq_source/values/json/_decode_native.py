@@ -1,6 +1,6 @@
 """Decodes JSON, compiled: Cython's pure-Python mode, C types in ``_decode_native.pxd``.
 
-The interface and the results are those of ``_decode_python``. A payload is read once, straight into the arrays.
+The interface and the results are those of `explain`. A payload is read once, straight into the arrays.
 Where it turns out to be bad, the row is taken back, and the twin reads it to say why; the twin also has the rare paths.
 
 Safety: nothing is read without a look at where the payload ends; recursion is as deep as the wanted type, and what is
@@ -38,7 +38,7 @@ from cython.cimports.spark_mq_source.values._tree_native import (
 )
 from cython.cimports.spark_mq_source.values.json._decode_native import PyOS_string_to_double, is_ascii
 
-from spark_mq_source.values.json._decode_python import reason_of, unscaled_of
+from spark_mq_source.values.json.explain import reason_of, unscaled_of
 from spark_mq_source.values.json.steps import MAX_DEPTH
 
 _MAX_DEPTH = cython.declare(cython.int, MAX_DEPTH)
@@ -61,7 +61,7 @@ for _digit, _letter in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrst
 @cython.final
 @cython.cclass
 class JsonDecoder(RowDecoder):
-    """As `json._decode_python.JsonDecoder`."""
+    """As `json.explain.JsonDecoder`."""
 
     def __init__(self, step):
         RowDecoder.__init__(self, step.type)
@@ -253,9 +253,6 @@ class JsonDecoder(RowDecoder):
             while True:
                 # Payloads tend to have the same keys in the same order; one that is left out does not change it.
                 found = expected[0]
-                if found >= 0 and step.keys[found].slot < 0:
-                    at = skip_space(skip_members(step.keys, cython.address(expected), at, end, limit), end)
-                    found = expected[0]
                 if found >= 0 and not is_key(step.keys + found, at, end, limit):
                     found = step.keys[found].next
                     if found >= 0 and not is_key(step.keys + found, at, end, limit):

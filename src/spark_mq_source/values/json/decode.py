@@ -1,7 +1,7 @@
 """JSON values as Arrow arrays, without a JVM and without a Python object a value.
 
-The loops are in two implementations, compiled (``_decode_native``) and interpreted (``_decode_python``), which follow
-the same steps (`json.steps`, which states the rules); `core.implementation` says which one runs.
+The compiled loop (``_decode_native``) and `explain` follow the same steps (`json.steps`, which states the rules).
+`explain` finds the reason of each payload that the loop refuses, and decodes all of them without a compiled loop.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.values.avro.schema import AvroType, check_finite, parse_avro
 from spark_mq_source.values.avro.types import arrow_type
 from spark_mq_source.values.decoder import ValueDecoder
-from spark_mq_source.values.json import _decode_python
+from spark_mq_source.values.json import explain
 from spark_mq_source.values.json.steps import as_json, steps_of
 
-_decoding: Final = Implementation(_decode_python)
+_COMPILED: Final = "spark_mq_source.values.json._decode_native"
+_decoding: Final = Implementation(explain, compiled=_COMPILED)
 
 
 def arrow_type_of_json(definition: str) -> pa.DataType:
-    """The Arrow type of values with one of Pulsar's JSON schemas, which are Avro definitions.
+    """Return the Arrow type of values with one of Pulsar's JSON schemas, which are Avro definitions.
 
     As `avro.arrow_type_of`, except for a union of several types and for some of Java's types: see `json.steps`.
 
@@ -40,7 +41,7 @@ def arrow_type_of_json(definition: str) -> pa.DataType:
 
 
 def json_decoder(wanted: pa.DataType, definition: str | None = None, implementation: str | None = None) -> ValueDecoder:
-    r"""A decoder of JSON payloads, in UTF-8.
+    r"""Return a decoder of JSON payloads, in UTF-8.
 
     Args:
         wanted: the type of the values: structs, lists, maps with string keys, and Spark's types without inner ones.
@@ -60,7 +61,7 @@ def json_decoder(wanted: pa.DataType, definition: str | None = None, implementat
         ({'a': None, 'b': [Decimal('1.00'), Decimal('0.25')]}, {2: 'field a: 200 is no tinyint'})
     """
     step = steps_of(wanted, None if definition is None else _parsed(definition))
-    chosen = _decoding if implementation is None else Implementation(_decode_python, implementation)
+    chosen = _decoding if implementation is None else Implementation(explain, implementation, compiled=_COMPILED)
     chosen.warn_of_fallback()
     decoder: ValueDecoder = chosen.module.JsonDecoder(step)
     return decoder

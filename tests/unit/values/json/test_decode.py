@@ -25,7 +25,7 @@ from pulsar import schema as official_schema
 
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.values.decoder import Decoded
-from spark_mq_source.values.json import _decode_python
+from spark_mq_source.values.json import explain
 from spark_mq_source.values.json.decode import arrow_type_of_json, json_decoder
 from spark_mq_source.values.json.steps import MAX_DEPTH
 
@@ -34,7 +34,7 @@ INSTANT = pa.timestamp("us", "UTC")
 LOCAL = pa.timestamp("us")
 TEXT = st.characters(codec="utf-8")
 
-MARK = _decode_python._MARK
+MARK = explain._MARK
 FOLLOWING = pa.array([b" " * 512], pa.binary())
 
 Document = tuple[str, Any]
@@ -501,7 +501,7 @@ def test_work_is_linear_in_the_length_of_a_payload(name: str, monkeypatch: pytes
             marks[:] = MARK.findall(text)
             return MARK.finditer(text)
 
-    monkeypatch.setattr(_decode_python, "_MARK", Mark())
+    monkeypatch.setattr(explain, "_MARK", Mark())
 
     def work_of(size: int) -> int:
         """How many calls decoding and finding the reason make; what they visit within a call is checked here."""

@@ -1,4 +1,7 @@
-"""Decode JSON in Python: the twin of ``_decode_native``, which takes the reasons of bad payloads from here."""
+"""Decode JSON in Python, to explain bad payloads: ``_decode_native`` takes their reasons from here.
+
+It also decodes all payloads if no compiled loop is installed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any, Final
 
 from spark_mq_source.values._loops_python import BadPayloadError, RowDecoder
@@ -83,10 +85,10 @@ class _RawTextNeeded(Exception):  # noqa: N818 - no error
 
 
 class JsonDecoder(RowDecoder):
-    """Decodes JSON payloads.
+    """A decoder of JSON payloads.
 
     Args:
-        step: what reads a value, see `json.steps.steps_of`.
+        step: how to read a value, see `json.steps.steps_of`.
     """
 
     def __init__(self, step: Step) -> None:
@@ -98,7 +100,7 @@ class JsonDecoder(RowDecoder):
 
 
 def reason_of(step: Step, data: bytes) -> str:
-    """Why a payload cannot be decoded; empty if it can be."""
+    """Return why a payload cannot be decoded; empty if it can be."""
     try:
         _value_of(step, data)
     except BadPayloadError as bad:
@@ -146,7 +148,7 @@ _reader: Final = json.JSONDecoder(
 
 
 def _with_raw_texts(text: str) -> Any:  # noqa: ANN401 - of any type
-    """The same as `_reader` gives for a valid text, but that arrays and objects come with their own texts."""
+    """Parse a valid text as `_reader` does, with arrays and objects that have their own texts."""
     around: list[tuple[list[Any], int]] = [([], 0)]
     for token in _TOKEN.finditer(text):
         first = token[0][0]
@@ -178,7 +180,7 @@ def _misfit(step: Step, value: Any) -> BadPayloadError:  # noqa: ANN401
 
 
 def _is_text(value: str) -> bool:
-    """Whether there is UTF-8 for it: not for one half of a surrogate pair."""
+    """Return whether a text can be UTF-8: one half of a surrogate pair cannot."""
     return value.isascii() or not _SURROGATE.search(value)
 
 
@@ -244,7 +246,7 @@ def _float(step: Step, value: Any) -> float:  # noqa: ANN401
 
 
 def unscaled_of(text: str, precision: int, scale: int) -> int | None:
-    """The digits of a decimal, as an integer; None if the text is no number or the decimal cannot hold it.
+    """Return the digits of a decimal as an integer; None if the text is no number or the decimal cannot hold it.
 
     Example:
         >>> unscaled_of("-1.50", 3, 2), unscaled_of("15e-1", 3, 2), unscaled_of("1.505", 9, 2), unscaled_of("10", 3, 2)
@@ -302,7 +304,7 @@ def _binary(step: Step, value: Any) -> bytes:  # noqa: ANN401
 
 
 def _parts(step: Step, value: list[Any], counts: tuple[int, ...]) -> list[int]:
-    """The integers of an array that has one of so many elements."""
+    """Return the integers of an array that has one of so many elements."""
     if isinstance(value, _Object) or len(value) not in counts:
         raise _misfit(step, value)
     try:
@@ -312,7 +314,7 @@ def _parts(step: Step, value: list[Any], counts: tuple[int, ...]) -> list[int]:
 
 
 def _ns_of_day(step: Step, value: Any, parts: Sequence[int]) -> int:  # noqa: ANN401
-    """Of hour, minute, and second and nanosecond if there are such."""
+    """Return the nanoseconds of hour, minute, and second and nanosecond if they are given."""
     hour, minute, second, ns = (*parts, 0, 0)[:4]
     if not (0 <= hour < 24 and 0 <= minute < 60 and 0 <= second < 60 and 0 <= ns < 10**9):
         raise _misfit(step, value)
@@ -372,7 +374,7 @@ def _microseconds(fraction: str) -> int:
 
 
 def _seconds(step: Step, value: _Number, sign: str, seconds: str, fraction: str) -> int:
-    """Microseconds of an Instant; its fraction is towards the future also where the seconds are negative."""
+    """Return the microseconds of an Instant; its fraction is towards the future also where the seconds are negative."""
     whole = int(seconds) if len(seconds) <= _MAX_DIGITS else 1 << 63
     us = _microseconds(fraction)
     # Between the last second before 1970 and 1970 there is no second that the digits could count from.
@@ -382,23 +384,16 @@ def _seconds(step: Step, value: _Number, sign: str, seconds: str, fraction: str)
     return us
 
 
-@lru_cache
-def _slots_of(keys: tuple[str, ...]) -> dict[str, int]:
-    return {key: slot for slot, key in enumerate(keys)}
-
-
 def _struct(step: Step, value: Any) -> dict[str, Any]:  # noqa: ANN401
     if not isinstance(value, _Object):
         raise _misfit(step, value)
-    slots = _slots_of(step.keys)
+    slots = {key: slot for slot, key in enumerate(step.keys)}
     made: dict[str, Any] = {}
     for key, member in value:
         slot = slots.get(key)
         if slot is not None:
-            inner = step.steps[slot]
-            # As `_convert_within`, without a call a value.
             try:
-                made[step.names[slot]] = None if member is None else _CONVERTERS[inner.code](inner, member)
+                made[step.names[slot]] = _convert(step.steps[slot], member)
             except BadPayloadError as bad:
                 bad.path.append(f".{key}")
                 raise
