@@ -114,7 +114,7 @@ def test_what_cannot_be_decoded_follows_the_option(mq: Format, case: Case) -> No
     with pytest.raises(CorruptMessageError) as caught:
         rows(DDL)
     assert str(caught.value).startswith(f"{mq.name}: reading ")
-    assert "; correct what the producer writes, or set onCorrupt=skip, null or deadLetter" in str(caught.value)
+    assert "; correct the producer, or set onCorrupt=skip, null or deadLetter" in str(caught.value)
 
 
 def test_raw_values_have_no_errors(mq: Format) -> None:

@@ -48,7 +48,7 @@ def test_values_are_checked_before_anything_is_written(spark: SparkSession, puls
     topic = pulsar.topic()
     struct = spark.range(1).selectExpr("struct(id, id as `no name`) as value")
     assert "expected binary or string; set valueFormat to write a struct" in refusal(struct, pulsar, topic=topic)
-    assert "value.no name is no Avro name" in refusal(struct, pulsar, topic=topic, valueFormat="json")
+    assert "value.no name is not an Avro name" in refusal(struct, pulsar, topic=topic, valueFormat="json")
     number = spark.range(1).selectExpr("id as value")
     assert "column value is bigint, expected binary or string" in refusal(number, pulsar, topic=topic)
     text = spark.range(1).selectExpr("cast(id as string) as value")

@@ -98,7 +98,7 @@ def test_columns_of_a_message_are_wanted_with_wider_types(spark: SparkSession, n
             "Flight",
             "valueSchema: it is the text of a .proto file, which protoc has",
         ),
-        ("Zm9v", "Flight", "valueSchema: it is no FileDescriptorSet of protobuf"),
+        ("Zm9v", "Flight", "valueSchema: it is not a FileDescriptorSet of protobuf"),
         (base64.b64encode(FLIGHT.descriptors).decode(), "Fligth", "no single protobuf message 'Fligth'; it has "),
     ],
 )

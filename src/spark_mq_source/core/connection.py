@@ -228,5 +228,5 @@ def expect(response: object, kind: type[T]) -> T:
         RemoteProtocolError: it is another.
     """
     if not isinstance(response, kind):
-        raise RemoteProtocolError(f"the server answered {type(response).__name__} where {kind.__name__} belongs")
+        raise RemoteProtocolError(f"the server answered {type(response).__name__} instead of {kind.__name__}")
     return response

@@ -201,7 +201,7 @@ class CorruptOptions(Options):
         default=OnCorrupt.FAIL,
     )
     dead_letter_topic: str | None = option(
-        "With `onCorrupt=deadLetter`: the topic for messages that cannot be decoded, with their bytes as they were. It "
+        "With `onCorrupt=deadLetter`: the topic for messages that cannot be decoded, with their original bytes. It "
         "must not be one that is read. A task that runs again sends its dead letters again.",
         default=None,
     )

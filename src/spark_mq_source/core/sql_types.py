@@ -170,7 +170,7 @@ def _tokens(text: str) -> list[str]:
         match = _TOKENS.match(text, at)
         if match is None:
             raise ValueError(
-                f"{text[at:].strip()[:20]!r} has no place in a Spark schema such as a int, b array<string>"
+                f"{text[at:].strip()[:20]!r} is not valid in a Spark schema such as a int, b array<string>"
             )
         tokens.append(match[0].strip())
         at = match.end()
@@ -212,7 +212,7 @@ class _Parser:
             return pa.duration("us")
         if name not in ("array", "map", "struct"):
             raise ValueError(
-                f"{token!r} is no type that a value can have (known: {', '.join(_SIMPLE)}, decimal(p, s), "
+                f"{token!r} is not a type that a value can have (known: {', '.join(_SIMPLE)}, decimal(p, s), "
                 f"{' '.join(_INTERVAL)}, array<>, map<,>, struct<:>)"
             )
         self._expect("<")
@@ -237,7 +237,9 @@ class _Parser:
                 scale = self._number()
             self._expect(")")
         if not 1 <= precision <= 38 or scale > precision:
-            raise ValueError(f"decimal({precision}, {scale}) is none: precision is 1 to 38, and scale at most that")
+            raise ValueError(
+                f"decimal({precision}, {scale}) is not valid: precision is 1 to 38, and scale at most the precision"
+            )
         return pa.decimal128(precision, scale)
 
     def _fields(self, end: str) -> pa.StructType:
@@ -249,7 +251,7 @@ class _Parser:
             if name.startswith("`"):
                 name = name[1:-1].replace("``", "`")
             elif not _PLAIN_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is no name: write `{name}`")
+                raise ValueError(f"{name!r} is not a plain name: write `{name}`")
             if self._peek() == ":":
                 self._expect(":")
             type_ = self._type()

@@ -181,7 +181,7 @@ def _fetch(
                 host = urlsplit(following).hostname or ""
             except ValueError as error:
                 raise RemoteProtocolError(
-                    f"{asked}: a redirect to {location!r}, which is no address ({error})"
+                    f"{asked}: a redirect to {location!r}, which is not an address ({error})"
                 ) from error
             if form is not None:
                 raise RemoteProtocolError(
@@ -193,7 +193,7 @@ def _fetch(
                 )
             if "Authorization" in headers and host != urlsplit(url).hostname and not is_trusted(host):
                 raise RemoteProtocolError(
-                    f"{asked}: a redirect to {following}: no option names {host}, so it is not shown who we are{remedy}"
+                    f"{asked}: a redirect to {following}: no option names {host}, so credentials were not sent{remedy}"
                 )
             asked = following
             continue

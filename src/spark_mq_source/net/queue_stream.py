@@ -186,7 +186,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
     def _why_unknown(self, source: SourceT) -> str:
         """Return the reason why the number of messages of a source is unknown."""
         del source
-        return "its broker does not tell"
+        return "its broker does not report it"
 
     @abstractmethod
     def _check(self, source: SourceT) -> None:
@@ -235,7 +235,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
                 left[source.name] = depth
         for name in left.keys() - {source.name for source in waiting}:
             if left.pop(name) != 0:
-                logger.warning("%s: %s is gone before it was read", self._where, name)
+                logger.warning("%s: %s disappeared before it was read", self._where, name)
         return {source: _least(depth, left.get(source.name, 0)) for source, depth in waiting.items()}
 
     def _found(self, at: BatchOffset) -> dict[str, int]:

@@ -184,7 +184,7 @@ class Collector(ABC, Generic[InflowT]):
             if not self._may_end_early(error):
                 raise
             # What was not acknowledged is delivered again, in a later batch: as a duplicate where it is in the log.
-            logger.warning("%s: no more of it in this batch: %s", self._where, error)
+            logger.warning("%s: this batch ends early: %s", self._where, error)
         else:
             if any(slot.attempt == self._log.attempt for slot in self._log.slots):
                 self._log.acknowledged(refused, last)

@@ -290,7 +290,7 @@ def _failing(where: str, what: str, errors: tuple[type[Exception], ...] = (OSErr
             raise
         reason = getattr(error, "strerror", None) or _first_line(error)
         raise StorageError(
-            f"{where} cannot be {what} ({reason}); make room, or mend access to it on the driver and every executor"
+            f"{where} cannot be {what} ({reason}); free space, or restore access to it on the driver and every executor"
         ) from error
 
 
@@ -323,7 +323,7 @@ def open_store(url: str, *, name: str = "", probe: bool = False) -> Store:
             raise OptionError(f"{name}{url} cannot be written to: {str(error).removeprefix(name)}") from error
         if not is_exclusive:
             raise UnsupportedFeatureError(
-                f"{name}{url} cannot make a file exclusively, so that two attempts at one task would not agree: use a "
+                f"{name}{url} cannot make a file exclusively, so two attempts at one task could conflict: use a "
                 f"folder that all machines have mounted, or an object store with conditional writes"
             )
     return store
@@ -336,16 +336,16 @@ def _store_of(url: str, name: str) -> Store:
         return ObjectStore(url, name)
     if scheme == "dbfs":
         raise OptionError(
-            f"{name}{url} is no path of a machine: give the one under which all have it, /Volumes/... or /dbfs/..."
+            f"{name}{url} is not a path on a machine: give the one that all machines share, /Volumes/... or /dbfs/..."
         )
     if scheme not in ("", "file"):
         raise UnsupportedFeatureError(
-            f"{name}{url}: nothing here makes a file exclusively in {scheme}: use a folder that all machines have "
+            f"{name}{url}: files cannot be made exclusively in {scheme}: use a folder that all machines have "
             f"mounted, or one of {', '.join(f'{one}://' for one in OBJECT_STORES)}"
         )
     path = re.sub(r"^file:(//(localhost)?(?=/))?", "", url, flags=re.IGNORECASE)
     if not path.startswith("/") or path.startswith("//"):
-        raise OptionError(f"{name}{url} is not an absolute path: every machine would take it for another folder")
+        raise OptionError(f"{name}{url} is not an absolute path: it would be a different folder on each machine")
     return LocalStore(path, name)
 
 

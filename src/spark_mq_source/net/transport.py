@@ -76,7 +76,7 @@ class TlsSettings:
 
 def _no_password() -> str:
     # Without this OpenSSL asks at the terminal, and an executor has none.
-    raise OptionError("the private key is encrypted with a password; give one that is not")
+    raise OptionError("the private key is encrypted with a password; use an unencrypted one")
 
 
 class Transport:

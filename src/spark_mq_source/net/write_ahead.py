@@ -51,8 +51,8 @@ _CHECKSUM_BYTES: Final = 9
 _PATIENCE_SECONDS: Final = (0.05, 0.2, 0.5)
 
 _REMEDY: Final = (
-    "restore it, or, if rows that the broker does not have any more can be done without, begin with a new checkpoint "
-    "(a batch read: with another runId)"
+    "restore it, or, if you can do without rows that the broker no longer has, start with a new checkpoint (a batch "
+    "read: with another runId)"
 )
 
 
@@ -344,7 +344,7 @@ def _read_document(store: Store, path: str) -> dict[str, Any]:
         data = store.read(path)
     body = data[_CHECKSUM_BYTES:-1]
     if data != b"%08x %b\n" % (crc32c(body), body):
-        raise _damaged(store, path, "it is not what was written")
+        raise _damaged(store, path, "its content is not what was written")
     document: dict[str, Any] = json.loads(body)
     return document
 

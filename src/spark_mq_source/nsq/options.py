@@ -151,7 +151,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         "walDir": " NSQ deletes finished messages, so batches are replayed from here. Required for a stream.",
         "minRowsPerTrigger": " Counted by the HTTP interfaces of the nsqd; if one is unreachable, a trigger does not "
         "wait.",
-        "deadLetterTopic": " NSQ's messages have no properties: the log says where a dead letter comes from, and why. "
+        "deadLetterTopic": " NSQ's messages have no properties: the log has a dead letter's origin and reason. "
         "With `onMaxAttempts=deadLetter`: the topic for messages with too many attempts, on the nsqd they came "
         "from.",
     }

@@ -88,7 +88,7 @@ def connection_of_task() -> int | None:
 def _warn_of_no_connection() -> None:
     logger.warning(
         "the connection of this Python worker to Spark is not found (pyspark %s): a task that Spark ends while it "
-        "writes, because it is killed or because another attempt was faster, is taken for complete; do not use "
+        "writes, because it is killed or because another attempt was faster, counts as complete; do not use "
         "spark.python.use.daemon=false, and report this",
         pyspark.__version__,
     )

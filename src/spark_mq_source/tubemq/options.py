@@ -122,7 +122,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
         "one partition of the topic; otherwise an upper bound that is rarely reached, because each partition's share "
         "counts all messages of its store. Filters reduce the count further.",
         "minRowsPerTrigger": " Counted in the index, before filters.",
-        "deadLetterTopic": " Its attributes say where it comes from, and why; `waitForDisk` holds for it as well.",
+        "deadLetterTopic": " Its attributes contain the origin and the reason; `waitForDisk` applies to it as well.",
     }
     parsers: ClassVar[Mapping[str, Callable[[str], Any]]] = {
         "deadLetterTopic": lambda text: parse_topic(parse_text(text)),
@@ -271,7 +271,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
         "topic's `memCacheFlushIntvl` plus 30 s, so set `sendTimeout` above that. If a connection breaks before the "
         "flush, the task fails and Spark's retry writes its rows again. The topics must accept readers "
         "(acceptSubscribe). Alternatively configure the broker: `enableMemStore=false`, with the topic's "
-        "`unflushThreshold=1`, flushes each row before it is acknowledged. Reading: the same of dead letters.",
+        "`unflushThreshold=1`, flushes each row before it is acknowledged. Reading: applies to dead letters.",
         default=False,
         scope=EVERYWHERE,
     )

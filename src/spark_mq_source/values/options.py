@@ -44,9 +44,9 @@ def value_schema_option(side: str = "value") -> Any:  # noqa: ANN401 - as `optio
     return option(
         f"Schema of the {side}s: with `avro` an Avro schema (JSON); with `json` one as well, or columns as in Spark's "
         f"`from_json` (`a int, b array<string>`); with `protobuf` a FileDescriptorSet (`protoc --include_imports "
-        f"--descriptor_set_out`) in base64. Or `file:PATH` of a file with it (of a descriptor set, the bytes as they "
-        f"are), on the machine that plans the query. Writing: that of `json` and `avro` is derived from the struct if "
-        f"it is not set.",
+        f"--descriptor_set_out`) in base64. Or `file:PATH` of a file with it (for a descriptor set, its bytes), on "
+        f"the machine that plans the query. Writing: the schema of `json` and `avro` is derived from the struct if it "
+        f"is not set.",
         default=None,
         scope=EVERYWHERE,
         parse=_parse_definition,
@@ -74,7 +74,7 @@ class TypedOptions(Options):
     """The encoding of a write, likewise."""
 
     value_format: str = option(
-        "Encoding of the column `value`. `raw`: the bytes as they are. `json`, `avro`, `protobuf`: the type of "
+        "Encoding of the column `value`. `raw`: unchanged bytes. `json`, `avro`, `protobuf`: the type of "
         "`valueSchema`. `string`: text. Writing: a struct with `json`, `avro` or `protobuf`; binary or a string with "
         "`raw`.",
         default=RAW,

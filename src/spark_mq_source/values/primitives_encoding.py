@@ -51,7 +51,7 @@ class PrimitiveEncoder:
         try:
             numbers = array(code, words(pc.cast(values, self._type)))
         except OverflowError as error:
-            raise UnwritableRowError(f"column {self._column} has a value that no {self._kind} can be") from error
+            raise UnwritableRowError(f"column {self._column} has a value outside the range of {self._kind}") from error
         if sys.byteorder == "little":
             numbers.byteswap()
         return _cells(numbers, len(values), values)

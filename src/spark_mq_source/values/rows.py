@@ -246,8 +246,8 @@ class TypedRows:
         first = min(reasons)
         if self._on_corrupt == "fail":
             raise CorruptMessageError(
-                f"{self._place(raw, first)}{reasons[first]}; correct what the producer writes, or set onCorrupt=skip, "
-                f"null or deadLetter to go on without such messages"
+                f"{self._place(raw, first)}{reasons[first]}; correct the producer, or set onCorrupt=skip, "
+                f"null or deadLetter to continue without such messages"
             )
         if not self.undecodable:
             self.first_reason = f"{self._place(raw, first)}{reasons[first]}"

@@ -64,9 +64,9 @@ class _Deriving:
         fields = []
         for field in struct:
             if not AVRO_NAME.fullmatch(field.name):
-                self.problems.append(f"{path}.{field.name} is no Avro name (letters, digits and _): rename it")
+                self.problems.append(f"{path}.{field.name} is not an Avro name (letters, digits and _): rename it")
             elif names.count(field.name) > 1:
-                self.problems.append(f"{path}.{field.name} is there twice")
+                self.problems.append(f"{path}.{field.name} is a duplicate")
             kind = self._type(field.type, field.name, inside, f"{path}.{field.name}")
             fields.append({"name": field.name, "type": ["null", kind], "default": None})
         return {"type": "record", "name": name} | ({"namespace": namespace} if namespace else {}) | {"fields": fields}
@@ -87,7 +87,7 @@ class _Deriving:
             if is_it(kind):
                 return type_
         hint = "its keys must be strings" if pa.types.is_map(kind) else "cast it"
-        self.problems.append(f"{path} is {kind}, which has no place in it: {hint}")
+        self.problems.append(f"{path} is {kind}, which such a schema cannot represent: {hint}")
         return "null"
 
 
@@ -230,11 +230,11 @@ def check_nulls(values: pa.StructArray, definition: str, column: str = "value") 
         >>> check_nulls(pa.array([{"tags": ["a", None]}]), definition)
         Traceback (most recent call last):
         ...
-        spark_mq_source.core.errors.UnwritableRowError: value.tags[] is NULL in a row, for which the schema has no place
+        spark_mq_source.core.errors.UnwritableRowError: value.tags[] is NULL in a row, which the schema does not allow
     """
     path = next(_forbidden_nulls(values, json.loads(definition), column, {}), None)
     if path is not None:
-        raise UnwritableRowError(f"{path} is NULL in a row, for which the schema has no place")
+        raise UnwritableRowError(f"{path} is NULL in a row, which the schema does not allow")
 
 
 def _forbidden_nulls(values: pa.Array, kind: Any, path: str, named: dict[str, Any]) -> Iterator[str]:  # noqa: ANN401

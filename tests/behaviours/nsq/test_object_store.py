@@ -101,7 +101,7 @@ def test_what_cannot_be_used_is_said_before_a_message_is_read(
 def test_a_store_that_refuses_us_is_an_error_in_one_line(s3: S3Server):
     store = open_store("s3://no-such-bucket", name="nsq: walDir ")
     with pytest.raises(
-        StorageError, match=r"^nsq: walDir s3://no-such-bucket/a cannot be written \([^\n]*\); make room"
+        StorageError, match=r"^nsq: walDir s3://no-such-bucket/a cannot be written \([^\n]*\); free space"
     ):
         store.write("a", b"x")
 

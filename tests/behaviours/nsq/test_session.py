@@ -227,10 +227,10 @@ def test_a_refused_publish_has_the_brokers_words_and_ends_the_connection(nsq: Ns
 @pytest.mark.parametrize("name", ["bad topic", "bad!", "", "x" * 65, "new\nline", "a#ephemeral#ephemeral"])
 def test_names_are_refused_before_the_broker_misunderstands_them(nsq: NsqUnderTest, name: str):
     with open_session(nsq.tcp_address) as session:
-        with pytest.raises(LocalProtocolError, match="is no name"):
+        with pytest.raises(LocalProtocolError, match="is not a valid name"):
             session.publish(Pub(name, b"x")).result(PATIENCE_S)
         for names in ((name, "c"), ("t", name)):
-            with pytest.raises(LocalProtocolError, match="is no name"):
+            with pytest.raises(LocalProtocolError, match="is not a valid name"):
                 session.subscribe(*names)
         assert not session.closed
 

@@ -420,7 +420,7 @@ def test_a_disk_that_is_full_fails_the_task_and_loses_nothing(
 
     with monkeypatch.context() as full:
         full.setattr(storage, "_write_new", write_new)
-        text = r"nsq: walDir /.*\.arrow cannot be written \(No space left\); make room"
+        text = r"nsq: walDir /.*\.arrow cannot be written \(No space left\); free space"
         with pytest.raises(StorageError, match=text):
             read_tasks(q.options, tasks)
     wait_until(lambda: nsq.channel_stats(topic, "c")["depth"] == 5, "the messages are back")

@@ -276,7 +276,7 @@ def test_acknowledged_messages_that_a_broker_loses_are_never_read_as_others(
         crash(faulty, 2)
         # It gives the offsets of what it lost to these.
         tube_java.produce(faulty.cluster, topic, encoded(numbered(30, "later.")))
-        with pytest.raises(DataLossError, match="loses what it has in memory"):
+        with pytest.raises(DataLossError, match="loses the messages in its memory"):
             hasty.trigger()
         wait_until_flushed(safe.options, 130)
         safe.trigger()

@@ -274,7 +274,7 @@ def test_a_group_of_another_kind_says_what_to_do(
     topic, group = tubemq.topic(), tubemq.group()
     with (
         tube_java.join(tubemq.cluster, [topic], group, reading=False),
-        pytest.raises(BrokerError, match=r"tubemq: planning: .*424.*read with a group of its own"),
+        pytest.raises(BrokerError, match=r"tubemq: planning: .*424.*read with another group"),
     ):
         tubemq_format.plan(topic, group=group)
 

@@ -236,7 +236,7 @@ def test_a_redirect_back_from_a_trusted_host_is_followed():
 def test_a_redirect_to_no_address():
     with (
         Server((307, b"", {"Location": "http://[::1"})) as server,
-        pytest.raises(RemoteProtocolError, match="which is no address"),
+        pytest.raises(RemoteProtocolError, match="which is not an address"),
     ):
         fetch(server.url)
 

@@ -190,7 +190,7 @@ def test_a_source_that_is_gone_is_warned_of_if_it_was_not_read(
     del stream.depths["a"]
     with caplog.at_level(logging.WARNING):
         stream.plan(one)
-    assert sum("a is gone before it was read" in record.message for record in caplog.records) == warned
+    assert sum("a disappeared before it was read" in record.message for record in caplog.records) == warned
 
 
 @pytest.mark.parametrize(

@@ -60,13 +60,13 @@ def test_a_path_is_the_same_however_it_is_written(url: str, path: str):
 @pytest.mark.parametrize(
     ("url", "kind", "text"),
     [
-        ("wal", OptionError, "wal is not an absolute path: every machine would take it for another folder"),
+        ("wal", OptionError, "wal is not an absolute path: it would be a different folder on each machine"),
         ("file:wal", OptionError, "is not an absolute path"),
         ("file://host/wal", OptionError, "is not an absolute path"),
         ("", OptionError, "is not an absolute path"),
-        ("dbfs:/wal", OptionError, "dbfs:/wal is no path of a machine: give .* /Volumes/... or /dbfs/..."),
-        ("hdfs://namenode/wal", UnsupportedFeatureError, "nothing here makes a file exclusively in hdfs: use a folder"),
-        ("nosuch:wal", UnsupportedFeatureError, "nothing here makes a file exclusively in nosuch"),
+        ("dbfs:/wal", OptionError, "dbfs:/wal is not a path on a machine: give .* /Volumes/... or /dbfs/..."),
+        ("hdfs://namenode/wal", UnsupportedFeatureError, "files cannot be made exclusively in hdfs: use a folder"),
+        ("nosuch:wal", UnsupportedFeatureError, "files cannot be made exclusively in nosuch"),
     ],
 )
 def test_what_is_no_place_for_files_is_refused_in_a_sentence(url: str, kind: type[MQSourceError], text: str):
@@ -126,7 +126,9 @@ def test_a_full_disk_names_the_file_and_leaves_none(
             raise OSError(errno.ENOSPC, "No space left on device")
 
         full.setattr(os, "fsync", fsync)
-        with pytest.raises(StorageError, match=f"^x {tmp_path}/a/b cannot be written .No space left on device.; make"):
+        with pytest.raises(
+            StorageError, match=f"^x {tmp_path}/a/b cannot be written .No space left on device.; free space"
+        ):
             getattr(store, method)("a/b", b"x")
     assert list((tmp_path / "a").iterdir()) == []
     getattr(store, method)("a/b", b"x")

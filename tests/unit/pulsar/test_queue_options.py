@@ -43,7 +43,7 @@ def test_a_stream_that_is_no_queue_is_exclusive():
 @pytest.mark.parametrize(
     ("scope", "given", "sentence"),
     [
-        (STREAM, SHARED, "subscriptionType=shared has no positions, by which a query could go on: set walDir"),
+        (STREAM, SHARED, "subscriptionType=shared has no positions from which a query could continue: set walDir"),
         (STREAM, {"serviceUrl": "pulsar://h", "topic": "t", "walDir": "/w"}, "walDir needs subscription"),
         (
             STREAM,

@@ -151,7 +151,7 @@ def test_a_task_without_a_connection_is_warned_of_once(
     _warn_of_no_connection.cache_clear()
     for _ in range(2):
         IN_WORKER(lambda: check_wanted(connection_of_task()))
-    assert ["is taken for complete" in record.message for record in caplog.records] == [True] * is_task
+    assert ["counts as complete" in record.message for record in caplog.records] == [True] * is_task
 
 
 @pytest.fixture

@@ -220,7 +220,9 @@ REPORT = pa.schema([("value", NUMBERS), ("_error", pa.string()), ("_corrupt", pa
 
 
 def test_a_bad_message_fails_the_read_with_its_position_and_field() -> None:
-    with pytest.raises(CorruptMessageError, match=r"^message 1: value: field n: no number; correct what the producer"):
+    with pytest.raises(
+        CorruptMessageError, match=r"^message 1: value: field n: no number; correct the producer, or set"
+    ):
         read(VALUE, TypedRead(DIGITS), *values(b"1", b"x", b"y"))
 
 

@@ -92,10 +92,10 @@ def test_what_has_no_place_is_refused_all_at_once():
             "json",
         )
     for words in (
-        "value.no name is no Avro name",
-        "value.ok is there twice",
-        "value.took is duration[us], which has no place in it: cast it",
-        "value.by_id is map<int32, string>, which has no place in it: its keys must be strings",
+        "value.no name is not an Avro name",
+        "value.ok is a duplicate",
+        "value.took is duration[us], which such a schema cannot represent: cast it",
+        "value.by_id is map<int32, string>, which such a schema cannot represent: its keys must be strings",
     ):
         assert words in str(caught.value)
 
@@ -187,7 +187,7 @@ def test_what_is_null_where_the_schema_has_no_place_for_it_is_refused(rows, kind
         return
     with pytest.raises(UnwritableRowError) as caught:
         check_nulls(column, schema)
-    assert str(caught.value) == f"{path} is NULL in a row, for which the schema has no place"
+    assert str(caught.value) == f"{path} is NULL in a row, which the schema does not allow"
 
 
 def test_a_value_of_a_map_that_is_null_is_refused():

@@ -359,7 +359,7 @@ def _bare(host: str) -> str:
 def _objects(answer: Mapping[str, object], name: str, url: str) -> Iterable[Mapping[str, object]]:
     found = answer.get(name) or []
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise RemoteProtocolError(f"{url}: {name} is no list; is this the HTTP address of an nsqlookupd?")
+        raise RemoteProtocolError(f"{url}: {name} is not a list; is this the HTTP address of an nsqlookupd?")
     return found
 
 

@@ -352,7 +352,9 @@ class Session:
         with self._sending:
             waiting = self._waiting.popleft() if self._waiting else None
         if waiting is None:
-            raise RemoteProtocolError(f"{self.address}: nsqd answered {type(event).__name__}, and nothing was asked")
+            raise RemoteProtocolError(
+                f"{self.address}: nsqd answered {type(event).__name__}, but no request is pending"
+            )
         waiting.set_result(None)
 
     def _on_closed(self, error: MQSourceError) -> None:

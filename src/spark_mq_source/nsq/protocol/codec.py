@@ -176,5 +176,5 @@ def _json_object(data: memoryview, command: str) -> dict[str, object]:
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        raise RemoteProtocolError(f"the answer to {command} is no JSON object: {bytes(data[:64])!r}")
+        raise RemoteProtocolError(f"the answer to {command} is not a JSON object: {bytes(data[:64])!r}")
     return answer

@@ -37,9 +37,7 @@ def parse_name(text: str) -> str:
         'flights.2013#ephemeral'
     """
     if not _NAME.fullmatch(text) or len(text) > _MAX_NAME:
-        raise ValueError(
-            "expected 1 to 64 letters, digits and .-_ with #ephemeral at the end where it is meant to vanish"
-        )
+        raise ValueError("expected 1 to 64 letters, digits and .-_ optionally followed by #ephemeral")
     return text
 
 

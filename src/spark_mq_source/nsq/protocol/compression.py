@@ -145,7 +145,7 @@ class SnappyStream:
 
     def _check_head(self, kind: int, size: int) -> None:
         if not self._has_received and kind != _STREAM_IDENTIFIER:
-            raise RemoteProtocolError("what should be a snappy stream does not begin as one")
+            raise RemoteProtocolError("the snappy stream does not begin with its identifier")
         self._has_received = True
         if kind in {_COMPRESSED, _UNCOMPRESSED}:
             if not _CHECKSUM_BYTES < size <= _CHECKSUM_BYTES + _MAX_COMPRESSED_BYTES:
@@ -156,7 +156,7 @@ class SnappyStream:
 
 def _check_identifier(chunk: bytes) -> None:
     if chunk != _IDENTIFIER[_CHUNK_HEAD_BYTES:]:
-        raise RemoteProtocolError("a snappy stream identifier that is none")
+        raise RemoteProtocolError("an invalid snappy stream identifier")
 
 
 def _opened(kind: int, chunk: bytes) -> bytes | memoryview:

@@ -203,7 +203,7 @@ class NsqConnection(SansIOConnection[Command, Event]):
         if self.state is not ConnectionState.STARTING_TLS:
             raise LocalProtocolError(f"TLS was started while {self.state.value}")
         if len(self._buffer):
-            msg = "bytes came in the clear where TLS had to begin"
+            msg = "bytes arrived in plain text where TLS had to begin"
             self._close(f"an error ({msg})")
             raise RemoteProtocolError(msg)
         self.state = ConnectionState.UPGRADING
@@ -325,7 +325,7 @@ class NsqConnection(SansIOConnection[Command, Event]):
         if self._identify.tls_v1:
             if not identified.tls_v1:
                 raise UnsupportedFeatureError(
-                    "this nsqd has no TLS: start it with -tls-cert and -tls-key, or leave tls out"
+                    "this nsqd has no TLS: start it with -tls-cert and -tls-key, or remove the option tls"
                 )
             self.state = ConnectionState.STARTING_TLS
         else:
@@ -344,7 +344,7 @@ class NsqConnection(SansIOConnection[Command, Event]):
             self.state = ConnectionState.UPGRADING
         else:
             if wanted.snappy or wanted.deflate:
-                logger.warning("this nsqd does not compress as it was asked to: its -snappy and -deflate allow it")
+                logger.warning("this nsqd does not offer the requested compression: enable it by -snappy or -deflate")
             self._authenticate()
 
     def _authenticate(self) -> None:
@@ -392,4 +392,4 @@ def _check_name(command: Command, name: str) -> None:
     try:
         parse_name(name)
     except ValueError as error:
-        raise LocalProtocolError(f"{command}: {name!r} is no name: {error}") from error
+        raise LocalProtocolError(f"{command}: {name!r} is not a valid name: {error}") from error

@@ -18,24 +18,25 @@ class _Code(NamedTuple):
     remedy: str
 
 
-_AGAIN: Final = "this passes in most cases and is tried again"
+_AGAIN: Final = "this is usually temporary and is retried"
 _STORED: Final = _Code(ServiceNotReadyError, f"nsqd could not store it (its disk, or it is exiting); {_AGAIN}")
 _CODES: Final = {
     "E_BAD_PROTOCOL": _Code(BrokerError, "is this the TCP port of an nsqd?"),
-    "E_INVALID": _Code(BrokerError, "a command that nsqd does not take in this state, or not with these words"),
+    "E_INVALID": _Code(BrokerError, "nsqd does not accept this command in this state, or with these parameters"),
     "E_BAD_TOPIC": _Code(BrokerError, "check the topic's name"),
     "E_BAD_CHANNEL": _Code(BrokerError, "check the channel's name"),
     "E_BAD_BODY": _Code(BrokerError, "a setting or a size beyond what nsqd is configured for"),
     "E_BAD_MESSAGE": _Code(
-        BrokerError, "a message that nsqd does not take; set maxMessageBytes to nsqd's -max-msg-size to find it earlier"
+        BrokerError,
+        "nsqd does not accept this message; set maxMessageBytes to nsqd's -max-msg-size to find such rows earlier",
     ),
-    "E_IDENTIFY_FAILED": _Code(BrokerError, "nsqd could not agree to what was asked of the connection"),
+    "E_IDENTIFY_FAILED": _Code(BrokerError, "nsqd refused the requested settings of the connection"),
     "E_AUTH_FIRST": _Code(AuthenticationError, "set authSecret"),
-    "E_AUTH_DISABLED": _Code(AuthenticationError, "this nsqd has no authorization server; leave authSecret out"),
+    "E_AUTH_DISABLED": _Code(AuthenticationError, "this nsqd has no authorization server; remove authSecret"),
     "E_AUTH_FAILED": _Code(
         AuthenticationError, "the authorization server refused authSecret, or nsqd could not reach that server"
     ),
-    "E_AUTH_ERROR": _Code(AuthenticationError, "nsqd could not use what the authorization server said"),
+    "E_AUTH_ERROR": _Code(AuthenticationError, "nsqd could not use the answer of the authorization server"),
     "E_UNAUTHORIZED": _Code(AuthorizationError, "ask for the permission on this topic and channel"),
     "E_SUB_FAILED": _Code(ServiceNotReadyError, f"the channel is full of consumers, or being deleted; {_AGAIN}"),
     "E_PUB_FAILED": _STORED,
@@ -43,7 +44,7 @@ _CODES: Final = {
     "E_DPUB_FAILED": _STORED,
 }
 _BODY_TOO_BIG: Final = _Code(BrokerError, "set maxBodyBytes to nsqd's -max-body-size to send smaller ones")
-_TLS_REQUIRED: Final = _Code(BrokerError, "this nsqd wants TLS: set tls=true")
+_TLS_REQUIRED: Final = _Code(BrokerError, "this nsqd requires TLS: set tls=true")
 
 
 def error_for_code(code: str, words: str, context: str = "") -> BrokerError:

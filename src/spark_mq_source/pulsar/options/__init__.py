@@ -121,17 +121,17 @@ class PulsarOptions(
     notes: ClassVar[Mapping[str, str]] = {
         "walDir": " A broker deletes acknowledged messages, so batches of a queue are replayed from here. In a stream "
         "it makes a queue of `subscription`; `shared` and `key_shared` need it.",
-        "maxRows": " Rounded down to whole entries, but at least one for each task; what was received and does not fit "
-        "is delivered again (of a `non-persistent://` topic it is lost).",
+        "maxRows": " Rounded down to whole entries, but at least one for each task; received messages that do not fit "
+        "are redelivered (those of a `non-persistent://` topic are lost).",
         "maxRowsPerTrigger": " Rounded to whole entries, at least one. Exact to the entry if the broker stores the "
         "message index and exposes it to clients (broker entry metadata). Otherwise estimated from the messages per "
         "entry in the first and last entry of this and earlier triggers: exact if the entries of a partition are "
         "alike, and possibly exceeded if they are not. If several limits are set, the smallest applies.",
         "minRowsPerTrigger": " Estimated from the entries that wait and the messages per entry in the first one and in "
         "those of earlier triggers.",
-        "deadLetterTopic": " Its properties say where it comes from, and why, with the names of the Java client. "
-        "`createTopic` says whether the topic is created.",
-        "valueFormat": " `auto`: as the topic's registered schema says, each message by its own version. Or one of the "
+        "deadLetterTopic": " Its properties contain the origin and the reason, with the names of the Java client. "
+        "`createTopic` determines whether the topic is created.",
+        "valueFormat": " `auto`: the topic's registered schema, each message by its own version. Or one of the "
         f"single values of Pulsar's schemas: {', '.join(f'`{name}`' for name in PRIMITIVES)}. With any but `raw`, a "
         "write registers the schema.",
     }
@@ -170,8 +170,8 @@ class PulsarOptions(
             return
         if kind in SHARED_TYPES:
             yield (
-                f"subscriptionType={kind.value} has no positions, by which a query could go on: set walDir, where "
-                f"batches are kept until they are processed, or exclusive or failover"
+                f"subscriptionType={kind.value} has no positions from which a query could continue: set walDir, which "
+                f"keeps batches until they are processed, or exclusive or failover"
             )
         yield from (
             f"{self.name_of(field)} has no meaning unless subscription is a queue: set "
@@ -190,7 +190,7 @@ class PulsarOptions(
         elif live:
             yield from (
                 f"{self.name_of(field)} has no meaning for {live}: a non-persistent topic stores nothing, so "
-                f"no message waits, is given back or comes again"
+                f"no message waits, is returned or redelivered"
                 for field in _NEEDS_STORAGE
                 if field in given
             )

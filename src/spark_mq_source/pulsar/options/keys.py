@@ -35,8 +35,8 @@ class KeyOptions(Options):
     key_schema: bytes | None = value_schema_option("key")
     key_message: str | None = value_message_option("key")
     key_value_encoding: KeyValueEncodingType = option(
-        "With `keyFormat`, where the key is: `SEPARATED`, it is the message's key, by which the topic is partitioned "
-        "and compacted; `INLINE`, it is in the payload before the value, and the message has no key.",
+        "With `keyFormat`, the place of the key: `SEPARATED`, the message's key, by which the topic is partitioned "
+        "and compacted; `INLINE`, the payload before the value, and the message has no key.",
         default=KeyValueEncodingType.SEPARATED,
         scope=WRITE,
     )

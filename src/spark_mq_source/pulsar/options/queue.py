@@ -143,8 +143,8 @@ class SubscriptionOptions(Options):
         default_text="`exclusive`; a batch without it reads by position",
     )
     subscription_properties: tuple[tuple[str, str], ...] = option(
-        'Properties of `subscription` where the query creates it, as JSON: `{"team": "delays"}`. The broker\'s '
-        "statistics show them; those of an existing subscription stay as they are.",
+        'Properties of `subscription` if the query creates it, as JSON: `{"team": "delays"}`. The broker\'s '
+        "statistics show them; those of an existing subscription do not change.",
         default=(),
         scope=STREAM,
         parse=parse_properties,
@@ -198,7 +198,7 @@ class QueueOptions(DrainOptions):
     """Options that have a meaning for queues only."""
 
     initial_position: InitialPosition = option(
-        "Where a queue begins whose subscription does not exist yet: `latest` or `earliest`.",
+        "Start of a queue whose subscription does not exist yet: `latest` or `earliest`.",
         default=InitialPosition.LATEST,
     )
     ack_mode: AckMode = option(
@@ -216,8 +216,8 @@ class QueueOptions(DrainOptions):
     )
     max_in_flight: int = option(
         "Maximum number of unacknowledged messages of each consumer of a queue. Above the broker's "
-        "`maxUnackedMessagesPerConsumer` (50,000) it stops sending. Of a `non-persistent://` topic, how many messages "
-        "it may be sent ahead; more are lost.",
+        "`maxUnackedMessagesPerConsumer` (50,000) it stops sending. For a `non-persistent://` topic, the number of "
+        "messages that the broker may send ahead; more are lost.",
         default=40_000,
         check=at_least(1),
     )
@@ -233,8 +233,8 @@ class QueueOptions(DrainOptions):
     )
     max_redeliver_count: int = option(
         "Maximum number of redeliveries of a message of a `shared` or `key_shared` queue, after which `onMaxRedeliver` "
-        "applies; 0 for no limit. A broker counts what consumers give back (negative acknowledgements), and forgets it "
-        "when the last consumer leaves the subscription.",
+        "applies; 0 for no limit. A broker counts messages that consumers return (negative acknowledgements), and "
+        "forgets the counts when the last consumer leaves the subscription.",
         default=0,
         check=between(0, INT32_MAX),
     )
@@ -244,9 +244,9 @@ class QueueOptions(DrainOptions):
         default=OnMaxRedeliver.FAIL,
     )
     retry_topic: bool = option(
-        "Whether the topic `TOPIC-SUB-RETRY` is read too, where consumers put messages off (`enableRetry` of the Java "
-        "client). With `ackMode=nack`, messages that were read are put off: they are published there, to be delivered "
-        "after `nackDelay`, and acknowledged; after `maxRedeliverCount` times, `onMaxRedeliver` applies. "
+        "Whether the topic `TOPIC-SUB-RETRY` is read too, to which consumers put off messages (`enableRetry` of the "
+        "Java client). With `ackMode=nack`, messages that were read are put off: they are published there, to be "
+        "delivered after `nackDelay`, and acknowledged; after `maxRedeliverCount` times, `onMaxRedeliver` applies. "
         "Other reads return a message however often it was put off.",
         default=False,
     )
@@ -256,7 +256,7 @@ class QueueOptions(DrainOptions):
         "1m",
         scope=READ,
     )
-    nack_max_delay_ms: int = duration_option("Maximum of that time.", "10m", scope=READ)
+    nack_max_delay_ms: int = duration_option("Maximum of the doubled `nackDelay`.", "10m", scope=READ)
 
     def queue_problems(self, kind: SubscriptionType, given: frozenset[str]) -> Iterator[str]:
         """Yield the contradictions between the options of a queue of a subscription type."""
@@ -282,6 +282,6 @@ class QueueOptions(DrainOptions):
         if "on_max_redeliver" in given and not self.max_redeliver_count:
             yield "onMaxRedeliver has no meaning without maxRedeliverCount"
         if self.ack_mode is AckMode.NACK and "wal_dir" in given:
-            yield "ackMode=nack and walDir contradict each other: what is written down there is acknowledged"
+            yield "ackMode=nack and walDir contradict each other: messages in walDir are acknowledged"
         if given & {"nack_delay_ms", "nack_max_delay_ms"} and not (self.retry_topic and self.ack_mode is AckMode.NACK):
             yield "nackDelay and nackMaxDelay need ackMode=nack and retryTopic=true"

@@ -134,7 +134,7 @@ class TopicOptions(Options):
         "The topic: `name`, `tenant/namespace/name` or `persistent://tenant/namespace/name`. `name-partition-0` "
         "selects a single partition. A read needs exactly one of `topic`, `topics`, `topicsPattern`. Required for "
         "writing unless every row has a `topic`. A `non-persistent://` topic stores nothing: it can be written to, and "
-        "read as a queue, which gets what is published while its tasks run; the rest is lost.",
+        "read as a queue, which gets the messages published while its tasks run; others are lost.",
         default=None,
         scope=EVERYWHERE,
         parse=lambda text: parse_topic(parse_text(text), stored=False),
@@ -147,7 +147,7 @@ class TopicOptions(Options):
     )
     create_topic: bool = option(
         "Whether a missing topic is created, with the broker's defaults; otherwise it is an error. Reading: whether "
-        "`deadLetterTopic` is created, and a `non-persistent://` topic, which exists only while somebody uses it.",
+        "`deadLetterTopic` is created, and a `non-persistent://` topic, which exists only while a client uses it.",
         default=False,
         scope=EVERYWHERE,
     )
@@ -307,7 +307,7 @@ class ReadOptions(Options):
     end_at_termination: bool = option(
         "Whether the query ends when all its topics are terminated (`pulsar-admin topics terminate`) and read. Spark "
         "lets a source end a query only by an error, which is `EndOfStreamError`: "
-        "`spark_mq_source.spark.progress.await_end` waits for it, and takes it for the end.",
+        "`spark_mq_source.spark.progress.await_end` waits for it, and does not raise it.",
         default=False,
         scope=STREAM,
     )

@@ -156,7 +156,7 @@ class WriteOptions(Options):
         scope=WRITE,
     )
     delivery_guarantee: DeliveryGuarantee = option(
-        "What holds after failures and retries: `at-least-once`; `exactly-once`, which needs deduplication enabled on "
+        "Guarantee after failures and retries: `at-least-once`; `exactly-once`, which needs deduplication enabled on "
         "the broker; or `transaction`, one per task, which needs transactions enabled on the broker. Without "
         "deduplication, a task attempt with a transaction fails if a topic moves to another broker while its rows are "
         "being sent.",

@@ -33,7 +33,7 @@ class _Code(NamedTuple):
     remedy: str
 
 
-_AGAIN = "this passes in most cases and is tried again"
+_AGAIN = "this is usually temporary and is retried"
 _CODES = {
     0: _Code("UnknownError", ServiceNotReadyError, f"the broker's log knows more; {_AGAIN}"),
     1: _Code("MetadataError", ServiceNotReadyError, f"the broker's metadata or the consumer asked for; {_AGAIN}"),

@@ -241,7 +241,7 @@ class TubeMQClient:
                         self._masters.append(self._masters.pop(0))
         if len(failures) == 1:
             raise failures[0]
-        error = TransportError(f"no master serves: {'; '.join(map(str, failures))}")
+        error = TransportError(f"no active master: {'; '.join(map(str, failures))}")
         error.retryable = any(failure.retryable for failure in failures)
         raise error
 

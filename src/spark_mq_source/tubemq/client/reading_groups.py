@@ -65,6 +65,6 @@ def with_names_to_authorize(error: BrokerError, options: TubeMQOptions) -> Broke
     first, last = reading_group(options, 0), reading_group(options, MAX_GROUPS - 1)
     msg = (
         f"{error}; tasks read as {first}, or up to {last} when several read one partition, and this broker, unlike "
-        f"2.4.0, wants those names to be authorized as well"
+        f"2.4.0, requires these names to be authorized as well"
     )
     return AuthorizationError(msg, code=error.code, code_name=error.code_name, broker_message=error.broker_message)

@@ -193,7 +193,7 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
                 raise LocalProtocolError(f"{type(request).__name__} sent after {self._closed_by}")
             if serial_no in waiting or not 0 < serial_no <= MAX_SERIAL_NO:
                 raise LocalProtocolError(
-                    f"{type(request).__name__} has the serial number {serial_no}, which is in use or none"
+                    f"{type(request).__name__} has the serial number {serial_no}, which is in use or invalid"
                 )
         timeout_ms = self._request_timeout_ms
         if isinstance(command, Sends):
@@ -259,7 +259,7 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
         call = self._waiting.pop(serial_no, None)
         if call is None:
             # It was given up, or a heartbeat that was.
-            logger.debug("an answer to call %d, for which nobody waits, was dropped", serial_no)
+            logger.debug("an answer to call %d, which is not pending, was dropped", serial_no)
             return None
         return call[0]
 

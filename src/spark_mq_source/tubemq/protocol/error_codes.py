@@ -44,12 +44,12 @@ class _Code(NamedTuple):
     remedy: str
 
 
-_AGAIN = "this passes in most cases and is tried again"
-_GROUP = "all members of a group, Java consumers included, must be alike; read with a group of its own"
+_AGAIN = "this is usually temporary and is retried"
+_GROUP = "all members of a group, Java consumers included, need the same settings; read with another group"
 _CODES: Final = {
     NOT_READY: _Code("NOT_READY", ServiceNotReadyError, f"the master has just started; {_AGAIN}"),
     301: _Code("MOVED", BrokerError, "the position is below what the broker still has"),
-    400: _Code("BAD_REQUEST", BrokerError, "a field of the request is not what the server takes"),
+    400: _Code("BAD_REQUEST", BrokerError, "the server does not accept a field of the request"),
     UNAUTHORIZED: _Code(
         "UNAUTHORIZED", ServiceNotReadyError, "the partition is not, or no longer, this client's; it registers again"
     ),
@@ -72,11 +72,11 @@ _CODES: Final = {
         "CERTIFICATE_FAILURE", AuthenticationError, "check authUser, authPassword and the clock, which may be 20 s off"
     ),
     SERVER_RECEIVE_OVERFLOW: _Code(
-        "SERVER_RECEIVE_OVERFLOW", ResourceBusyError, f"the topic's store on the broker takes no more now; {_AGAIN}"
+        "SERVER_RECEIVE_OVERFLOW", ResourceBusyError, f"the topic's store on the broker is full now; {_AGAIN}"
     ),
     421: _Code("CLIENT_HIGH_FREQUENCY_REQUEST", ResourceBusyError, f"too many requests; {_AGAIN}"),
-    422: _Code("PARTITION_UNSUBSCRIBABLE", BrokerError, "the topic takes no readers here (acceptSubscribe)"),
-    423: _Code("PARTITION_UNPUBLISHABLE", BrokerError, "the topic takes no messages here (acceptPublish)"),
+    422: _Code("PARTITION_UNSUBSCRIBABLE", BrokerError, "the topic accepts no readers here (acceptSubscribe)"),
+    423: _Code("PARTITION_UNPUBLISHABLE", BrokerError, "the topic accepts no messages here (acceptPublish)"),
     424: _Code(
         "CLIENT_INCONSISTENT_CONSUMETYPE",
         BrokerError,
@@ -85,7 +85,7 @@ _CODES: Final = {
     425: _Code("CLIENT_INCONSISTENT_TOPICSET", BrokerError, f"the group has members with other topics; {_GROUP}"),
     426: _Code("CLIENT_INCONSISTENT_FILTERSET", BrokerError, f"the group has members with other filters; {_GROUP}"),
     427: _Code("CLIENT_INCONSISTENT_SESSIONKEY", BrokerError, f"the group has members with another session; {_GROUP}"),
-    428: _Code("CLIENT_INCONSISTENT_SELECTBIG", BrokerError, f"the group has members that select otherwise; {_GROUP}"),
+    428: _Code("CLIENT_INCONSISTENT_SELECTBIG", BrokerError, f"the group has members with another selection; {_GROUP}"),
     429: _Code("CLIENT_INCONSISTENT_SOURCECOUNT", BrokerError, f"the group has another number of members; {_GROUP}"),
     430: _Code("CLIENT_DUPLICATE_INDEXID", BrokerError, f"the group has a member with this number; {_GROUP}"),
     431: _Code("TOPIC_NOT_DEPLOYED", TopicNotFoundError, "check the names; an administrator adds topics to brokers"),
@@ -95,10 +95,10 @@ _CODES: Final = {
         "the group may not read this topic: have an administrator authorize it, or set group to one that may",
     ),
     SERVER_CONSUME_SPEED_LIMIT: _Code(
-        "SERVER_CONSUME_SPEED_LIMIT", ResourceBusyError, "the group's flow control holds it"
+        "SERVER_CONSUME_SPEED_LIMIT", ResourceBusyError, "the group's flow control delays it"
     ),
     455: _Code("CONSUME_CONTENT_FORBIDDEN", AuthorizationError, "the group may not read these filters"),
-    500: _Code("INTERNAL_SERVER_ERROR", BrokerError, "the server's log knows more"),
+    500: _Code("INTERNAL_SERVER_ERROR", BrokerError, "see the server's log"),
     503: _Code("SERVICE_UNAVAILABLE", ServiceNotReadyError, f"the server is starting or stopping; {_AGAIN}"),
     510: _Code("INTERNAL_SERVER_ERROR_MSGSET_NULL", ServiceNotReadyError, f"its store was not readable; {_AGAIN}"),
 }
@@ -108,10 +108,10 @@ _NO_SERVICE: Final = re.compile(r"No service (\d+) found on the server")
 
 _RPC: Final = "org.apache.inlong.tubemq.corerpc.exception."
 _EXCEPTIONS: Final = {
-    f"{_RPC}StandbyException": (StandbyError, "the next master is asked"),
+    f"{_RPC}StandbyException": (StandbyError, "the next master is tried"),
     f"{_RPC}ServerNotReadyException": (ServiceNotReadyError, f"the server is starting; {_AGAIN}"),
     f"{_RPC}ServiceStoppingException": (ServiceNotReadyError, f"the server is stopping; {_AGAIN}"),
-    f"{_RPC}OverflowException": (ResourceBusyError, f"the server has too much to do; {_AGAIN}"),
+    f"{_RPC}OverflowException": (ResourceBusyError, f"the server is overloaded; {_AGAIN}"),
 }
 
 
@@ -151,7 +151,7 @@ def error_for_exception(exception_name: str, words: str, context: str) -> Broker
         ('StandbyError', True, 'StandbyException')
     """
     name = exception_name.rpartition(".")[2]
-    kind, remedy = _EXCEPTIONS.get(exception_name, (BrokerError, "the server's log knows more"))
+    kind, remedy = _EXCEPTIONS.get(exception_name, (BrokerError, "see the server's log"))
     if missing := _NO_SERVICE.search(words):
         # A broker listens before it has published its services (2 to read, 3 to write). Its address is the master's
         # answer, so it is a broker; the address of a master (1) is the user's, and may be that of another server.

@@ -79,7 +79,7 @@ def encode_frame_of(serial_no: int, parts: Sequence[bytes | memoryview]) -> byte
         return b"".join((ONE_BLOCK.pack(BEGIN_TOKEN, serial_no, 1, size), *parts))
     payload = b"".join(parts)
     if not 0 < size <= MAX_PAYLOAD_BYTES:
-        raise LocalProtocolError(f"a call of {size} bytes cannot be sent: a server takes 1 to {MAX_PAYLOAD_BYTES}")
+        raise LocalProtocolError(f"a call of {size} bytes cannot be sent: a server accepts 1 to {MAX_PAYLOAD_BYTES}")
     blocks = [HEAD.pack(BEGIN_TOKEN, serial_no, -(-size // BLOCK_BYTES))]
     for start in range(0, size, BLOCK_BYTES):
         block = payload[start : start + BLOCK_BYTES]
@@ -182,5 +182,5 @@ def _check_token(data: memoryview, offset: int) -> None:
     elif start[0] in {TLS_ALERT, TLS_HANDSHAKE} and start[1] == TLS_MAJOR_VERSION:
         msg = "this looks like a TLS port: set tls=true, or take the plain port (8715 of a master unless configured)"
     else:
-        msg = f"a frame begins with {start.hex()} and not {BEGIN_TOKEN.hex()}: no TubeMQ server, or a damaged stream"
+        msg = f"a frame begins with {start.hex()} and not {BEGIN_TOKEN.hex()}: not a TubeMQ server, or a damaged stream"
     raise RemoteProtocolError(msg)

@@ -133,8 +133,8 @@ def resolve_offset(wanted: WantedOffsets, tp: TopicPartition, bounds: Bounds, *,
     nearest = min(max(start, bounds.first), bounds.last)
     if nearest != start:
         msg = (
-            f"{tp}: the broker has offsets from {bounds.first} to {bounds.last}, and not {start}; start at an existing "
-            f"one, or set failOnDataLoss=false to begin with what there is"
+            f"{tp}: the broker has offsets from {bounds.first} to {bounds.last}, but not {start}; start at an existing "
+            f"offset, or set failOnDataLoss=false to start at the nearest one"
         )
         if fail_on_data_loss:
             raise DataLossError(msg)

@@ -306,13 +306,14 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
         at, most = response.curr_offset, response.max_offset
         if at > self._done:
             self._report_loss(
-                f"{consumer.address}: what was between {self._done} and {at} is gone: its deletePolicy removed it"
+                f"{consumer.address}: the messages between {self._done} and {at} are gone: the topic's deletePolicy "
+                f"removed them"
             )
             self._done = at
         if at < self._done or most < self._end:
             self._report_loss(
-                f"{consumer.address}: it has messages up to {most} only, and had them up to {self._end} once: a broker "
-                f"that is killed loses what it has in memory, and gives the same offsets to other messages"
+                f"{consumer.address}: it has messages up to {most} only, but had them up to {self._end} before: a "
+                f"killed broker loses the messages in its memory, and reuses their offsets"
             )
             self._end = most if at == self._done < most else self._done
 
@@ -368,7 +369,7 @@ class _RangeReader(ResumingReader[TubeMQRange, int, PartitionConsumer]):
             self._left_behind = consumer
 
     def _report_loss(self, what: str) -> None:
-        msg = f"{what}; set failOnDataLoss=false to go on with what is there"
+        msg = f"{what}; set failOnDataLoss=false to continue with the remaining messages"
         if self._options.fail_on_data_loss:
             raise DataLossError(msg)
         logger.warning("%s: %s", self._task, msg)

@@ -236,8 +236,8 @@ class TubeMQStream:
                 checked[tp] = bounds[tp].first
             elif begin > last:
                 self._report(
-                    f"{tp}: the broker has messages up to {last} only, and had them up to {begin} once: one that is "
-                    f"killed loses what it has in memory, and gives the same offsets to other messages"
+                    f"{tp}: the broker has messages up to {last} only, but had them up to {begin} before: a killed "
+                    f"broker loses the messages in its memory, and reuses their offsets"
                 )
                 checked[tp] = last
         return checked
@@ -259,7 +259,7 @@ class TubeMQStream:
         return {tp: begins[tp] + INDEX_BYTES * shares.get(tp, 0) for tp in ends}
 
     def _report(self, what: str) -> None:
-        msg = f"tubemq: {what}; set failOnDataLoss=false to go on with what is left"
+        msg = f"tubemq: {what}; set failOnDataLoss=false to continue with the remaining messages"
         if self._options.fail_on_data_loss:
             raise DataLossError(msg)
         logger.warning("%s", msg)

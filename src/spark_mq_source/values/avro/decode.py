@@ -90,5 +90,5 @@ def _parsed(definition: str, what: str = "the schema") -> AvroType:
         parsed = parse_avro(definition)
         check_finite(parsed)
     except ValueError as error:
-        raise OptionError(f"{what} is no Avro schema that can be columns: {error}") from None
+        raise OptionError(f"{what} is not an Avro schema that can be columns: {error}") from None
     return parsed

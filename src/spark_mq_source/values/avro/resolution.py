@@ -129,7 +129,7 @@ def _branch_for(writer: AvroType, union: AvroType, wanted: pa.DataType) -> AvroT
     for branch in union.branches:
         if branch.kind in _PROMOTIONS.get(writer.kind, ()):
             return branch
-    raise MisfitError(f"{writer!r} is no branch of the reader's union")
+    raise MisfitError(f"{writer!r} is not a branch of the reader's union")
 
 
 # Without the cache, unions within unions would double the time at each level.
@@ -205,7 +205,7 @@ def _default(field: AvroField, wanted: pa.DataType) -> Step:
     try:
         data = encode_default(field.type, field.default)
     except ValueError:
-        raise MisfitError(f"{field.name} was not written and its default is no {field.type!r}") from None
+        raise MisfitError(f"{field.name} was not written and its default is not a value of {field.type!r}") from None
     return Step(Code.DEFAULT, name=f".{field.name}", steps=(_read(field.type, field.type, wanted),), data=data)
 
 

@@ -99,7 +99,7 @@ def parse_avro(definition: str) -> AvroType:
     try:
         document = json.loads(definition)
     except (ValueError, RecursionError):
-        raise ValueError("it is no JSON") from None
+        raise ValueError("it is not JSON") from None
     return avro_type_of(document)
 
 
@@ -148,7 +148,7 @@ class _Parser:
         # As in registries that hold a schema whose namespaces somebody took away.
         same = [made for full, made in self._named.items() if full.rpartition(".")[2] == name.rpartition(".")[2]]
         if not same:
-            raise ValueError(f"{path} has the type {name!r}, which is none")
+            raise ValueError(f"{path} has the type {name!r}, which is unknown")
         return same[-1]
 
     def _named_type(self, type_: str, kind: Mapping[str, Any], path: str, namespace: str, depth: int) -> AvroType:
@@ -165,7 +165,7 @@ class _Parser:
                 raise ValueError(f"{path} is an enum without symbols")
             made.symbols = _texts(kind["symbols"])
             if len(made.symbols) < len(kind["symbols"]) or not all(map(_is_unicode, made.symbols)):
-                raise ValueError(f"{path} is an enum with a symbol that is no text")
+                raise ValueError(f"{path} is an enum with a symbol that is not a text")
             made.default = kind["default"] if kind.get("default") in made.symbols else ""
         elif type_ == "fixed":
             size = kind.get("size")

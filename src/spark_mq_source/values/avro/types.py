@@ -113,7 +113,7 @@ def places_of(names: Sequence[str], wanted: pa.StructType, path: str = "value") 
         if field.name not in exact and lower.count(field.name.lower()) > 1:
             raise OptionError(f"{path}.{field.name} is in the schema in several cases: name one of them")
         if at in places:
-            raise OptionError(f"{path}.{field.name} is asked for twice")
+            raise OptionError(f"{path}.{field.name} is requested twice")
         places[at] = slot, field
     return places
 

@@ -15,10 +15,10 @@ from spark_mq_source.values.avro.defaults import encode_default
 from spark_mq_source.values.avro.schema import AvroType, check_finite, parse_avro
 from spark_mq_source.values.avro.types import arrow_type, inner_of, is_number_union, not_null_branches, places_of
 
-NO_NULL: Final = "is NULL in a row, for which the schema has no place"
-NO_SYMBOL: Final = "is a text in a row that is no symbol of the enum"
+NO_NULL: Final = "is NULL in a row, which the schema does not allow"
+NO_SYMBOL: Final = "has a text in a row that is not a symbol of its enum"
 NO_SIZE: Final = "has a value in a row that is not as long as the schema's fixed"
-NO_MEMBER: Final = "has not exactly one member in a row, which a union must"
+NO_MEMBER: Final = "must have exactly one member in a row, as every union"
 
 
 class WriteCode(IntEnum):
@@ -85,7 +85,7 @@ def plan_writing(type_: pa.DataType, definition: str, column: str = "value") -> 
         parsed = parse_avro(definition)
         check_finite(parsed)
     except ValueError as error:
-        raise OptionError(f"the schema is no Avro schema that values can be written with: {error}") from None
+        raise OptionError(f"the schema is not an Avro schema that values can be written with: {error}") from None
     step = _write(parsed, type_, column)
     check_write_step(step, type_)
     return step
@@ -237,7 +237,7 @@ def _write_union(union: AvroType, type_: pa.DataType, path: str) -> WriteStep:
             return replace(_write(branch, type_, path), head=head, null=null)
         except OptionError as error:
             fault = fault or error
-    raise fault or OptionError(f"{path} is {type_}, and the schema has nothing but null there")
+    raise fault or OptionError(f"{path} is {type_}, and but the schema allows only null there")
 
 
 def _write_record(schema: AvroType, struct: pa.StructType, path: str) -> WriteStep:

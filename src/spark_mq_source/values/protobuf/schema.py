@@ -259,7 +259,7 @@ def _pool_of(descriptors: bytes) -> tuple[DescriptorPool, list[str]]:
     try:
         files = FileDescriptorSet.FromString(descriptors).file
     except DecodeError as error:
-        raise OptionError(f"it is no FileDescriptorSet of protobuf ({error}); {_NEEDS_ONE}") from error
+        raise OptionError(f"it is not a FileDescriptorSet of protobuf ({error}); {_NEEDS_ONE}") from error
     if not files:
         raise OptionError(f"it is an empty FileDescriptorSet of protobuf; {_NEEDS_ONE}")
     pool = DescriptorPool()

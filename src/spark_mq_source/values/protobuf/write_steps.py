@@ -24,11 +24,11 @@ from spark_mq_source.values.protobuf.schema import (
     wire_type_of,
 )
 
-NO_NULL: Final = "is NULL in a row, for which a protobuf message has no place"
-NO_NAME: Final = "is a text in a row that is no name of its enum"
-NO_NUMBER: Final = "is a number in a row that its enum has not"
-NO_UNSIGNED: Final = "is a number in a row that does not fit the unsigned field"
-NO_CHOICE: Final = "and another field of its oneof are both there in a row, which has one at most"
+NO_NULL: Final = "is NULL in a row, which Protobuf cannot represent here"
+NO_NAME: Final = "has a text in a row that is not a name of its enum"
+NO_NUMBER: Final = "has a number in a row that is not a value of its enum"
+NO_UNSIGNED: Final = "has a number in a row that does not fit its unsigned field"
+NO_CHOICE: Final = "and another field of its oneof are both set in a row, but at most one may be"
 
 _SIZED: Final = 2
 _START_GROUP, _END_GROUP = 3, 4
@@ -165,7 +165,7 @@ def _fields(message: Descriptor, struct: pa.StructType, path: str, problems: lis
         inside = f"{path}.{column.name}"
         found = find_field(message, column.name)
         if isinstance(found, str):
-            problems.append(f"{inside} is no field of {message.full_name} ({found})")
+            problems.append(f"{inside} is not a field of {message.full_name} ({found})")
             continue
         paths[found.name].append(inside)
         step = _field(found, column.type, inside, problems)

@@ -94,7 +94,7 @@ def test_damaged_deflate(data: bytes, words: str) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (OK_CHUNK, "does not begin as one"),
+        (OK_CHUNK, "does not begin with its identifier"),
         (b"\xff\x06\x00\x00sNaPpX", "identifier"),
         (IDENTIFIER + b"\x02\x00\x00\x00", "unknown type 2"),
         (IDENTIFIER + b"\x00\x04\x00\x00", "a snappy chunk of 4 bytes"),

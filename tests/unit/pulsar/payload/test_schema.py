@@ -14,7 +14,7 @@ from spark_mq_source.pulsar.payload.schema import parse_schema
     [
         ('"string"', "it is no JSON object"),
         ("{", "it is no JSON object"),
-        ('{"type": "rec", "name": "F"}', "the schema has the type 'rec', which is none"),
+        ('{"type": "rec", "name": "F"}', "the schema has the type 'rec', which is unknown"),
         ('{"type": "record", "fields": []}', "the schema is a record without a name"),
         ('{"type": "record", "name": "a-b", "fields": []}', "the schema is a record without a name of letters"),
         ('{"type": "record", "name": "F"}', "the schema is a record without fields"),

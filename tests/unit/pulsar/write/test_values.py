@@ -34,7 +34,7 @@ def fitted(type_: pa.DataType, *, key: pa.DataType | None = None, **given: str) 
         ({"schema": "STRING"}, pa.binary(), "column value is binary, but the option schema is STRING"),
         ({"schema": '{"type": "AVRO", "schema": {"type": "string"}}'}, pa.string(), "the option schema is AVRO"),
         ({"valueFormat": "json"}, pa.string(), "column value is string, expected a struct with valueFormat=json"),
-        ({"valueFormat": "json"}, pa.struct([("a b", pa.int32())]), "value.a b is no Avro name"),
+        ({"valueFormat": "json"}, pa.struct([("a b", pa.int32())]), "value.a b is not an Avro name"),
         ({"valueFormat": "json", "schema": "BYTES"}, pa.struct([("a", pa.duration("us"))]), "there is no JSON for"),
         ({"valueFormat": "json", "schema": '{"type": "record", "name": "F", "fields": []}'}, STRUCT, "does not fit"),
     ],

@@ -148,7 +148,7 @@ def test_what_arrived_before_an_error_can_still_be_taken() -> None:
 
 @pytest.mark.parametrize("serial_no", [0, -1, 1 << 31])
 def test_a_serial_number_is_positive_and_fits(serial_no: int) -> None:
-    with pytest.raises(LocalProtocolError, match="in use or none"):
+    with pytest.raises(LocalProtocolError, match="in use or invalid"):
         connect().send(Call(serial_no, CLOSE))
 
 

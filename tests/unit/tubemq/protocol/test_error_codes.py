@@ -75,8 +75,8 @@ def test_a_java_exception_has_its_class(name: str, kind: type) -> None:
     ("service", "kind", "remedy"),
     [
         (1, errors.BrokerError, "this is not a master, or it is starting"),
-        (2, errors.ServiceNotReadyError, "the broker is starting; this passes in most cases and is tried again"),
-        (3, errors.ServiceNotReadyError, "the broker is starting; this passes in most cases and is tried again"),
+        (2, errors.ServiceNotReadyError, "the broker is starting; this is usually temporary and is retried"),
+        (3, errors.ServiceNotReadyError, "the broker is starting; this is usually temporary and is retried"),
     ],
 )
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_where_a_user_wants_to_begin_of_what_there_is(wanted: int | None, found:
     offsets = WantedOffsets(partitions={} if wanted is None else {tp: wanted})
     assert resolve_offset(offsets, tp, Bounds(28, 84), fail_on_data_loss=False) == found
     if is_loss:
-        with pytest.raises(DataLossError, match=f"offsets from 28 to 84, and not {wanted}"):
+        with pytest.raises(DataLossError, match=f"offsets from 28 to 84, but not {wanted}"):
             resolve_offset(offsets, tp, Bounds(28, 84), fail_on_data_loss=True)
     else:
         assert resolve_offset(offsets, tp, Bounds(28, 84), fail_on_data_loss=True) == found

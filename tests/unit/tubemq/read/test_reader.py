@@ -212,7 +212,7 @@ def reader(
     return made
 
 
-LOST, RESTARTED = "what was between 280 and 308 is gone", "it has messages up to"
+LOST, RESTARTED = "the messages between 280 and 308 are gone", "it has messages up to"
 
 
 @pytest.mark.parametrize(

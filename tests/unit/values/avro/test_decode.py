@@ -136,15 +136,15 @@ def test_types_are_those_of_from_avro(schema, type_):
 @pytest.mark.parametrize(
     ("definition", "sentence"),
     [
-        ("{", "it is no JSON"),
+        ("{", "it is not JSON"),
         ('{"type": "array"}', r"the schema\[\] has no type"),
         (json.dumps(record(a=["null", "R"])), "the record R contains itself"),
         (json.dumps(record(a=logical("bytes", "decimal", precision=39))), "value.a is a decimal of 39 digits"),
         ("[" + '{"type": "array", "items": ' * 70 + '"int"' + "}" * 70 + "]", "more than 64 types deep"),
         ('["null", ["int", "string"]]', "the schema is a union directly within a union"),
         (json.dumps(record(a=["null", {"type": ["int"]}])), r"the schema\.a is a union directly within a union"),
-        (json.dumps(enum("A", 5, "B")), "the schema is an enum with a symbol that is no text"),
-        (json.dumps(enum("A", "\ud800")), "the schema is an enum with a symbol that is no text"),
+        (json.dumps(enum("A", 5, "B")), "the schema is an enum with a symbol that is not a text"),
+        (json.dumps(enum("A", "\ud800")), "the schema is an enum with a symbol that is not a text"),
     ],
 )
 def test_a_definition_that_cannot_be_columns_is_refused(definition, sentence):
@@ -532,11 +532,11 @@ def test_a_symbol_that_the_reader_lacks_is_named(decode):
         ("long", "int", "long cannot be read as int"),
         (record(a=record(b="double")), record(a=record(b="float")), r"field a\.b: double cannot be read as float"),
         (record(), record(a="int"), "a was not written and has no default"),
-        (record(), with_default("int", "x"), "d was not written and its default is no int"),
-        (record(), with_default("boolean", 1), "d was not written and its default is no boolean"),
-        (record(), with_default("int", True), "d was not written and its default is no int"),
+        (record(), with_default("int", "x"), "d was not written and its default is not a value of int"),
+        (record(), with_default("boolean", 1), "d was not written and its default is not a value of boolean"),
+        (record(), with_default("int", True), "d was not written and its default is not a value of int"),
         (fixed(3), fixed(4), "a fixed of 3 bytes cannot be read as one of 4"),
-        ("int", ["null", "string"], "int is no branch of the reader's union"),
+        ("int", ["null", "string"], "int is not a branch of the reader's union"),
         (["int", "null"], "string", "int cannot be read as string"),
         (
             logical("bytes", "decimal", precision=4, scale=1),
@@ -608,7 +608,7 @@ def test_only_what_is_wanted_is_decoded(values_of, wanted, expected):
     [
         (pa.struct([("x", pa.int32())]), r"value\.x is not in the schema \(it has a, b, c, d, e, f\)"),
         (pa.struct([("a", pa.string())]), r"value\.a cannot be string: the schema has int32 there"),
-        (pa.struct([("a", pa.int32()), ("A", pa.int32())]), r"value\.A is asked for twice"),
+        (pa.struct([("a", pa.int32()), ("A", pa.int32())]), r"value\.A is requested twice"),
         (pa.struct([("f", pa.decimal128(5, 3))]), r"value\.f cannot be decimal128\(5, 3\)"),
         (pa.struct([("b", pa.list_(pa.struct([("w", pa.string())])))]), r"value\.b\[\]\.w is not in the schema"),
         (pa.struct([("d", pa.struct([("member3", pa.int32())]))]), r"value\.d\.member3 is not in the schema"),

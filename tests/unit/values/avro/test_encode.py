@@ -137,7 +137,7 @@ def test_a_slice_is_encoded_from_where_it_begins(read):
         (pa.struct([("a", pa.int32())]), {"a": None}, record(field("a", "int")), r"value\.a is NULL in a row"),
         (pa.list_(pa.int32()), [1, None], INTS, r"value\[\] is NULL in a row"),
         (pa.map_(pa.string(), pa.int32()), [("k", None)], {"type": "map", "values": "int"}, r"value\{\} is NULL in a"),
-        (pa.string(), "C", ENUM, "value is a text in a row that is no symbol of the enum"),
+        (pa.string(), "C", ENUM, "value has a text in a row that is not a symbol of its enum"),
         (
             pa.binary(),
             b"ab",
@@ -148,7 +148,7 @@ def test_a_slice_is_encoded_from_where_it_begins(read):
             pa.struct([("member0", pa.int32()), ("member1", pa.string())]),
             {"member0": 1, "member1": "a"},
             ["int", "string"],
-            "value has not exactly one member",
+            "value must have exactly one member",
         ),
         (pa.struct([("member0", pa.int32()), ("member1", pa.string())]), {}, ["int", "string"], "exactly one member"),
     ],
@@ -174,7 +174,7 @@ def test_what_is_beneath_a_null_does_not_matter(read):
         (pa.decimal128(9, 2), logical("bytes", "decimal", precision=5, scale=2), "value is decimal128"),
         (pa.struct([("x", pa.int32())]), record(field("a", "int")), r"value\.x is not in the schema"),
         (pa.struct([]), record(field("a", "int")), r"value\.a is missing, which the schema requires"),
-        (pa.int32(), "rubbish", "is no Avro schema"),
+        (pa.int32(), "rubbish", "is not an Avro schema"),
     ],
 )
 def test_a_type_that_does_not_fit_the_schema_is_refused(encode, type_, schema, sentence):

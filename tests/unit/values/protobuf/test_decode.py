@@ -718,7 +718,7 @@ def test_a_name_without_its_package_must_be_unambiguous():
 @pytest.mark.parametrize(
     ("descriptors", "problem"),
     [
-        (b"\xff", "it is no FileDescriptorSet of protobuf"),
+        (b"\xff", "it is not a FileDescriptorSet of protobuf"),
         (b"", "it is an empty FileDescriptorSet of protobuf"),
         (
             FileDescriptorSet(file=[FileDescriptorProto(name="a", dependency=["b"])]),

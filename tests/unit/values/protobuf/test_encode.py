@@ -231,46 +231,46 @@ def test_a_slice_begins_where_it_does():
             "a uint32 1",
             {"a": pa.int64()},
             {"a": 2**32},
-            "value.a is a number in a row that does not fit the unsigned field",
+            "value.a has a number in a row that does not fit its unsigned field",
         ),
         (
             "a uint32 1",
             {"a": pa.int64()},
             {"a": -1},
-            "value.a is a number in a row that does not fit the unsigned field",
+            "value.a has a number in a row that does not fit its unsigned field",
         ),
         (
             "a uint64 1",
             {"a": pa.decimal128(20, 0)},
             {"a": decimal.Decimal(2**64)},
-            "value.a is a number in a row that does",
+            "value.a has a number in a row that does",
         ),
         (
             "a uint64 1",
             {"a": pa.decimal128(20, 0)},
             {"a": decimal.Decimal(-1)},
-            "value.a is a number in a row that does not",
+            "value.a has a number in a row that does not",
         ),
-        ("a Color 1", {"a": pa.string()}, {"a": "PINK"}, "value.a is a text in a row that is no name of its enum"),
-        ("a Color 1", {"a": pa.string()}, {"a": ""}, "value.a is a text in a row that is no name of its enum"),
+        ("a Color 1", {"a": pa.string()}, {"a": "PINK"}, "value.a has a text in a row that is not a name of its enum"),
+        ("a Color 1", {"a": pa.string()}, {"a": ""}, "value.a has a text in a row that is not a name of its enum"),
         (
             "a Color 1",
             {"a": pa.string()},
             {"a": "UNKNOWN_ENUM_VALUE_Color_x"},
-            "value.a is a text in a row that is no name",
+            "value.a has a text in a row that is not a name",
         ),
-        ("a Color 1", {"a": pa.int32()}, {"a": 4}, "value.a is a number in a row that its enum has not"),
+        ("a Color 1", {"a": pa.int32()}, {"a": 4}, "value.a has a number in a row that is not a value of its enum"),
         (
             "required a int32 1",
             {"a": pa.int32()},
             {"a": None},
-            "value.a is NULL in a row, for which a protobuf message has",
+            "value.a is NULL in a row, which Protobuf cannot",
         ),
         (
             "repeated a int32 1",
             {"a": pa.list_(pa.int32())},
             {"a": [1, None]},
-            "value.a[] is NULL in a row, for which a",
+            "value.a[] is NULL in a row, which Protobuf",
         ),
         (
             "repeated a Part 1",
@@ -288,7 +288,7 @@ def test_a_slice_begins_where_it_does():
             "a int32 1 / o, b int32 2 / o",
             {"a": pa.int32(), "b": pa.int32()},
             {"a": 0, "b": 0},
-            "value.b and another field of its oneof are both there in a row, which has one at most",
+            "value.b and another field of its oneof are both set in a row, but at most one may be",
         ),
     ],
 )
@@ -302,7 +302,7 @@ def test_a_value_that_does_not_fit_is_named(encode, text, columns, row, problem)
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ({"z": pa.int32()}, "value.z is no field of p.M (it has a, parts, at, by, c, C, u)"),
+        ({"z": pa.int32()}, "value.z is not a field of p.M (it has a, parts, at, by, c, C, u)"),
         ({"A": pa.string()}, "value.A is string, which cannot be written as int32: cast it"),
         ({"a": pa.int64()}, "value.a is int64, which cannot be written as int32: cast it"),
         ({"u": pa.int16()}, "value.u is int16, which cannot be written as uint32: cast it"),
@@ -314,7 +314,7 @@ def test_a_value_that_does_not_fit_is_named(encode, text, columns, row, problem)
             {"parts": pa.list_(pa.int32())},
             "value.parts[] is int32, which cannot be written as the message p.Part: cast it",
         ),
-        ({"parts": pa.list_(pa.struct([("q", pa.int32())]))}, "value.parts[].q is no field of p.Part (it has x)"),
+        ({"parts": pa.list_(pa.struct([("q", pa.int32())]))}, "value.parts[].q is not a field of p.Part (it has x)"),
         (
             {"at": pa.timestamp("us")},
             "value.at is timestamp[us], which cannot be written as the message google.protobuf.Time",
@@ -340,7 +340,7 @@ def test_all_problems_are_in_one_sentence(encode):
         encode(message, {"m": pa.struct([("x", pa.string())]), "q": pa.int32()})
     assert str(caught.value) == (
         "the columns do not fit the protobuf message p.M: value.m.x is string, which cannot be written as int32: cast "
-        "it; value.m.y is missing, which is required; value.q is no field of p.M (it has a, m); value.a is missing, "
+        "it; value.m.y is missing, which is required; value.q is not a field of p.M (it has a, m); value.a is missing, "
         "which is required"
     )
 
