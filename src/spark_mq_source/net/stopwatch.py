@@ -42,7 +42,7 @@ def working(counters: Counters) -> Iterator[None]:
         counters.work_seconds += time.perf_counter() - began - (counters.wait_seconds - waited)
 
 
-def made(batches: Iterator[pa.RecordBatch], counters: Counters) -> Iterator[pa.RecordBatch]:
+def timed_output(batches: Iterator[pa.RecordBatch], counters: Counters) -> Iterator[pa.RecordBatch]:
     """Yield the batches of a reader; count their rows and the time to make them.
 
     The time that the caller spends on a batch is not counted. An abandoned read ends at once, not when it is garbage
@@ -61,7 +61,7 @@ def made(batches: Iterator[pa.RecordBatch], counters: Counters) -> Iterator[pa.R
             batches.close()
 
 
-def given(batches: Iterator[pa.RecordBatch], counters: Counters) -> Iterator[pa.RecordBatch]:
+def timed_input(batches: Iterator[pa.RecordBatch], counters: Counters) -> Iterator[pa.RecordBatch]:
     """Yield the batches for a writer; count their rows, and exclude the time to get them.
 
     That time is subtracted from the work of the writer, which asks for them.

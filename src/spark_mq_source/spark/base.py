@@ -22,7 +22,7 @@ from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError, TaskEndedError, UnsupportedFeatureError
 from spark_mq_source.core.ports import BatchFormat, Format, Predicate, Stream, StreamFormat, TaskAttempt, WriteFormat
 from spark_mq_source.core.sql_types import ddl_of_schema
-from spark_mq_source.net.stopwatch import given, working
+from spark_mq_source.net.stopwatch import timed_input, working
 from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema, planning
 from spark_mq_source.spark.task_log import log_write, log_written, logged_read
 from spark_mq_source.spark.worker import (
@@ -281,7 +281,7 @@ class _Writing(Generic[OptionsT, ReportT]):
         freeze_loaded_modules()
         counters, connection = Counters(), connection_of_task()
         with working(counters):
-            taken = given(map(without_large_types, rows_while_wanted(batches, connection)), counters)
+            taken = timed_input(map(without_large_types, rows_while_wanted(batches, connection)), counters)
             report = self._format.write(self._options, taken, attempt, counters)
         try:
             check_wanted(connection)

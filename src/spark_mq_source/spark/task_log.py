@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.net.stopwatch import made
+from spark_mq_source.net.stopwatch import timed_output
 from spark_mq_source.spark._compat import collects_worker_logs
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def logged_read(
     """
     what = "read part of"
     try:
-        yield from made(batches, counters)
+        yield from timed_output(batches, counters)
         what = "read"
     finally:
         _log(format_name, f"{what} {task}", counters)

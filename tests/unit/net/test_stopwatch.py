@@ -9,7 +9,7 @@ import pytest
 
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.net import stopwatch
-from spark_mq_source.net.stopwatch import given, made, waiting, working
+from spark_mq_source.net.stopwatch import timed_input, timed_output, waiting, working
 
 
 class Clock:
@@ -43,7 +43,7 @@ def test_a_readers_time_is_waiting_or_work_and_the_rest_is_sparks(clock: Clock) 
         clock.now += 1
 
     taken = []
-    for one in made(read(), counters):
+    for one in timed_output(read(), counters):
         clock.now += 1000
         taken.append(one.num_rows)
     assert taken == [3, 4]
@@ -59,7 +59,7 @@ def test_a_writers_time_is_without_that_of_the_rows_it_was_given(clock: Clock) -
         clock.now += 1000
 
     with working(counters):
-        for _ in given(rows(), counters):
+        for _ in timed_input(rows(), counters):
             clock.now += 2
             with waiting(counters):
                 clock.now += 5
@@ -78,7 +78,7 @@ def test_what_ends_with_an_error_was_waited_and_worked_for_too(clock: Clock) -> 
         yield batch(1)
 
     with pytest.raises(ConnectionError):
-        next(made(read(), counters))
+        next(timed_output(read(), counters))
     assert counters == Counters(wait_seconds=5, work_seconds=2)
 
 
@@ -92,7 +92,7 @@ def test_a_read_that_is_given_up_ends_at_once(clock: Clock) -> None:
             ended.append(True)
 
     kept = read()  # as long as somebody has it, it does not end by itself
-    batches = made(kept, Counters())
+    batches = timed_output(kept, Counters())
     next(batches)
     batches.close()  # type: ignore[attr-defined]
     assert ended == [True]
