@@ -528,7 +528,7 @@ def test_a_consumer_that_is_closed_before_it_is_chosen(broker, client):
 
 def test_an_answer_of_the_wrong_kind(broker, client):
     one = broker({c.PartitionedMetadata: lambda _, x: c.Success(x.request_id)})
-    with pytest.raises(RemoteProtocolError, match="answered Success where PartitionedMetadataResponse belongs"):
+    with pytest.raises(RemoteProtocolError, match="answered Success instead of PartitionedMetadataResponse"):
         client(one.url).fetch_partitions([TOPIC])
 
 
