@@ -39,7 +39,7 @@ class ConnectionDriver(Generic[CommandT, EventT]):
         on_closed: called once, in the driver's thread, with the error that ended the connection.
 
     Example:
-        See `spark_mq_source.pulsar.client.client`, which connects it to a `PulsarConnection`.
+        See `spark_mq_source.pulsar.client.session`, which connects it to a `PulsarConnection`.
     """
 
     def __init__(

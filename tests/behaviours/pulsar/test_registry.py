@@ -7,7 +7,7 @@ import json
 import pytest
 from pulsar import schema as official_schema
 
-from spark_mq_source.pulsar.client import client as client_module
+from spark_mq_source.pulsar.client import topics
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.protocol.commands import SchemaType
 from tests.fix_brokers import PulsarUnderTest
@@ -50,7 +50,7 @@ def test_a_topic_without_a_schema_and_none_at_all(pulsar: PulsarUnderTest) -> No
 
 
 def test_a_version_is_asked_for_once_in_a_process(pulsar: PulsarUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_schemas", {})
+    monkeypatch.setattr(topics, "_schemas", {})
     topic = pulsar.topic()
     pulsar.client().create_producer(topic, schema=official_schema.AvroSchema(One)).close()
     options = pulsar_options(pulsar.service_url, "t")

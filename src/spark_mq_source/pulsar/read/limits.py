@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError
 from spark_mq_source.core.shares import in_turn, served_last, share_out
-from spark_mq_source.pulsar.client.client import Ledger, PulsarClient
+from spark_mq_source.pulsar.client.admin import Ledger
+from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.messages import EntryDecoder

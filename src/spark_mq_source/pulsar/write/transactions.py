@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark_mq_source.core.errors import BrokerError, MQSourceError, RequestTimeoutError, UnsupportedFeatureError
 from spark_mq_source.net.retry import Deadline, retrying
-from spark_mq_source.pulsar.client.client import MAX_REQUESTS_IN_FLIGHT, PulsarClient
+from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.client.session import accepted
+from spark_mq_source.pulsar.client.topics import MAX_REQUESTS_IN_FLIGHT
 from spark_mq_source.pulsar.offsets import Position, TopicPartition
 from spark_mq_source.pulsar.protocol import commands
 

@@ -25,7 +25,8 @@ from spark_mq_source.core.errors import (
     TransportError,
 )
 from spark_mq_source.core.options import READ
-from spark_mq_source.pulsar.client.client import PulsarClient, split_broker_url
+from spark_mq_source.pulsar.client.client import PulsarClient
+from spark_mq_source.pulsar.client.connections import split_broker_url
 from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions, parse_topics_pattern

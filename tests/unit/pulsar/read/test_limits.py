@@ -7,7 +7,7 @@ import pytest
 
 from spark_mq_source.core.errors import RequestTimeoutError
 from spark_mq_source.core.options import STREAM
-from spark_mq_source.pulsar.client.client import Ledger
+from spark_mq_source.pulsar.client.admin import Ledger
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.protocol import commands as c

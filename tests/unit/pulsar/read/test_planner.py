@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spark_mq_source.core.errors import DataLossError, OptionError
 from spark_mq_source.core.options import READ
 from spark_mq_source.core.ports import Predicate
-from spark_mq_source.pulsar.client.client import Ledger
+from spark_mq_source.pulsar.client.admin import Ledger
 from spark_mq_source.pulsar.client.consumer import Bounds
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions

@@ -1,0 +1,216 @@
+"""The connections of one client: which broker serves what, and how long an answer is waited for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
+from typing import Self, TypeVar
+from urllib.parse import urlsplit
+
+from spark_mq_source.core.errors import (
+    MQSourceError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    TransportError,
+)
+from spark_mq_source.net.retry import Deadline, retrying
+from spark_mq_source.pulsar.client.session import (
+    Answer,
+    Session,
+    accepted,
+)
+from spark_mq_source.pulsar.client.warm import SessionKey, warm_sessions
+from spark_mq_source.pulsar.offsets import TopicPartition
+from spark_mq_source.pulsar.options import PulsarOptions
+from spark_mq_source.pulsar.protocol import commands
+from spark_mq_source.pulsar.protocol.error_codes import error_for_code
+
+T = TypeVar("T")
+
+MAX_REDIRECTS = 20
+"""Lookups that are redirected more often than this go in circles (the Java client's own limit)."""
+
+
+class Connections:
+    """The connections to one cluster, opened when they are needed.
+
+    Args:
+        options: addresses, credentials, timeouts.
+        role: the end of the names of its consumers, which begin as the option `consumerName` says.
+    """
+
+    def __init__(self, options: PulsarOptions, role: str = "driver") -> None:
+        self._options = options
+        self._consumer_name = None if options.consumer_name is None else f"{options.consumer_name}-{role}"
+        self._addresses = list(options.addresses)
+        self._sessions: dict[tuple[str, int, str | None], Session] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes every connection; subscriptions that are not durable go with them."""
+        while self._sessions:
+            self._sessions.popitem()[1].close()
+
+    def hand_over(self) -> None:
+        """Leaves the connections to the next client of this process, for a few seconds, where the options are alike.
+
+        Only for a client that has let go of everything it had open.
+        """
+        while self._sessions:
+            where, session = self._sessions.popitem()
+            warm_sessions().give(SessionKey.of(self._options, *where), session)
+
+    def fetch_addresses(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
+        """The broker (`host:port`) that serves each topic-partition now."""
+
+        def ask() -> dict[TopicPartition, str]:
+            return {tp: session.address for tp, session in self._lookup(topic_partitions).items()}
+
+        return retrying(ask, deadline=self._deadline())
+
+    def wait(self, answer: Future[T], what: str, deadline: Deadline | None = None) -> T:
+        """Return an answer that comes before the deadline, or within `operationTimeout`.
+
+        Raises:
+            MQSourceError: no answer in time, a refusal, or a consumer has ended.
+        """
+        try:
+            return answer.result((deadline or self._deadline()).remaining_seconds())
+        except FutureTimeoutError:
+            if isinstance(answer, Answer):
+                # Whatever holds the answer back would hold back that to the next try.
+                answer.session.close()
+            raise RequestTimeoutError(
+                f"no answer to {what} within operationTimeout ({self._options.operation_timeout_ms} ms)"
+            ) from None
+        except MQSourceError as error:
+            raise error.within(what) from error
+
+    def wait_for(self, answers: Mapping[TopicPartition, Future[T]], what: str) -> dict[TopicPartition, T]:
+        """The answers to what was asked of several topic-partitions, within one `operationTimeout`.
+
+        Raises:
+            MQSourceError: no answer in time, a refusal, or a consumer has ended.
+        """
+        deadline = self._deadline()
+        return {tp: self.wait(answer, f"{what} of {tp}", deadline) for tp, answer in answers.items()}
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after_ms(self._options.operation_timeout_ms)
+
+    def _service(self) -> Session:
+        """A connection to any of the service addresses, tried in random order; a migrated topic brings its own."""
+        moved = next((s.migrated_to for s in self._sessions.values() if s.migrated_to is not None), None)
+        if moved is not None:
+            self._addresses = [split_broker_url(moved)]
+        for host, port in self._addresses:
+            session = self._sessions.get((host, port, None))
+            if session is not None and not session.closed:
+                return session
+        failures: list[MQSourceError] = []
+        for host, port in random.sample(self._addresses, len(self._addresses)):
+            try:
+                return self._session(host, port, None)
+            except TransportError as failure:
+                failures.append(failure)
+        if len(failures) == 1:
+            raise failures[0]
+        error = TransportError("; ".join(map(str, failures)))
+        error.retryable = any(failure.retryable for failure in failures)
+        raise error
+
+    def _session(self, host: str, port: int, proxy_to: str | None) -> Session:
+        key = (host, port, proxy_to)
+        session = self._sessions.get(key)
+        if session is None or session.closed:
+            session = warm_sessions().take(SessionKey.of(self._options, *key))
+            if session is None:
+                session = Session(self._options, host, port, proxy_to=proxy_to)
+            self._sessions[key] = session
+        return session
+
+    def _lookup(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Session]:
+        """The connection to the broker that serves each topic-partition."""
+        base = self._service()
+        found: dict[TopicPartition, Session] = {}
+        asking: dict[TopicPartition, tuple[Session, bool]] = dict.fromkeys(topic_partitions, (base, False))
+        for _ in range(MAX_REDIRECTS):
+            answers = {
+                tp: session.request(
+                    partial(
+                        commands.Lookup,
+                        str(tp),
+                        authoritative=authoritative,
+                        advertised_listener_name=self._options.listener_name,
+                    ),
+                    _lookup_of,
+                )
+                for tp, (session, authoritative) in asking.items()
+            }
+            asked, asking = asking, {}
+            for tp, response in self.wait_for(answers, "LOOKUP").items():
+                session = self._session_of(response, asked[tp][0])
+                if response.response is commands.LookupType.Redirect:
+                    asking[tp] = (session, response.authoritative)
+                else:
+                    found[tp] = session
+            if not asking:
+                return found
+        raise RemoteProtocolError(f"LOOKUP of {next(iter(asking))} was redirected more than {MAX_REDIRECTS} times")
+
+    def _session_of(self, response: commands.LookupResponse, asked: Session) -> Session:
+        url = response.broker_service_url_tls if self._options.uses_tls else response.broker_service_url
+        if not url:
+            wanted = "pulsar+ssl://" if self._options.uses_tls else "pulsar://"
+            raise RemoteProtocolError(
+                f"{asked.address}: LOOKUP names a broker without a {wanted} address; use the other kind of serviceUrl"
+            )
+        host, port = split_broker_url(url)
+        if response.proxy_through_service_url:
+            # A proxy forwards the connection to the broker it is told; a broker that answers so (standalone does)
+            # is that broker itself, and the connection in hand serves.
+            service = asked.host_port if asked.host_port in self._addresses else self._addresses[0]
+            return self._session(*service, None if service == (host, port) else f"{host}:{port}")
+        try:
+            return self._session(host, port, None)
+        except TransportError as error:
+            hint = (
+                f"the broker advertises itself as {host}:{port}, which cannot be reached from here; set listenerName, "
+                f"or connect through a Pulsar proxy"
+            )
+            raise error.within(hint) from error
+
+
+def split_broker_url(url: str) -> tuple[str, int]:
+    """Host and port of a broker's own URL.
+
+    Raises:
+        RemoteProtocolError: not a Pulsar URL.
+
+    Example:
+        >>> split_broker_url("pulsar://broker-1.example.com:6650")
+        ('broker-1.example.com', 6650)
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if host is None or port is None or parts.scheme not in {"pulsar", "pulsar+ssl"}:
+        raise RemoteProtocolError(f"a lookup answered with the address {url!r}, which is no Pulsar address")
+    return host, port
+
+
+def _lookup_of(response: object) -> commands.LookupResponse:
+    answer = accepted(commands.LookupResponse)(response)
+    if answer.response is commands.LookupType.Failed:
+        raise error_for_code(0, answer.message, "")
+    return answer

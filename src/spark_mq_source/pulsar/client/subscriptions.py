@@ -1,0 +1,375 @@
+"""Subscriptions: consumers, and positions and backlogs, which a broker tells consumers only."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from spark_mq_source.core.errors import (
+    BrokerError,
+    ResourceBusyError,
+)
+from spark_mq_source.core.options import INT32_MAX
+from spark_mq_source.net.retry import retrying
+from spark_mq_source.pulsar.client.consumer import BaseConsumer, Bounds, Consumer, Subscription, open_consumer
+from spark_mq_source.pulsar.client.queue_consumer import QueueConsumer, open_queue_consumer
+from spark_mq_source.pulsar.client.session import (
+    Answer,
+    ConsumerT,
+    Session,
+)
+from spark_mq_source.pulsar.client.topics import Topics
+from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPartition
+from spark_mq_source.pulsar.protocol import commands
+
+T = TypeVar("T")
+
+
+_NOT_ALLOWED = 22
+"""`ServerError.NotAllowedError`."""
+
+_SAME_NAME = "Durable subscription with the same name already exists"
+"""What a broker says to a subscription that is not durable (4.0.8)."""
+
+_PAST_EVERY_LEDGER = 2**62
+
+MAX_ENTRIES_AT_ONCE = 16
+"""Entries looked at together: each is as large as a broker accepts, 5 MiB unless configured."""
+
+
+class Subscriptions(Topics):
+    """Requests by consumers, and for them."""
+
+    def subscription(self, name: str | None = None, **how: Any) -> Subscription:  # noqa: ANN401 - as declared there
+        """Return a subscription for consumers of this client, under a name that nobody has unless one is given."""
+        return Subscription(
+            name or f"{self._options.subscription_base}-{uuid.uuid4().hex}",
+            consumer_name=self._consumer_name,
+            read_compacted=self._options.read_compacted,
+            **how,
+        )
+
+    def fetch_bounds(self, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """First and last position of each topic-partition."""
+        bounds = self._probe(topic_partitions, {})
+        ends = self.fetch_terminated_ends({tp: b.first for tp, b in bounds.items() if b.last == EARLIEST})
+        return bounds | {tp: Bounds(bounds[tp].first, end) for tp, end in ends.items()}
+
+    def fetch_terminated_ends(self, firsts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
+        """The end of those topic-partitions, of which the last message is not known, that have messages nevertheless.
+
+        GET_LAST_MESSAGE_ID has no answer for a topic that was terminated while its newest ledger was empty and then
+        loaded again (seen on 4.0.8). A subscription past every ledger has its cursor at the beginning of that ledger,
+        and an older one is kept only if it has messages.
+
+        Args:
+            firsts: just before the first message that is kept.
+        """
+        ends = self.fetch_stored(dict.fromkeys(firsts, Position(_PAST_EVERY_LEDGER, 0)))
+        return {tp: end for tp, end in ends.items() if end.entry < 0 and end.ledger > firsts[tp].ledger}
+
+    def fetch_positions_at(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, Position]:
+        """Just before the first entry published at or after each time (its last position, where there is none).
+
+        Publish times are the producers' clocks and need not be in order; the broker searches as if they were. Where
+        it keeps broker entry metadata it compares the broker's own times (both seen on 4.0.8).
+        """
+        # Before 1970 there is nothing on the wire: the field has no sign.
+        found = self._probe(list(timestamps_ms), {tp: max(0, ms) for tp, ms in timestamps_ms.items()})
+        return {topic_partition: bounds.first for topic_partition, bounds in found.items()}
+
+    def _probe(
+        self, topic_partitions: Sequence[TopicPartition], timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Bounds]:
+        """The bounds seen by a consumer opened at the start, or sought to a time, and closed again."""
+
+        def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[Bounds]]:
+            sessions = self._lookup(names)
+            subscriptions = {tp: self.subscription(start=EARLIEST) for tp in names}
+            consumers = self.wait_for(
+                {tp: self._subscribe(sessions[tp], tp, subscriptions[tp]) for tp in names}, "SUBSCRIBE"
+            )
+            sought = {tp: consumers[tp].request_seek(timestamps_ms[tp]) for tp in names if tp in timestamps_ms}
+            self.wait_for(sought, "SEEK")
+            # The broker has closed the consumers that were sought; under the same name the cursor is kept.
+            consumers |= self.wait_for(
+                {tp: self._subscribe(sessions[tp], tp, subscriptions[tp]) for tp in sought}, "SUBSCRIBE"
+            )
+            closed = {tp: consumers[tp].request_close() for tp in names}
+            self.wait_for(closed, "CLOSE_CONSUMER")
+            return {tp: _already(consumers[tp].opened) for tp in names}
+
+        return self._gather(topic_partitions, ask, "positions")
+
+    def fetch_stored(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
+        """The last entry that the broker has at or before each position, delivered or not; after it if that is gone.
+
+        The cursor of a subscription that begins with the entry after a position is there (seen on broker 4.0.8).
+        """
+
+        def ask() -> dict[TopicPartition, Position]:
+            consumers = self.open_consumers({tp: at.next_entry for tp, at in positions.items()})
+            for consumer in consumers.values():
+                consumer.leave()
+            return {tp: consumer.opened.first for tp, consumer in consumers.items()}
+
+        return retrying(ask, deadline=self._deadline())
+
+    def fetch_backlogs(
+        self, starts: Mapping[TopicPartition, Position], ends: Mapping[TopicPartition, Position]
+    ) -> dict[TopicPartition, int]:
+        """How many entries there are after each start up to its end, which is the last one; at least 1.
+
+        Across ledgers it is as the broker counts them: what came after the end and markers are counted too.
+        """
+        # A start within a batch has part of its entry still to be read.
+        near = {
+            tp: ends[tp].entry - start.entry + (start.batch >= 0)
+            for tp, start in starts.items()
+            if ends[tp].ledger == start.ledger
+        }
+        far = {tp: start for tp, start in starts.items() if tp not in near}
+
+        def ask() -> dict[TopicPartition, int]:
+            consumers = self.open_consumers(far)
+            try:
+                backlogs = self.wait_for_backlogs(consumers)
+            finally:
+                for consumer in consumers.values():
+                    consumer.leave()
+            # The cursor begins before the entry of the start itself where that is still there.
+            return {tp: backlogs[tp] - (consumers[tp].opened.first < far[tp] and far[tp].batch < 0) for tp in far}
+
+        counted = near | retrying(ask, deadline=self._deadline())
+        return {tp: max(1, counted[tp]) for tp in starts}
+
+    def fetch_first_entries(self, starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, commands.Message]:
+        """The first entry at or after each position, of those where one comes within `operationTimeout`."""
+        found: dict[TopicPartition, commands.Message] = {}
+
+        def look(window: Mapping[TopicPartition, Position]) -> None:
+            consumers = self.open_consumers(window)
+            try:
+                for consumer in consumers.values():
+                    consumer.grant(1)
+                deadline = self._deadline()
+                for tp, consumer in consumers.items():
+                    messages = consumer.receive(max_bytes=1, timeout_seconds=deadline.remaining_seconds())
+                    if messages:
+                        found[tp] = messages[0]
+            finally:
+                for consumer in consumers.values():
+                    consumer.leave()
+
+        names = list(starts)
+        for n in range(0, len(names), MAX_ENTRIES_AT_ONCE):
+            window = {tp: starts[tp] for tp in names[n : n + MAX_ENTRIES_AT_ONCE]}
+            retrying(partial(look, window), deadline=self._deadline())
+        return found
+
+    def wait_for_backlogs(self, consumers: Mapping[TopicPartition, BaseConsumer]) -> dict[TopicPartition, int]:
+        """Return how many entries the broker has from the cursor of each consumer to the end.
+
+        Raises:
+            MQSourceError: no answer in time, a refusal, or a consumer has ended.
+        """
+        answers = self.wait_for({tp: one.request_stats() for tp, one in consumers.items()}, "backlog")
+        return {tp: answer.msg_backlog for tp, answer in answers.items()}
+
+    def open_consumer(self, topic_partition: TopicPartition, start: Position) -> Consumer:
+        """`open_consumers` for one."""
+        return self.open_consumers({topic_partition: start})[topic_partition]
+
+    def open_consumers(
+        self,
+        starts: Mapping[TopicPartition, Position],
+        *,
+        durable: Subscription | None = None,
+        waits_for_turn: bool = True,
+    ) -> dict[TopicPartition, Consumer]:
+        """Consumers whose first entry is the one of their start itself: skip what is not after it.
+
+        Unless they are `durable` they are exclusive and gone when they are closed, and each has a name that is used
+        once only: a name in use joins the older cursor and ignores the start. A durable subscription ignores the start
+        (both seen on 4.0.8). One that somebody else holds is waited for, unless told otherwise.
+        """
+
+        def subscribe(session: Session, tp: TopicPartition) -> Future[Consumer]:
+            return self._subscribe(session, tp, durable or self.subscription(start=starts[tp]))
+
+        return self._open_all(list(starts), subscribe, waits_for_turn=waits_for_turn)
+
+    def _subscribe(self, session: Session, at: TopicPartition, subscription: Subscription) -> Future[Consumer]:
+        return open_consumer(session, at, subscription, self._options.receive_queue_bytes)
+
+    def open_queue_consumer(self, topic_partition: TopicPartition, subscription: Subscription) -> QueueConsumer:
+        """`open_queue_consumers` for one."""
+        return self.open_queue_consumers([topic_partition], subscription)[topic_partition]
+
+    def open_queue_consumers(
+        self,
+        topic_partitions: Sequence[TopicPartition],
+        subscription: Subscription,
+        *,
+        waits_for_turn: bool = True,
+    ) -> dict[TopicPartition, QueueConsumer]:
+        """Consumers of a subscription whose messages are acknowledged one by one.
+
+        An Exclusive subscription that somebody else holds is waited for, unless told otherwise.
+
+        Raises:
+            ResourceBusyError: others hold the subscription, or keys of it, or use it with another type.
+        """
+        queue_bytes = self._options.receive_queue_bytes
+        return self._open_all(
+            topic_partitions,
+            lambda session, tp: open_queue_consumer(session, tp, subscription, queue_bytes),
+            waits_for_turn=waits_for_turn,
+        )
+
+    def _open_all(
+        self,
+        topic_partitions: Sequence[TopicPartition],
+        subscribe: Callable[[Session, TopicPartition], Future[ConsumerT]],
+        *,
+        waits_for_turn: bool,
+    ) -> dict[TopicPartition, ConsumerT]:
+        opening: list[Future[ConsumerT]] = []
+        consumers: dict[TopicPartition, ConsumerT] = {}
+
+        def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[ConsumerT]]:
+            sessions = self._lookup(names)
+            asked = {tp: subscribe(sessions[tp], tp) for tp in names}
+            opening.extend(asked.values())
+            return asked
+
+        def close_unless_kept(opened: Future[ConsumerT]) -> None:
+            if opened.exception() is None and opened.result() not in kept:
+                opened.result().leave()
+
+        try:
+            final = () if waits_for_turn else (ResourceBusyError,)
+            consumers = self._gather(topic_partitions, ask, "SUBSCRIBE", final)
+        finally:
+            # Whoever comes too late, or for nothing because another one has failed for good, is not left behind.
+            kept = set(consumers.values())
+            for opened in opening:
+                opened.add_done_callback(close_unless_kept)
+        return consumers
+
+    def delete_subscription(self, topic_partitions: Sequence[TopicPartition], name: str) -> dict[TopicPartition, int]:
+        """Deletes a durable subscription, unless it has a consumer; how many entries waited for it in each.
+
+        What waits is as the broker counts it, across ledgers, with markers. The protocol cannot tell whether there was
+        such a subscription: one that there was not has nothing waiting.
+
+        Raises:
+            ResourceBusyError: a consumer is connected; nothing is deleted anywhere.
+        """
+        consumers = self.open_consumers(
+            dict.fromkeys(topic_partitions, EARLIEST), durable=self.subscription(name), waits_for_turn=False
+        )
+        backlogs = self.wait_for_backlogs(consumers)
+        self.wait_for({tp: one.request_unsubscribe() for tp, one in consumers.items()}, "UNSUBSCRIBE")
+        return backlogs
+
+    def fetch_waiting(self, topic_partitions: Sequence[TopicPartition], name: str) -> dict[TopicPartition, int]:
+        """How many entries wait for a durable subscription, as its consumers see it; nothing is taken from them.
+
+        CONSUMER_STATS is answered to a consumer only. So another one joins for a moment, without permits: the broker
+        sends nothing to such a consumer of a Shared subscription. In a Failover subscription it is the last of all,
+        which the broker does not choose while there are others. With Exclusive there can be no other consumer, and with
+        Key_Shared another one would be given a part of the keys (all seen on 4.0.8).
+
+        Raises:
+            BrokerError: there is no such durable subscription.
+            ResourceBusyError: its type does not allow another consumer.
+        """
+        self._check_durable(topic_partitions, name)
+        waiting: dict[TopicPartition, int] = {}
+        for kind in (commands.SubType.Shared, commands.SubType.Failover):
+            missing = [tp for tp in topic_partitions if tp not in waiting]
+            waiting |= self._ask_beside(missing, self.subscription(name, kind=kind, priority_level=INT32_MAX))
+        unknown = [str(tp) for tp in topic_partitions if tp not in waiting]
+        if unknown:
+            raise ResourceBusyError(
+                f"{', '.join(unknown)}: the consumers of subscription {name} are of type Exclusive or Key_Shared, "
+                f"which another one cannot join without disturbing them: set adminUrl"
+            )
+        return waiting
+
+    def _ask_beside(
+        self, topic_partitions: Sequence[TopicPartition], durable: Subscription
+    ) -> dict[TopicPartition, int]:
+        """The backlog of a subscription in those topic-partitions where a consumer of this type may join."""
+
+        def ask() -> dict[TopicPartition, int]:
+            sessions = self._lookup(topic_partitions)
+            opening = {tp: self._subscribe(sessions[tp], tp, durable) for tp in topic_partitions}
+            joined: dict[TopicPartition, Consumer] = {}
+            for tp, opened in opening.items():
+                with suppress(ResourceBusyError):
+                    joined[tp] = self.wait(opened, f"SUBSCRIBE of {tp}")
+            found = self.wait_for_backlogs(joined)
+            self.wait_for({tp: one.request_close() for tp, one in joined.items()}, "CLOSE_CONSUMER")
+            return found
+
+        return retrying(ask, deadline=self._deadline())
+
+    def _check_durable(self, topic_partitions: Sequence[TopicPartition], name: str) -> None:
+        """Finds out whether there is a durable subscription in all of these, without making one.
+
+        Raises:
+            BrokerError: it is missing somewhere.
+        """
+        found = self.fetch_subscribed(topic_partitions, name)
+        missing = [str(tp) for tp in topic_partitions if tp not in found]
+        if missing:
+            raise BrokerError(f"{', '.join(missing)}: there is no durable subscription {name}")
+
+    def fetch_subscribed(self, topic_partitions: Sequence[TopicPartition], name: str) -> list[TopicPartition]:
+        """Those that have this durable subscription; none is made.
+
+        The broker refuses another one of the same name that is not durable. Where there is none, that one is gone
+        again at once (both seen on 4.0.8).
+        """
+
+        def ask(names: Sequence[TopicPartition]) -> Mapping[TopicPartition, Future[bool]]:
+            sessions = self._lookup(names)
+            return {tp: self._request_is_durable(sessions[tp], tp, name) for tp in names}
+
+        found = self._gather(topic_partitions, ask, "SUBSCRIBE")
+        return [tp for tp in topic_partitions if found[tp]]
+
+    def _request_is_durable(self, session: Session, topic_partition: TopicPartition, name: str) -> Future[bool]:
+        result: Answer[bool] = Answer(session)
+
+        def settle(opened: Future[Consumer]) -> None:
+            error = opened.exception()
+            if error is None:
+                opened.result().leave()
+                result.set_result(False)
+            elif (
+                isinstance(error, BrokerError)
+                and error.code == _NOT_ALLOWED
+                and error.broker_message.startswith(_SAME_NAME)
+            ):
+                result.set_result(True)
+            elif isinstance(error, ResourceBusyError):
+                result.set_result(False)  # somebody's reader that is not durable, either
+            else:
+                result.set_exception(error)
+
+        self._subscribe(session, topic_partition, self.subscription(name, start=LATEST)).add_done_callback(settle)
+        return result
+
+
+def _already(value: T) -> Future[T]:
+    """A future that is done."""
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future

@@ -1,0 +1,235 @@
+"""Topics: their partitions and schemas."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
+
+from spark_mq_source.core.columns import version_name
+from spark_mq_source.core.errors import (
+    BrokerError,
+    MQSourceError,
+    TopicNotFoundError,
+)
+from spark_mq_source.net.retry import retrying
+from spark_mq_source.net.transport import TlsSettings
+from spark_mq_source.pulsar.client.admin import Admin
+from spark_mq_source.pulsar.client.session import (
+    Session,
+    accepted,
+    authentication_of,
+    proof_of,
+)
+from spark_mq_source.pulsar.offsets import TopicPartition, is_persistent
+from spark_mq_source.pulsar.options import TopicsPattern
+from spark_mq_source.pulsar.protocol import commands
+
+T = TypeVar("T")
+
+
+K = TypeVar("K")
+
+MAX_REQUESTS_IN_FLIGHT = 500
+"""Requests sent before the first is waited for; a broker allows 5,000 topic loads and 50,000 lookups at once."""
+
+_TOPIC_NOT_FOUND = 11
+"""`ServerError.TopicNotFound`, by which a broker also says that a topic has no schema."""
+
+_REMEDIES = {
+    None: ": a read does not create topics",
+    False: ", or set createTopic=true to create the topic",
+    True: ": createTopic=true creates topics only where the broker permits it, and no namespaces",
+}
+"""After the error of a topic that does not exist, by whether it was to be created."""
+
+COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
+"""Its partition N is served by the broker that has transaction coordinator N (seen on broker 4.0.8)."""
+
+_MAX_SCHEMAS = 1000
+"""Versions of schemas that a process remembers."""
+
+_SCHEMA_SECONDS = 300.0
+"""How long it does."""
+
+_schemas: dict[tuple[object, ...], tuple[commands.Schema, float]] = {}
+"""By service, TLS and credentials, topic and version; with the time until when they are remembered."""
+
+_PARTITIONS = accepted(commands.PartitionedMetadataResponse)
+
+
+class Topics(Admin):
+    """Requests about topics, and for many of them at once."""
+
+    def fetch_topics(self, pattern: TopicsPattern) -> list[str]:
+        """The full names of the topics that match, without partition suffixes, in order.
+
+        Topics that Pulsar keeps for itself (`__...`) never match.
+        """
+
+        def ask() -> Sequence[str]:
+            return self._fetch_names(self._service(), [pattern.namespace])
+
+        names = {TopicPartition.parse(name).topic for name in retrying(ask, deadline=self._deadline())}
+        return sorted(n for n in names if not n.rpartition("/")[2].startswith("__") and pattern.matches(n))
+
+    def fetch_partitions(self, topics: Sequence[str], *, create: bool | None = None) -> list[TopicPartition]:
+        """Every topic-partition of `topics`, in order; a name that ends in `-partition-N` is just that partition.
+
+        Args:
+            topics: full names.
+            create: whether a topic that does not exist is created, as the broker is configured to: the value of
+                `createTopic`. None if this option does not apply, as for a topic that is read.
+
+        Raises:
+            TopicNotFoundError: a topic, or its namespace, does not exist, and is not created.
+        """
+
+        def ask(names: Sequence[str]) -> Mapping[str, Future[commands.PartitionedMetadataResponse]]:
+            session = self._service()
+            if not (create or session.asks_without_creating):
+                self._check_existing(session, names)
+            return {
+                name: session.request(
+                    partial(commands.PartitionedMetadata, name, metadata_auto_creation_enabled=bool(create)),
+                    _PARTITIONS,
+                )
+                for name in names
+            }
+
+        try:
+            counts = self._gather(topics, ask, "partition metadata")
+        except TopicNotFoundError as error:
+            raise error.with_remedy(_REMEDIES[create]) from error
+        found: list[TopicPartition] = []
+        for topic in topics:
+            count = counts[topic].partitions
+            found += [TopicPartition(topic, n) for n in range(count)] if count else [TopicPartition.parse(topic)]
+        return found
+
+    def _check_existing(self, session: Session, topics: Sequence[str]) -> None:
+        """Refuses topics that do not exist, on brokers for which to ask for partitions is to create them.
+
+        Such a broker lists the topics of a namespace that were used; of a partitioned topic these are its partitions.
+        One that was never used is known to the admin interface only (both seen on 2.10.1).
+
+        Raises:
+            TopicNotFoundError: a topic does not exist, or the broker does not list it and there is no `adminUrl`.
+        """
+        # That of the coordinators is never used as a topic, and Pulsar's own clients ask for it without a look.
+        # A topic that stores nothing is there while somebody uses it, and is not listed.
+        asked_for = (name for name in topics if name != COORDINATORS and is_persistent(name))
+        parsed = {name: TopicPartition.parse(name) for name in asked_for}
+        listed = set(self._fetch_names(session, {_namespace_of(name) for name in parsed}))
+        partitioned = {at.topic for at in map(TopicPartition.parse, listed) if at.partition >= 0}
+        for name, at in parsed.items():
+            if name in listed or (at.partition < 0 and name in partitioned):
+                continue
+            if at.topic in partitioned:
+                answer = session.request(partial(commands.PartitionedMetadata, at.topic), _PARTITIONS)
+                count = self.wait(answer, f"partition metadata of {at.topic}").partitions
+            else:
+                count = self._fetch_partition_count(at.topic)
+            if count <= max(at.partition, 0):
+                known = "" if self._options.admin_url else "; an unused partitioned one needs adminUrl"
+                raise TopicNotFoundError(
+                    f"{session.address}: {session.server_version} lists no topic {name}: check the names of topic, "
+                    f"namespace and tenant{known}"
+                )
+
+    def _fetch_names(self, session: Session, namespaces: Collection[str]) -> list[str]:
+        """Return the names of all topics, or of the partitions of topics, in these namespaces."""
+        answers = {
+            namespace: session.request(
+                partial(commands.GetTopicsOfNamespace, namespace=namespace),
+                accepted(commands.GetTopicsOfNamespaceResponse),
+            )
+            for namespace in namespaces
+        }
+        found = [self.wait(answer, f"the topics of namespace {name}").topics for name, answer in answers.items()]
+        return [name for names in found for name in names]
+
+    def schema_of(self, topic: str, version: bytes | None = None) -> commands.Schema | None:
+        """The schema of a topic, or one of its versions; None where the registry has no such schema.
+
+        A version never changes, so a process asks for it once in a few minutes: not for longer, because a topic that is
+        deleted and made anew counts its versions from the beginning.
+
+        Args:
+            topic: full name; that of a partition is as good.
+            version: as a message carries it; None for the latest, which is asked for each time.
+        """
+        key = () if version is None else self._schema_key(topic, version)
+        known = _schemas.get(key)
+        if known is not None and known[1] > time.monotonic():
+            return known[0]
+
+        def ask() -> commands.Schema | None:
+            answer = self._service().request(
+                lambda request_id: commands.GetSchema(request_id, topic, version), accepted(commands.GetSchemaResponse)
+            )
+            which = "the schema" if version is None else f"schema version {version_name(version)}"
+            try:
+                return self.wait(answer, f"{which} of {topic}").schema
+            except BrokerError as error:
+                if error.code == _TOPIC_NOT_FOUND:
+                    return None
+                raise
+
+        schema = retrying(ask, deadline=self._deadline())
+        if version is not None and schema is not None:
+            if len(_schemas) >= _MAX_SCHEMAS:
+                _schemas.clear()
+            _schemas[key] = schema, time.monotonic() + _SCHEMA_SECONDS
+        return schema
+
+    def _schema_key(self, topic: str, version: bytes) -> tuple[object, ...]:
+        """Everything on which the broker's answer depends: it may refuse another user."""
+        options, authentication = self._options, authentication_of(self._options)
+        tls = TlsSettings.of(options) if options.uses_tls else None
+        return options.service_url, tls, authentication, proof_of(authentication), topic, version
+
+    def _gather(
+        self,
+        keys: Sequence[K],
+        ask: Callable[[Sequence[K]], Mapping[K, Future[T]]],
+        what: str,
+        final: tuple[type[MQSourceError], ...] = (),
+    ) -> dict[K, T]:
+        """Asks for all keys, a bounded number at once, and again for those whose failure may pass (unless `final`)."""
+        results: dict[K, T] = {}
+        for start in range(0, len(keys), MAX_REQUESTS_IN_FLIGHT):
+            window = keys[start : start + MAX_REQUESTS_IN_FLIGHT]
+
+            def attempt(window: Sequence[K] = window) -> None:
+                missing = [key for key in window if key not in results]
+                failure: MQSourceError | None = None
+                deadline = self._deadline()
+                for key, answer in ask(missing).items():
+                    try:
+                        results[key] = self.wait(answer, f"{what} of {key}", deadline)
+                    except MQSourceError as error:
+                        may_pass = error.retryable or self._is_listed(key, error)
+                        error.retryable = may_pass and not isinstance(error, final)
+                        if not error.retryable:
+                            raise
+                        # The first: a request without an answer ends its connection, and the others on it.
+                        failure = failure or error
+                if failure is not None:
+                    raise failure
+
+            retrying(attempt, deadline=self._deadline())
+        return results
+
+    def _is_listed(self, key: object, error: MQSourceError) -> bool:
+        """Whether what was not found is a partition that is listed: a new one is listed before it is there (4.0.8)."""
+        if not isinstance(error, TopicNotFoundError) or not isinstance(key, TopicPartition) or key.partition < 0:
+            return False
+        return key in self.fetch_partitions([key.topic])
+
+
+def _namespace_of(topic: str) -> str:
+    """`tenant/namespace` of a topic's full name."""
+    return "/".join(topic.partition("://")[2].split("/", 2)[:2])
