@@ -11,7 +11,7 @@ Every array takes its type from the schema that Spark gave, children included: S
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -431,6 +431,45 @@ def _with_small_offsets(type_: pa.DataType) -> pa.DataType:
 
 def _field_with_small_offsets(field: pa.Field) -> pa.Field:
     return field.with_type(_with_small_offsets(field.type))
+
+
+def rows_by_topic(
+    column: pa.Array | None, rows: int, default: str | None, format_name: str
+) -> Iterator[tuple[str, array[int] | None]]:
+    """Yield each topic of the rows to write, with the numbers of its rows; None for all of them.
+
+    Args:
+        column: the topic of each row; NULL for the default. None if there is no such column.
+        rows: the number of rows.
+        default: the option `topic`.
+        format_name: for the error.
+
+    Raises:
+        UnwritableRowError: a row has no topic.
+
+    Example:
+        >>> [(name, order and list(order)) for name, order in rows_by_topic(pa.array(["a", None, "a"]), 3, "b", "nsq")]
+        [('a', [0, 2]), ('b', [1])]
+    """
+    orders: dict[str | None, array[int]] = {}
+    if column is None:
+        yield default_topic(default, format_name), None
+        return
+    for row, name in enumerate(column.to_pylist()):
+        orders.setdefault(name, array("i")).append(row)
+    for name, order in orders.items():
+        yield default_topic(default, format_name) if name is None else name, None if len(order) == rows else order
+
+
+def default_topic(default: str | None, format_name: str) -> str:
+    """Return the topic of rows that have none.
+
+    Raises:
+        UnwritableRowError: there is none.
+    """
+    if default is None:
+        raise UnwritableRowError(f"{format_name}: a row has no topic: set the option topic, or the column")
+    return default
 
 
 def version_name(version: bytes) -> str:

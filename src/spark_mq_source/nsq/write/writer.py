@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from spark_mq_source.core.columns import rows_by_topic
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import MQSourceError, RequestTimeoutError, ServiceNotReadyError, UnwritableRowError
 from spark_mq_source.net.stopwatch import waiting
@@ -69,7 +70,7 @@ def write_rows(
         return writer.rows
 
 
-class _Entry:
+class _Pending:
     """A command without OK.
 
     Attributes:
@@ -94,7 +95,7 @@ class _Target:
     def __init__(self, nsqd: Nsqd) -> None:
         self.nsqd = nsqd
         self.session: Session | None = None
-        self.pending: deque[_Entry] = deque()
+        self.pending: deque[_Pending] = deque()
         self.pending_bytes = 0
         self.last_progress = 0.0
         self.rests_until = 0.0
@@ -143,7 +144,7 @@ class NsqWriter:
         self._turn = turn % len(self._targets)
         self._limits: Limits | None = None
         self._max_defer_ms: int | None = None
-        self._unplaced: deque[_Entry] = deque()
+        self._unplaced: deque[_Pending] = deque()
         self._last_progress = time.monotonic()
         self._last_error: MQSourceError | None = None
         self._answers = 0
@@ -178,7 +179,8 @@ class NsqWriter:
         except UnwritableRowError as error:
             raise error.within("nsq") from None
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        topics = list(self._topics_of(columns.get("topic"), batch.num_rows))
+        named = rows_by_topic(columns.get("topic"), batch.num_rows, self._options.topic, "nsq")
+        topics = [(_named(name), order) for name, order in named]
         defer = columns["defer"].to_pylist() if "defer" in columns else None
         self._check(source, defer)
         for topic, order in topics:
@@ -189,7 +191,7 @@ class NsqWriter:
                 self._write_at_once(topic, source, array("i", (row for row in rows if not defer[row])))
                 for row in rows:
                     if defer[row]:
-                        self._publish(_Entry(Dpub(topic, defer[row], source.value(row) or b""), 1))
+                        self._publish(_Pending(Dpub(topic, defer[row], source.value(row) or b""), 1))
         self.rows += batch.num_rows
 
     def flush(self) -> None:
@@ -201,21 +203,6 @@ class NsqWriter:
         self._advance(lambda: not any(target.pending for target in self._targets))
 
     # -- encoding
-
-    def _topics_of(self, column: pa.Array | None, rows: int) -> Iterator[tuple[str, array[int] | None]]:
-        if column is None:
-            yield self._default_topic(), None
-            return
-        orders: dict[str | None, array[int]] = {}
-        for row, name in enumerate(column.to_pylist()):
-            orders.setdefault(name, array("i")).append(row)
-        for name, order in orders.items():
-            yield self._default_topic() if name is None else _named(name), None if len(order) == rows else order
-
-    def _default_topic(self) -> str:
-        if self._options.topic is None:
-            raise UnwritableRowError("nsq: a row has no topic: set the option topic, or the column")
-        return self._options.topic
 
     def _check(self, source: RowSource, defer: list[int | None] | None) -> None:
         """Refuse rows for which nsqd would close the connection."""
@@ -261,15 +248,15 @@ class NsqWriter:
             )
             if following == at:
                 row = at if order is None else order[at]
-                self._publish(_Entry(Pub(topic, source.value(row) or b""), 1))
+                self._publish(_Pending(Pub(topic, source.value(row) or b""), 1))
                 following += 1
             else:
-                self._publish(_Entry(Mpub(topic, body), following - at))
+                self._publish(_Pending(Mpub(topic, body), following - at))
             at = following
 
     # -- sending and resending
 
-    def _publish(self, entry: _Entry) -> None:
+    def _publish(self, entry: _Pending) -> None:
         if not self._has_pending():
             self._last_progress = time.monotonic()
         self._unplaced.append(entry)
@@ -321,7 +308,7 @@ class NsqWriter:
             else:
                 raise error
 
-    def _place(self, entry: _Entry) -> bool:
+    def _place(self, entry: _Pending) -> bool:
         """Send an entry to the next nsqd with room; return False if none has room.
 
         Raises:
@@ -348,7 +335,7 @@ class NsqWriter:
             return True
         return False
 
-    def _open(self, target: _Target, entry: _Entry) -> bool:
+    def _open(self, target: _Target, entry: _Pending) -> bool:
         if target.session is None:
             try:
                 target.session = self._client.open_session(target.nsqd)
@@ -399,7 +386,7 @@ class NsqWriter:
         return max(0.0, min([left, *resting]))
 
     @staticmethod
-    def _in_context(entry: _Entry, error: MQSourceError) -> MQSourceError:
+    def _in_context(entry: _Pending, error: MQSourceError) -> MQSourceError:
         return error.within(f"nsq: writing {entry.rows} rows to topic {entry.command.topic}")
 
 

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from spark_mq_source.core.columns import rows_by_topic
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     BrokerError,
@@ -390,7 +391,7 @@ class PulsarWriter:
         self._rows += batch.num_rows
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         hashes = hash_keys(columns["key"], self._options.hashing) if "key" in columns else None
-        for name, order in self._topics_of(columns.get("topic"), batch.num_rows):
+        for name, order in rows_by_topic(columns.get("topic"), batch.num_rows, self._options.topic, "pulsar-native"):
             topic = self._topic(name)
             rows = batch.num_rows if order is None else len(order)
             partitions = len(topic.producers)
@@ -550,21 +551,6 @@ class PulsarWriter:
         self._wait_until(lambda: not any(producer.pending for producer in self._open))
 
     # -- routing
-
-    def _topics_of(self, column: pa.Array | None, rows: int) -> Iterator[tuple[str, array[int] | None]]:
-        if column is None:
-            yield self._default_topic(), None
-            return
-        orders: dict[str | None, array[int]] = {}
-        for row, name in enumerate(column.to_pylist()):
-            orders.setdefault(name, array("i")).append(row)
-        for name, order in orders.items():
-            yield self._default_topic() if name is None else name, None if len(order) == rows else order
-
-    def _default_topic(self) -> str:
-        if self._options.topic is None:
-            raise UnwritableRowError("pulsar-native: a row has no topic: set the option topic, or the column")
-        return self._options.topic
 
     def _topic(self, name: str) -> _Topic:
         topic = self._topics.get(name)

@@ -24,6 +24,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
+from spark_mq_source.core.columns import default_topic
 from spark_mq_source.core.counters import Counters
 from spark_mq_source.core.errors import (
     ConnectionLostError,
@@ -162,13 +163,8 @@ class RowEncoder:
 
     def _topics(self, column: pa.Array | None, rows: int) -> Iterator[str]:
         if column is None:
-            return itertools.repeat(self._default_topic(), rows)
-        return (self._default_topic() if name is None else name for name in column.to_pylist())
-
-    def _default_topic(self) -> str:
-        if self._topic is None:
-            raise UnwritableRowError("tubemq: a row has no topic: set the option topic, or the column")
-        return self._topic
+            return itertools.repeat(default_topic(self._topic, "tubemq"), rows)
+        return (default_topic(self._topic, "tubemq") if name is None else name for name in column.to_pylist())
 
     def _times(self, column: pa.Array) -> Iterator[str | None]:
         is_local = column.type.tz is None
