@@ -1,1 +1,1 @@
-"""What NSQ's messages hold, as Arrow columns and back: decoders, encoders and the columns' types."""
+"""NSQ's messages as Arrow columns and back: decoders, encoders and the columns' types."""

@@ -31,7 +31,7 @@ RowSource: TypeAlias = _encode_python.RowSource
 
 
 def implementation() -> str:
-    """Which loops run in this process: ``native``, the compiled ones, or ``python`` if a twin of one does.
+    """Return the loops of this process: ``native``, the compiled ones, or ``python`` if a twin of one runs.
 
     Example:
         >>> implementation() in ("native", "python")
@@ -47,7 +47,7 @@ def scan_messages(data: memoryview, offset: int, max_frame_bytes: int) -> tuple[
 
 
 def message_ids(run: Messages) -> bytes:
-    """The ids of a run's messages, 16 bytes each, as `commands.Fin` takes them."""
+    """Return the ids of a run's messages, 16 bytes each, as `commands.Fin` takes them."""
     ids: bytes = _decoding.module.message_ids(run.data)
     return ids
 
@@ -100,16 +100,16 @@ class MessageDecoder:
 
     @property
     def rows(self) -> int:
-        """How many messages wait to be taken."""
+        """The number of messages that wait to be taken."""
         return int(self._columns.rows)
 
     @property
     def nbytes(self) -> int:
-        """What they hold, about, in bytes."""
+        """Their size, about, in bytes."""
         return int(self._columns.nbytes)
 
     def append(self, run: Messages) -> bytes:
-        """Decodes a run, all of it or, on an error, nothing, and returns its ids (see `message_ids`).
+        """Decode a run, all of it or, on an error, nothing, and return its ids (see `message_ids`).
 
         Raises:
             CorruptMessageError: text that is not UTF-8, with the message's id.
@@ -123,13 +123,13 @@ class MessageDecoder:
         return ids
 
     def take_batch(self) -> pa.RecordBatch:
-        """Every row decoded so far; starts over. Nothing is copied where the loops are the compiled ones."""
+        """Return every row decoded so far, and start over. The compiled loops copy nothing."""
         rows = self.rows
         return record_batch(self._schema, self._columns.take_arrays(), rows)
 
 
 def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first_row: int = 0) -> RowSource:
-    """The rows of a batch, to be encoded.
+    """Return the rows of a batch, ready to be encoded.
 
     Args:
         batch: of ``value``, and ``topic`` and ``defer`` where they are there.

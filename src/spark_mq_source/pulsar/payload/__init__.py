@@ -1,1 +1,1 @@
-"""What Pulsar's messages hold, as Arrow columns and back: decoders, encoders and the columns' types."""
+"""Pulsar's messages as Arrow columns and back: decoders, encoders and the columns' types."""

@@ -137,7 +137,7 @@ class EntryColumns(Columns):
 
     @property
     def unfinished(self) -> bool:
-        """Whether messages of the opened entry wait for `append_rest`."""
+        """True if messages of the opened entry wait for `append_rest`."""
         return bool(self._parts)
 
     def payload(self) -> memoryview:

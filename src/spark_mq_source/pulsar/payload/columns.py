@@ -54,7 +54,7 @@ COLUMNS: Final = ColumnTable(
 
 
 def java_message_id(cells: Mapping[str, Any]) -> str:
-    """The position of a row, as Java's client writes a message id.
+    """Return the position of a row, as Java's client writes a message id.
 
     Example:
         >>> java_message_id({"message_id": {"ledger_id": 7, "entry_id": 3, "batch_index": 0}, "partition": -1})
@@ -65,7 +65,7 @@ def java_message_id(cells: Mapping[str, Any]) -> str:
 
 
 def java_topic(cells: Mapping[str, Any]) -> str:
-    """The topic of a row, as Java's client names it: a partition by its own name.
+    """Return the topic of a row, as Java's client names it: a partition by its own name.
 
     Example:
         >>> java_topic({"topic": "persistent://public/default/t", "partition": 1})

@@ -1,4 +1,4 @@
-"""What is needed to decrypt a message outside of this package: the column ``encryption_context``.
+"""The keys and parameters to decrypt a message outside of this package: the column ``encryption_context``.
 
 The names are those of the Java client's EncryptionContext; chunks are each encrypted by themselves, so that theirs are
 added. Entries that are encrypted are rare and become one row each, so all their metadata is read.
@@ -15,7 +15,7 @@ _COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 
 
 def encryption_context_of(body: bytes | memoryview) -> tuple[dict[str, object], int]:
-    """The column's value for an entry, and how many bytes its metadata takes.
+    """Return the column's value for an entry, and the size of its metadata in bytes.
 
     Args:
         body: an entry that `EntryColumns.open_entry` has accepted.

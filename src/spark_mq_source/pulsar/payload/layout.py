@@ -62,7 +62,7 @@ JAVA_STRING_HASH: Final = 0
 MURMUR3_32_HASH: Final = 1
 
 NO_PARTITION: Final = -1
-"""Of a row without key and partition, which any partition may take."""
+"""The partition of a row without key and partition: any may take it."""
 
 
 class Row(NamedTuple):
@@ -87,7 +87,7 @@ class Row(NamedTuple):
 
     @property
     def is_writable(self) -> bool:
-        """Whether it breaks no rule."""
+        """True if the row breaks no rule."""
         return (self.event_time_ms is None or self.event_time_ms > 0) and all(v is not None for _, v in self.properties)
 
 

@@ -65,10 +65,10 @@ _COMPRESSION_TYPES: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 """The names of CompressionType, by number (Pulsar binary protocol, Message metadata)."""
 
 _CHUNK_OVERHEAD_BYTES: Final = 512
-"""What a message under assembly counts for beside its bytes, so that empty chunks cannot pile up for nothing."""
+"""The overhead that a message under assembly counts beside its bytes, so that empty chunks cannot pile up unnoticed."""
 
 _REMEMBERED_MESSAGES: Final = 4096
-"""How many complete, and how many dropped, chunked messages are remembered."""
+"""The most complete, and the most dropped, chunked messages that are remembered."""
 
 _MAX_REMEMBERED_UUID_BYTES: Final = 1024
 """So that remembering takes a few MiB at most. A uuid is the producer's name and a number."""
@@ -84,7 +84,7 @@ RowSource: TypeAlias = _encode_python.RowSource
 
 
 def implementation() -> str:
-    """Which loops run in this process: ``native``, the compiled ones, or ``python`` if a twin of one does.
+    """Return the loops of this process: ``native``, the compiled ones, or ``python`` if a twin of one runs.
 
     Example:
         >>> implementation() in ("native", "python")
@@ -178,7 +178,7 @@ class ChunkAssembly:
         position: tuple[int, int],
         payload: bytes | memoryview,
     ) -> bytearray | None:
-        """The whole message where this chunk completes one, else None.
+        """Return the whole message if this chunk completes one, else None.
 
         Args:
             uuid: what the chunks of one message have in common.
@@ -238,13 +238,13 @@ class ChunkAssembly:
         return pending.data
 
     def protect(self, uuid: bytes) -> None:
-        """Drops every other message before those of this uuid, until another uuid is protected."""
+        """Drop every other message before those of this uuid, until another uuid is protected."""
         self._protected = uuid
         # If chunk 0 is no longer found where it was, looking there again would not find it either.
         self._dropped.pop(uuid, None)
 
     def discard(self, uuid: bytes) -> None:
-        """Drops a message if it is under assembly."""
+        """Drop a message if it is under assembly."""
         self._drop(uuid, "it is corrupt")
 
     def _begin(self, uuid: bytes, num_chunks: int, total_bytes: int, position: tuple[int, int]) -> _Pending:
@@ -267,7 +267,7 @@ class ChunkAssembly:
         )
 
     def _make_room(self, uuid: bytes, more_bytes: int) -> bool:
-        """Whether `uuid` is still under assembly after messages were dropped so that `more_bytes` fit."""
+        """Drop messages until `more_bytes` fit; return whether `uuid` is still under assembly."""
         while self.nbytes + more_bytes > self._max_bytes:
             victim = next((other for other in self._pending if other not in (uuid, self._protected)), None)
             if victim is None:
@@ -314,7 +314,7 @@ def _remember(messages: dict[bytes, _T], uuid: bytes, message: _T) -> None:
 
 
 class EntryHead(NamedTuple):
-    """What stands before the payload of an entry.
+    """The bytes before the payload of an entry.
 
     Attributes:
         messages: how many it says it holds; at least 1.
@@ -330,7 +330,7 @@ class EntryHead(NamedTuple):
 
     @property
     def is_chunk(self) -> bool:
-        """Whether it is a chunk of a message."""
+        """True if it is a chunk of a message."""
         return self.num_chunks > 1
 
 
@@ -350,7 +350,7 @@ class HeadReader:
         )
 
     def count(self, body: bytes | memoryview) -> int:
-        """How many messages an entry says it holds, at least 1; a chunk counts as 0, and what is corrupt as -1."""
+        """Return the number of messages that an entry announces, at least 1; 0 for a chunk, -1 for a corrupt entry."""
         columns = self._columns
         try:
             flags = columns.open_entry(body, True)
@@ -362,7 +362,7 @@ class HeadReader:
         return messages if 0 < messages <= MAX_IN_ENTRY else min(max(messages, 1), MAX_IN_ENTRY)
 
     def read(self, body: bytes | memoryview) -> EntryHead:
-        """What an entry is; one that is corrupt counts as a message."""
+        """Return the kind of an entry; a corrupt one counts as a message."""
         columns = self._columns
         try:
             flags = columns.open_entry(body, False)
@@ -468,12 +468,12 @@ class EntryDecoder:
 
     @property
     def nbytes(self) -> int:
-        """What these rows take in Arrow's buffers, in bytes; columns that never change are not counted."""
+        """Bytes of these rows in Arrow's buffers, without columns that never change."""
         return self._columns.nbytes + self._sparse.nbytes
 
     @property
     def unfinished(self) -> bool:
-        """Whether the last entry has rows left, which `decode_rest` appends: take those before first."""
+        """True if the last entry has rows left; take the rows before them first, then `decode_rest` appends these."""
         return self._columns.unfinished
 
     def decode_rest(self) -> int:
@@ -556,7 +556,7 @@ class EntryDecoder:
         last_index: int,
         emit: bool,
     ) -> int:
-        """An entry that is marked, encrypted, chunked, compressed or not wanted.
+        """Append the rows of an entry that is marked, encrypted, chunked, compressed or not wanted.
 
         Raises:
             CorruptMessageError: see `decode`.
@@ -658,7 +658,7 @@ class Numbering(Protocol):
         """The last id of the entry before; before the first entry, an id below all others."""
 
     def next(self, rows: int, content: bytes | memoryview) -> tuple[int, int]:
-        """The first and the last id of the next entry."""
+        """Return the first and the last id of the next entry."""
 
 
 def _encoder(asked: str | None) -> ModuleType:
@@ -671,7 +671,7 @@ _TEXT_COLUMNS: Final = ("key", "topic", "properties")
 
 
 def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first_row: int = 0) -> RowSource:
-    """The rows of a RecordBatch, for `EntryEncoder.append` of the same implementation.
+    """Return the rows of a RecordBatch, for `EntryEncoder.append` of the same implementation.
 
     Args:
         batch: the rows.
@@ -688,7 +688,7 @@ def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first
 
 
 def hash_keys(keys: pa.Array, hashing: int, implementation: str | None = None) -> array[int]:
-    """As `_encode_python.hashes_of`: the hash of each key, -1 where there is none."""
+    """Return the hash of each key, -1 if there is none; see `_encode_python.hashes_of`."""
     hashes: array[int] = _encoder(implementation).hashes_of(keys, hashing)
     return hashes
 
@@ -701,7 +701,7 @@ def group_rows(
     partitions: int,
     implementation: str | None = None,
 ) -> list[tuple[int, memoryview]]:
-    """As `_encode_python.group_rows`: which rows go to which partition.
+    """Group rows by their partition; see `_encode_python.group_rows`.
 
     Raises:
         IndexError: of a row whose partition does not exist.
@@ -790,7 +790,7 @@ class EntryEncoder:
 
     @property
     def nbytes(self) -> int:
-        """What the batch that is not finished holds."""
+        """Bytes of the batch that is not finished."""
         return self._payload.nbytes
 
     def append(
@@ -802,7 +802,7 @@ class EntryEncoder:
         *,
         now_ms: int,
     ) -> int:
-        """Adds rows, until entries are finished or all rows are in.
+        """Add rows until entries are finished or all rows are in.
 
         Args:
             source: where they are.
@@ -833,7 +833,7 @@ class EntryEncoder:
         return at + 1
 
     def flush(self, *, now_ms: int) -> None:
-        """Finishes the entry that is under construction, if there is one."""
+        """Finish the entry that is under construction, if there is one."""
         payload = self._payload
         rows = payload.rows
         if not rows:
@@ -860,7 +860,7 @@ class EntryEncoder:
         self._finish(first, body, rows, last if last > first else None)
 
     def take(self) -> list[Send]:
-        """The SENDs of the entries finished since the last call, in order."""
+        """Return the SENDs of the entries finished since the last call, in order."""
         finished, self._finished = self._finished, []
         return finished
 
@@ -905,7 +905,7 @@ class EntryEncoder:
             self._finished[-1] = self._finished[-1]._replace(is_chunk=True)
 
     def _chunks(self, metadata: MessageMetadata, payload: bytes | memoryview, before: int | None) -> Iterator[bytes]:
-        """A message's entries; `metadata` is of the one that is handed out.
+        """Yield a message's entries; `metadata` is that of the yielded one.
 
         Only the last one has an id as high as the message's. A broker that loads a topic takes the highest id of its
         entries, chunks or not, for stored, and would drop what is missing of the message (seen on broker 4.0.8).
@@ -950,7 +950,7 @@ class EntryEncoder:
         return metadata
 
     def _compressed(self, payload: bytes | memoryview, metadata: MessageMetadata) -> bytes | memoryview | None:
-        """What the payload becomes, noted in the metadata; None where it is better left as it is."""
+        """Return the payload compressed, noted in the metadata; None if it does not get smaller."""
         if self._compression == "NONE" or not payload:
             return None
         compressed = compress(self._compression, payload)
@@ -962,7 +962,7 @@ class EntryEncoder:
 
 
 def _head_of(metadata: MessageMetadata, payload: bytes | memoryview) -> bytes:
-    """What stands before a payload: checksum, size and metadata."""
+    """Return the bytes before a payload: checksum, size and metadata."""
     serialized = encode_metadata(metadata)
     checked = len(serialized).to_bytes(_SIZE_BYTES, "big") + serialized
     return CHECKSUM_MAGIC + crc32c(payload, crc32c(checked)).to_bytes(_SIZE_BYTES, "big") + checked

@@ -1,4 +1,4 @@
-"""What the registry of schemas says of a topic's messages, as encodings, and the other way round."""
+"""Schemas of Pulsar's registry as encodings of a topic's messages, and the other way round."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GIVE_SCHEMA: Final = "set valueFormat=protobuf, valueSchema and valueMessage"
 
 
 def encoding_of_schema(schema: Schema) -> Encoding | KeyValueEncoding | None:
-    """How messages with this schema are encoded; None for bytes.
+    """Return the encoding of messages with this schema; None for bytes.
 
     Raises:
         ValueError: values of this type cannot be decoded; the message says why.
@@ -67,7 +67,7 @@ def _encoding(kind: str, definition: bytes, properties: Mapping[str, str]) -> En
 
 
 def _native_protobuf(definition: bytes) -> Encoding:
-    """The descriptors of a PROTOBUF_NATIVE schema (`ProtobufNativeSchemaData` of the Java client)."""
+    """Return the descriptors of a PROTOBUF_NATIVE schema (`ProtobufNativeSchemaData` of the Java client)."""
     try:
         document = json.loads(definition)
         return Encoding("protobuf", document["fileDescriptorSet"], document["rootMessageTypeName"])
@@ -76,7 +76,7 @@ def _native_protobuf(definition: bytes) -> Encoding:
 
 
 def _class_protobuf(definition: bytes, properties: Mapping[str, str]) -> Encoding:
-    """The descriptors of a PROTOBUF schema (`ProtobufSchema` of the Java client).
+    """Return the descriptors of a PROTOBUF schema (`ProtobufSchema` of the Java client).
 
     Its definition is an Avro schema made of the class, and a property has the number and type of each field of the
     message, but nothing of the messages and enums in it.
@@ -110,13 +110,13 @@ def _class_protobuf(definition: bytes, properties: Mapping[str, str]) -> Encodin
 
 
 def _part(data: bytes) -> tuple[bytes, bytes]:
-    """The first of two definitions, each an int32 of bytes and the bytes, and the rest."""
+    """Return the first of two definitions, each an int32 of bytes and the bytes, and the rest."""
     size = max(0, int.from_bytes(data[:4], "big", signed=True))
     return data[4 : 4 + size], data[4 + size :]
 
 
 def schema_of_write(write: TypedWrite, properties: Sequence[tuple[str, str]] = ()) -> Schema | None:
-    r"""The schema of messages that are written so, as the Java client registers it; None for JSON without a schema.
+    r"""Return the schema of such messages as the Java client registers it; None for JSON without a schema.
 
     Args:
         write: how key and value are encoded, with definitions.
@@ -167,7 +167,7 @@ def _schema(encoding: Encoding | None, properties: Sequence[tuple[str, str]] = (
 
 
 def _schema_of_native_protobuf(encoding: Encoding, properties: Sequence[tuple[str, str]]) -> Schema:
-    """As `ProtobufNativeSchemaUtils.serialize` of the Java client has it."""
+    """Return the schema as `ProtobufNativeSchemaUtils.serialize` of the Java client writes it."""
     message = descriptor_of(base64.b64decode(encoding.definition), encoding.message)
     document = {
         "fileDescriptorSet": encoding.definition,
@@ -183,5 +183,5 @@ def _schema_of_native_protobuf(encoding: Encoding, properties: Sequence[tuple[st
 
 
 def _java_name(schema: Schema) -> str:
-    """The name of `org.apache.pulsar.common.schema.SchemaType`."""
+    """Return the name of `org.apache.pulsar.common.schema.SchemaType`."""
     return "BOOLEAN" if schema.type == SchemaType.BOOL else schema.name

@@ -1,4 +1,4 @@
-"""What a topic's values are, as the option `schema` says.
+"""Schemas of a topic's values, as the option `schema` declares them.
 
 A schema says how values are to be read; the broker keeps it, checks that a producer's fits the topic's, and looks into
 no message. JSON and AVRO values are both defined by an Avro schema (Pulsar binary protocol, Schema).
@@ -43,7 +43,7 @@ class ValueSchema:
 
 
 def parse_schema(text: str) -> ValueSchema:
-    """The schema that a text says: a name, what `pulsar-admin schemas upload` reads, or an Avro schema alone.
+    """Parse a schema: a name, what `pulsar-admin schemas upload` reads, or an Avro schema alone.
 
     Raises:
         ValueError: it is none; the message says why.

@@ -1,1 +1,1 @@
-"""What TubeMQ's messages hold, as Arrow columns and back: decoders, encoders and the columns' types."""
+"""TubeMQ's messages as Arrow columns and back: decoders, encoders and the columns' types."""

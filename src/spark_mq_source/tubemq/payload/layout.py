@@ -15,7 +15,7 @@ FAIL, SKIP, NULL = 0, 1, 2
 """The effects of a corrupt message, see `MessageColumns.append`."""
 
 MESSAGES_TAG: Final = 0x22
-"""Of the messages in an answer to GET_MESSAGE."""
+"""The tag of the messages in an answer to GET_MESSAGE."""
 
 SHORT_BYTES: Final = 256
 """Answers of fewer bytes may confirm a message."""

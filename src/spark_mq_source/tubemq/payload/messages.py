@@ -1,10 +1,10 @@
 """Answers to GET_MESSAGE to Arrow RecordBatches.
 
 `MessageDecoder` turns the messages of one topic-partition into rows. The loop over bytes and rows is `MessageColumns`,
-of which there are two: compiled (``_messages_native``) and, where no compiled one is installed, written for the
-interpreter (``_messages_python``, which also states the rules of what is corrupt). Both give the same rows and errors.
+compiled in ``_messages_native``. ``_messages_python`` specifies it, with the rules for corrupt messages, and runs if no
+compiled loop is installed. Both give the same rows, and errors of the same class and position.
 
-``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` in the environment asks for one; `implementation` tells which one runs.
+The environment variable ``SPARK_MQ_SOURCE_IMPL=native`` or ``python`` forces one; `implementation` tells which runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ encoding: Final = Implementation(_encode_python)
 
 
 def implementation() -> str:
-    """Which loops run in this process: ``native``, the compiled ones, or ``python`` if a twin of one does.
+    """Return the loops of this process: ``native``, the compiled ones, or ``python`` if a twin of one runs.
 
     Example:
         >>> implementation() in ("native", "python")
@@ -40,7 +40,7 @@ def implementation() -> str:
 
 
 def without_messages(body: bytes | memoryview) -> bytes:
-    """What an answer to GET_MESSAGE says beside its messages: the bytes of all its other fields.
+    """Return the fields of an answer to GET_MESSAGE other than its messages, as bytes.
 
     Raises:
         RemoteProtocolError: it cannot be read.
@@ -124,12 +124,12 @@ class MessageDecoder:
 
     @property
     def nbytes(self) -> int:
-        """What these rows take in Arrow's buffers, in bytes; columns that never change are not counted."""
+        """Bytes of these rows in Arrow's buffers, without columns that never change."""
         return self._columns.nbytes + self._sparse.nbytes
 
     @property
     def corrupt_messages(self) -> int:
-        """How many were skipped or became NULL."""
+        """The number of messages that were skipped or became NULL."""
         return self._columns.corrupt_messages
 
     def decode(self, body: bytes | memoryview, fetch_offset: int, stop_at: tuple[int, int] | None = None) -> int:
@@ -161,6 +161,6 @@ class MessageDecoder:
         return rows
 
     def take_batch(self) -> pa.RecordBatch:
-        """Every row decoded so far; starts over. Nothing is copied where the decoder is the compiled one."""
+        """Return every row decoded so far, and start over. The compiled loop copies nothing."""
         rows = self._columns.rows
         return record_batch(self._schema, self._sparse.among(self._columns.take_arrays(), rows), rows)

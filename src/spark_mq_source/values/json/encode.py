@@ -37,7 +37,7 @@ _CONTROL: Final = r"[\x00-\x1f]"
 
 
 def json_texts(values: pa.Array, *, text_times: bool = False) -> pa.Array:
-    """The JSON text of each value, as an Arrow string column; NULL where the value is NULL.
+    """Return the JSON text of each value, as an Arrow string column; NULL if the value is NULL.
 
     Args:
         values: booleans, numbers, strings, binaries, dates, timestamps, and structs, lists and maps of these; a map's
@@ -123,7 +123,7 @@ def _scalar(text: str) -> pa.Scalar:
 
 
 def _joined(*parts: pa.Array | str) -> pa.Array:
-    """The parts of each row one behind the other; NULL where one is NULL."""
+    """Concatenate the parts of each row; NULL if one of them is NULL."""
     return pc.binary_join_element_wise(*(_scalar(p) if isinstance(p, str) else p for p in parts), _scalar(""))
 
 
@@ -132,7 +132,7 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 
 def _null_where(values: pa.Array, texts: pa.Array) -> pa.Array:
-    """The texts, but NULL where the value is."""
+    """Return the texts, with NULL for each value that is NULL."""
     return texts if not values.null_count else pc.if_else(pc.is_valid(values), texts, pa.nulls(1, pa.string())[0])
 
 
@@ -226,4 +226,4 @@ _WAYS: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], 
     (pa.types.is_boolean, _plain),
     (pa.types.is_integer, _plain),
 )
-"""How the values of a type become texts; the first that fits."""
+"""The functions that turn values of a type into texts; the first that fits counts."""

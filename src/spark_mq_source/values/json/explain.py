@@ -46,7 +46,7 @@ _NAMED_FLOATS: Final = {
 _MARK: Final = re.compile(r'\\.|["\[\]{}]', re.DOTALL)
 """Has two characters at most, so that a search visits each character once, whatever the text is."""
 _TOKEN: Final = re.compile(r'[\[\]{}]|"[^"\\]*(?:\\.[^"\\]*)*"|[^\s\[\]{},:"]+', re.DOTALL)
-"""Of a text that is JSON: in any other, a search for the end of a string could begin at each quote."""
+"""Only for valid JSON: in other texts, a search for the end of a string could begin at each quote."""
 
 
 class _Object(list[tuple[str, Any]]):
@@ -75,7 +75,7 @@ class _Number(str):
 
 
 class _NamedNumber(str):
-    """What JSON has no number for, as Python writes it: NaN, Infinity, -Infinity."""
+    """A value for which JSON has no number, as Python writes it: NaN, Infinity, -Infinity."""
 
     __slots__ = ()
 

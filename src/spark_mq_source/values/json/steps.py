@@ -45,11 +45,11 @@ from spark_mq_source.core.errors import OptionError
 from spark_mq_source.values.avro.schema import AvroType
 
 MAX_DEPTH: Final = 500
-"""How deep the arrays and objects of a payload may be nested. Jackson allows 1000; Python's reader fewer than that."""
+"""The deepest nesting of the arrays and objects of a payload. Jackson allows 1000; Python's reader fewer than that."""
 
 
 class Code(IntEnum):
-    """What a step reads; in the order of ``_decode_native.pxd``."""
+    """The kinds of value that steps read; in the order of ``_decode_native.pxd``."""
 
     NOTHING = 0
     BOOLEAN = 1
@@ -68,7 +68,7 @@ class Code(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How the values of one type are read.
+    """The plan for reading values of one type.
 
     Attributes:
         code: what they are.
@@ -119,7 +119,7 @@ _MAX_DECIMAL: Final = 38
 
 
 def steps_of(wanted: pa.DataType, definition: AvroType | None) -> Step:
-    """The steps that read values of a type.
+    """Return the steps that read values of a type.
 
     Args:
         wanted: the type.
@@ -160,7 +160,7 @@ def _struct(wanted: pa.DataType, definition: AvroType | None, path: str) -> Step
 
 
 def _key(name: str, known: Mapping[str, AvroType]) -> str:
-    """The key of a field: of its name, or where the definition has one alone that differs in case, of that."""
+    """Return the key of a field: its name, or the only name in the definition that differs from it in case alone."""
     if name in known:
         return name
     alike = [key for key in known if key.lower() == name.lower()]
@@ -195,7 +195,7 @@ def _named(definition: AvroType) -> str:
 
 
 def as_json(definition: AvroType) -> AvroType:
-    """The type of the values that stand in JSON, where everything can be null.
+    """Return the type of the values in JSON, in which everything can be null.
 
     Args:
         definition: a type of finite shape (`avro.schema.check_finite`).
@@ -236,11 +236,11 @@ _JAVA_MOMENTS: Final = {
 }
 _JAVA_TEXTS: Final = frozenset(("java.lang.Character", "[C"))
 _JAVA_PAIR: Final = "org.apache.avro.reflect.Pair"
-"""How Java's library names the records of an array that is a map."""
+"""The name that Java's library gives the records of an array that is a map."""
 
 
 def _becomes(definition: AvroType, wanted: pa.DataType) -> bool:
-    """Whether values of a definition's type can be of another type; each one that is not is an error of its own."""
+    """Return whether values of a type can be of another type; each one that cannot is an error of its own."""
     if pa.types.is_string(wanted) or pa.types.is_null(wanted) or definition.kind == "null":
         return True
     if definition.kind == "string" and definition.java_class:
@@ -282,4 +282,4 @@ _BECOMES: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], ...]]] = {
     "array": (pa.types.is_list,),
     "map": (pa.types.is_map,),
 }
-"""What the values of a kind, or of a logical type, can be beside texts."""
+"""The types that values of a kind, or of a logical type, can have beside texts."""
