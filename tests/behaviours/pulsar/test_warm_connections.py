@@ -14,11 +14,11 @@ import pytest
 from spark_mq_source.core.errors import AuthenticationError, AuthorizationError
 from spark_mq_source.core.options import READ
 from spark_mq_source.pulsar.client import warm
+from spark_mq_source.pulsar.client.consumer import Subscription, open_consumer
 from spark_mq_source.pulsar.client.session import Session
 from spark_mq_source.pulsar.client.warm import SessionKey, WarmSessions, warm_sessions
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
 from tests.behaviours.pulsar.streams import wait_until
 from tests.fix_net import FaultProxy
@@ -133,7 +133,7 @@ def test_one_that_ended_or_is_in_use_is_not_taken(mq: PulsarFormat, waiting: Wai
     pool.give(waiting.key, used)
     ended.close()
     topic = TopicPartition.parse(mq.new_topic(0))
-    used.open_consumer(topic, lambda *ids: commands.Subscribe(str(topic), "s", commands.SubType.Exclusive, *ids), 1)
+    open_consumer(used, topic, Subscription("s"), 1)
     assert pool.take(waiting.key) is None
 
 
