@@ -177,7 +177,7 @@ def test_an_offset_that_is_not_there_is_loss(tubemq: TubeUnderTest, tubemq_forma
     topic = tubemq.topic()
     tubemq_format.publish(topic, [b"%d" % n for n in range(10)])
     start = f'{{"{topic}": 28000}}'
-    with pytest.raises(DataLossError, match=f"1:{topic}:0: the broker has offsets from 0 to 280, and not 28000"):
+    with pytest.raises(DataLossError, match=f"1:{topic}:0: the broker has offsets from 0 to 280, but not 28000"):
         tubemq_format.plan(topic, startingOffsets=start)
     assert tubemq_format.plan(topic, startingOffsets=start, failOnDataLoss="false") == []
     # What a broker that was killed does to a range that is planned already: it has less than it had.
