@@ -52,7 +52,7 @@ class Implementation:
                 raise ImportError(f"{_ENVIRONMENT}=native, but the compiled loop cannot be loaded: {error}") from error
             self._fallback_reason = str(error)
         else:
-            warn_of_stale_modules()
+            warn_of_stale_modules(self.module.__name__)
 
     def warn_of_fallback(self) -> None:
         """Warn once, when the first loop runs rather than at import, that the slow implementation is in use."""
@@ -91,7 +91,7 @@ def require_compiled(module: str, what: str, instead: str) -> ModuleType:
         except ImportError as error:
             reason = str(error)
         else:
-            warn_of_stale_modules()
+            warn_of_stale_modules(module)
             return found
     raise UnsupportedFeatureError(
         f"{what} need the compiled module {module}, which cannot be loaded ({reason}): install a wheel of "

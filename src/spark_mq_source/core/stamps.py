@@ -20,9 +20,9 @@ _STAMP: Final = re.compile(rb"spark-mq-source stamp: ([0-9a-f]{64}) ([^\0]+)\0")
 _compared: set[str] = set()
 
 
-def warn_of_stale_modules() -> None:
-    """Warn of each imported compiled module that is older than its sources; not of an installed package."""
-    if not (SOURCES.parent / "setup.py").exists():
+def warn_of_stale_modules(imported: str) -> None:
+    """Warn of each compiled module older than its sources, when one is imported; not in an installed package."""
+    if imported in _compared or not (SOURCES.parent / "setup.py").exists():
         return
     names = [name for name in list(sys.modules) if name.startswith("spark_mq_source.") and name.endswith("_native")]
     for name in sorted({*names} - _compared):

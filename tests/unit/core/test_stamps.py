@@ -55,7 +55,7 @@ def test_a_stale_module_is_a_warning_that_names_the_command_in_a_checkout_alone(
     import_module("spark_mq_source.values.json._decode_native")
     monkeypatch.setattr(stamps, "_compared", set(native.hot_modules()) - {"spark_mq_source.values.json._decode_native"})
     monkeypatch.setattr(stamps, "SOURCES", tmp_path / "src")
-    stamps.warn_of_stale_modules()
+    stamps.warn_of_stale_modules("spark_mq_source.values.json._decode_native")
     (tmp_path / "setup.py").touch()
     with pytest.warns(RuntimeWarning, match=r"_decode_native\S* is not built from .*; run `make native`"):
-        stamps.warn_of_stale_modules()
+        stamps.warn_of_stale_modules("spark_mq_source.values.json._decode_native")
