@@ -161,7 +161,7 @@ def test_an_offset_that_the_broker_never_had_is_loss(tubemq: TubeUnderTest, quer
     begun.trigger()
     at = through_json(begun.at)
     at["positions"][f"1:{topic}:0"] = 100 * 28
-    with pytest.raises(DataLossError, match=rf"1:{topic}:0: the broker has messages up to 140 only, and had .* 2800"):
+    with pytest.raises(DataLossError, match=rf"1:{topic}:0: the broker has messages up to 140 only, but had .* 2800"):
         query(topic, checkpoint=at).trigger()
     careless = query(topic, checkpoint=at, failOnDataLoss=False)
     assert careless.trigger() == []
