@@ -61,7 +61,8 @@ def _texts_of(column: pa.Array) -> tuple[int, list[pa.Array]]:
 def _is_utf8(texts: pa.Array) -> bool:
     """Return whether all texts of an array are UTF-8; False may be due to bytes that belong to a NULL."""
     _, offsets, data = texts.buffers()
-    if offsets is None or data is None:
+    # An array of no texts may have no offsets at all: Java's Arrow writes it with a buffer of 0 bytes.
+    if not len(texts) or data is None:
         return True
     ends = memoryview(offsets).cast("i")
     start, end = ends[texts.offset], ends[texts.offset + len(texts)]

@@ -23,6 +23,7 @@ from spark_mq_source.pulsar.payload import messages as pulsar
 from spark_mq_source.pulsar.write.writer import PulsarWriter
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.write.writer import TubeMQWriter
+from tests.java_arrow import as_java_writes
 
 MAP = pa.map_(pa.string(), pa.string())
 ROWS = 5
@@ -129,6 +130,16 @@ def test_bytes_of_a_null_do_not_count_and_columns_of_bytes_are_not_looked_at() -
     check_texts(pa.record_batch({"key": hidden, "value": texts([b"\xff"] * 2)}), ("key",))
     check_texts(pa.record_batch({"key": pa.array([b"\xff"])}), ("key",))
     check_texts(pa.record_batch({"key": texts([])}), ("key",))
+
+
+@pytest.mark.parametrize("loops", LOOPS)
+@pytest.mark.parametrize("batching", [True, False], ids=["batched", "single"])
+def test_maps_without_pairs_have_no_offsets_when_spark_gives_them(loops: str, batching: bool) -> None:
+    """All of pyspark 4.0's batches whose properties are empty failed with IndexError."""
+    empty = {"properties": as_java_writes(maps([[]] * 3)), "key": as_java_writes(texts([None] * 3))}
+    encode_pulsar(pa.record_batch({"value": [b"v"] * 3} | empty), loops=loops, batching=batching)
+    check_texts(pa.record_batch({"attributes": as_java_writes(maps([None, [], None]))}), ("attributes",))
+    encode_pulsar(pa.record_batch({"value": as_java_writes(pa.array([], pa.binary()))}), loops=loops, batching=batching)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from spark_mq_source.core.errors import OptionError, UnwritableRowError
 from spark_mq_source.values.encoders import RowEncoder, encoded_rows, encoder_for, with_definitions
 from spark_mq_source.values.encodings import PRIMITIVES, Encoding, TypedWrite, decoder_for
 from spark_mq_source.values.primitives import primitive_decoder, primitive_type_of
+from tests.java_arrow import as_java_writes
 from tests.oracles.protobuf import schema as protobuf_schema
 
 UTC = datetime.UTC
@@ -133,3 +134,32 @@ def test_each_column_of_a_protobuf_struct_needs_a_field() -> None:
 def test_without_encodings_rows_stay_as_they_are() -> None:
     batch = pa.record_batch({"value": [b"x"]})
     assert list(encoded_rows(None, iter([batch]))) == [batch]
+
+
+NOTHING_WITHIN = pa.struct(
+    [
+        ("texts", pa.list_(pa.string())),
+        ("numbers", pa.list_(pa.int32())),
+        ("counts", pa.map_(pa.string(), pa.int64())),
+        ("rows", pa.list_(pa.struct([("name", pa.string())]))),
+    ]
+)
+
+
+@pytest.mark.parametrize("name", ["avro", "json", "protobuf"])
+def test_lists_and_maps_of_no_values_have_no_offsets_when_spark_gives_them(name: str) -> None:
+    fields = "repeated texts string 1, repeated numbers int32 2, counts map<string, int64> 3, repeated rows N 4"
+    message = protobuf_schema(f"M: {fields}\nN: optional name string 1") if name == "protobuf" else None
+    encoding = (
+        Encoding(name, base64.b64encode(message.descriptors).decode(), message.message) if message else Encoding(name)
+    )
+    row = {"texts": [], "numbers": [], "counts": [], "rows": []}
+    for values in (pa.array([row, row], NOTHING_WITHIN), pa.array([], NOTHING_WITHIN)):
+        batch = pa.record_batch({"value": as_java_writes(values)})
+        write = with_definitions(TypedWrite(encoding), batch.schema)
+        found, expected = (
+            RowEncoder(write, one.schema).encode(one).column("value").to_pylist()
+            for one in (batch, pa.record_batch({"value": values}))
+        )
+        assert found == expected
+        assert len(found) == len(values)
