@@ -1,4 +1,4 @@
-"""Arrow arrays with the buffers that Spark's JVM gives them: Java's Arrow writes no offsets for an array of no values."""
+"""Arrow arrays with the buffers of Spark's JVM: Java's Arrow writes no offsets for an array of no values."""
 
 from __future__ import annotations
 
