@@ -20,7 +20,6 @@ HOT_MODULES = (
     "spark_mq_source.pulsar.payload._messages_native",
     "spark_mq_source.pulsar.payload._encode_native",
     "spark_mq_source.tubemq.payload._messages_native",
-    "spark_mq_source.tubemq.payload._encode_native",
     "spark_mq_source.nsq.payload._messages_native",
     "spark_mq_source.nsq.payload._encode_native",
 )

@@ -222,7 +222,7 @@ def _send(work: Work) -> None:
         def take_answers(count: int) -> None:
             nonlocal missing
             for _ in range(count):
-                missing -= sum(is_stored(next(answers).payload) for _ in range(SENDS_TOGETHER))
+                missing -= sum(is_stored(bytes(next(answers).payload)) for _ in range(SENDS_TOGETHER))
                 free.release()
 
         while missing > 0:

@@ -9,8 +9,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_mq_source.core.errors import LocalProtocolError, MQSourceError, RemoteProtocolError
-from spark_mq_source.core.implementation import Implementation
-from spark_mq_source.tubemq.payload import _encode_python
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import Broker
 from spark_mq_source.tubemq.protocol.codec import (
@@ -20,7 +18,7 @@ from spark_mq_source.tubemq.protocol.codec import (
     encode_response,
 )
 from spark_mq_source.tubemq.protocol.connection import Call, TubeMQConnection
-from spark_mq_source.tubemq.protocol.hot import _STORED_BEGINNINGS, encode_sends, is_stored
+from spark_mq_source.tubemq.protocol.hot import is_stored, take_stored
 from spark_mq_source.tubemq.protocol.wire import BEGIN_TOKEN, Frame, SeenBlocks, encode_frame, take_frame
 from tests.vectors import tubemq_calls
 
@@ -128,32 +126,6 @@ def test_a_request_survives_the_wire(serial_no: int, request: c.Request, timeout
     assert (frame.serial_no, decode_request(frame)) == (serial_no, (request, timeout_ms))
 
 
-usual_sends = st.builds(
-    c.SendMessage,
-    st.just("client"),
-    st.sampled_from(["flights", "weather"]),
-    st.integers(0, 20_000),
-    st.binary(max_size=300) | st.integers(8_000, 8_300).map(bytes),
-    st.sampled_from([0, 1, 127]),
-    st.integers(1 << 27, (1 << 31) - 1),
-    st.just(2130706433),
-    maybe_text,
-    maybe_text,
-    authorized,
-)
-
-
-@given(st.lists(usual_sends | sends, max_size=5), st.booleans())
-@settings(deadline=None)
-def test_messages_that_go_out_together_have_the_bytes_they_have_alone(
-    messages: list[c.SendMessage], twice: bool
-) -> None:
-    calls = list(enumerate(messages * (1 + twice), start=1))
-    alone = b"".join(encode_request(serial_no, send, timeout_ms=10_000) for serial_no, send in calls)
-    assert encode_sends(calls, timeout_ms=10_000) == alone
-
-
-@pytest.mark.parametrize("loops", ["native", "python"])
 @pytest.mark.parametrize(
     ("field", "content"),
     [
@@ -163,15 +135,10 @@ def test_messages_that_go_out_together_have_the_bytes_they_have_alone(
         ("auth_info", "x"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_message_that_does_not_fit_the_protocol_is_an_error_of_ours_in_both_loops(
-    monkeypatch: pytest.MonkeyPatch, loops: str, field: str, content: object, place: int
-) -> None:
-    monkeypatch.setattr("spark_mq_source.tubemq.protocol.hot.encoding", Implementation(_encode_python, loops))
+def test_a_message_that_does_not_fit_the_protocol_is_an_error_of_ours(field: str, content: object) -> None:
     sound = c.SendMessage("client", "flights", 1, b"data", 0, 1 << 28, 2130706433, "type", "202611230000", None)
-    messages = [sound._replace(**{field: content}) if at == place else sound for at in range(3)]
     with pytest.raises(LocalProtocolError, match="SendMessage cannot be sent: "):
-        encode_sends(list(enumerate(messages)), timeout_ms=10_000)
+        encode_request(1, sound._replace(**{field: content}), timeout_ms=10_000)
 
 
 @given(responses)
@@ -180,7 +147,7 @@ def test_an_answer_survives_the_wire(response: c.Response) -> None:
     frame = take_frame(memoryview(encode_response(1, response)), 0)
     assert frame is not None
     assert decode_response(frame)[1] == response
-    if is_stored(frame.payload):
+    if is_stored(bytes(frame.payload)):
         assert isinstance(response, c.SendMessageResponse)
         assert response[:2] == (True, 200)
 
@@ -191,7 +158,7 @@ def test_whatever_the_short_way_takes_for_stored_is(tail: bytes, at: int, byte: 
     data = bytearray.fromhex("02080104 08001803 12 080d12 0e 080110c801 1a034f4b21 2000 2807") + tail
     if at < len(data):
         data[at] = byte
-    if is_stored(memoryview(data)):
+    if is_stored(bytes(data)):
         try:
             method, response = decode_response(Frame(1, memoryview(data), 0))
         except RemoteProtocolError:
@@ -211,7 +178,6 @@ stored_answers = st.builds(
 )
 
 
-@pytest.mark.parametrize("implementation", ["native", "python"])
 @given(
     st.lists(stored_answers | stored_answers | responses.map(lambda one: encode_response(8, one)), max_size=8),
     st.integers(0, 80),
@@ -219,10 +185,8 @@ stored_answers = st.builds(
 )
 @settings(deadline=None)
 def test_stored_messages_are_told_from_the_first_answers_on(
-    implementation: str, frames: list[bytes], missing: int, changes: list[tuple[int, int]]
+    frames: list[bytes], missing: int, changes: list[tuple[int, int]]
 ) -> None:
-    if implementation == "native":
-        pytest.importorskip("spark_mq_source.tubemq.payload._encode_native", exc_type=ImportError)
     data = bytearray(b"x" + b"".join(frames))
     data = data[: max(1, len(data) - missing)]
     for at, byte in changes:
@@ -232,12 +196,11 @@ def test_stored_messages_are_told_from_the_first_answers_on(
     with contextlib.suppress(RemoteProtocolError):
         while (frame := take_frame(memoryview(data), offset)) is not None:
             # Longer ones may be stored too, and are left to who reads all of an answer.
-            if not is_stored(frame.payload) or frame.size != 16 + len(frame.payload) or len(frame.payload) > 255:
+            if not is_stored(bytes(frame.payload)) or frame.size != 16 + len(frame.payload) or len(frame.payload) > 127:
                 break
             expected.append(frame.serial_no)
             offset += frame.size
-    module = Implementation(_encode_python, implementation).module
-    assert module.take_stored(memoryview(data), 1, _STORED_BEGINNINGS) == (expected, offset)
+    assert take_stored(memoryview(data), 1) == (expected, offset)
 
 
 @given(

@@ -19,7 +19,8 @@ from spark_mq_source.core.errors import (
     TransportError,
 )
 from spark_mq_source.tubemq.client import session
-from spark_mq_source.tubemq.client.client import GroupMember, TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.client.client import TubeMQClient
+from spark_mq_source.tubemq.client.members import GroupMember, unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
@@ -300,7 +301,7 @@ def test_a_member_that_was_forgotten_registers_again_with_what_it_has(
     client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
     with member(client, group, topic, [], "a") as first:
         wait_until(lambda: len(first.assignment) == 3, "it has everything")
-        client.ask_master(c.CloseConsumer(first.client_id, group))
+        client.masters.ask(c.CloseConsumer(first.client_id, group))
         wait_until(lambda: members(tubemq, group) == [first.client_id], "it is a member again")
         with member(client, group, topic, [], "b") as second:
             wait_until(lambda: (len(first.assignment), len(second.assignment)) == (2, 1), "they share")
@@ -339,9 +340,9 @@ def test_a_member_that_chooses_for_itself_is_remembered_and_registers_again(
     client, group, topic = client_of(tubemq), tubemq.group(), tubemq.topic(3)
     with client.join_v2(group, [topic]) as chooser:
         chooser.beat()
-        client.ask_master(c.CloseConsumer(chooser.client_id, group))
+        client.masters.ask(c.CloseConsumer(chooser.client_id, group))
         assert len(chooser.fetch_topics().partitions()) == 3
-        client.ask_master(c.CloseConsumer(chooser.client_id, group))
+        client.masters.ask(c.CloseConsumer(chooser.client_id, group))
         chooser.beat()
         assert len(chooser.fetch_topics().partitions()) == 3
 

@@ -14,7 +14,8 @@ import pytest
 
 from spark_mq_source.core.errors import BrokerError, CorruptMessageError, DataLossError, OptionError
 from spark_mq_source.core.options import READ
-from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.client.client import TubeMQClient
+from spark_mq_source.tubemq.client.members import unique_client_id
 from spark_mq_source.tubemq.client.reading_groups import reading_group
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
 from spark_mq_source.tubemq.protocol.commands import SendMessage

@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_mq_source.core.ports import TaskAttempt
-from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.client.client import TubeMQClient
+from spark_mq_source.tubemq.client.members import unique_client_id
 from spark_mq_source.tubemq.write.writer import write_rows
 from tests.behaviours.tubemq.conftest import options_for
 from tests.behaviours.tubemq.java_client import TubeJavaClient

@@ -40,7 +40,7 @@ MUTATIONS: Final[Sequence[Mutation]] = (
         "the end of a rebalance event is never said to the master",
         [
             (
-                "tubemq/client/client.py",
+                "tubemq/client/members.py",
                 "            self._done.append(self._answer(event))\n",
                 "            self._answer(event)\n",
             )

@@ -229,7 +229,7 @@ def offsets_are_used_again_after_a_crash(lab: Lab) -> list[Any]:
 
 
 def at_master(lab: Lab, request: Any) -> Any:
-    return lab.client.ask_master(request, any_code=True)
+    return lab.client.masters.ask(request, any_code=True)
 
 
 @script

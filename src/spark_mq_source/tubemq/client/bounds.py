@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from spark_mq_source.core.errors import BrokerError, ResourceBusyError
 from spark_mq_source.net.retry import Deadline, retrying
-from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.client.client import TubeMQClient
+from spark_mq_source.tubemq.client.members import unique_client_id
 from spark_mq_source.tubemq.client.reading_groups import MAX_GROUPS, reading_group, with_names_to_authorize
 from spark_mq_source.tubemq.offsets import TopicPartition
 from spark_mq_source.tubemq.options import TubeMQOptions

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from spark_mq_source.core.errors import AuthorizationError, BrokerError, MQSourceError, ResourceBusyError
-from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.client.client import TubeMQClient
+from spark_mq_source.tubemq.client.members import unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.options import TubeMQOptions
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition

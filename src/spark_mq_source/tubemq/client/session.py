@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -67,7 +68,6 @@ HEARTBEAT_MS: Final = 10_000
 _ONLY_SUCCESS: Final = frozenset({SUCCESS})
 _READABLE: Final = frozenset({SUCCESS, NOT_FOUND, SERVER_CONSUME_SPEED_LIMIT})
 _serial_nos = itertools.count(1)
-_new_tuple = tuple.__new__
 
 
 class Authorization:
@@ -244,8 +244,8 @@ class Session:
             receipts: called by the driver's thread, or by this one if the connection has ended.
         """
         self.last_used = time.monotonic()
-        calls = [_new_tuple(Call, (_next_serial_no(), send)) for send in sends]
-        pack = _Pack(dict(calls), receipts)  # type: ignore[arg-type]  # requests of calls are of any kind
+        calls = [(_next_serial_no(), send) for send in sends]
+        pack = _Pack(dict(calls), receipts)
         waiting = self._waiting
         waiting.update(dict.fromkeys(pack.sends, pack))
         try:
@@ -254,7 +254,7 @@ class Session:
             # The driver's thread may have told of some already.
             untold = [send for serial_no, send in calls if waiting.pop(serial_no, None) is not None]
             if untold:
-                receipts.deliver([(send, error) for send in untold])  # type: ignore[misc]  # the same
+                receipts.deliver([(send, error) for send in untold])
 
     # Inside.
 
@@ -484,6 +484,21 @@ class PartitionConsumer:
     def _forget_unless_registered(self, answer: Future[Response]) -> None:
         if answer.exception() is not None and self.session._consumers.get(self._key) is self:
             del self.session._consumers[self._key]
+
+
+def wait_for(answer: Future[T], what: str, timeout_ms: int) -> T:
+    """Wait for an answer; `timeout_ms` is the connection's `requestTimeout`.
+
+    Raises:
+        MQSourceError: there is none, or a refusal; names the request as `what`.
+    """
+    try:
+        # The connection gives a call up by itself, but not while it is not read from.
+        return answer.result(2 * timeout_ms / 1000)
+    except FutureTimeoutError:
+        raise RequestTimeoutError(f"no answer to {what} within requestTimeout ({timeout_ms} ms)") from None
+    except MQSourceError as error:
+        raise error.within(what) from error
 
 
 def _next_serial_no() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -16,9 +15,6 @@ FAIL, SKIP, NULL = 0, 1, 2
 
 MESSAGES_TAG: Final = 0x22
 """The tag of the messages in an answer to GET_MESSAGE."""
-
-SHORT_BYTES: Final = 256
-"""Answers of fewer bytes may confirm a message."""
 
 EPOCH: Final = datetime(1970, 1, 1)
 MICROSECOND: Final = timedelta(microseconds=1)
@@ -80,11 +76,6 @@ def first_message(body: bytes | memoryview) -> tuple[int, int] | None:
     except CorruptMessageError as error:
         raise unreadable_answer(str(error)) from None
     return None
-
-
-def begins_so(payload: memoryview, beginnings: Sequence[tuple[int, bytes]]) -> bool:
-    """Tell whether a payload has each of these parts at its place."""
-    return all(payload[at : at + len(part)] == part for at, part in beginnings)
 
 
 def corrupt_message(sentence: str, message_id: int | None, number: int, fetch_offset: int) -> CorruptMessageError:

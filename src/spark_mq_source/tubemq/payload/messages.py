@@ -16,8 +16,8 @@ from typing import Final
 import pyarrow as pa
 
 from spark_mq_source.core.columns import CORRUPT, ERROR, SparseColumns, record_batch
-from spark_mq_source.core.implementation import Implementation, name_of_all
-from spark_mq_source.tubemq.payload import _encode_python, _messages_python
+from spark_mq_source.core.implementation import Implementation
+from spark_mq_source.tubemq.payload import _messages_python
 from spark_mq_source.tubemq.payload.columns import COLUMNS
 from spark_mq_source.tubemq.payload.layout import FAIL, NULL, SKIP, ZoneShift
 
@@ -25,18 +25,16 @@ _ON_CORRUPT: Final = {"fail": FAIL, "skip": SKIP, "null": NULL}
 
 
 _decoding: Final = Implementation(_messages_python)
-encoding: Final = Implementation(_encode_python)
-"""The loops over messages that are sent, see `commands.encode_sends`."""
 
 
 def implementation() -> str:
-    """Return the loops of this process: ``native``, the compiled ones, or ``python`` if a twin of one runs.
+    """Return the loop of this process: ``native``, the compiled one, or ``python``, its twin.
 
     Example:
         >>> implementation() in ("native", "python")
         True
     """
-    return name_of_all(_decoding, encoding)
+    return _decoding.name
 
 
 def without_messages(body: bytes | memoryview) -> bytes:

@@ -88,6 +88,34 @@ class EventStatus(IntEnum):
     FAILED = -2
 
 
+# Beginnings of commands.
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The fields with which answers to producers and to members that the master balances begin."""
+
+    success: Annotated[bool, 1]
+    err_code: Annotated[Int32, 2]
+    err_msg: Annotated[str, 3]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerV2:
+    """The same for members that choose their partitions themselves."""
+
+    err_code: Annotated[Int32, 1]
+    err_msg: Annotated[str, 2]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRequest:
+    """The fields with which requests of a member of a group begin."""
+
+    client_id: Annotated[str, 1]
+    group_name: Annotated[str, 2]
+
+
 # Parts of commands.
 
 
@@ -196,12 +224,9 @@ class RegisterProducer:
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterProducerResponse:
+class RegisterProducerResponse(Answer):
     """RegisterResponseM2P: brokers, but no topics: those come with the first heartbeat (seen on master 2.4.0)."""
 
-    success: Annotated[bool, 1]
-    err_code: Annotated[Int32, 2]
-    err_msg: Annotated[str, 3]
     broker_check_sum: Annotated[Int64, 4] = -1
     broker_infos: Annotated[tuple[str, ...], 5] = ()
     authorized_info: Annotated[AuthorizedInfo | None, 6] = None
@@ -221,7 +246,7 @@ class ProducerHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerHeartbeatResponse:
+class ProducerHeartbeatResponse(Answer):
     """HeartResponseM2P.
 
     Attributes:
@@ -229,9 +254,6 @@ class ProducerHeartbeatResponse:
         broker_infos: see `Broker`; none where the client's check sum is the master's.
     """
 
-    success: Annotated[bool, 1]
-    err_code: Annotated[Int32, 2]
-    err_msg: Annotated[str, 3]
     broker_check_sum: Annotated[Int64, 4] = -1
     topic_infos: Annotated[tuple[str, ...], 5] = ()
     broker_infos: Annotated[tuple[str, ...], 6] = ()
@@ -249,19 +271,15 @@ class CloseProducer:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseProducerResponse:
+class CloseProducerResponse(Answer):
     """CloseResponseM2P."""
-
-    success: Annotated[bool, 1]
-    err_code: Annotated[Int32, 2]
-    err_msg: Annotated[str, 3]
 
 
 # Consumers that the master balances (V1).
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterConsumer:
+class RegisterConsumer(MemberRequest):
     """RegisterRequestC2M: joins a group whose partitions the master shares out.
 
     Attributes:
@@ -269,8 +287,6 @@ class RegisterConsumer:
         not_allocated: whether the member has no partitions from before.
     """
 
-    client_id: Annotated[str, 1]
-    group_name: Annotated[str, 2]
     host_name: Annotated[str, 3]
     topic_list: Annotated[tuple[str, ...], 4]
     subscribe_info: Annotated[tuple[str, ...], 5] = ()
@@ -290,16 +306,13 @@ class RegisterConsumer:
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterConsumerResponse:
+class RegisterConsumerResponse(Answer):
     """RegisterResponseM2C: no partitions, they come as events.
 
     Attributes:
         not_allocated: whether the group waits for its first partitions.
     """
 
-    success: Annotated[bool, 1]
-    err_code: Annotated[Int32, 2]
-    err_msg: Annotated[str, 3]
     not_allocated: Annotated[bool | None, 5] = None
     def_flow_check_id: Annotated[Int64 | None, 6] = None
     def_flow_control_info: Annotated[str | None, 7] = None
@@ -311,7 +324,7 @@ class RegisterConsumerResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerHeartbeat:
+class ConsumerHeartbeat(MemberRequest):
     """HeartRequestC2M.
 
     Attributes:
@@ -319,8 +332,6 @@ class ConsumerHeartbeat:
         event: the one that was answered, with its status.
     """
 
-    client_id: Annotated[str, 1]
-    group_name: Annotated[str, 2]
     report_subscribe_info: Annotated[bool, 4]
     subscribe_info: Annotated[tuple[str, ...], 3] = ()
     event: Annotated[Event | None, 5] = None
@@ -331,16 +342,13 @@ class ConsumerHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerHeartbeatResponse:
+class ConsumerHeartbeatResponse(Answer):
     """HeartResponseM2C.
 
     Attributes:
         event: what is to be done; said once and never again (seen on master 2.4.0).
     """
 
-    success: Annotated[bool, 1]
-    err_code: Annotated[Int32, 2]
-    err_msg: Annotated[str, 3]
     event: Annotated[Event | None, 4] = None
     not_allocated: Annotated[bool | None, 5] = None
     def_flow_check_id: Annotated[Int64 | None, 6] = None
@@ -354,28 +362,22 @@ class ConsumerHeartbeatResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseConsumer:
+class CloseConsumer(MemberRequest):
     """CloseRequestC2M, of both kinds of consumers; one that is unknown is closed without an error (master 2.4.0)."""
 
-    client_id: Annotated[str, 1]
-    group_name: Annotated[str, 2]
     auth_info: Annotated[MasterCertificateInfo | None, 3] = None
 
 
 @dataclass(frozen=True, slots=True)
-class CloseConsumerResponse:
+class CloseConsumerResponse(Answer):
     """CloseResponseM2C."""
-
-    success: Annotated[bool, 1]
-    err_code: Annotated[Int32, 2]
-    err_msg: Annotated[str, 3]
 
 
 # Consumers that choose their partitions themselves (V2).
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterConsumerV2:
+class RegisterConsumerV2(MemberRequest):
     """RegisterRequestC2MV2.
 
     Attributes:
@@ -384,8 +386,6 @@ class RegisterConsumerV2:
         topic_condition: `topic#filter,filter` each.
     """
 
-    client_id: Annotated[str, 1]
-    group_name: Annotated[str, 2]
     host_name: Annotated[str, 3]
     topic_list: Annotated[tuple[str, ...], 6]
     source_count: Annotated[Int32, 4] = -1
@@ -398,11 +398,9 @@ class RegisterConsumerV2:
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterConsumerV2Response:
+class RegisterConsumerV2Response(AnswerV2):
     """RegisterResponseM2CV2."""
 
-    err_code: Annotated[Int32, 1]
-    err_msg: Annotated[str, 2]
     broker_config_id: Annotated[Int64 | None, 3] = None
     broker_config_list: Annotated[tuple[str, ...], 4] = ()
     ops_task_info: Annotated[OpsTaskInfo | None, 5] = None
@@ -410,22 +408,18 @@ class RegisterConsumerV2Response:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerHeartbeatV2:
+class ConsumerHeartbeatV2(MemberRequest):
     """HeartRequestC2MV2."""
 
-    client_id: Annotated[str, 1]
-    group_name: Annotated[str, 2]
     sub_rep_info: Annotated[ClientSubRepInfo | None, 3] = None
     ops_task_info: Annotated[OpsTaskInfo | None, 4] = None
     auth_info: Annotated[MasterCertificateInfo | None, 5] = None
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerHeartbeatV2Response:
+class ConsumerHeartbeatV2Response(AnswerV2):
     """HeartResponseM2CV2; the lists are there where the client's ids are not the master's."""
 
-    err_code: Annotated[Int32, 1]
-    err_msg: Annotated[str, 2]
     broker_config_id: Annotated[Int64 | None, 3] = None
     broker_config_list: Annotated[tuple[str, ...], 4] = ()
     topic_meta_info_id: Annotated[Int64 | None, 5] = None
@@ -435,18 +429,16 @@ class ConsumerHeartbeatV2Response:
 
 
 @dataclass(frozen=True, slots=True)
-class GetPartMeta:
+class GetPartMeta(MemberRequest):
     """GetPartMetaRequestC2M; -2 for ids that are not known (seen on master 2.4.0)."""
 
-    client_id: Annotated[str, 1]
-    group_name: Annotated[str, 2]
     broker_config_id: Annotated[Int64, 3] = -2
     topic_meta_info_id: Annotated[Int64, 4] = -2
     auth_info: Annotated[MasterCertificateInfo | None, 5] = None
 
 
 @dataclass(frozen=True, slots=True)
-class GetPartMetaResponse:
+class GetPartMetaResponse(AnswerV2):
     """GetPartMetaResponseM2C.
 
     Attributes:
@@ -454,8 +446,6 @@ class GetPartMetaResponse:
         broker_config_list: see `Broker`.
     """
 
-    err_code: Annotated[Int32, 1]
-    err_msg: Annotated[str, 2]
     broker_config_id: Annotated[Int64 | None, 3] = None
     topic_meta_info_id: Annotated[Int64 | None, 4] = None
     topic_meta_info_list: Annotated[tuple[str, ...], 5] = ()
@@ -495,7 +485,7 @@ class RegisterPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterPartitionResponse:
+class RegisterPartitionResponse(Answer):
     """RegisterResponseB2C.
 
     Attributes:
@@ -503,23 +493,18 @@ class RegisterPartitionResponse:
         max_offset: where data ends; with memory's, unless `qry_priority_id` was 1.
     """
 
-    success: Annotated[bool, 1]
-    err_code: Annotated[Int32, 2]
-    err_msg: Annotated[str, 3]
     curr_offset: Annotated[Int64, 4] = -1
     max_offset: Annotated[Int64, 5] = -1
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerHeartbeat:
+class BrokerHeartbeat(MemberRequest):
     """HeartBeatRequestC2B: keeps partitions; a `qry_priority_id` that is left out is reset.
 
     Attributes:
         partition_info: see `BrokerPartition`.
     """
 
-    client_id: Annotated[str, 1]
-    group_name: Annotated[str, 2]
     partition_info: Annotated[tuple[str, ...], 4]
     read_status: Annotated[Int32, 3] = ReadStatus.STORED_OR_MIN
     qry_priority_id: Annotated[Int32 | None, 6] = None
@@ -527,16 +512,13 @@ class BrokerHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerHeartbeatResponse:
+class BrokerHeartbeatResponse(Answer):
     """HeartBeatResponseB2C.
 
     Attributes:
         failure_info: see `parse_failure`.
     """
 
-    success: Annotated[bool, 1]
-    err_code: Annotated[Int32, 2]
-    err_msg: Annotated[str, 3]
     has_part_failure: Annotated[bool, 4] = False
     failure_info: Annotated[tuple[str, ...], 5] = ()
     require_auth: Annotated[bool, 6] = False
@@ -602,16 +584,13 @@ class CommitOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitOffsetResponse:
+class CommitOffsetResponse(Answer):
     """CommitOffsetResponseB2C.
 
     Attributes:
         curr_offset: the position from here on; -1 with an error.
     """
 
-    success: Annotated[bool, 1]
-    err_code: Annotated[Int32, 2]
-    err_msg: Annotated[str, 3]
     curr_offset: Annotated[Int64, 4] = -1
     max_offset: Annotated[Int64, 5] = -1
 

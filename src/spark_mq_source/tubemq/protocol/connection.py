@@ -35,7 +35,7 @@ from spark_mq_source.tubemq.protocol.commands import (
     SendMessage,
 )
 from spark_mq_source.tubemq.protocol.error_codes import CERTIFICATE_FAILURE, DUPLICATE_PARTITION, HB_NO_NODE
-from spark_mq_source.tubemq.protocol.hot import STORED, encode_sends, take_stored
+from spark_mq_source.tubemq.protocol.hot import STORED, encode_send, take_stored
 from spark_mq_source.tubemq.protocol.wire import MAX_PAYLOAD_BYTES, SeenBlocks, take_frame
 
 logger = logging.getLogger(__name__)
@@ -57,9 +57,9 @@ class Call(NamedTuple):
 
 
 class Sends(NamedTuple):
-    """Messages that go out together: calls of `SendMessage` only."""
+    """Messages that go out together, by serial number."""
 
-    calls: Sequence[Call]
+    calls: Sequence[tuple[int, SendMessage]]
 
 
 class Answer(NamedTuple):
@@ -186,7 +186,7 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
             LocalProtocolError: the connection is closed, the serial number is in use or invalid, or the request does
                 not fit the protocol; nothing is queued then.
         """
-        calls: Sequence[Call] = command.calls if isinstance(command, Sends) else (command,)
+        calls: Sequence[tuple[int, Request]] = command.calls if isinstance(command, Sends) else (command,)
         waiting, tick = self._waiting, self._tick
         for serial_no, request in calls:
             if self.state is ConnectionState.CLOSED:
@@ -197,7 +197,7 @@ class TubeMQConnection(SansIOConnection[Call | Sends, Event]):
                 )
         timeout_ms = self._request_timeout_ms
         if isinstance(command, Sends):
-            self._unsent += encode_sends(calls, timeout_ms=timeout_ms)  # type: ignore[arg-type]  # of messages only
+            self._unsent += b"".join([encode_send(number, send, timeout_ms) for number, send in command.calls])
         else:
             self._unsent += encode_request(command.serial_no, command.request, timeout_ms=timeout_ms)
         for serial_no, request in calls:

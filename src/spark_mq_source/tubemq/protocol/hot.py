@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias
 
 from spark_mq_source.core.errors import LocalProtocolError
 from spark_mq_source.core.protobuf import ProtobufCodec
 from spark_mq_source.core.varint import encode_sized, encode_varint
-from spark_mq_source.tubemq.payload.layout import begins_so
-from spark_mq_source.tubemq.payload.messages import encoding
 from spark_mq_source.tubemq.protocol.commands import SUCCESS, AuthorizedInfo, SendMessage, SendMessageResponse
-from spark_mq_source.tubemq.protocol.wire import encode_frame_of
+from spark_mq_source.tubemq.protocol.wire import BEGIN_TOKEN, BLOCK_BYTES, ONE_BLOCK, encode_frame
 
 _PROTOBUF: Final = ProtobufCodec()
 _MORE: Final = 0x80
@@ -20,43 +17,23 @@ _MORE: Final = 0x80
 _WRITE_HEAD: Final = bytes.fromhex("02080004 08031003")
 # RpcConnHeader{flag=1} and ResponseHeader{SUCCESS, protocol_ver=3}: how a server 2.4.0 begins what it has handled.
 USUAL_HEAD: Final = bytes.fromhex("02080104 08001803")
-# RspResponseBody{SEND_MESSAGE, data=SendMessageResponseB2P{success=True, err_code=200, ...}}, each after a size that is
-# one byte: before 128 bytes there is no second one.
-_STORED_BEGINNINGS: Final = (
-    (0, USUAL_HEAD),
-    (len(USUAL_HEAD) + 1, bytes.fromhex("080d12")),
-    (len(USUAL_HEAD) + 5, bytes.fromhex("080110c801")),
-)
-
-
-def encode_sends(calls: Sequence[tuple[int, SendMessage]], *, timeout_ms: int) -> bytes:
-    """Encode the frames of messages, concatenated: each as `encode_request` would encode it.
-
-    Args:
-        calls: serial numbers and messages.
-        timeout_ms: of each call.
-
-    Raises:
-        LocalProtocolError: a field does not fit the protocol, or a message is too large.
-
-    Example:
-        >>> send = SendMessage("c", "demo", 0, b"value", 0, 495922163, 0)
-        >>> encode_sends([(1, send), (2, send)], timeout_ms=10_000).count(b"value")
-        2
-    """
-    encoding.warn_of_fallback()
-    return encoding.module.encode_sends(  # type: ignore[no-any-return]
-        calls, timeout_ms, encode_send, _before_data, _encode_send_tail
-    )
+# RspResponseBody{SEND_MESSAGE, data=SendMessageResponseB2P{success=True, err_code=200, ...}}, each after its size,
+# which is one byte if the answer is shorter than 128 bytes.
+_SEND, _STORED = bytes.fromhex("080d12"), bytes.fromhex("080110c801")
+_SHORT_BYTES: Final = 128
+_pack_head, _unpack_head, _HEAD_BYTES = ONE_BLOCK.pack, ONE_BLOCK.unpack_from, ONE_BLOCK.size
 
 
 def encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
-    """Encode the frame of a message.
+    """Encode the frame of a message: the bytes that the codec would give, in a quarter of its time.
 
     Raises:
         LocalProtocolError: a field does not fit the protocol, or the message is too large.
+
+    Example:
+        >>> len(encode_send(1, SendMessage("c", "demo", 0, b"value", 0, 495922163, 0), 10_000))
+        62
     """
-    # A quarter of the time that the codec takes; the fields have the same order.
     client_id, topic_name, partition_id, data, flag, check_sum, sent_addr, msg_type, msg_time, auth_info = send
     try:
         tail = _encode_send_tail(sent_addr, msg_type, msg_time, auth_info)
@@ -75,8 +52,12 @@ def encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
             )
         else:
             sum_and_flag = b"\x28" + encode_varint(flag) + b"\x30" + encode_varint(check_sum)
-        before = _before_data(client_id, topic_name, partition_id, len(data), len(sum_and_flag) + len(tail), timeout_ms)
-        return encode_frame_of(serial_no, (before, data, sum_and_flag, tail))
+        data_bytes, after_bytes = len(data), len(sum_and_flag) + len(tail)
+        before = _before_data(client_id, topic_name, partition_id, data_bytes, after_bytes, timeout_ms)
+        size = len(before) + data_bytes + after_bytes
+        if size <= BLOCK_BYTES:
+            return b"".join((_pack_head(BEGIN_TOKEN, serial_no, 1, size), before, data, sum_and_flag, tail))
+        return encode_frame(serial_no, b"".join((before, data, sum_and_flag, tail)))
     except (TypeError, ValueError, AttributeError) as error:
         raise LocalProtocolError(f"SendMessage cannot be sent: {error}") from error
 
@@ -129,15 +110,15 @@ STORED: Final = SendMessageResponse(True, SUCCESS)
 """The answer for a message that was stored, as far as `is_stored` looks."""
 
 
-def is_stored(payload: memoryview) -> bool:
+def is_stored(payload: bytes) -> bool:
     """Return whether an answer begins as server 2.4.0 answers a stored message; others may mean the same."""
-    return begins_so(payload, _STORED_BEGINNINGS)
+    return payload[:8] == USUAL_HEAD and payload[9:12] == _SEND and payload[13:18] == _STORED
 
 
 def take_stored(data: memoryview, offset: int) -> tuple[list[int], int]:
     """Take the answers from `offset` on for which `is_stored` is true, up to the first for which it is not.
 
-    There is one for every row that is written, and taking each as a frame took most of the time of handling answers.
+    There is one for every row that is written: taking each as a frame takes three times as long.
 
     Args:
         data: the received bytes.
@@ -153,4 +134,15 @@ def take_stored(data: memoryview, offset: int) -> tuple[list[int], int]:
         >>> take_stored(memoryview(stored + encode_response(8, CloseProducerResponse(True, 200, "OK!"))), 0)
         ([7], 45)
     """
-    return encoding.module.take_stored(data, offset, _STORED_BEGINNINGS)  # type: ignore[no-any-return]
+    serial_nos: list[int] = []
+    while len(data) - offset >= _HEAD_BYTES:
+        token, serial_no, blocks, size = _unpack_head(data, offset)
+        begin = offset + _HEAD_BYTES
+        end = begin + size
+        if not 0 <= size < _SHORT_BYTES or blocks != 1 or token != BEGIN_TOKEN or end > len(data):
+            break
+        if not is_stored(bytes(data[begin:end])):
+            break
+        serial_nos.append(serial_no)
+        offset = end
+    return serial_nos, offset

@@ -15,7 +15,6 @@ any size is read (seed "Client RPC", section 1, which says 8196 by mistake; serv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -65,19 +64,7 @@ def encode_frame(serial_no: int, payload: bytes) -> bytes:
         >>> encode_frame(7, b"payload").hex(" ", -4)
         'ff7ff4fe 00000007 00000001 00000007 7061796c 6f6164'
     """
-    return encode_frame_of(serial_no, (payload,))
-
-
-def encode_frame_of(serial_no: int, parts: Sequence[bytes | memoryview]) -> bytes:
-    """Encode one frame whose payload is in parts; a frame of one block copies them once.
-
-    Raises:
-        LocalProtocolError: the payload is empty or larger than a server accepts.
-    """
-    size = sum(map(len, parts))
-    if 0 < size <= BLOCK_BYTES:
-        return b"".join((ONE_BLOCK.pack(BEGIN_TOKEN, serial_no, 1, size), *parts))
-    payload = b"".join(parts)
+    size = len(payload)
     if not 0 < size <= MAX_PAYLOAD_BYTES:
         raise LocalProtocolError(f"a call of {size} bytes cannot be sent: a server accepts 1 to {MAX_PAYLOAD_BYTES}")
     blocks = [HEAD.pack(BEGIN_TOKEN, serial_no, -(-size // BLOCK_BYTES))]

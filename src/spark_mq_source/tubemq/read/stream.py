@@ -29,7 +29,8 @@ from spark_mq_source.core.shares import in_turn, served_last, share_out
 from spark_mq_source.net.pace import TriggerPace
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, partitions_of
-from spark_mq_source.tubemq.client.client import ClientBalancedMember, GroupMember, TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.client.client import TubeMQClient
+from spark_mq_source.tubemq.client.members import ClientBalancedMember, GroupMember, unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.offsets import (
     EARLIEST,

@@ -36,7 +36,8 @@ from spark_mq_source.core.utf8 import check_texts
 from spark_mq_source.net.retry import Deadline, retrying
 from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.tubemq.client.bounds import fetch_bounds, partitions_of
-from spark_mq_source.tubemq.client.client import ClusterMeta, ProducerMember, TubeMQClient
+from spark_mq_source.tubemq.client.client import TubeMQClient
+from spark_mq_source.tubemq.client.members import ClusterMeta, ProducerMember
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY
 from spark_mq_source.tubemq.payload.columns import COLUMNS
 from spark_mq_source.tubemq.protocol import commands
@@ -459,7 +460,7 @@ class TubeMQWriter:
         try:
             if self._producer is None:
                 self._producer = self._client.publish([name])
-                address = self._client.local_address()
+                address = self._client.masters.local_address()
                 self._sent_addr = int.from_bytes(IPv4Address(address).packed, "big", signed=True)
             topic = self._topics.get(name)
             if topic is None:
@@ -477,7 +478,7 @@ class TubeMQWriter:
         bad = {
             lane.broker
             for lane in self._lanes.values()
-            if not lane.trusted and (lane.pending_rows or self._client.is_set_aside(lane.broker))
+            if not lane.trusted and (lane.pending_rows or self._client.health.is_set_aside(lane.broker))
         }
         return [one for one in partitions if one.broker not in bad] or partitions if bad else partitions
 
@@ -552,7 +553,7 @@ class TubeMQWriter:
                 self._failures = 0
                 if not lane.trusted:
                     lane.trusted = True
-                    self._client.broker_works(lane.broker)
+                    self._client.health.works(lane.broker)
             if any(isinstance(answer, RequestTimeoutError) for _, answer in refused):
                 lane.was_too_slow()
             for send, answer in refused:
@@ -583,7 +584,7 @@ class TubeMQWriter:
                 logger.info("tubemq: broker %s is set aside for a while: %s", lane.broker, error)
                 self._counters.reconnects += 1
             lane.trusted = False
-            self._client.broker_failed(lane.broker)
+            self._client.health.failed(lane.broker)
         elif self._fatal is None:
             where = f"tubemq: writing to topic {send.topic_name}, partition {send.partition_id}"
             self._fatal = error.within(where)

@@ -15,7 +15,9 @@ from spark_mq_source.core.errors import (
     TransportError,
 )
 from spark_mq_source.tubemq.client import client as client_module
-from spark_mq_source.tubemq.client.client import TubeMQClient, unique_client_id
+from spark_mq_source.tubemq.client import members as members_module
+from spark_mq_source.tubemq.client.client import TubeMQClient
+from spark_mq_source.tubemq.client.members import unique_client_id
 from spark_mq_source.tubemq.client.session import PartitionConsumer
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
@@ -72,10 +74,10 @@ def test_a_call_to_one_master_outlives_a_call_to_another(server: Servers, client
     slow, other = server({c.GetPartMeta: answer_late}), server()
     made = client(slow, other)
     with ThreadPoolExecutor() as pool:
-        answer = pool.submit(made.ask_master, c.GetPartMeta("client", "g"))
+        answer = pool.submit(made.masters.ask, c.GetPartMeta("client", "g"))
         assert asked.wait(30)
         # As another member's heartbeat does that was refused by the first one.
-        made._ask((other.broker.host, other.broker.port), c.CloseProducer("client"), any_code=False)
+        made.masters._ask((other.broker.host, other.broker.port), c.CloseProducer("client"), any_code=False)
         go_on.set()
         assert answer.result(30).broker_config_id == 7  # type: ignore[union-attr]
     assert not other.of(c.GetPartMeta)
@@ -130,7 +132,7 @@ def subscribed(*partition_ids: int) -> tuple[str, ...]:
 def test_a_member_answers_each_event_with_what_it_has_then(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
     one = server(
         {c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0, 1)), c.Event(4, 20, None, subscribed(0)))}
     )
@@ -168,7 +170,7 @@ def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the master would give it to nobody, or to another member while this one reads it."""
-    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
     events = c.Event(3, 10, None, subscribed(0, 1, 2)), c.Event(4, 20, None, subscribed(0, 2))
     one = server({c.ConsumerHeartbeat: events_of(*events)})
     member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held[:1])
@@ -183,7 +185,7 @@ def test_a_partition_that_cannot_be_left_is_reported_as_the_members_still(
 def test_partitions_that_can_be_taken_are_though_others_cannot(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
     one = server({c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0, 1, 2)))})
     member = client(one).join("g", ["t"], on_connect=lambda held: held[1:], on_disconnect=lambda held: held)
     assert member.assigned.wait(30)
@@ -196,7 +198,7 @@ def test_partitions_that_can_be_taken_are_though_others_cannot(
 def test_an_answer_to_an_event_that_was_not_heard_is_given_again(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
     heard = threading.Event()
     failures = [cut, cut]
 
@@ -223,7 +225,7 @@ def test_an_answer_to_an_event_that_was_not_heard_is_given_again(
 def test_heartbeats_go_on_while_an_event_is_answered(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
     one = server({c.ConsumerHeartbeat: events_of(c.Event(3, 10, None, subscribed(0)))})
     release = threading.Event()
 
@@ -243,7 +245,7 @@ def test_heartbeats_go_on_while_an_event_is_answered(
 def test_a_member_that_is_refused_for_good_says_so(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
     one = server({c.ConsumerHeartbeat: lambda _, __: c.ConsumerHeartbeatResponse(False, 450, "no")})
     member = client(one).join("g", ["t"], on_connect=lambda held: held, on_disconnect=lambda held: held)
     wait_until(lambda: member.error is not None, "it is no member any more", 30)
@@ -254,7 +256,7 @@ def test_a_member_that_is_refused_for_good_says_so(
 def test_a_heartbeat_that_a_master_fails_at_is_sent_again(
     server: Servers, client: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(members_module, "GROUP_HEARTBEAT_SECONDS", 0.02)
     failed = c.RpcException(c.Status.ERROR, "java.lang.NullPointerException", "half a master")
     usual = c.ConsumerHeartbeatResponse(True, 200, "OK!")
     one = server({c.ConsumerHeartbeat: in_turn(failed, failed, usual)})

@@ -270,7 +270,7 @@ def test_a_broker_that_fails_is_set_aside_and_the_others_go_on(server: Servers, 
         task.write(rows(*[b"x"] * 100))
     task.flush()
     assert len(one.of(c.SendMessage)) == 1000
-    assert task._client.is_set_aside(dead)
+    assert task._client.health.is_set_aside(dead)
 
 
 def test_a_broker_that_was_set_aside_is_tried_again_with_one_message(

@@ -1,0 +1,103 @@
+"""Connections to the masters of a cluster, and the requests to the active one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from spark_mq_source.core.errors import LocalProtocolError, MQSourceError, TransportError
+from spark_mq_source.tubemq.client.session import Authorization, Session, local_address, wait_for
+from spark_mq_source.tubemq.options import TubeMQOptions
+from spark_mq_source.tubemq.protocol import commands
+from spark_mq_source.tubemq.protocol.commands import SUCCESS, MasterRequest, Response
+from spark_mq_source.tubemq.protocol.error_codes import StandbyError, error_for_code
+
+_EVERY_CODE: Final = range(1000)
+
+
+class _Link:
+    """The connection to one master, if there is one.
+
+    Several members send heartbeats at the same time, and not all to the same master while another one takes over: no
+    request may end a connection that another one uses, nor wait until it is opened.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.session: Session | None = None
+
+
+class Masters:
+    """The connections to the masters. Several threads may use them.
+
+    Args:
+        options: addresses and timeouts.
+        authorization: the credentials; updated from the answers.
+    """
+
+    def __init__(self, options: TubeMQOptions, authorization: Authorization) -> None:
+        self._options = options
+        self._authorization = authorization
+        self._addresses = list(options.addresses)
+        self._lock = threading.Lock()
+        self._links = {address: _Link() for address in self._addresses}
+        self._closed = False
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._closed = True
+        for link in self._links.values():
+            with link.lock:
+                if link.session is not None:
+                    link.session.close()
+
+    def local_address(self) -> str:
+        """Return this machine's IPv4 address as masters see it."""
+        return local_address(*self._addresses[0])
+
+    def ask(self, request: MasterRequest, *, any_code: bool = False) -> Response:
+        """Send a request to the active master, once: to the last one used, or the first of the others that is active.
+
+        Args:
+            request: the request; the credentials are added to it.
+            any_code: whether answers with an error are returned rather than raised.
+
+        Raises:
+            MQSourceError: no master answered, or the active one refused.
+        """
+        failures: list[MQSourceError] = []
+        for address in list(self._addresses):
+            try:
+                return self._ask(address, request, any_code=any_code)
+            except (StandbyError, TransportError) as failure:
+                failures.append(failure)
+                with self._lock:
+                    if self._addresses[0] == address:
+                        self._addresses.append(self._addresses.pop(0))
+        raise _no_active_master(failures)
+
+    def _ask(self, address: tuple[str, int], request: MasterRequest, *, any_code: bool) -> Response:
+        link = self._links[address]
+        with link.lock:
+            if self._closed:
+                # A late heartbeat would open a connection that nobody closes.
+                raise LocalProtocolError("tubemq: this client was closed")
+            session = link.session
+            if session is None or session.closed:
+                session = link.session = Session(self._options, *address, self._authorization, broker=None)
+        (answer,) = session.call(request, accepted=_EVERY_CODE)
+        response = wait_for(answer, type(request).__name__, self._options.request_timeout_ms)
+        assert not isinstance(response, commands.RpcException)  # noqa: S101 - for mypy: raised by the session
+        self._authorization.take(getattr(response, "authorized_info", None))
+        if response.err_code != SUCCESS and not any_code:
+            raise error_for_code(response.err_code, response.err_msg, session.address)
+        return response
+
+
+def _no_active_master(failures: Sequence[MQSourceError]) -> MQSourceError:
+    if len(failures) == 1:
+        return failures[0]
+    error = TransportError(f"no active master: {'; '.join(map(str, failures))}")
+    error.retryable = any(failure.retryable for failure in failures)
+    return error

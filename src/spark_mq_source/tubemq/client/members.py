@@ -1,0 +1,498 @@
+"""Members of groups and producers, as masters know them. Each sends heartbeats in a thread of its own."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import random
+import re
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from spark_mq_source.core.connection import client_version, expect
+from spark_mq_source.core.errors import BrokerError, MQSourceError, TopicNotFoundError
+from spark_mq_source.tubemq.client.masters import Masters
+from spark_mq_source.tubemq.protocol import commands
+from spark_mq_source.tubemq.protocol.addresses import (
+    Broker,
+    BrokerPartition,
+    TopicMeta,
+    parse_topic_infos,
+    parse_topic_metas,
+)
+from spark_mq_source.tubemq.protocol.commands import SUCCESS, EventStatus, EventType, MasterRequest
+from spark_mq_source.tubemq.protocol.error_codes import HB_NO_NODE, NOT_READY, error_for_code
+
+AnswerT = TypeVar("AnswerT", bound=commands.Answer | commands.AnswerV2)
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS: Final = 10.0
+"""The interval of heartbeats; masters forget clients that are silent for 30 s (master 2.4.0)."""
+
+GROUP_HEARTBEAT_SECONDS: Final = 1.0
+"""The interval of members that the master balances: their events come only with the answers."""
+
+_counter = itertools.count(1)
+
+
+def unique_client_id(name: str) -> str:
+    """Make an id that no client has had, in any process; like the Java client's, it begins with the group's name.
+
+    Example:
+        >>> unique_client_id("group") == unique_client_id("group"), unique_client_id("group").startswith("group_")
+        (False, True)
+    """
+    host = re.sub(r"[^A-Za-z0-9.]", "-", socket.gethostname())
+    unique = f"{os.getpid()}-{time.time_ns() // 1_000_000}-{next(_counter)}-{random.randrange(1 << 32):08x}"  # noqa: S311
+    return f"{name}_{host}-{unique}-{client_version()}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMeta:
+    """The brokers, and the topics on them.
+
+    Attributes:
+        brokers: by id.
+        topics: one for each topic and broker.
+    """
+
+    brokers: Mapping[int, Broker]
+    topics: tuple[TopicMeta, ...]
+
+    def partitions(self, topic: str | None = None) -> list[BrokerPartition]:
+        """Return every partition, or those of one topic, by topic, broker and number.
+
+        Example:
+            >>> meta = ClusterMeta({1: Broker(1, "host", 8123)}, (TopicMeta("demo", 1, stores=1, partitions=2),))
+            >>> [str(partition) for partition in meta.partitions()]
+            ['1:host:8123#demo:0', '1:host:8123#demo:1']
+        """
+        found = [
+            BrokerPartition(self.brokers[meta.broker_id], meta.topic, partition_id)
+            for meta in self.topics
+            if meta.broker_id in self.brokers and topic in {None, meta.topic}
+            for partition_id in meta.partition_ids
+        ]
+        return sorted(found, key=lambda one: (one.topic, one.broker.broker_id, one.partition_id))
+
+
+class _Member:
+    """A client that a master knows, and that sends it heartbeats.
+
+    Attributes:
+        client_id: unique.
+        error: the master's refusal, after which it is no member any more.
+    """
+
+    def __init__(self, masters: Masters, name: str, seconds: float) -> None:
+        self.client_id = unique_client_id(name)
+        self.error: MQSourceError | None = None
+        self._masters = masters
+        self._seconds = seconds
+        self._closing = threading.Event()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"spark-mq-source {name} heartbeats", daemon=True)
+
+    def start(self) -> None:
+        """Register, and start the heartbeats.
+
+        Raises:
+            MQSourceError: no answer, or a refusal.
+        """
+        self.register()
+        self._thread.start()
+
+    def register(self) -> None:
+        """Register at the master.
+
+        Raises:
+            MQSourceError: no answer, or a refusal.
+        """
+        raise NotImplementedError
+
+    def beat(self) -> None:
+        """Send one heartbeat; register again if the master has forgotten this member.
+
+        Raises:
+            MQSourceError: no answer, or a refusal.
+        """
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Unregister; ignore errors."""
+        try:
+            self._masters.ask(self._farewell())
+        except MQSourceError as error:
+            logger.debug("%s is not unregistered: %s", self.client_id, error)
+
+    def close(self) -> None:
+        """Stop the heartbeats, and unregister."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+        self.leave()
+
+    def _farewell(self) -> MasterRequest:
+        raise NotImplementedError
+
+    def _ask(self, request: MasterRequest, kind: type[AnswerT], what: str) -> AnswerT:
+        """Return the answer to a request; register and ask once more if the master has forgotten this member.
+
+        Raises:
+            MQSourceError: no answer, or a refusal; names the request as `what`.
+        """
+        for is_last in (False, True):
+            response = expect(self._masters.ask(request, any_code=True), kind)
+            if response.err_code != HB_NO_NODE or is_last:
+                break
+            logger.warning("the master has forgotten %s, which registers again: %s", self.client_id, response.err_msg)
+            self.register()
+        if response.err_code != SUCCESS:
+            raise error_for_code(response.err_code, response.err_msg, what)
+        return response
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(self._seconds)
+            self._wake.clear()
+            if self._closing.is_set():
+                return
+            try:
+                self.beat()
+            except MQSourceError as error:
+                if _refuses_for_good(error):
+                    self.error = error
+                    logger.error("%s is no member any more: %s", self.client_id, error)  # noqa: TRY400 - one sentence
+                    return
+                logger.warning("%s: a heartbeat failed and is sent again: %s", self.client_id, error)
+
+
+class GroupMember(_Member):
+    """A member of a group whose partitions the master shares out (V1).
+
+    The master says once what is to be taken or left, and waits for the answer: an answer that never comes stops the
+    whole group for ten rounds (seen on master 2.4.0). So a thread asks every second, another one has the partitions
+    taken and left, one event at a time, and what came of it is said at once.
+
+    Args:
+        masters: its connections; not closed with it.
+        group: whose member.
+        topics: all members' are the same.
+        filters: all members' are the same.
+        on_connect: takes partitions, and returns those that it has taken.
+        on_disconnect: leaves partitions, and returns those that it has left: whatever is to be committed is then. For
+            the others FAILED is answered here and there, and the master asks again.
+
+    Attributes:
+        assigned: set when the first event has been answered.
+    """
+
+    def __init__(
+        self,
+        masters: Masters,
+        group: str,
+        topics: Sequence[str],
+        filters: Sequence[str],
+        on_connect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
+        on_disconnect: Callable[[Sequence[BrokerPartition]], Collection[BrokerPartition]],
+    ) -> None:
+        super().__init__(masters, group, GROUP_HEARTBEAT_SECONDS)
+        self.assigned = threading.Event()
+        self._group = group
+        self._topics = tuple(topics)
+        self._conditions = _conditions(topics, filters)
+        self._on_connect = on_connect
+        self._on_disconnect = on_disconnect
+        self._assignment: frozenset[BrokerPartition] = frozenset()
+        self._gave_up = 0
+        """The number of partitions given up that were not reported to the master yet."""
+        self._todo: deque[commands.Event] = deque()
+        self._done: deque[commands.Event] = deque()
+        self._arrived = threading.Condition()
+        self._worker = threading.Thread(target=self._answer_events, name=f"spark-mq-source {group} events", daemon=True)
+
+    @property
+    def assignment(self) -> frozenset[BrokerPartition]:
+        """The partitions it has, as far as events have been answered."""
+        return self._assignment
+
+    def give_up(self, partition: BrokerPartition) -> None:
+        """Report to the master that another client has a partition, so that it is assigned again."""
+        with self._arrived:
+            self._assignment -= {partition}
+            self._gave_up += 1
+        self._wake.set()
+
+    def start(self) -> None:
+        """See `_Member`; start to handle events, too."""
+        super().start()
+        self._worker.start()
+
+    def close(self) -> None:
+        """Finish the event that is being handled, stop the heartbeats, and unregister."""
+        self._closing.set()
+        with self._arrived:
+            self._arrived.notify_all()
+        if self._worker.is_alive() and threading.current_thread() is not self._worker:
+            self._worker.join()
+        super().close()
+
+    def register(self) -> None:
+        """See `_Member`; report the partitions held from before."""
+        assignment = self._assignment
+        self._masters.ask(
+            commands.RegisterConsumer(
+                self.client_id,
+                self._group,
+                self._masters.local_address(),
+                self._topics,
+                subscribe_info=self._subscribed(),
+                topic_condition=self._conditions,
+                require_bound=False,
+                session_time=time.time_ns() // 1_000_000,
+                total_count=-1,
+                required_partition="",
+                not_allocated=not assignment,
+                select_big=True,
+                group_flow_check_id=-2,
+                def_flow_check_id=-2,
+                qry_priority_id=-2,
+                jdk_version="",
+            )
+        )
+
+    def beat(self) -> None:
+        """See `_Member`; report the finished rebalance event, and fetch the next."""
+        done = self._done[0] if self._done else None
+        gave_up = self._gave_up
+        is_changed = done is not None or gave_up > 0
+        request = commands.ConsumerHeartbeat(
+            self.client_id,
+            self._group,
+            report_subscribe_info=is_changed,
+            subscribe_info=self._subscribed() if is_changed else (),
+            event=done,
+            def_flow_check_id=-2,
+            group_flow_check_id=-2,
+        )
+        response = self._ask(request, commands.ConsumerHeartbeatResponse, f"heartbeat of group {self._group}")
+        with self._arrived:
+            self._gave_up -= gave_up
+        if done is not None:
+            self._done.popleft()
+            self.assigned.set()
+        if response.event is not None and response.event.rebalance_id > 0:
+            with self._arrived:
+                self._todo.append(response.event)
+                self._arrived.notify_all()
+        if self._done:
+            self._wake.set()
+
+    def _subscribed(self) -> tuple[str, ...]:
+        return tuple(sorted(partition.subscribed(self.client_id, self._group) for partition in self._assignment))
+
+    def _farewell(self) -> MasterRequest:
+        return commands.CloseConsumer(self.client_id, self._group)
+
+    def _answer_events(self) -> None:
+        while True:
+            with self._arrived:
+                self._arrived.wait_for(lambda: self._todo or self._closing.is_set())
+                if self._closing.is_set():
+                    return
+                event = self._todo.popleft()
+            self._done.append(self._answer(event))
+            self._wake.set()
+
+    def _answer(self, event: commands.Event) -> commands.Event:
+        status = EventStatus.FAILED
+        try:
+            partitions = [BrokerPartition.parse(text) for text in event.subscribe_info]
+            if event.op_type in {EventType.CONNECT, EventType.ONLY_CONNECT}:
+                changed = frozenset(self._on_connect(partitions))
+                with self._arrived:
+                    self._assignment |= changed
+            elif event.op_type in {EventType.DISCONNECT, EventType.ONLY_DISCONNECT}:
+                changed = frozenset(self._on_disconnect(partitions))
+                with self._arrived:
+                    self._assignment -= changed
+            else:
+                changed = frozenset()
+            # What is reported next is what it has: otherwise nobody would read the rest until the group changes again.
+            status = EventStatus.DONE if changed.issuperset(partitions) else EventStatus.FAILED
+        except Exception:  # whatever it is: an event that is not answered stops the whole group
+            logger.exception("group %s: event %s failed", self._group, event)
+        return commands.Event(event.rebalance_id, event.op_type, status, event.subscribe_info)
+
+
+class ClientBalancedMember(_Member):
+    """A member of a group whose members choose their partitions themselves (V2). Any number of them may be there.
+
+    Args:
+        masters: its connections; not closed with it.
+        group: whose member.
+        topics: all members' are the same.
+        filters: all members' are the same.
+    """
+
+    def __init__(
+        self,
+        masters: Masters,
+        group: str,
+        topics: Sequence[str],
+        filters: Sequence[str],
+    ) -> None:
+        super().__init__(masters, group, HEARTBEAT_SECONDS)
+        self._group = group
+        self._topics = tuple(topics)
+        self._conditions = _conditions(topics, filters)
+
+    def __enter__(self) -> ClientBalancedMember:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def register(self) -> None:
+        """See `_Member`."""
+        address = self._masters.local_address()
+        self._masters.ask(
+            commands.RegisterConsumerV2(
+                self.client_id, self._group, address, self._topics, topic_condition=self._conditions
+            )
+        )
+
+    def beat(self) -> None:
+        """See `_Member`."""
+        request = commands.ConsumerHeartbeatV2(self.client_id, self._group)
+        self._ask(request, commands.ConsumerHeartbeatV2Response, f"heartbeat of group {self._group}")
+
+    def fetch_topics(self) -> ClusterMeta:
+        """Fetch the current locations of the topics.
+
+        Raises:
+            TopicNotFoundError: a topic is on no broker.
+            MQSourceError: no answer, or a refusal.
+        """
+        request = commands.GetPartMeta(self.client_id, self._group)
+        response = self._ask(request, commands.GetPartMetaResponse, f"topics of group {self._group}")
+        meta = _meta_of(response.broker_config_list, parse_topic_metas(response.topic_meta_info_list))
+        missing = [topic for topic in self._topics if not meta.partitions(topic)]
+        if missing:
+            raise TopicNotFoundError(
+                f"topic {', '.join(missing)} is on no broker; an administrator adds topics to brokers"
+            )
+        return meta
+
+    def _farewell(self) -> MasterRequest:
+        return commands.CloseConsumer(self.client_id, self._group)
+
+
+class ProducerMember(_Member):
+    """A producer of topics, as the master knows it.
+
+    Args:
+        masters: its connections; not closed with it.
+        topics: more can be added.
+    """
+
+    def __init__(self, masters: Masters, topics: Sequence[str]) -> None:
+        super().__init__(masters, "spark-mq-source-producer", HEARTBEAT_SECONDS)
+        self._topics = tuple(topics)
+        self._meta = ClusterMeta({}, ())
+        self._max_message_bytes: int | None = None
+
+    @property
+    def max_message_bytes(self) -> int | None:
+        """The largest message that a topic accepts, attributes included; None if the master did not report it."""
+        return self._max_message_bytes
+
+    @property
+    def meta(self) -> ClusterMeta:
+        """The writable locations of topics in the answer to the last heartbeat."""
+        return self._meta
+
+    def start(self) -> None:
+        """Register, and fetch the locations of the topics: only a heartbeat's answer has them (seen on master 2.4.0).
+
+        Raises:
+            TopicNotFoundError: a topic is on no broker, or takes no messages on any.
+            MQSourceError: no answer, or a refusal.
+        """
+        self.register()
+        self.add_topics(())
+        self._thread.start()
+
+    def add_topics(self, topics: Sequence[str]) -> None:
+        """Add topics, and fetch their locations.
+
+        Raises:
+            TopicNotFoundError: a topic is on no broker, or takes no messages on any.
+            MQSourceError: no answer, or a refusal.
+        """
+        self._topics = tuple(dict.fromkeys((*self._topics, *topics)))
+        self.beat()
+        missing = [topic for topic in self._topics if not self._meta.partitions(topic)]
+        if missing:
+            raise TopicNotFoundError(
+                f"topic {', '.join(missing)} is on no broker that takes messages for it (acceptPublish)"
+            )
+
+    def register(self) -> None:
+        """See `_Member`."""
+        request = commands.RegisterProducer(self.client_id, self._topics, self._masters.local_address(), jdk_version="")
+        response = expect(self._masters.ask(request), commands.RegisterProducerResponse)
+        self._take_config(response.appd_config)
+        self._meta = _meta_of(response.broker_infos, self._meta.topics)
+
+    def beat(self) -> None:
+        """See `_Member`; take the current locations of topics from the answer."""
+        request = commands.ProducerHeartbeat(self.client_id, self._topics, self._masters.local_address())
+        try:
+            response = self._ask(request, commands.ProducerHeartbeatResponse, "heartbeat of a producer")
+        except BrokerError as error:
+            if error.code == NOT_READY and self._meta.topics:
+                # A master that has just taken over does not know the brokers yet; the known locations are still valid.
+                return
+            raise
+        self._take_config(response.appd_config)
+        self._meta = _meta_of(response.broker_infos, parse_topic_infos(response.topic_infos))
+
+    def _take_config(self, config: commands.ApprovedClientConfig | None) -> None:
+        if config is not None and config.max_msg_size is not None:
+            self._max_message_bytes = config.max_msg_size
+
+    def _farewell(self) -> MasterRequest:
+        return commands.CloseProducer(self.client_id)
+
+
+def _refuses_for_good(error: MQSourceError) -> bool:
+    """Return whether a heartbeat need not be repeated: a refusal stays one, other errors may not.
+
+    A master that has just begun to lead knows no topic until the brokers have reported them (seen on master 2.4.0), and
+    one that fails at a heartbeat (a Java exception, which has no code) may succeed at the next.
+    """
+    return (
+        isinstance(error, BrokerError)
+        and error.code is not None
+        and not error.retryable
+        and not isinstance(error, TopicNotFoundError)
+    )
+
+
+def _conditions(topics: Sequence[str], filters: Sequence[str]) -> tuple[str, ...]:
+    """Return `topic_condition`: the same filters for each topic, if there are any."""
+    return tuple(f"{topic}#{','.join(filters)}" for topic in topics) if filters else ()
+
+
+def _meta_of(brokers: Sequence[str], topics: Sequence[TopicMeta]) -> ClusterMeta:
+    known = map(Broker.parse, brokers)
+    return ClusterMeta({broker.broker_id: broker for broker in known}, tuple(topics))
