@@ -50,7 +50,7 @@ def decompress(codec: str, data: ByteString, uncompressed_size: int) -> bytes | 
     """
     decompressor = _decompressors.get(codec)
     if decompressor is None:
-        package = _import(codec)
+        package = package_of(codec)
         decompressor = _decompressors[codec] = _LOADERS[codec](package)
     if uncompressed_size < 0:
         raise CorruptMessageError(f"{codec} payload announces an impossible size of {uncompressed_size} bytes")
@@ -78,12 +78,12 @@ def compress(codec: str, data: ByteString) -> bytes | memoryview:
     """
     compressor = _compressors.get(codec)
     if compressor is None:
-        package = _import(codec)
+        package = package_of(codec)
         compressor = _compressors[codec] = _COMPRESSORS[codec](package)
     return compressor(data)
 
 
-def _import(codec: str) -> ModuleType:
+def package_of(codec: str) -> ModuleType:
     """Import the package of `codec`.
 
     Raises:

@@ -14,7 +14,7 @@ from spark_mq_source.nsq.payload.columns import COLUMNS
 from spark_mq_source.nsq.read.planner import plan_batch
 from spark_mq_source.nsq.read.reader import NsqRange, read_range
 from spark_mq_source.nsq.read.stream import NsqStream
-from spark_mq_source.nsq.write.writer import NsqWriter, write_rows
+from spark_mq_source.nsq.write.writer import NsqWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -68,8 +68,12 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
         attempt: TaskAttempt,
         counters: Counters | None = None,
     ) -> int:
-        """See `write_rows`."""
-        return write_rows(options, batches, attempt, counters)
+        """Write the rows of one task; see `NsqWriter.write`. Tasks begin with different nsqd."""
+        with NsqWriter(options, turn=attempt.partition, counters=counters) as writer:
+            for batch in batches:
+                writer.write(batch)
+            writer.flush()
+            return writer.rows
 
     def _dead_letter_writer(self, options: NsqOptions, counters: Counters) -> NsqWriter:
         return NsqWriter(options, counters=counters)

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from spark_mq_source.testing.compression import Codec, Deflate, Snappy
+from spark_mq_source.core.errors import RemoteProtocolError
+from spark_mq_source.nsq.protocol.compression import DeflateStream, SnappyStream, Stream
 from spark_mq_source.testing.queues import Broker, Channel, InFlight, is_valid_name
 from spark_mq_source.testing.settings import VERSION, AuthorizedClient, AuthRequest, NsqSettings
 
@@ -96,7 +97,7 @@ class Connection(asyncio.Protocol):
         self.authorized: AuthorizedClient | None = None
         self.connected_s = int(time.time())
         self.channel: Channel | None = None
-        self.codec: Codec | None = None
+        self.stream: Stream | None = None
         self.tls = False
         settings = server.settings
         self._heartbeat_interval_ms = settings.client_timeout_ms // 2
@@ -160,10 +161,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Execute the complete commands."""
-        if self.codec is not None:
+        if self.stream is not None:
             try:
-                data = self.codec.decompress(data)
-            except ValueError:  # nsqd sees the end of the stream and closes
+                data = b"".join(self.stream.decompress(data))
+            except RemoteProtocolError:  # nsqd sees the end of the stream and closes
                 self.close()
                 return
         if self._pieces:
@@ -242,8 +243,8 @@ class Connection(asyncio.Protocol):
             "requeue_count": self.requeue_count,
             "connect_ts": self.connected_s,
             "sample_rate": self.sample_rate,
-            "deflate": isinstance(self.codec, Deflate),
-            "snappy": isinstance(self.codec, Snappy),
+            "deflate": isinstance(self.stream, DeflateStream),
+            "snappy": isinstance(self.stream, SnappyStream),
             "user_agent": self.user_agent,
             **(
                 {
@@ -272,7 +273,7 @@ class Connection(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data if self.codec is None else self.codec.compress(data))
+            self._transport.write(data if self.stream is None else self.stream.compress(data))
 
     def _answer(self, body: bytes, kind: int = _RESPONSE) -> None:
         self._answers.append((len(body) + 4).to_bytes(4, "big") + kind.to_bytes(4, "big") + body)
@@ -405,12 +406,12 @@ class Connection(asyncio.Protocol):
                 }
             )
         )
-        codec = Snappy() if snappy else Deflate(level) if deflate else None
+        stream = SnappyStream() if snappy else DeflateStream(level) if deflate else None
         if tls:
-            self._upgrade_to_tls(codec)
+            self._upgrade_to_tls(stream)
             return len(data)  # data before the handshake is lost, as in nsqd
-        if codec is not None:
-            self._upgrade_to(codec)
+        if stream is not None:
+            self._upgrade_to(stream)
             return len(data)
         return end
 
@@ -445,12 +446,12 @@ class Connection(asyncio.Protocol):
         if msg_timeout_ms is not None:
             self._msg_timeout_ms = msg_timeout_ms
 
-    def _upgrade_to(self, codec: Codec) -> None:
+    def _upgrade_to(self, stream: Stream) -> None:
         self._send_answers()
-        self.codec = codec
+        self.stream = stream
         self._answer(b"OK")
 
-    def _upgrade_to_tls(self, codec: Codec | None) -> None:
+    def _upgrade_to_tls(self, stream: Stream | None) -> None:
         transport = self._transport
         assert transport is not None  # noqa: S101 - set while commands arrive
         # Before the answer: no byte of the handshake may arrive here.
@@ -478,8 +479,8 @@ class Connection(asyncio.Protocol):
             self._upgrading = False
             self._answer(b"OK")
             self._send_answers()
-            if codec is not None:
-                self._upgrade_to(codec)
+            if stream is not None:
+                self._upgrade_to(stream)
                 self._send_answers()
 
         self._upgrade_task = asyncio.get_running_loop().create_task(upgrade())

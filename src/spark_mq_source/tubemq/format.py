@@ -13,7 +13,7 @@ from spark_mq_source.tubemq.payload.columns import COLUMNS
 from spark_mq_source.tubemq.read.planner import check_dead_letter_topic, plan_batch
 from spark_mq_source.tubemq.read.reader import TubeMQRange, read_range
 from spark_mq_source.tubemq.read.stream import TubeMQStream
-from spark_mq_source.tubemq.write.writer import TubeMQWriter, writable_attributes, write_rows
+from spark_mq_source.tubemq.write.writer import TubeMQWriter, writable_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,8 +59,12 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, int]):
         attempt: TaskAttempt,
         counters: Counters | None = None,
     ) -> int:
-        """See `write_rows`."""
-        return write_rows(options, batches, attempt, counters)
+        """Write the rows of one task; see `TubeMQWriter.write`. Tasks begin with different partitions."""
+        with TubeMQWriter(options, turn=attempt.partition, counters=counters) as writer:
+            for batch in batches:
+                writer.write(batch)
+            writer.flush()
+            return writer.rows
 
     _dead_letter_form = {"properties": "attributes", "fitting": writable_attributes}  # noqa: RUF012 - never changed
 

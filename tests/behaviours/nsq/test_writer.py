@@ -22,8 +22,9 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.core.options import WRITE
 from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.nsq.format import NsqFormat
 from spark_mq_source.nsq.options import NsqOptions
-from spark_mq_source.nsq.write.writer import NsqWriter, write_rows
+from spark_mq_source.nsq.write.writer import NsqWriter
 from spark_mq_source.testing import Authorization, AuthorizedClient
 from tests.behaviours.nsq.clients import ids_of, open_session, rows_of, take, write_options
 from tests.behaviours.nsq.conftest import PATIENCE_S
@@ -45,7 +46,7 @@ def numbered(count: int) -> list[bytes]:
 
 
 def write(options: NsqOptions, *batches: pa.RecordBatch, partition: int = 0) -> int:
-    return write_rows(options, iter(batches), TaskAttempt("job", partition=partition))
+    return NsqFormat().write_raw(options, iter(batches), TaskAttempt("job", partition=partition))
 
 
 def read_all(address: str, topic: str, count: int) -> list[bytes]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.tubemq.client.client import TubeMQClient
 from spark_mq_source.tubemq.client.members import unique_client_id
-from spark_mq_source.tubemq.write.writer import write_rows
+from spark_mq_source.tubemq.format import TubeMQFormat
 from tests.behaviours.tubemq.conftest import options_for
 from tests.behaviours.tubemq.java_client import TubeJavaClient
 from tests.fix_tubemq import TubeUnderTest
@@ -19,7 +19,7 @@ ATTEMPT = TaskAttempt("job")
 
 
 def write(tubemq: TubeUnderTest, batches: Iterator[pa.RecordBatch], **options: Any) -> int:
-    return write_rows(options_for(tubemq, **options), batches, ATTEMPT)
+    return TubeMQFormat().write_raw(options_for(tubemq, **options), batches, ATTEMPT)
 
 
 def numbered(start: int, stop: int, size: int = 20) -> pa.RecordBatch:

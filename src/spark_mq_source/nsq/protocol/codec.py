@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final
+from dataclasses import Field, fields
+from typing import Any, Final
 
 from spark_mq_source.core.errors import RemoteProtocolError
 from spark_mq_source.nsq.protocol.commands import (
@@ -60,24 +61,14 @@ def encode(command: Identify | Auth | Sub | Rdy | Cls | Nop | Pub | Mpub | Dpub)
 
 
 def _identify_body(command: Identify) -> bytes:
-    wanted: dict[str, object] = {
-        "client_id": command.client_id,
-        "hostname": command.hostname,
-        "user_agent": command.user_agent,
-        "feature_negotiation": True,
-        "heartbeat_interval": command.heartbeat_interval_ms,
-        "output_buffer_size": command.output_buffer_bytes,
-        "output_buffer_timeout": command.output_buffer_timeout_ms,
-        "msg_timeout": command.msg_timeout_ms,
-        "tls_v1": command.tls_v1,
-        "snappy": command.snappy,
-        "deflate": command.deflate,
-        "deflate_level": command.deflate_level,
-        "sample_rate": command.sample_rate,
-        "topology_region": command.topology_region,
-        "topology_zone": command.topology_zone,
-    }
+    wanted = {_name_of(field): getattr(command, field.name) for field in fields(command)}
+    wanted["feature_negotiation"] = True
     return json.dumps({name: value for name, value in wanted.items() if value is not None}).encode()
+
+
+def _name_of(field: Field[Any]) -> str:
+    """Return nsqd's name of a setting: it has no unit."""
+    return field.name.removesuffix("_ms").replace("_bytes", "_size")
 
 
 def decode_response(data: memoryview) -> Response:
@@ -109,31 +100,18 @@ def decode_identified(data: memoryview) -> Identified:
     if bytes(data) == b"OK":
         return Identified()
     answer = _json_object(data, "IDENTIFY")
-    default = Identified()
-
-    def number(name: str, otherwise: int) -> int:
-        value = answer.get(name, otherwise)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+    given: dict[str, Any] = {}
+    for field in fields(Identified):
+        name = _name_of(field)
+        value = answer.get(name, field.default)
+        if isinstance(field.default, bool):
+            value = value is True
+        elif isinstance(field.default, str):
+            value = str(value)
+        elif type(value) is not int or not 0 <= value < 1 << 63:
             raise RemoteProtocolError(f"the answer to IDENTIFY has {name}={value!r}")
-        return value
-
-    return Identified(
-        max_rdy_count=number("max_rdy_count", default.max_rdy_count),
-        version=str(answer.get("version", "")),
-        max_msg_timeout_ms=number("max_msg_timeout", default.max_msg_timeout_ms),
-        msg_timeout_ms=number("msg_timeout", default.msg_timeout_ms),
-        tls_v1=answer.get("tls_v1") is True,
-        deflate=answer.get("deflate") is True,
-        deflate_level=number("deflate_level", 0),
-        max_deflate_level=number("max_deflate_level", 0),
-        snappy=answer.get("snappy") is True,
-        sample_rate=number("sample_rate", 0),
-        auth_required=answer.get("auth_required") is True,
-        output_buffer_bytes=number("output_buffer_size", 0),
-        output_buffer_timeout_ms=number("output_buffer_timeout", 0),
-        topology_region=str(answer.get("topology_region", "")),
-        topology_zone=str(answer.get("topology_zone", "")),
-    )
+        given[field.name] = value
+    return Identified(**given)
 
 
 def decode_authorized(data: memoryview) -> Authorized:

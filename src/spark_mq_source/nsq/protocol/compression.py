@@ -14,26 +14,19 @@ import zlib
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from spark_mq_source.core.compression import compress, decompress
-from spark_mq_source.core.crc import crc32c
-from spark_mq_source.core.errors import CorruptMessageError, RemoteProtocolError
+from spark_mq_source.core.compression import package_of
+from spark_mq_source.core.errors import RemoteProtocolError
 
 MAX_INPUT_BYTES: Final = 32 << 10
 """The most bytes that a connection receives before it decompresses them: to 33 MB at worst."""
 
 _MAX_OUTPUT_BYTES: Final = 1 << 20
 
-_COMPRESSED: Final = 0x00
-_UNCOMPRESSED: Final = 0x01
-_FIRST_SKIPPABLE: Final = 0x80
-_STREAM_IDENTIFIER: Final = 0xFF
 _IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
+_DATA_CHUNKS: Final = (0, 1)
 _CHUNK_HEAD_BYTES: Final = 4
-_CHECKSUM_BYTES: Final = 4
-_MAX_CHUNK_BYTES: Final = 65536
-"""The most bytes of a chunk, uncompressed (framing format, section 4.2)."""
-_MAX_COMPRESSED_BYTES: Final = 32 + _MAX_CHUNK_BYTES + _MAX_CHUNK_BYTES // 6
-"""The most bytes of a compressed chunk: snappy's worst case."""
+_MAX_DATA_CHUNK_BYTES: Final = 4 + 32 + 65_536 * 7 // 6
+"""The checksum, and snappy's worst case for 64 KiB (framing format, section 4.2)."""
 
 
 class Stream(Protocol):
@@ -89,6 +82,9 @@ class DeflateStream:
 class SnappyStream:
     """A connection compressed with snappy.
 
+    Raises:
+        UnsupportedFeatureError: snappy is not installed.
+
     Example:
         >>> ours, theirs = SnappyStream(), SnappyStream()
         >>> b"".join(theirs.decompress(ours.compress(b"NOP")))
@@ -96,97 +92,41 @@ class SnappyStream:
     """
 
     def __init__(self) -> None:
-        self._has_sent = False
-        self._has_received = False
+        self._snappy = package_of("SNAPPY").snappy
         self._received = bytearray()
+        self._identifier = b""
 
     def compress(self, data: bytes) -> bytes:
-        """See `Stream`."""
-        parts: list[bytes | memoryview] = [] if self._has_sent else [_IDENTIFIER]
-        self._has_sent = True
-        for begin in range(0, len(data), _MAX_CHUNK_BYTES):
-            piece = data[begin : begin + _MAX_CHUNK_BYTES]
-            packed = compress("SNAPPY", piece)
-            kind = _COMPRESSED if len(packed) < len(piece) else _UNCOMPRESSED
-            stored = packed if kind == _COMPRESSED else piece
-            parts += (
-                bytes([kind]),
-                (_CHECKSUM_BYTES + len(stored)).to_bytes(3, "little"),
-                _masked_checksum(piece).to_bytes(_CHECKSUM_BYTES, "little"),
-                stored,
-            )
-        return b"".join(parts)
+        """See `Stream`. Each piece begins with the stream's identifier, which may be repeated (section 4.1)."""
+        return bytes(self._snappy.compress(data))
 
-    def decompress(self, data: bytes | memoryview) -> Iterator[bytes | memoryview]:
+    def decompress(self, data: bytes | memoryview) -> Iterator[bytes]:
         """See `Stream`.
 
         Raises:
             RemoteProtocolError: the stream is damaged.
-            UnsupportedFeatureError: snappy is not installed.
         """
         self._received += data
-        at = 0
+        end = self._end_of_whole_chunks()
+        if not end:
+            return
+        chunks = self._identifier + self._received[:end]
+        del self._received[:end]
         try:
-            while len(self._received) - at >= _CHUNK_HEAD_BYTES:
-                kind = self._received[at]
-                size = int.from_bytes(self._received[at + 1 : at + _CHUNK_HEAD_BYTES], "little")
-                self._check_head(kind, size)
-                begin = at + _CHUNK_HEAD_BYTES
-                if len(self._received) < begin + size:
-                    return
-                chunk = bytes(self._received[begin : begin + size])
-                at = begin + size
-                if kind in {_COMPRESSED, _UNCOMPRESSED}:
-                    yield _opened(kind, chunk)
-                elif kind == _STREAM_IDENTIFIER:
-                    _check_identifier(chunk)
-        finally:
-            del self._received[:at]
+            piece = bytes(self._snappy.decompress(chunks))
+        except Exception as error:  # of a class of the package, which is optional
+            raise RemoteProtocolError(f"the snappy stream is damaged ({error})") from error
+        self._identifier = _IDENTIFIER
+        if piece:
+            yield piece
 
-    def _check_head(self, kind: int, size: int) -> None:
-        if not self._has_received and kind != _STREAM_IDENTIFIER:
-            raise RemoteProtocolError("the snappy stream does not begin with its identifier")
-        self._has_received = True
-        if kind in {_COMPRESSED, _UNCOMPRESSED}:
-            if not _CHECKSUM_BYTES < size <= _CHECKSUM_BYTES + _MAX_COMPRESSED_BYTES:
-                raise RemoteProtocolError(f"a snappy chunk of {size} bytes")
-        elif kind < _FIRST_SKIPPABLE:
-            raise RemoteProtocolError(f"a snappy chunk of the unknown type {kind}")
-
-
-def _check_identifier(chunk: bytes) -> None:
-    if chunk != _IDENTIFIER[_CHUNK_HEAD_BYTES:]:
-        raise RemoteProtocolError("an invalid snappy stream identifier")
-
-
-def _opened(kind: int, chunk: bytes) -> bytes | memoryview:
-    """Return the content of a chunk after checking its checksum."""
-    checksum = int.from_bytes(chunk[:_CHECKSUM_BYTES], "little")
-    stored = memoryview(chunk)[_CHECKSUM_BYTES:]
-    piece: bytes | memoryview = stored
-    if kind == _COMPRESSED:
-        try:
-            piece = decompress("SNAPPY", stored, _announced_size(stored))
-        except CorruptMessageError as error:
-            raise RemoteProtocolError(str(error)) from error
-    if len(piece) > _MAX_CHUNK_BYTES or _masked_checksum(piece) != checksum:
-        raise RemoteProtocolError("a snappy chunk whose checksum or size is wrong: the stream is damaged")
-    return piece
-
-
-def _announced_size(block: memoryview) -> int:
-    """Return the uncompressed size in a snappy block: a little-endian varint (snappy format description, section 1)."""
-    size = 0
-    for index, byte in enumerate(block[:3]):
-        size |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            if size <= _MAX_CHUNK_BYTES:
-                return size
-            break
-    raise RemoteProtocolError("a snappy chunk that says it holds more than 64 KiB")
-
-
-def _masked_checksum(data: bytes | memoryview) -> int:
-    """Return the CRC32-C in the form of the framing format (section 3)."""
-    crc = crc32c(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    def _end_of_whole_chunks(self) -> int:
+        received, end = self._received, 0
+        while end + _CHUNK_HEAD_BYTES <= len(received):
+            size = int.from_bytes(received[end + 1 : end + _CHUNK_HEAD_BYTES], "little")
+            if received[end] in _DATA_CHUNKS and size > _MAX_DATA_CHUNK_BYTES:
+                raise RemoteProtocolError(f"the snappy stream is damaged (a chunk of {size} bytes)")
+            if end + _CHUNK_HEAD_BYTES + size > len(received):
+                break
+            end += _CHUNK_HEAD_BYTES + size
+        return end

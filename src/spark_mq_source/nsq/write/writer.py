@@ -15,7 +15,7 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -31,7 +31,6 @@ from spark_mq_source.nsq.protocol.commands import Dpub, Mpub, Pub, parse_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_mq_source.core.ports import TaskAttempt
     from spark_mq_source.nsq.client.session import Session
     from spark_mq_source.nsq.options import NsqOptions
     from spark_mq_source.nsq.payload.messages import RowSource
@@ -41,33 +40,6 @@ logger = logging.getLogger(__name__)
 
 _REST_SECONDS: Final = 1.0
 """The time for which an nsqd is not used after a failed connection."""
-
-
-def write_rows(
-    options: NsqOptions,
-    batches: Iterator[pa.RecordBatch],
-    attempt: TaskAttempt,
-    counters: Counters | None = None,
-) -> int:
-    """Write the rows of one task.
-
-    Args:
-        options: options of the write.
-        batches: the rows.
-        attempt: the task attempt; its partition selects the first nsqd, so that tasks start with different ones.
-        counters: updated with entries, bytes, reconnects and wait time.
-
-    Returns:
-        The number of rows, all acknowledged by nsqd.
-
-    Raises:
-        MQSourceError: see `NsqWriter.write`.
-    """
-    with NsqWriter(options, turn=attempt.partition, counters=counters) as writer:
-        for batch in batches:
-            writer.write(batch)
-        writer.flush()
-        return writer.rows
 
 
 class _Pending:

@@ -32,7 +32,7 @@ def encode_send(serial_no: int, send: SendMessage, timeout_ms: int) -> bytes:
 
     Example:
         >>> len(encode_send(1, SendMessage("c", "demo", 0, b"value", 0, 495922163, 0), 10_000))
-        62
+        60
     """
     client_id, topic_name, partition_id, data, flag, check_sum, sent_addr, msg_type, msg_time, auth_info = send
     try:

@@ -51,7 +51,6 @@ from spark_mq_source.tubemq.protocol.error_codes import (
 )
 
 if TYPE_CHECKING:
-    from spark_mq_source.core.ports import TaskAttempt
     from spark_mq_source.tubemq.client.bounds import Bounds, Partitions
     from spark_mq_source.tubemq.client.session import Receipt, Session
     from spark_mq_source.tubemq.offsets import TopicPartition
@@ -76,35 +75,6 @@ _MINUTES_KEPT: Final = 10_000
 # topic there, 423: publishing disabled, 500: see the broker's log).
 _ELSEWHERE: Final = frozenset({403, 423, 500})
 _new_tuple = tuple.__new__
-
-
-def write_rows(
-    options: TubeMQOptions,
-    batches: Iterator[pa.RecordBatch],
-    attempt: TaskAttempt,
-    counters: Counters | None = None,
-) -> int:
-    """Write the rows of one task.
-
-    Args:
-        options: options of the write.
-        batches: the rows.
-        attempt: the task attempt.
-        counters: updated with entries, bytes, reconnects and wait time.
-
-    Returns:
-        The number of rows, all acknowledged by the brokers.
-
-    Raises:
-        MQSourceError: see `TubeMQWriter.write`.
-    """
-    rows = 0
-    with TubeMQWriter(options, turn=attempt.partition, counters=counters) as writer:
-        for batch in batches:
-            writer.write(batch)
-            rows += batch.num_rows
-        writer.flush()
-    return rows
 
 
 class RowEncoder:
@@ -339,6 +309,7 @@ class TubeMQWriter:
 
     Attributes:
         options: as above.
+        rows: number of rows passed to `write`.
 
     Example:
         ::
@@ -358,7 +329,7 @@ class TubeMQWriter:
         self._sent_addr = 0
         self._producer: ProducerMember | None = None
         self._topics: dict[str, _Topic] = {}
-        self._rows = 0
+        self.rows = 0
         self._lanes: dict[Broker, _Lane] = {}
         # Shared with the threads that deliver answers:
         self._arrived = threading.Condition()
@@ -393,11 +364,11 @@ class TubeMQWriter:
             MQSourceError: a broker refused a message permanently, or acknowledged none within `sendTimeout`.
         """
         try:
-            check_texts(batch, _TEXT_COLUMNS, self._rows)
+            check_texts(batch, _TEXT_COLUMNS, self.rows)
         except UnwritableRowError as error:
             to = f": writing to {self.options.topic}" if "topic" not in batch.schema.names else ""
             raise error.within(f"tubemq{to}") from None
-        self._rows += batch.num_rows
+        self.rows += batch.num_rows
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             self._write_some(batch.slice(start, ROWS_AT_ONCE))
 

@@ -24,10 +24,11 @@ from spark_mq_source.core.errors import (
     UnwritableRowError,
 )
 from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.tubemq.format import TubeMQFormat
 from spark_mq_source.tubemq.options import FLUSHED_ONLY, WITH_MEMORY
 from spark_mq_source.tubemq.protocol import commands as c
 from spark_mq_source.tubemq.protocol.addresses import Broker
-from spark_mq_source.tubemq.write.writer import RowEncoder, TubeMQWriter, writable_attributes, write_rows
+from spark_mq_source.tubemq.write.writer import RowEncoder, TubeMQWriter, writable_attributes
 from tests.fix_brokers import wait_until
 from tests.fix_net import free_port
 from tests.unit.tubemq.conftest import options_for
@@ -192,7 +193,7 @@ def test_every_row_is_sent_once_and_partitions_take_turns_over_all_brokers(serve
 def test_a_task_says_how_many_rows_were_stored_and_ends_its_producer(server: Servers) -> None:
     one = server()
     batches = iter([rows(b"a", b"b"), rows(), rows(b"c")])
-    assert write_rows(options_for(one, topic="t"), batches, TaskAttempt("job")) == 3
+    assert TubeMQFormat().write_raw(options_for(one, topic="t"), batches, TaskAttempt("job")) == 3
     assert [send.data for send in one.of(c.SendMessage)] == [b"a", b"b", b"c"]
     one.wait_for(lambda: len(one.of(c.CloseProducer)) == 1)
 
