@@ -13,6 +13,10 @@ from spark_mq_source.testing.queues import is_valid_name
 from spark_mq_source.testing.settings import VERSION
 
 _TOMBSTONE_LIFETIME_S: Final = 45.0
+_DOCUMENTED: Final = (
+    "remote_address", "hostname", "broadcast_address", "tcp_port", "http_port", "version", "topology_zone",
+    "topology_region",
+)  # fmt: skip
 
 
 @dataclass(eq=False, slots=True)
@@ -36,16 +40,7 @@ class Node:
 
     def document(self) -> dict[str, Any]:
         """Return the broker in the answer of `/lookup`."""
-        return {
-            "remote_address": self.remote_address,
-            "hostname": self.hostname,
-            "broadcast_address": self.broadcast_address,
-            "tcp_port": self.tcp_port,
-            "http_port": self.http_port,
-            "version": self.version,
-            "topology_zone": self.topology_zone,
-            "topology_region": self.topology_region,
-        }
+        return {name: getattr(self, name) for name in _DOCUMENTED}
 
 
 class Registry:

@@ -7,21 +7,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from spark_mq_source.testing import protocol
 from spark_mq_source.testing.http import HttpError, Request
 from spark_mq_source.testing.protocol import Connection, IncompleteError, take_mpub
-from spark_mq_source.testing.queues import Broker, Channel, Topic, is_valid_name
-from spark_mq_source.testing.settings import VERSION, NsqSettings
+from spark_mq_source.testing.queues import Channel, Topic, is_valid_name
+from spark_mq_source.testing.settings import VERSION
 
 _TRUTH: Final = {"true": True, "1": True, "false": False, "0": False}
 _NO_LATENCY: Final = {"count": 0, "percentiles": None}
 
 
-class Server(Protocol):
+class Server(protocol.Server, Protocol):
     """The interface's view of its broker."""
 
-    settings: NsqSettings
-    broker: Broker
-    connections: dict[Connection, None]
     tcp_port: int
     http_port: int
     https_port: int
@@ -30,9 +28,6 @@ class Server(Protocol):
     @property
     def lookupd_addresses(self) -> Sequence[str]:
         """The addresses of nsqlookupd where it is registered."""
-
-    def wake_soon(self) -> None:
-        """Start the timer for timeouts and deferred messages."""
 
 
 class NsqdHttp:

@@ -420,31 +420,22 @@ class Connection(asyncio.Protocol):
         self.client_id, self.hostname = wishes["client_id"], wishes["hostname"]
         self.user_agent = wishes["user_agent"]
         self.topology_region, self.topology_zone = wishes["topology_region"], wishes["topology_zone"]
-        heartbeat_ms = _wish(
-            "heartbeat interval", wishes["heartbeat_interval"], 1000, settings.max_heartbeat_interval_ms, off=0
+        self._heartbeat_interval_ms = _wish(
+            "heartbeat interval", wishes, 1000, settings.max_heartbeat_interval_ms, self._heartbeat_interval_ms, off=0
         )
-        if heartbeat_ms is not None:
-            self._heartbeat_interval_ms = heartbeat_ms
-        timeout_ms = _wish(
-            "output buffer timeout",
-            wishes["output_buffer_timeout"],
-            settings.min_output_buffer_timeout_ms,
-            settings.max_output_buffer_timeout_ms,
-            off=0,
+        least_ms, most_ms = settings.min_output_buffer_timeout_ms, settings.max_output_buffer_timeout_ms
+        self._output_buffer_timeout_ms = _wish(
+            "output buffer timeout", wishes, least_ms, most_ms, self._output_buffer_timeout_ms, off=0
         )
-        if timeout_ms is not None:
-            self._output_buffer_timeout_ms = timeout_ms
-        size = _wish("output buffer size", wishes["output_buffer_size"], 64, settings.max_output_buffer_size, off=1)
-        if size is not None:
-            self._output_buffer_size = size
-            if size == 1:
-                self._output_buffer_timeout_ms = 0
+        most_bytes = settings.max_output_buffer_size
+        self._output_buffer_size = _wish("output buffer size", wishes, 64, most_bytes, self._output_buffer_size, off=1)
+        if self._output_buffer_size == 1:
+            self._output_buffer_timeout_ms = 0
         if not 0 <= wishes["sample_rate"] <= 99:
             raise _FatalError(f"E_BAD_BODY IDENTIFY sample rate ({wishes['sample_rate']}) is invalid")
         self.sample_rate = wishes["sample_rate"]
-        msg_timeout_ms = _wish("msg timeout", wishes["msg_timeout"], 1000, settings.max_msg_timeout_ms)
-        if msg_timeout_ms is not None:
-            self._msg_timeout_ms = msg_timeout_ms
+        most_ms = settings.max_msg_timeout_ms
+        self._msg_timeout_ms = _wish("msg timeout", wishes, 1000, most_ms, self._msg_timeout_ms)
 
     def _upgrade_to(self, stream: Stream) -> None:
         self._send_answers()
@@ -827,10 +818,11 @@ def _identify_wishes(body: bytes) -> dict[str, Any]:
     return wishes
 
 
-def _wish(what: str, wished: int, least: int, most: int, *, off: int | None = None) -> int | None:
-    """Validate a client's setting; return None for the default, `off` for -1."""
+def _wish(what: str, wishes: Mapping[str, Any], least: int, most: int, default: int, *, off: int | None = None) -> int:
+    """Return a client's setting: `default` for 0, `off` for -1."""
+    wished: int = wishes[what.replace(" ", "_")]
     if wished == 0:
-        return None
+        return default
     if wished == -1 and off is not None:
         return off
     if least <= wished <= most:

@@ -8,25 +8,28 @@ from dataclasses import Field, fields
 from typing import Any, Final
 
 from spark_mq_source.core.errors import RemoteProtocolError
+from spark_mq_source.nsq.payload.messages import encode_id_commands
 from spark_mq_source.nsq.protocol.commands import (
     Auth,
     Authorized,
     ByteString,
     CloseWait,
-    Cls,
+    Command,
     Dpub,
     Failed,
+    Fin,
     Heartbeat,
     Identified,
     Identify,
     Mpub,
-    Nop,
     Ok,
     Pub,
     Rdy,
     Refused,
+    Req,
     Response,
     Sub,
+    Touch,
 )
 from spark_mq_source.nsq.protocol.wire import MESSAGE_ID_BYTES, encode_command
 
@@ -35,16 +38,24 @@ _NOT_FATAL: Final = {"E_FIN_FAILED": "FIN", "E_REQ_FAILED": "REQ", "E_TOUCH_FAIL
 _ID: Final = re.compile(rf"\A(?:FIN|REQ|TOUCH) ([0-9a-zA-Z]{{{MESSAGE_ID_BYTES}}}) ")
 
 
-def encode(command: Identify | Auth | Sub | Rdy | Cls | Nop | Pub | Mpub | Dpub) -> bytes:
-    r"""Encode a command.
+def encode(command: Command) -> bytes:
+    r"""Encode a command, or one command for each message.
+
+    Raises:
+        ValueError: the message ids are incomplete.
 
     Example:
         >>> encode(Sub("flights", "spark")), encode(Dpub("flights", 1500, b"late"))
         (b'SUB flights spark\n', b'DPUB flights 1500\n\x00\x00\x00\x04late')
     """
+    name = type(command).__name__.upper().encode()
     words: tuple[bytes, ...] = ()
     body: ByteString | None = None
     match command:
+        case Fin() | Touch():
+            return encode_id_commands(name, command.message_ids)
+        case Req():
+            return encode_id_commands(name, command.message_ids, b" %d" % command.delay_ms)
         case Pub() | Mpub():
             words, body = (command.topic.encode(),), command.body
         case Dpub():
@@ -57,7 +68,7 @@ def encode(command: Identify | Auth | Sub | Rdy | Cls | Nop | Pub | Mpub | Dpub)
             body = command.secret.encode()
         case Identify():
             body = _identify_body(command)
-    return encode_command(type(command).__name__.upper().encode(), *words, body=body)
+    return encode_command(name, *words, body=body)
 
 
 def _identify_body(command: Identify) -> bytes:

@@ -27,7 +27,7 @@ from spark_mq_source.core.errors import (
     RemoteProtocolError,
     UnsupportedFeatureError,
 )
-from spark_mq_source.nsq.payload.messages import encode_id_commands, scan_messages
+from spark_mq_source.nsq.payload.messages import scan_messages
 from spark_mq_source.nsq.protocol.codec import (
     decode_authorized,
     decode_error,
@@ -167,26 +167,19 @@ class NsqConnection(SansIOConnection[Command, Event]):
         match command:
             case Pub() | Mpub() | Dpub():
                 self._check_publish(command)
-                self._unsent += encode(command)
-            case Fin() | Req() | Touch():
-                self._check_subscribed(command)
-                self._unsent += _encode_for_messages(command)
-            case Rdy():
-                self._check_subscribed(command)
-                if not 0 <= command.count <= self.identified.max_rdy_count:
-                    raise LocalProtocolError(f"{command}: nsqd takes 0 to {self.identified.max_rdy_count}")
-                self._unsent += encode(command)
+            case Fin() | Req() | Touch() | Rdy() | Cls() if not self._subscribed:
+                raise LocalProtocolError(f"{type(command).__name__} before SUB")
+            case Rdy() if not 0 <= command.count <= self.identified.max_rdy_count:
+                raise LocalProtocolError(f"{command}: nsqd takes 0 to {self.identified.max_rdy_count}")
             case Sub():
                 self._check_sub(command)
-                self._unsent += encode(command)
-                self._subscribed = True
-            case Cls():
-                self._check_subscribed(command)
-                self._unsent += encode(command)
-            case Nop():
-                self._unsent += encode(command)
             case Identify() | Auth():
                 raise LocalProtocolError(f"{type(command).__name__} is not for users of a connection to send")
+        try:
+            self._unsent += encode(command)
+        except ValueError as error:
+            raise LocalProtocolError(str(error)) from error
+        self._subscribed = self._subscribed or isinstance(command, Sub)
 
     def data_to_send(self) -> bytes | bytearray:
         """Return the bytes to send now, compressed if that was negotiated; each byte is returned once."""
@@ -367,10 +360,6 @@ class NsqConnection(SansIOConnection[Command, Event]):
         _check_name(command, command.topic)
         _check_name(command, command.channel)
 
-    def _check_subscribed(self, command: Command) -> None:
-        if not self._subscribed:
-            raise LocalProtocolError(f"{type(command).__name__} before SUB")
-
     @staticmethod
     def _check_publish(command: Pub | Mpub | Dpub) -> None:
         _check_name(command, command.topic)
@@ -378,14 +367,6 @@ class NsqConnection(SansIOConnection[Command, Event]):
             raise LocalProtocolError(f"{command}: an empty message")
         if isinstance(command, Dpub) and command.defer_ms < 0:
             raise LocalProtocolError(f"{command}: a time that has passed")
-
-
-def _encode_for_messages(command: Fin | Req | Touch) -> bytes:
-    tail = b" %d" % command.delay_ms if isinstance(command, Req) else b""
-    try:
-        return encode_id_commands(type(command).__name__.upper().encode(), command.message_ids, tail)
-    except ValueError as error:
-        raise LocalProtocolError(str(error)) from error
 
 
 def _check_name(command: Command, name: str) -> None:

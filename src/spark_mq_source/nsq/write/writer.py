@@ -17,6 +17,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -42,23 +43,23 @@ _REST_SECONDS: Final = 1.0
 """The time for which an nsqd is not used after a failed connection."""
 
 
+@dataclass(slots=True)
 class _Pending:
     """A command without OK.
 
     Attributes:
         command: the PUB, MPUB or DPUB.
         rows: number of rows.
-        size: size of the body, in bytes.
         answer: answer to its last send.
     """
 
-    __slots__ = ("answer", "command", "rows", "size")
+    command: Pub | Mpub | Dpub
+    rows: int
+    answer: Future[None] = field(default_factory=Future)
 
-    def __init__(self, command: Pub | Mpub | Dpub, rows: int) -> None:
-        self.command = command
-        self.rows = rows
-        self.size = len(command.body)
-        self.answer: Future[None] = Future()
+    @property
+    def size(self) -> int:
+        return len(self.command.body)
 
 
 class _Target:

@@ -193,6 +193,7 @@ class GroupMember(_Member):
 
     Attributes:
         assigned: set when the first event has been answered.
+        assignment: the partitions it has, as far as events have been answered.
     """
 
     def __init__(
@@ -211,7 +212,7 @@ class GroupMember(_Member):
         self._conditions = _conditions(topics, filters)
         self._on_connect = on_connect
         self._on_disconnect = on_disconnect
-        self._assignment: frozenset[BrokerPartition] = frozenset()
+        self.assignment: frozenset[BrokerPartition] = frozenset()
         self._gave_up = 0
         """The number of partitions given up that were not reported to the master yet."""
         self._todo: deque[commands.Event] = deque()
@@ -219,15 +220,10 @@ class GroupMember(_Member):
         self._arrived = threading.Condition()
         self._worker = threading.Thread(target=self._answer_events, name=f"spark-mq-source {group} events", daemon=True)
 
-    @property
-    def assignment(self) -> frozenset[BrokerPartition]:
-        """The partitions it has, as far as events have been answered."""
-        return self._assignment
-
     def give_up(self, partition: BrokerPartition) -> None:
         """Report to the master that another client has a partition, so that it is assigned again."""
         with self._arrived:
-            self._assignment -= {partition}
+            self.assignment -= {partition}
             self._gave_up += 1
         self._wake.set()
 
@@ -247,7 +243,7 @@ class GroupMember(_Member):
 
     def register(self) -> None:
         """See `_Member`; report the partitions held from before."""
-        assignment = self._assignment
+        assignment = self.assignment
         self._masters.ask(
             commands.RegisterConsumer(
                 self.client_id,
@@ -297,7 +293,7 @@ class GroupMember(_Member):
             self._wake.set()
 
     def _subscribed(self) -> tuple[str, ...]:
-        return tuple(sorted(partition.subscribed(self.client_id, self._group) for partition in self._assignment))
+        return tuple(sorted(partition.subscribed(self.client_id, self._group) for partition in self.assignment))
 
     def _farewell(self) -> MasterRequest:
         return commands.CloseConsumer(self.client_id, self._group)
@@ -319,11 +315,11 @@ class GroupMember(_Member):
             if event.op_type in {EventType.CONNECT, EventType.ONLY_CONNECT}:
                 changed = frozenset(self._on_connect(partitions))
                 with self._arrived:
-                    self._assignment |= changed
+                    self.assignment |= changed
             elif event.op_type in {EventType.DISCONNECT, EventType.ONLY_DISCONNECT}:
                 changed = frozenset(self._on_disconnect(partitions))
                 with self._arrived:
-                    self._assignment -= changed
+                    self.assignment -= changed
             else:
                 changed = frozenset()
             # What is reported next is what it has: otherwise nobody would read the rest until the group changes again.
@@ -402,23 +398,18 @@ class ProducerMember(_Member):
     Args:
         masters: its connections; not closed with it.
         topics: more can be added.
+
+    Attributes:
+        meta: the writable locations of topics in the answer to the last heartbeat.
+        max_message_bytes: the largest message that a topic accepts, attributes included; None if the master did not
+            report it.
     """
 
     def __init__(self, masters: Masters, topics: Sequence[str]) -> None:
         super().__init__(masters, "spark-mq-source-producer", HEARTBEAT_SECONDS)
         self._topics = tuple(topics)
-        self._meta = ClusterMeta({}, ())
-        self._max_message_bytes: int | None = None
-
-    @property
-    def max_message_bytes(self) -> int | None:
-        """The largest message that a topic accepts, attributes included; None if the master did not report it."""
-        return self._max_message_bytes
-
-    @property
-    def meta(self) -> ClusterMeta:
-        """The writable locations of topics in the answer to the last heartbeat."""
-        return self._meta
+        self.meta = ClusterMeta({}, ())
+        self.max_message_bytes: int | None = None
 
     def start(self) -> None:
         """Register, and fetch the locations of the topics: only a heartbeat's answer has them (seen on master 2.4.0).
@@ -440,7 +431,7 @@ class ProducerMember(_Member):
         """
         self._topics = tuple(dict.fromkeys((*self._topics, *topics)))
         self.beat()
-        missing = [topic for topic in self._topics if not self._meta.partitions(topic)]
+        missing = [topic for topic in self._topics if not self.meta.partitions(topic)]
         if missing:
             raise TopicNotFoundError(
                 f"topic {', '.join(missing)} is on no broker that takes messages for it (acceptPublish)"
@@ -451,7 +442,7 @@ class ProducerMember(_Member):
         request = commands.RegisterProducer(self.client_id, self._topics, self._masters.local_address(), jdk_version="")
         response = expect(self._masters.ask(request), commands.RegisterProducerResponse)
         self._take_config(response.appd_config)
-        self._meta = _meta_of(response.broker_infos, self._meta.topics)
+        self.meta = _meta_of(response.broker_infos, self.meta.topics)
 
     def beat(self) -> None:
         """See `_Member`; take the current locations of topics from the answer."""
@@ -459,16 +450,16 @@ class ProducerMember(_Member):
         try:
             response = self._ask(request, commands.ProducerHeartbeatResponse, "heartbeat of a producer")
         except BrokerError as error:
-            if error.code == NOT_READY and self._meta.topics:
+            if error.code == NOT_READY and self.meta.topics:
                 # A master that has just taken over does not know the brokers yet; the known locations are still valid.
                 return
             raise
         self._take_config(response.appd_config)
-        self._meta = _meta_of(response.broker_infos, parse_topic_infos(response.topic_infos))
+        self.meta = _meta_of(response.broker_infos, parse_topic_infos(response.topic_infos))
 
     def _take_config(self, config: commands.ApprovedClientConfig | None) -> None:
         if config is not None and config.max_msg_size is not None:
-            self._max_message_bytes = config.max_msg_size
+            self.max_message_bytes = config.max_msg_size
 
     def _farewell(self) -> MasterRequest:
         return commands.CloseProducer(self.client_id)

@@ -392,6 +392,8 @@ class PartitionConsumer:
         self.group = group
         self.lost: MQSourceError | None = None
         self._key = (client_id, group, partition.topic, partition.partition_id)
+        self._fetch = commands.GetMessage(client_id, partition.partition_id, group, partition.topic)
+        self._commit = commands.CommitOffset(client_id, partition.topic, partition.partition_id, group)
 
     @property
     def address(self) -> str:
@@ -428,25 +430,22 @@ class PartitionConsumer:
         answer.add_done_callback(self._forget_unless_registered)
         return answer  # type: ignore[return-value]  # decoded by the request's method
 
-    def get_message(
-        self, *, last_pack_consumed: bool = False, manual_commit_offset: bool = False
-    ) -> Future[commands.GetMessageResponse]:
+    def get_message(self) -> Future[commands.GetMessageResponse]:
         """Fetch messages; the answer's `err_code` is 200, 404 or 452.
 
         Errors by code: 411 not registered (any more), 412 another client has taken it over.
         """
-        (answer,) = self.session.call(self._get(last_pack_consumed, manual_commit_offset), accepted=_READABLE)
+        (answer,) = self.session.call(self._fetch, accepted=_READABLE)
         return answer  # type: ignore[return-value]
 
-    def commit(self, *, last_pack_consumed: bool = True) -> Future[commands.CommitOffsetResponse]:
-        """Commit the last fetch, or roll it back. Error 401: the partition is not, or no longer, this client's."""
-        (answer,) = self.session.call(self._commit(last_pack_consumed))
+    def commit(self) -> Future[commands.CommitOffsetResponse]:
+        """Commit the last fetch. Error 401: the partition is not, or no longer, this client's."""
+        (answer,) = self.session.call(self._commit)
         return answer  # type: ignore[return-value]
 
     def get_and_commit(self) -> tuple[Future[commands.GetMessageResponse], Future[commands.CommitOffsetResponse]]:
         """Fetch and commit that fetch, in one go: the commit's `curr_offset` is the end of the fetch."""
-        get = _Waiter(self._get(False, False), _READABLE)
-        commit = _Waiter(self._commit(True), _ONLY_SUCCESS)
+        get, commit = _Waiter(self._fetch, _READABLE), _Waiter(self._commit, _ONLY_SUCCESS)
         self.session._send([get, commit])
         return get.answer, commit.answer  # type: ignore[return-value]
 
@@ -464,22 +463,6 @@ class PartitionConsumer:
             )
         )
         return answer  # type: ignore[return-value]
-
-    def _get(self, last_pack_consumed: bool, manual_commit_offset: bool) -> commands.GetMessage:
-        return commands.GetMessage(
-            self.client_id,
-            self.partition.partition_id,
-            self.group,
-            self.partition.topic,
-            last_pack_consumed,
-            manual_commit_offset,
-        )
-
-    def _commit(self, last_pack_consumed: bool) -> commands.CommitOffset:
-        partition = self.partition
-        return commands.CommitOffset(
-            self.client_id, partition.topic, partition.partition_id, self.group, last_pack_consumed
-        )
 
     def _forget_unless_registered(self, answer: Future[Response]) -> None:
         if answer.exception() is not None and self.session._consumers.get(self._key) is self:

@@ -59,8 +59,7 @@ def _plan(client: TubeMQClient, options: TubeMQOptions) -> list[TubeMQRange]:
     partitions = partitions_of(meta.partitions())
     starts = options.starting_offsets or WantedOffsets(everywhere=EARLIEST)
     ends = options.ending_offsets or WantedOffsets(everywhere=LATEST)
-    check_named("startingOffsets", starts, partitions)
-    check_named("endingOffsets", ends, partitions)
+    check_named(options, partitions)
     bounds = fetch_bounds(client, options, partitions)
     ranges = []
     for tp in sorted(partitions):
@@ -100,23 +99,24 @@ def _cut(r: TubeMQRange, pieces: int) -> Iterator[TubeMQRange]:
         yield dataclasses.replace(r, start=start, end=end)
 
 
-def check_named(option: str, wanted: WantedOffsets, partitions: Iterable[TopicPartition]) -> None:
+def check_named(options: TubeMQOptions, partitions: Iterable[TopicPartition]) -> None:
     """Refuse offsets that name partitions which are not read (most likely misspelt), or not all that are read.
 
     Raises:
         OptionError: naming them.
     """
     known = set(partitions)
-    unknown = sorted({str(tp) for tp in wanted.partitions.keys() - known} | wanted.topics.keys() - _topics(known))
-    if unknown:
-        raise OptionError(f"{option} names {', '.join(unknown)}, which this query does not read")
-    missing = sorted(str(tp) for tp in known if wanted.at(tp) is None)
-    if missing:
-        raise OptionError(f"{option} must name every partition or its topic; missing: {', '.join(missing)}")
-
-
-def _topics(partitions: Iterable[TopicPartition]) -> set[str]:
-    return {tp.topic for tp in partitions}
+    given = {"startingOffsets": options.starting_offsets, "endingOffsets": options.ending_offsets}
+    for option, wanted in given.items():
+        if wanted is None:
+            continue
+        topics = wanted.topics.keys() - {tp.topic for tp in known}
+        unknown = sorted({str(tp) for tp in wanted.partitions.keys() - known} | topics)
+        if unknown:
+            raise OptionError(f"{option} names {', '.join(unknown)}, which this query does not read")
+        missing = sorted(str(tp) for tp in known if wanted.at(tp) is None)
+        if missing:
+            raise OptionError(f"{option} must name every partition or its topic; missing: {', '.join(missing)}")
 
 
 def resolve_offset(wanted: WantedOffsets, tp: TopicPartition, bounds: Bounds, *, fail_on_data_loss: bool) -> int:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final, Protocol
+from typing import Final
 
 from spark_mq_source.core.errors import (
     BrokerError,
@@ -64,35 +65,42 @@ wait meanwhile, and repeats the request in its next round (10 rounds later witho
 Positions = Mapping[TopicPartition, int]
 
 
-class _Assigned(Protocol):
+class _Assigned(ABC):
     """Assignment of partitions to a query."""
 
+    @abstractmethod
     def initial(self) -> Positions:
         """Return the start of a query without a checkpoint."""
 
+    @abstractmethod
     def partitions(self, known: Positions | None = None) -> Partitions:
         """Return the partitions to read now; `known` is the query's position, if Spark has reported it."""
 
+    @abstractmethod
     def located(self, wanted: Collection[TopicPartition]) -> Partitions:
         """Return the locations of partitions that are read now or were before, except those that do not exist."""
 
-    def wait(self) -> None:
-        """Wait until the partitions are known; raise an error after the timeout."""
-
+    @abstractmethod
     def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
         """Return the start of a trigger after `known`, in each partition that it reads."""
 
-    def plan(self, ends: Positions) -> Positions:
-        """Announce the end of a trigger before Spark writes it down; return the ends of partitions still read."""
-
-    def planned(self, ends: Positions) -> None:
-        """Confirm that Spark has written down the end of a trigger."""
-
+    @abstractmethod
     def commit(self, ends: Positions) -> None:
         """Commit the ends that Spark has read: the group's position follows."""
 
+    @abstractmethod
     def close(self) -> None:
         """Release the partitions at the end of the query."""
+
+    def wait(self) -> None:  # noqa: B027 - nothing to wait for, unless others decide
+        """Wait until the partitions are known; raise an error after the timeout."""
+
+    def plan(self, ends: Positions) -> Positions:
+        """Announce the end of a trigger before Spark writes it down; return the ends of partitions still read."""
+        return ends
+
+    def planned(self, ends: Positions) -> None:  # noqa: B027 - matters only to a group
+        """Confirm that Spark has written down the end of a trigger."""
 
 
 class TubeMQStream:
@@ -266,7 +274,7 @@ class TubeMQStream:
         logger.warning("%s", msg)
 
 
-class _AllPartitions:
+class _AllPartitions(_Assigned):
     """All partitions, whoever else is in the group (V2)."""
 
     def __init__(self, client: TubeMQClient, options: TubeMQOptions) -> None:
@@ -277,7 +285,7 @@ class _AllPartitions:
     def initial(self) -> Positions:
         partitions = self.partitions()
         wanted = self._options.starting_offsets or WantedOffsets(everywhere=LATEST)
-        check_named("startingOffsets", wanted, partitions)
+        check_named(self._options, partitions)
         bounds = fetch_bounds(self._client, self._options, partitions)
         lossless = self._options.fail_on_data_loss
         return {tp: resolve_offset(wanted, tp, bounds[tp], fail_on_data_loss=lossless) for tp in partitions}
@@ -295,18 +303,9 @@ class _AllPartitions:
         del wanted
         return self.partitions()
 
-    def wait(self) -> None:
-        pass
-
     def begins(self, known: Positions, bounds: Mapping[TopicPartition, Bounds]) -> Positions:
         # A partition that was added meanwhile is wanted from its first message on.
         return {tp: known.get(tp, found.first) for tp, found in bounds.items()}
-
-    def plan(self, ends: Positions) -> Positions:
-        return ends
-
-    def planned(self, ends: Positions) -> None:
-        pass
 
     def commit(self, ends: Positions) -> None:
         """Register at the position as a member of the group would, and unregister at once."""
@@ -346,7 +345,7 @@ class _Held:
         self.position = position
 
 
-class Membership:
+class Membership(_Assigned):
     """The query as a member of a group whose partitions the master shares out (V1).
 
     Events come in a thread of the member's own, at any time. A partition that is to be left is left at once, with one
@@ -397,12 +396,9 @@ class Membership:
             return {tp: held.partition for tp, held in self._held.items() if held.consumer.lost is None}
 
     def located(self, wanted: Collection[TopicPartition]) -> Partitions:
-        """Return the locations of partitions, also of those that were handed over, or are of an earlier run.
+        """See `_Assigned`; also of those that were handed over, or are of an earlier run.
 
         Only the broker's address is missing, and any client gets those: no group has to be authorized for that.
-
-        Raises:
-            MQSourceError: the cluster cannot be reached in time, or refuses.
         """
         with self._changed:
             found = {tp: held.partition for tp, held in self._held.items() if tp in wanted}
@@ -417,11 +413,7 @@ class Membership:
         return found
 
     def wait(self) -> None:
-        """Wait for the first partitions.
-
-        Raises:
-            RequestTimeoutError: there were none within `assignmentTimeout`.
-        """
+        """Wait for the first partitions, no longer than `assignmentTimeout`."""
         if not self._joined().assigned.wait(self._options.assignment_timeout_ms / 1000):
             raise RequestTimeoutError(
                 f"tubemq: the master gave no partition to this member of group {self._group} within assignmentTimeout "

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq_source.core.errors import OptionError
-from spark_mq_source.nsq.payload.messages import build_body, find_unwritable, open_rows
+from spark_mq_source.nsq.payload.messages import build_body, open_rows
 from tests.unit.nsq.vectors import sent
 
 LIMIT = 1 << 20
@@ -73,31 +73,6 @@ def test_rows_are_taken_in_the_order_given(impl: str) -> None:
     rows = batch([b"0", b"1", b"2", b"3", b"4"])
     assert bodies(impl, rows, array("i", [4, 0, 2]), max_rows=2) == [body_of(b"4", b"0"), body_of(b"2")]
     assert bodies(impl, rows, array("i")) == []
-
-
-def test_slices_begin_where_they_begin(impl: str) -> None:
-    rows = batch([b"0", None, b"22", b"333", None]).slice(2, 2)
-    assert bodies(impl, rows) == [body_of(b"22", b"333")]
-    assert find_unwritable(open_rows(rows, impl), 3) == -1
-    assert find_unwritable(open_rows(rows, impl), 2) == 1
-    assert open_rows(rows, impl).value(0) == b"22"
-
-
-@pytest.mark.parametrize(
-    ("values", "row"),
-    [
-        ([b"a", b"b"], -1),
-        ([], -1),
-        ([None], 0),
-        ([b"a", None, b"c"], 1),
-        ([b"a", b"", None], 1),
-        ([b"a"] * 20 + [None], 20),
-        ([b"x" * 10], -1),
-        ([b"x" * 10, b"x" * 11], 1),
-    ],
-)
-def test_rows_that_can_be_no_message_are_found(impl: str, values: list[bytes | None], row: int) -> None:
-    assert find_unwritable(open_rows(batch(values), impl), 10) == row
 
 
 def test_values_are_none_empty_or_there(impl: str) -> None:

@@ -17,9 +17,7 @@ from spark_mq_source.nsq.payload.columns import COLUMNS
 from spark_mq_source.nsq.payload.messages import (
     MessageDecoder,
     encode_id_commands,
-    implementation,
     message_ids,
-    scan_messages,
 )
 from spark_mq_source.nsq.protocol.commands import Messages
 from spark_mq_source.nsq.protocol.wire import ERROR, MESSAGE, RESPONSE, encode_frame
@@ -119,11 +117,6 @@ def test_without_columns_there_are_still_rows(impl: str) -> None:
     assert made.take_batch().num_rows == 2
 
 
-@pytest.mark.parametrize("attempts", [0, 1, 255, 256, 65535])
-def test_attempts_are_unsigned(impl: str, attempts: int) -> None:
-    assert rows(impl, frame(attempts=attempts))[0]["attempts"] == attempts
-
-
 @pytest.mark.parametrize(
     ("nanoseconds", "microseconds"),
     [(0, 0), (999, 0), (1000, 1), (-1, -1), (-1000, -1), (-1001, -2), (2**63 - 1, 9223372036854775), (-(2**63), None)],
@@ -166,16 +159,6 @@ def test_batches_do_not_share_what_they_hold(impl: str) -> None:
     assert decoder(impl).take_batch().num_rows == 0
 
 
-def test_a_batch_of_several_runs(impl: str) -> None:
-    made = decoder(impl)
-    for number in range(1000):
-        made.append(run(frame(b"%d" % number, message_id=b"%016d" % number), frame(b"")))
-    batch = made.take_batch()
-    batch.validate(full=True)
-    assert batch.column(0).to_pylist() == [value for number in range(1000) for value in (b"%d" % number, b"")]
-    assert batch.column(3).to_pylist()[::2] == [f"{number:016}" for number in range(1000)]
-
-
 def test_what_the_batch_counts_is_about_what_it_holds(impl: str) -> None:
     made = decoder(impl)
     made.append(run(*(frame(b"x" * 100) for _ in range(1000))))
@@ -204,12 +187,6 @@ def test_a_column_never_passes_what_offsets_can_count(
     with pytest.raises(UnsupportedFeatureError, match=f"column {column} would pass the 2 GiB"):
         made.append(run(*[frame(body)] * count))
     assert made.take_batch().num_rows == 3 * count
-
-
-def test_text_is_text(impl: str) -> None:
-    values = ["", "plain", "é ü €", "😀" * 50, "\0"]
-    got = rows(impl, *(frame(value.encode()) for value in values), schema=TEXT)
-    assert [row["value"] for row in got] == values
 
 
 BAD = [b"\xff", b"ok \xc3", b"\x80", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"x" * 40 + b"\xe2\x82"]
@@ -247,17 +224,6 @@ def test_an_id_that_is_no_text_is_an_error_only_as_text(impl: str) -> None:
         rows(impl, frame(b"y"), bad)
     got = rows(impl, bad, schema=pa.schema([("message_id", pa.binary())]))
     assert got == [{"message_id": b"0123456789abcde\xe9"}]
-
-
-def test_both_implementations_say_the_same_of_what_is_wrong() -> None:
-    pytest.importorskip("spark_mq_source.nsq.payload._messages_native", exc_type=ImportError)
-    for bad in [frame(body) for body in BAD] + [frame(b"x", message_id=b"\xff" * 16), frame(b"x")[:-1], b"x", OK]:
-        said = []
-        for impl in ("native", "python"):
-            with pytest.raises(CorruptMessageError) as caught:
-                decoder(impl, TEXT).append(run(frame(b"good"), bad))
-            said.append(str(caught.value))
-        assert said[0] == said[1]
 
 
 # -- runs
@@ -302,12 +268,6 @@ def test_a_scan_ends_before_a_message_that_is_too_large(loops: Any) -> None:
     assert loops.scan_messages(data, 0, 100) == (1, 104)
 
 
-def test_a_scan_of_recorded_frames(loops: Any) -> None:
-    data = memoryview(b"".join(RECORDED) + OK)
-    assert loops.scan_messages(data, 0, LIMIT) == (len(RECORDED), len(data) - len(OK))
-    assert scan_messages(data, 0, LIMIT) == (len(RECORDED), len(data) - len(OK))
-
-
 # -- commands
 
 
@@ -315,16 +275,6 @@ def test_commands_of_ids_are_what_the_broker_took(loops: Any) -> None:
     assert loops.encode_id_commands(b"FIN", ID) == sent("fin unknown id is not fatal", 2)
     assert loops.encode_id_commands(b"TOUCH", ID) == sent("touch unknown id", 2)
     assert loops.encode_id_commands(b"REQ", ID, b" 0") == sent("req unknown id", 2)
-
-
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_commands_of_many_ids(loops: Any, kind: type) -> None:
-    ids = b"".join(b"%016x" % number for number in range(1000))
-    assert loops.encode_id_commands(b"FIN", kind(ids)) == b"".join(b"FIN %016x\n" % number for number in range(1000))
-    assert loops.encode_id_commands(b"FIN", kind(b"")) == b""
-    strange = b"\n\\g<0>\x00\xff" + bytes(8)
-    assert len(strange) == 16
-    assert loops.encode_id_commands(b"REQ", kind(strange), b" 5") == b"REQ " + strange + b" 5\n"
 
 
 def test_ids_that_are_not_whole_are_refused(loops: Any) -> None:
@@ -369,7 +319,3 @@ print(implementation(), len(caught), caught[0].category.__name__, caught[0].mess
     )
     words = "python 1 RuntimeWarning spark-mq-source runs without its compiled loops"
     assert done.stdout.startswith(words), done.stderr
-
-
-def test_implementation_is_one_of_two() -> None:
-    assert implementation() in {"native", "python"}
