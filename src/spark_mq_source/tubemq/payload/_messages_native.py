@@ -75,40 +75,17 @@ crc32_begin()
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _two_digits(data: cython.p_uchar) -> cython.longlong:
-    """The number they say; above 99 where they are none."""
-    if data[0] < 0x30 or data[0] > 0x39 or data[1] < 0x30 or data[1] > 0x39:
-        return 1000
-    return (data[0] - 0x30) * 10 + data[1] - 0x30
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _parse_minute(data: cython.p_uchar, local_us: cython.p_longlong) -> cython.bint:
-    """Whether the 12 bytes are a time; then `local_us` is it, in microseconds since 1970."""
-    century: cython.longlong = _two_digits(data)
-    year: cython.longlong = century * 100 + _two_digits(data + 2)
-    month: cython.longlong = _two_digits(data + 4)
-    day: cython.longlong = _two_digits(data + 6)
-    hour: cython.longlong = _two_digits(data + 8)
-    minute: cython.longlong = _two_digits(data + 10)
-    days: cython.longlong
-    if year < 1 or century > 99 or year - century * 100 > 99 or month < 1 or month > 12 or hour > 23 or minute > 59:
-        return False
-    if month == 2:
-        days = 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    else:
-        days = 30 + ((month + (month > 7)) & 1)
-    if day < 1 or day > days:
-        return False
-    # The days since 1970-01-01 in the Gregorian calendar, with years that begin in March.
-    if month <= 2:
-        year -= 1
-        month += 12
-    days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day - 719469
-    local_us[0] = ((days * 24 + hour) * 60 + minute) * 60_000_000
-    return True
+def _number(digits: cython.p_uchar, size: cython.Py_ssize_t) -> cython.longlong:
+    """The number that a time's 12 digits are; -1 if there are others."""
+    at: cython.Py_ssize_t
+    number: cython.longlong = 0
+    if size != 12:
+        return -1
+    for at in range(size):
+        if digits[at] < 0x30 or digits[at] > 0x39:
+            return -1
+        number = number * 10 + digits[at] - 0x30
+    return number
 
 
 @cython.cclass
@@ -117,7 +94,7 @@ class MessageColumns(Columns):
 
     corrupt_messages = cython.declare(cython.Py_ssize_t, visibility="readonly")
     filters: object
-    shift: object
+    times: object
     value: cython.pointer(Column)
     message_type: cython.pointer(Column)
     message_id: cython.pointer(Column)
@@ -140,11 +117,11 @@ class MessageColumns(Columns):
     message: _Message
     computed: cython.uint
 
-    def __init__(self, schema, *, topic, broker_id, partition, filters, shift):
+    def __init__(self, schema, *, topic, broker_id, partition, filters, times):
         at: cython.Py_ssize_t = 0
         text: bytes
         Columns.__init__(self, schema, {"topic": topic, "broker_id": broker_id, "partition": partition})
-        self.shift = shift
+        self.times = times
         self.value = self.find("value")
         self.message_type = self.find("message_type")
         self.message_id = self.find("message_id")
@@ -223,24 +200,25 @@ class MessageColumns(Columns):
         self.corrupt_messages += self.corrupt
         if self.fetch_offset != cython.NULL:
             fill_long(self.fetch_offset, before, self.rows - before, fetch_offset)
-        if self.message_time != cython.NULL and not self.shift.is_utc:
-            self._shift_times(before)
+        if self.message_time != cython.NULL:
+            self._convert_times(before)
         return self.rows - before
 
     @cython.cfunc
-    def _shift_times(self, first: cython.Py_ssize_t):
-        """From local time to UTC: neighbours mostly have the same minute."""
+    def _convert_times(self, first: cython.Py_ssize_t):
+        """From their digits to UTC: neighbours mostly have the same minute."""
         row: cython.Py_ssize_t
-        local: cython.longlong = 0
-        shifted: cython.longlong = 0
-        is_known: cython.bint = False
+        digits: cython.longlong = -1
+        time_us: object = None
         for row in range(first, self.rows):
-            if not is_null(self.message_time, row):
-                if not is_known or long_at(self.message_time, row) != local:
-                    local = long_at(self.message_time, row)
-                    shifted = self.shift(local)
-                    is_known = True
-                put_long(self.message_time, row, shifted)
+            if is_null(self.message_time, row):
+                continue
+            if long_at(self.message_time, row) != digits:
+                digits = long_at(self.message_time, row)
+                time_us = self.times(digits)
+            if time_us is None:
+                set_null(self.message_time, row)
+            put_long(self.message_time, row, 0 if time_us is None else time_us)
 
     @cython.cfunc
     @cython.nogil
@@ -276,7 +254,7 @@ class MessageColumns(Columns):
         message: cython.pointer(_Message) = cython.address(self.message)
         code: cython.Py_ssize_t = _parse_message(data, size, message)
         attributes_bytes: cython.Py_ssize_t
-        local_us: cython.longlong = 0
+        digits: cython.longlong
         row: cython.Py_ssize_t = self.rows
         if code < 0:
             return code
@@ -326,9 +304,10 @@ class MessageColumns(Columns):
         if self.message_id != cython.NULL:
             put_long(self.message_id, row, message.message_id)
         if self.message_time != cython.NULL:
-            if message.time.size != 12 or not _parse_minute(message.time.data, cython.address(local_us)):
+            digits = _number(message.time.data, message.time.size)
+            if digits < 0:
                 set_null(self.message_time, row)
-            put_long(self.message_time, row, local_us)
+            put_long(self.message_time, row, digits)
         if self.attributes != cython.NULL:
             end_row(self.attributes, row)
         self.rows += 1

@@ -23,7 +23,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -33,12 +32,10 @@ from spark_mq_source.core.columns import MAX_COLUMN_BYTES
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.protobuf_fields import take_fields
 from spark_mq_source.tubemq.payload.layout import (
-    EPOCH,
     FAIL,
     MESSAGES_TAG,
-    MICROSECOND,
     NULL,
-    ZoneShift,
+    MessageTimes,
     column_overflow,
     corrupt_message,
     parse_message,
@@ -64,11 +61,11 @@ class MessageColumns(Columns):
         broker_id: int,
         partition: int,
         filters: frozenset[bytes],
-        shift: ZoneShift,
+        times: MessageTimes,
     ) -> None:
         super().__init__(schema, {"topic": topic, "broker_id": broker_id, "partition": partition})
         self._filters = filters
-        self._shift = shift
+        self._times = times
         self.corrupt_messages = 0
         self.corrupt_rows: list[tuple[int, str, bytes]] = []
 
@@ -147,18 +144,9 @@ class MessageColumns(Columns):
         return {
             "value": payload,
             "message_type": message_type,
-            "message_time": self._time_us(minute) if "message_time" in self._cells else None,
+            "message_time": self._times(int(minute)) if _MINUTE.fullmatch(minute) else None,
             "attributes": attributes,
         }
-
-    def _time_us(self, minute: bytes) -> int | None:
-        if not _MINUTE.fullmatch(minute):
-            return None
-        try:
-            time = datetime.strptime(minute.decode(), "%Y%m%d%H%M")
-        except ValueError:
-            return None
-        return self._shift((time - EPOCH) // MICROSECOND)
 
 
 def _messages_of(data: bytes) -> Iterator[tuple[int, int]]:

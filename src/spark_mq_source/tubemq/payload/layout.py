@@ -16,35 +16,38 @@ FAIL, SKIP, NULL = 0, 1, 2
 MESSAGES_TAG: Final = 0x22
 """The tag of the messages in an answer to GET_MESSAGE."""
 
-EPOCH: Final = datetime(1970, 1, 1)
-MICROSECOND: Final = timedelta(microseconds=1)
-_MAX_SHIFTS: Final = 10_000
+_EPOCH: Final = datetime(1970, 1, 1)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_MAX_TIMES: Final = 10_000
 
 
-class ZoneShift:
-    """Conversion of local times of one zone into UTC, both in microseconds since 1970; of two the earlier one.
+class MessageTimes:
+    """Times of messages in UTC, in microseconds since 1970; of two local times with the same text the earlier one.
 
     Example:
-        >>> ZoneShift("Asia/Shanghai")(8 * 3_600_000_000)
-        0
+        >>> MessageTimes("Asia/Shanghai")(197001010800), MessageTimes("UTC")(202602290340)
+        (0, None)
     """
 
     def __init__(self, zone: str) -> None:
-        self.is_utc = zone == "UTC"
         self._zone = ZoneInfo(zone)
-        self._known: dict[int, int] = {}
+        self._known: dict[int, int | None] = {}
 
-    def __call__(self, local_us: int) -> int:
-        """Return the time in UTC."""
-        shifted = self._known.get(local_us)
-        if shifted is None:
-            local = EPOCH + timedelta(microseconds=local_us)
-            offset = local.replace(tzinfo=self._zone).utcoffset() or timedelta(0)
-            shifted = local_us - offset // MICROSECOND
-            if len(self._known) >= _MAX_SHIFTS:
+    def __call__(self, digits: int) -> int | None:
+        """Return the time whose text, yyyyMMddHHmm in the zone, is this number; None if there is no such time."""
+        if digits not in self._known:
+            if len(self._known) >= _MAX_TIMES:
                 self._known.clear()
-            self._known[local_us] = shifted
-        return shifted
+            self._known[digits] = self._parse(f"{digits:012}")
+        return self._known[digits]
+
+    def _parse(self, text: str) -> int | None:
+        try:
+            local = datetime.strptime(text, "%Y%m%d%H%M")
+        except ValueError:
+            return None
+        offset = local.replace(tzinfo=self._zone).utcoffset() or timedelta(0)
+        return (local - _EPOCH - offset) // _MICROSECOND
 
 
 def parse_message(data: bytes) -> tuple[int, int, bytes, int]:

@@ -19,7 +19,7 @@ from spark_mq_source.core.columns import CORRUPT, ERROR, SparseColumns, record_b
 from spark_mq_source.core.implementation import Implementation
 from spark_mq_source.tubemq.payload import _messages_python
 from spark_mq_source.tubemq.payload.columns import COLUMNS
-from spark_mq_source.tubemq.payload.layout import FAIL, NULL, SKIP, ZoneShift
+from spark_mq_source.tubemq.payload.layout import FAIL, NULL, SKIP, MessageTimes
 
 _ON_CORRUPT: Final = {"fail": FAIL, "skip": SKIP, "null": NULL}
 
@@ -107,7 +107,7 @@ class MessageDecoder:
             broker_id=broker_id,
             partition=partition,
             filters=frozenset(one.encode() for one in filters),
-            shift=ZoneShift(time_zone),
+            times=MessageTimes(time_zone),
         )
         self._sparse = SparseColumns(schema, (CORRUPT, ERROR))
         self._columns: _messages_python.MessageColumns = make(self._sparse.dense)
