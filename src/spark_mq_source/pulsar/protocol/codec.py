@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, make_dataclass
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final
 
 from spark_mq_source.core.errors import CorruptMessageError, LocalProtocolError, RemoteProtocolError
 from spark_mq_source.core.protobuf import (
@@ -19,9 +19,10 @@ from spark_mq_source.core.protobuf import (
     signed64,
 )
 from spark_mq_source.pulsar.protocol.commands import (
+    COMMAND_TYPES,
+    SEND,
     AckEntries,
     Command,
-    CommandType,
     FeatureFlags,
     Message,
     MessageId,
@@ -42,24 +43,19 @@ class _MessageOnTheWire:
     ack_set: Annotated[tuple[Int64, ...], 4] = ()
 
 
-_TYPES: Final[dict[type, CommandType]] = {
-    kind: CommandType[constant_name(kind.__name__)]
-    for kind in get_args(Command)
-    if kind not in {UnknownCommand, AckEntries}
-}
-_KINDS: Final[dict[int, type[Command]]] = {command_type: kind for kind, command_type in _TYPES.items()}
+_KINDS: Final[dict[int, type[Command]]] = {command_type: kind for kind, command_type in COMMAND_TYPES.items()}
+_NAMES: Final = {kind: constant_name(kind.__name__).lower() for kind in COMMAND_TYPES}
 _UINT64: Final = 1 << 64
 # Most fields of these are usually unset. The other commands write every field that is set.
 _PROTOBUF: Final = ProtobufCodec(leave_defaults_out={MessageId, FeatureFlags, Send, _MessageOnTheWire})
-_NAMES: Final = {kind: command_type.name.lower() for kind, command_type in _TYPES.items()}
 BaseCommand: Final = make_dataclass(
     "BaseCommand",
     [
         ("type", Annotated[Int32, 1]),
         # The number of a command's field is its type.
         *(
-            (_NAMES[kind], Annotated[_MessageOnTheWire if kind is Message else kind, command_type.value], None)
-            for kind, command_type in _TYPES.items()
+            (_NAMES[kind], Annotated[_MessageOnTheWire if kind is Message else kind, command_type], None)
+            for kind, command_type in COMMAND_TYPES.items()
         ),
     ],
 )
@@ -91,7 +87,7 @@ def encode_command(command: Command) -> bytes:
             if isinstance(command, Message):
                 consumer_id, ledger_id, entry_id, redelivery_count, ack_set, body = command
                 content = _MessageOnTheWire(consumer_id, MessageId(ledger_id, entry_id), redelivery_count, ack_set)
-            base = _BASE_COMMAND(type=_TYPES[type(command)])
+            base = _BASE_COMMAND(type=COMMAND_TYPES[type(command)])
             target = getattr(base, _NAMES[type(command)])
             target.SetInParent()
             _PROTOBUF.fill(target, content)
@@ -113,7 +109,7 @@ def encode_send(send: Send) -> bytes:
     producer_id, sequence_id, body, num_messages, highest_sequence_id, least_bits, most_bits, is_chunk = send
     try:
         # Half the time that `fill` takes.
-        base = _BASE_COMMAND(type=CommandType.SEND)
+        base = _BASE_COMMAND(type=SEND)
         content = base.send
         content.producer_id = producer_id
         content.sequence_id = sequence_id % _UINT64

@@ -12,66 +12,57 @@ MESSAGE and SEND are plain tuples: one is created for every entry. So are the id
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Annotated, Final, NamedTuple, TypeAlias, TypedDict
+from typing import Annotated, Final, NamedTuple, TypeAlias, TypedDict, TypeVar, dataclass_transform
 
 from spark_mq_source.core.protobuf import Int32, Int64, Uint32, Uint64
+
+_T = TypeVar("_T")
 
 NO_ID: Final = -1
 """The id of nothing: 2^64-1 on the wire."""
 
+COMMAND_TYPES: Final[dict[type, int]] = {}
+"""Every command in use, with its number in `BaseCommand.Type`, which is also the number of its field."""
 
-class CommandType(IntEnum):
-    """`BaseCommand.Type`, the commands in use."""
 
-    CONNECT = 2
-    CONNECTED = 3
-    SUBSCRIBE = 4
-    PRODUCER = 5
-    SEND = 6
-    SEND_RECEIPT = 7
-    SEND_ERROR = 8
-    MESSAGE = 9
-    ACK = 10
-    FLOW = 11
-    UNSUBSCRIBE = 12
-    SUCCESS = 13
-    ERROR = 14
-    CLOSE_PRODUCER = 15
-    CLOSE_CONSUMER = 16
-    PRODUCER_SUCCESS = 17
-    PING = 18
-    PONG = 19
-    REDELIVER_UNACKNOWLEDGED_MESSAGES = 20
-    PARTITIONED_METADATA = 21
-    PARTITIONED_METADATA_RESPONSE = 22
-    LOOKUP = 23
-    LOOKUP_RESPONSE = 24
-    CONSUMER_STATS = 25
-    CONSUMER_STATS_RESPONSE = 26
-    REACHED_END_OF_TOPIC = 27
-    SEEK = 28
-    GET_LAST_MESSAGE_ID = 29
-    GET_LAST_MESSAGE_ID_RESPONSE = 30
-    ACTIVE_CONSUMER_CHANGE = 31
-    GET_TOPICS_OF_NAMESPACE = 32
-    GET_TOPICS_OF_NAMESPACE_RESPONSE = 33
-    GET_SCHEMA = 34
-    GET_SCHEMA_RESPONSE = 35
-    AUTH_CHALLENGE = 36
-    AUTH_RESPONSE = 37
-    ACK_RESPONSE = 38
-    NEW_TXN = 50
-    NEW_TXN_RESPONSE = 51
-    ADD_PARTITION_TO_TXN = 52
-    ADD_PARTITION_TO_TXN_RESPONSE = 53
-    END_TXN = 56
-    END_TXN_RESPONSE = 57
-    TC_CLIENT_CONNECT_REQUEST = 62
-    TC_CLIENT_CONNECT_RESPONSE = 63
-    TOPIC_MIGRATED = 68
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def _command(command_type: int) -> Callable[[type[_T]], type[_T]]:
+    """Return a decorator that makes a class the command of this type, and a frozen dataclass."""
+
+    def declare(kind: type[_T]) -> type[_T]:
+        declared = dataclass(frozen=True, slots=True)(kind)
+        COMMAND_TYPES[declared] = command_type
+        return declared
+
+    return declare
+
+
+class Handshake:
+    """A command that a connection sends and answers by itself."""
+
+    __slots__ = ()
+
+
+class Request:
+    """A command that users of a connection send."""
+
+    __slots__ = ()
+
+
+class Response:
+    """The answer to a request; `request_id` says to which."""
+
+    __slots__ = ()
+    request_id: int | None
+
+
+class Notice:
+    """A command that a broker sends of its own accord."""
+
+    __slots__ = ()
 
 
 class SubType(IntEnum):
@@ -218,8 +209,8 @@ class AuthData:
     auth_data: Annotated[bytes, 2] = field(default=b"", repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+@_command(2)
+class Connect(Handshake):
     """The client's first command."""
 
     client_version: Annotated[str, 1]
@@ -230,8 +221,8 @@ class Connect:
     feature_flags: Annotated[FeatureFlags | None, 10] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Connected:
+@_command(3)
+class Connected(Handshake):
     """The broker's answer to it.
 
     Attributes:
@@ -244,8 +235,8 @@ class Connected:
     feature_flags: Annotated[FeatureFlags | None, 4] = None
 
 
-@dataclass(frozen=True, slots=True)
-class AuthChallenge:
+@_command(36)
+class AuthChallenge(Handshake):
     """The broker asks again who we are, during the handshake or when a token expires."""
 
     server_version: Annotated[str | None, 1] = None
@@ -253,8 +244,8 @@ class AuthChallenge:
     protocol_version: Annotated[Int32, 3] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AuthResponse:
+@_command(37)
+class AuthResponse(Handshake):
     """The answer to AUTH_CHALLENGE."""
 
     client_version: Annotated[str | None, 1] = None
@@ -262,18 +253,18 @@ class AuthResponse:
     protocol_version: Annotated[Int32, 3] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+@_command(18)
+class Ping(Handshake):
     """Asks whether the peer is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pong:
+@_command(19)
+class Pong(Handshake):
     """It is."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionedMetadata:
+@_command(21)
+class PartitionedMetadata(Request):
     """How many partitions a topic has; without `metadata_auto_creation_enabled=False` asking may create it."""
 
     topic: Annotated[str, 1]
@@ -281,8 +272,8 @@ class PartitionedMetadata:
     metadata_auto_creation_enabled: Annotated[bool | None, 6] = None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionedMetadataResponse:
+@_command(22)
+class PartitionedMetadataResponse(Response):
     """The answer to PARTITIONED_METADATA.
 
     Attributes:
@@ -297,8 +288,8 @@ class PartitionedMetadataResponse:
     message: Annotated[str, 5] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
+@_command(23)
+class Lookup(Request):
     """Which broker serves a topic."""
 
     topic: Annotated[str, 1]
@@ -307,8 +298,8 @@ class Lookup:
     advertised_listener_name: Annotated[str | None, 7] = None
 
 
-@dataclass(frozen=True, slots=True)
-class LookupResponse:
+@_command(24)
+class LookupResponse(Response):
     """The answer to LOOKUP.
 
     Attributes:
@@ -326,8 +317,8 @@ class LookupResponse:
     proxy_through_service_url: Annotated[bool, 8] = False
 
 
-@dataclass(frozen=True, slots=True)
-class GetTopicsOfNamespace:
+@_command(32)
+class GetTopicsOfNamespace(Request):
     """Which topics a namespace (`tenant/name`) has."""
 
     request_id: Annotated[Uint64, 1]
@@ -335,8 +326,8 @@ class GetTopicsOfNamespace:
     mode: Annotated[Mode | None, 3] = None
 
 
-@dataclass(frozen=True, slots=True)
-class GetTopicsOfNamespaceResponse:
+@_command(33)
+class GetTopicsOfNamespaceResponse(Response):
     """Full names, one a partition; none for a namespace that does not exist (seen on broker 4.0.8)."""
 
     request_id: Annotated[Uint64, 1]
@@ -375,8 +366,8 @@ class KeySharedMeta:
     allow_out_of_order_delivery: Annotated[bool, 4] = False
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribe:
+@_command(4)
+class Subscribe(Request):
     """Opens a consumer.
 
     Seen on broker 4.0.8:
@@ -410,8 +401,8 @@ class Subscribe:
     subscription_properties: Annotated[tuple[KeyValue, ...], 18] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+@_command(11)
+class Flow(Request):
     """Lets the broker send so many more messages; 1 to 2^31-1."""
 
     consumer_id: Annotated[Uint64, 1]
@@ -434,16 +425,16 @@ class Message(NamedTuple):
     body: memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Unsubscribe:
+@_command(12)
+class Unsubscribe(Request):
     """Deletes the subscription of a consumer, which is closed with it; refused while it has other consumers."""
 
     consumer_id: Annotated[Uint64, 1]
     request_id: Annotated[Uint64, 2]
 
 
-@dataclass(frozen=True, slots=True)
-class CloseConsumer:
+@_command(16)
+class CloseConsumer(Request, Notice):
     """Closes a consumer; from the broker, with `request_id` -1: it is closed, subscribe again.
 
     Attributes:
@@ -456,16 +447,16 @@ class CloseConsumer:
     assigned_broker_service_url_tls: Annotated[str | None, 4] = None
 
 
-@dataclass(frozen=True, slots=True)
-class GetLastMessageId:
+@_command(29)
+class GetLastMessageId(Request):
     """Where the topic of a consumer ends."""
 
     consumer_id: Annotated[Uint64, 1]
     request_id: Annotated[Uint64, 2]
 
 
-@dataclass(frozen=True, slots=True)
-class GetLastMessageIdResponse:
+@_command(30)
+class GetLastMessageIdResponse(Response):
     """The last message that can be delivered now, and where the subscription's cursor is."""
 
     last_message_id: Annotated[MessageId, 1]
@@ -473,8 +464,8 @@ class GetLastMessageIdResponse:
     consumer_mark_delete_position: Annotated[MessageId | None, 3] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Seek:
+@_command(28)
+class Seek(Request):
     """Moves a subscription to a message or a publish time (ms); the broker closes its consumers first."""
 
     consumer_id: Annotated[Uint64, 1]
@@ -483,16 +474,16 @@ class Seek:
     message_publish_time: Annotated[Uint64 | None, 4] = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerStats:
+@_command(25)
+class ConsumerStats(Request):
     """Asks for the statistics of a consumer; for one that is not open, the broker drops the connection."""
 
     request_id: Annotated[Uint64, 1]
     consumer_id: Annotated[Uint64, 4]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerStatsResponse:
+@_command(26)
+class ConsumerStatsResponse(Response):
     """Statistics of a consumer and its subscription.
 
     Attributes:
@@ -516,15 +507,15 @@ class ConsumerStatsResponse:
     msg_backlog: Annotated[Uint64, 15] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Success:
+@_command(13)
+class Success(Response):
     """A request has succeeded."""
 
     request_id: Annotated[Uint64, 1]
 
 
-@dataclass(frozen=True, slots=True)
-class Error:
+@_command(14)
+class Error(Response):
     """A request has failed; `request_id` -1 means the connection itself."""
 
     request_id: Annotated[Uint64, 1]
@@ -532,15 +523,15 @@ class Error:
     message: Annotated[str, 3]
 
 
-@dataclass(frozen=True, slots=True)
-class ReachedEndOfTopic:
+@_command(27)
+class ReachedEndOfTopic(Notice):
     """The topic is terminated and everything in it acknowledged."""
 
     consumer_id: Annotated[Uint64, 1]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicMigrated:
+@_command(68)
+class TopicMigrated(Notice):
     """The topic lives in another cluster now."""
 
     resource_id: Annotated[Uint64, 1]
@@ -549,16 +540,16 @@ class TopicMigrated:
     broker_service_url_tls: Annotated[str | None, 4] = None
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveConsumerChange:
+@_command(31)
+class ActiveConsumerChange(Notice):
     """A failover subscription has another active consumer."""
 
     consumer_id: Annotated[Uint64, 1]
     is_active: Annotated[bool, 2] = False
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+@_command(10)
+class Ack(Request):
     """Acknowledges messages; answered only if it has a `request_id` and its consumer is open."""
 
     consumer_id: Annotated[Uint64, 1]
@@ -584,8 +575,8 @@ class AckEntries(NamedTuple):
         return f"AckEntries({len(self.entries)} entries, request_id={self.request_id})"
 
 
-@dataclass(frozen=True, slots=True)
-class AckResponse:
+@_command(38)
+class AckResponse(Response):
     """The answer to ACK; never an error on broker 4.0.8, whatever was acknowledged."""
 
     consumer_id: Annotated[Uint64, 1]
@@ -594,8 +585,8 @@ class AckResponse:
     request_id: Annotated[Uint64 | None, 6] = None
 
 
-@dataclass(frozen=True, slots=True)
-class RedeliverUnacknowledgedMessages:
+@_command(20)
+class RedeliverUnacknowledgedMessages(Request):
     """Has messages delivered again, to any consumer of the subscription; not answered.
 
     Attributes:
@@ -622,8 +613,8 @@ class Schema:
     properties: Annotated[tuple[KeyValue, ...], 5] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GetSchema:
+@_command(34)
+class GetSchema(Request):
     """What schema a topic has; a partition's name does for the topic's (seen on broker 4.0.8).
 
     Attributes:
@@ -635,8 +626,8 @@ class GetSchema:
     schema_version: Annotated[bytes | None, 3] = None
 
 
-@dataclass(frozen=True, slots=True)
-class GetSchemaResponse:
+@_command(35)
+class GetSchemaResponse(Response):
     """The answer to GET_SCHEMA; TopicNotFound where the topic has no schema, or none of that version.
 
     Attributes:
@@ -650,8 +641,8 @@ class GetSchemaResponse:
     schema_version: Annotated[bytes, 5] = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Producer:
+@_command(5)
+class Producer(Request):
     """Opens a producer; a topic that does not exist is created where the broker may (seen on broker 4.0.8).
 
     Attributes:
@@ -673,8 +664,8 @@ class Producer:
     txn_enabled: Annotated[bool | None, 12] = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerSuccess:
+@_command(17)
+class ProducerSuccess(Response):
     """The answer to PRODUCER.
 
     Attributes:
@@ -715,8 +706,8 @@ class Send(NamedTuple):
     is_chunk: Annotated[bool, 7] = False
 
 
-@dataclass(frozen=True, slots=True)
-class SendReceipt:
+@_command(7)
+class SendReceipt(Notice):
     """The broker has stored an entry.
 
     Attributes:
@@ -735,8 +726,8 @@ class SendReceipt:
         return self.message_id is not None and self.message_id.ledger_id == NO_ID
 
 
-@dataclass(frozen=True, slots=True)
-class SendError:
+@_command(8)
+class SendError(Notice):
     """The broker has not stored an entry.
 
     Attributes:
@@ -749,8 +740,8 @@ class SendError:
     message: Annotated[str, 4]
 
 
-@dataclass(frozen=True, slots=True)
-class CloseProducer:
+@_command(15)
+class CloseProducer(Request, Notice):
     """Closes a producer; from the broker (`request_id` -1) it means: look the topic up again.
 
     Attributes:
@@ -763,16 +754,16 @@ class CloseProducer:
     assigned_broker_service_url_tls: Annotated[str | None, 4] = None
 
 
-@dataclass(frozen=True, slots=True)
-class TcClientConnectRequest:
+@_command(62)
+class TcClientConnectRequest(Request):
     """Has a broker load the transaction coordinator whose assignment topic it serves; needed once a load."""
 
     request_id: Annotated[Uint64, 1]
     tc_id: Annotated[Uint64, 2]
 
 
-@dataclass(frozen=True, slots=True)
-class TcClientConnectResponse:
+@_command(63)
+class TcClientConnectResponse(Response):
     """The answer to TC_CLIENT_CONNECT_REQUEST."""
 
     request_id: Annotated[Uint64, 1]
@@ -780,8 +771,8 @@ class TcClientConnectResponse:
     message: Annotated[str, 3] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NewTxn:
+@_command(50)
+class NewTxn(Request):
     """Begins a transaction; a time to live that is 0 or unset has passed at once (seen on broker 4.0.8)."""
 
     request_id: Annotated[Uint64, 1]
@@ -790,8 +781,8 @@ class NewTxn:
 
 
 @dataclass(frozen=True, slots=True)
-class NewTxnResponse:
-    """The answer to NEW_TXN: the transaction's id, in two halves, the coordinator's being the most significant."""
+class _TxnResponse(Response):
+    """The fields of all answers about a transaction."""
 
     request_id: Annotated[Uint64, 1]
     txnid_least_bits: Annotated[Uint64, 2] = 0
@@ -800,8 +791,13 @@ class NewTxnResponse:
     message: Annotated[str, 5] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AddPartitionToTxn:
+@_command(51)
+class NewTxnResponse(_TxnResponse):
+    """The answer to NEW_TXN: the transaction's id, in two halves, the coordinator's being the most significant."""
+
+
+@_command(52)
+class AddPartitionToTxn(Request):
     """Tells the coordinator which topic-partitions a transaction writes to; the broker does not check it (4.0.8)."""
 
     request_id: Annotated[Uint64, 1]
@@ -810,19 +806,13 @@ class AddPartitionToTxn:
     partitions: Annotated[tuple[str, ...], 4]
 
 
-@dataclass(frozen=True, slots=True)
-class AddPartitionToTxnResponse:
+@_command(53)
+class AddPartitionToTxnResponse(_TxnResponse):
     """The answer to ADD_PARTITION_TO_TXN."""
 
-    request_id: Annotated[Uint64, 1]
-    txnid_least_bits: Annotated[Uint64, 2] = 0
-    txnid_most_bits: Annotated[Uint64, 3] = 0
-    error: Annotated[Int32 | None, 4] = None
-    message: Annotated[str, 5] = ""
 
-
-@dataclass(frozen=True, slots=True)
-class EndTxn:
+@_command(56)
+class EndTxn(Request):
     """Commits or aborts a transaction; one that has ended before is TransactionNotFound, however it ended."""
 
     request_id: Annotated[Uint64, 1]
@@ -831,15 +821,9 @@ class EndTxn:
     txn_action: Annotated[TxnAction, 4]
 
 
-@dataclass(frozen=True, slots=True)
-class EndTxnResponse:
+@_command(57)
+class EndTxnResponse(_TxnResponse):
     """The answer to END_TXN."""
-
-    request_id: Annotated[Uint64, 1]
-    txnid_least_bits: Annotated[Uint64, 2] = 0
-    txnid_most_bits: Annotated[Uint64, 3] = 0
-    error: Annotated[Int32 | None, 4] = None
-    message: Annotated[str, 5] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -849,53 +833,8 @@ class UnknownCommand:
     command_type: int
 
 
-Command: TypeAlias = (
-    Connect
-    | Connected
-    | AuthChallenge
-    | AuthResponse
-    | Ping
-    | Pong
-    | PartitionedMetadata
-    | PartitionedMetadataResponse
-    | Lookup
-    | LookupResponse
-    | GetTopicsOfNamespace
-    | GetTopicsOfNamespaceResponse
-    | GetSchema
-    | GetSchemaResponse
-    | Subscribe
-    | Flow
-    | Message
-    | CloseConsumer
-    | Unsubscribe
-    | GetLastMessageId
-    | GetLastMessageIdResponse
-    | Seek
-    | ConsumerStats
-    | ConsumerStatsResponse
-    | Success
-    | Error
-    | ReachedEndOfTopic
-    | TopicMigrated
-    | ActiveConsumerChange
-    | Ack
-    | AckEntries
-    | AckResponse
-    | RedeliverUnacknowledgedMessages
-    | Producer
-    | ProducerSuccess
-    | Send
-    | SendReceipt
-    | SendError
-    | CloseProducer
-    | TcClientConnectRequest
-    | TcClientConnectResponse
-    | NewTxn
-    | NewTxnResponse
-    | AddPartitionToTxn
-    | AddPartitionToTxnResponse
-    | EndTxn
-    | EndTxnResponse
-    | UnknownCommand
-)
+MESSAGE: Final = 9
+SEND: Final = 6
+COMMAND_TYPES.update({Message: MESSAGE, Send: SEND})
+
+Command: TypeAlias = Handshake | Request | Response | Notice | Message | Send | AckEntries | UnknownCommand

@@ -24,60 +24,17 @@ from spark_mq_source.core.errors import (
     RemoteProtocolError,
     ServiceNotReadyError,
 )
+from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.codec import decode_command, encode_command, encode_send
 from spark_mq_source.pulsar.protocol.commands import (
     NO_ID,
-    Ack,
     AckEntries,
-    AckResponse,
-    ActiveConsumerChange,
-    AddPartitionToTxn,
-    AddPartitionToTxnResponse,
-    AuthChallenge,
-    AuthData,
-    AuthResponse,
-    CloseConsumer,
-    CloseProducer,
     Command,
-    Connect,
-    Connected,
-    ConsumerStats,
-    ConsumerStatsResponse,
-    EndTxn,
-    EndTxnResponse,
-    Error,
-    FeatureFlags,
-    Flow,
-    GetLastMessageId,
-    GetLastMessageIdResponse,
-    GetSchema,
-    GetSchemaResponse,
-    GetTopicsOfNamespace,
-    GetTopicsOfNamespaceResponse,
-    Lookup,
-    LookupResponse,
     Message,
-    NewTxn,
-    NewTxnResponse,
-    PartitionedMetadata,
-    PartitionedMetadataResponse,
-    Ping,
-    Pong,
-    Producer,
-    ProducerSuccess,
-    ReachedEndOfTopic,
-    RedeliverUnacknowledgedMessages,
-    Seek,
+    Notice,
+    Request,
+    Response,
     Send,
-    SendError,
-    SendReceipt,
-    Subscribe,
-    Success,
-    TcClientConnectRequest,
-    TcClientConnectResponse,
-    TopicMigrated,
-    UnknownCommand,
-    Unsubscribe,
 )
 from spark_mq_source.pulsar.protocol.error_codes import error_for_code
 from spark_mq_source.pulsar.protocol.metadata import count_messages
@@ -101,106 +58,12 @@ MAX_PERMITS: Final = (1 << 31) - 1
 """More permits in one FLOW, or outstanding, and the broker drops the connection or stalls (seen on broker 4.0.8)."""
 
 COUNT_ABOVE_PERMITS: Final = 1 << 30
-"""Where permits begin to be counted exactly, see `_Consumer`."""
+"""Where permits begin to be counted exactly, see `_Opened`."""
 
-Request: TypeAlias = (
-    PartitionedMetadata
-    | Lookup
-    | GetTopicsOfNamespace
-    | GetSchema
-    | Subscribe
-    | Flow
-    | CloseConsumer
-    | Unsubscribe
-    | GetLastMessageId
-    | Seek
-    | ConsumerStats
-    | Ack
-    | AckEntries
-    | RedeliverUnacknowledgedMessages
-    | Producer
-    | Send
-    | CloseProducer
-    | TcClientConnectRequest
-    | NewTxn
-    | AddPartitionToTxn
-    | EndTxn
-)
-"""What `PulsarConnection.send` lets pass."""
-
-Response: TypeAlias = (
-    PartitionedMetadataResponse
-    | LookupResponse
-    | GetTopicsOfNamespaceResponse
-    | GetSchemaResponse
-    | GetLastMessageIdResponse
-    | ConsumerStatsResponse
-    | Success
-    | Error
-    | AckResponse
-    | ProducerSuccess
-    | TcClientConnectResponse
-    | NewTxnResponse
-    | AddPartitionToTxnResponse
-    | EndTxnResponse
-)
-
-Notice: TypeAlias = (
-    CloseConsumer | ReachedEndOfTopic | TopicMigrated | ActiveConsumerChange | SendReceipt | SendError | CloseProducer
-)
-
-Event: TypeAlias = Connected | Message | Notice | Response
+Event: TypeAlias = commands.Connected | Message | Notice | Response
 """What `PulsarConnection.events_received` gives."""
 
-_REQUESTS: Final = (
-    PartitionedMetadata,
-    Lookup,
-    GetTopicsOfNamespace,
-    GetSchema,
-    Subscribe,
-    Flow,
-    CloseConsumer,
-    Unsubscribe,
-    GetLastMessageId,
-    Seek,
-    ConsumerStats,
-    Ack,
-    AckEntries,
-    RedeliverUnacknowledgedMessages,
-    Producer,
-    Send,
-    CloseProducer,
-    TcClientConnectRequest,
-    NewTxn,
-    AddPartitionToTxn,
-    EndTxn,
-)
-_UNANSWERED: Final = (Flow, RedeliverUnacknowledgedMessages)
-_RESPONSES: Final = (
-    PartitionedMetadataResponse,
-    LookupResponse,
-    GetTopicsOfNamespaceResponse,
-    GetSchemaResponse,
-    GetLastMessageIdResponse,
-    ConsumerStatsResponse,
-    Success,
-    Error,
-    AckResponse,
-    ProducerSuccess,
-    TcClientConnectResponse,
-    NewTxnResponse,
-    AddPartitionToTxnResponse,
-    EndTxnResponse,
-)
-_NOTICES: Final = (
-    CloseConsumer,
-    ReachedEndOfTopic,
-    TopicMigrated,
-    ActiveConsumerChange,
-    SendReceipt,
-    SendError,
-    CloseProducer,
-)
+_UNANSWERED: Final = (commands.Flow, commands.RedeliverUnacknowledgedMessages)
 
 
 class ConnectionState(Enum):
@@ -211,33 +74,23 @@ class ConnectionState(Enum):
     CLOSED = "closed"
 
 
-class _Consumer:
-    """A consumer that is open, or asked for.
+class _Opened:
+    """A consumer or producer that is open, or asked for by the request `asked_by`."""
 
-    `permits` is never less than what the broker still has: an entry is counted as one message, because its number of
-    messages costs a parse of its metadata, until there are so many permits that a long read of batches might seem to
-    overflow; then entries are counted exactly.
-    """
+    __slots__ = ("asked_by", "is_open", "permits")
 
-    __slots__ = ("opened", "permits", "subscribed_by")
-
-    def __init__(self, subscribed_by: int) -> None:
-        self.subscribed_by = subscribed_by
-        self.opened = False
+    def __init__(self, asked_by: int) -> None:
+        self.asked_by = asked_by
+        self.is_open = False
         self.permits = 0
+        """Of a consumer, never less than what the broker still has.
 
-    def took(self, message: Message) -> None:
+        An entry is counted as one message, because its number of messages costs a parse of its metadata, until there
+        are so many permits that a long read of batches might seem to overflow; then entries are counted exactly.
+        """
+
+    def record_received(self, message: Message) -> None:
         self.permits -= 1 if self.permits < COUNT_ABOVE_PERMITS else count_messages(message.body)
-
-
-class _Producer:
-    """A producer that is open, or asked for."""
-
-    __slots__ = ("created_by", "opened")
-
-    def __init__(self, created_by: int) -> None:
-        self.created_by = created_by
-        self.opened = False
 
 
 class Authentication(Protocol):
@@ -284,11 +137,11 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         >>> connection = PulsarConnection(client_version="doctest", authentication=None, now=0.0)
         >>> len(connection.data_to_send())
         31
-        >>> connection.receive_data(encode_command(Connected("Pulsar Server4.0.8", 19, 5242880)))
+        >>> connection.receive_data(encode_command(commands.Connected("Pulsar Server4.0.8", 19, 5242880)))
         >>> connection.events_received()[0].server_version, connection.state.name
         ('Pulsar Server4.0.8', 'CONNECTED')
-        >>> connection.send(Lookup("persistent://public/default/t", connection.next_request_id()))
-        >>> connection.receive_data(encode_command(Ping()))
+        >>> connection.send(commands.Lookup("persistent://public/default/t", connection.next_request_id()))
+        >>> connection.receive_data(encode_command(commands.Ping()))
         >>> len(connection.data_to_send()) > 0
         True
     """
@@ -309,7 +162,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         super().__init__(ConnectionState.CONNECTING, now)
         self.server_version = ""
         self.protocol_version = 0
-        self.feature_flags = FeatureFlags()
+        self.feature_flags = commands.FeatureFlags()
         self.max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
         self._client_version = client_version
         self._authentication = authentication
@@ -318,20 +171,20 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         self._limit = min(max_frame_bytes, DEFAULT_MAX_MESSAGE_BYTES + FRAME_OVERHEAD_BYTES)
         self._pinged = False
         self._last_request_id = 0
-        self._requests: dict[int, Request] = {}
-        self._consumers: dict[int, _Consumer] = {}
+        self._requests: dict[int, Request | AckEntries] = {}
+        self._consumers: dict[int, _Opened] = {}
         self._closed_by_broker: set[int] = set()
-        self._producers: dict[int, _Producer] = {}
+        self._producers: dict[int, _Opened] = {}
         self._producers_closed_by_broker: set[int] = set()
         self._shown = b"" if authentication is None else authentication.auth_data(None)
         self._unsent += encode_command(
-            Connect(
+            commands.Connect(
                 client_version=client_version,
                 auth_data=None if authentication is None else self._shown,
                 protocol_version=PROTOCOL_VERSION,
                 auth_method_name=None if authentication is None else authentication.method_name,
                 proxy_to_broker_url=proxy_to_broker_url,
-                feature_flags=FeatureFlags(
+                feature_flags=commands.FeatureFlags(
                     supports_auth_refresh=True,
                     supports_broker_entry_metadata=True,
                     supports_get_partitioned_metadata_without_auto_creation=True,
@@ -376,9 +229,9 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         if type(command) is Send:
             self._send_entry(command)
             return
-        if not isinstance(command, _REQUESTS):
+        if not isinstance(command, Request | AckEntries):
             raise LocalProtocolError(f"{type(command).__name__} is not for users of a connection to send")
-        request_id = None if isinstance(command, (*_UNANSWERED, Send)) else command.request_id
+        request_id: int | None = getattr(command, "request_id", None)
         if request_id in self._requests:
             raise LocalProtocolError(
                 f"{command} has the request id of {self._requests[request_id]}, which is not answered yet"
@@ -388,7 +241,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             if consumer is None:
                 logger.debug("%s not sent: the broker has closed the consumer", command)
                 return
-            if isinstance(command, Flow):
+            if isinstance(command, commands.Flow):
                 self._check_flow(command, consumer)
         data = encode_command(command)
         self._unsent += data
@@ -396,19 +249,19 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             self._requests[request_id] = command
         self._note_sent(command, consumer)
 
-    def _note_sent(self, command: Request, consumer: _Consumer | None) -> None:
+    def _note_sent(self, command: Request | AckEntries, consumer: _Opened | None) -> None:
         match command:
-            case Subscribe():
-                self._consumers[command.consumer_id] = _Consumer(command.request_id)
+            case commands.Subscribe():
+                self._consumers[command.consumer_id] = _Opened(command.request_id)
                 self._closed_by_broker.discard(command.consumer_id)
-            case CloseConsumer() | Unsubscribe():
+            case commands.CloseConsumer() | commands.Unsubscribe():
                 self._consumers.pop(command.consumer_id, None)
-            case Flow() if consumer is not None:
+            case commands.Flow() if consumer is not None:
                 consumer.permits += command.message_permits
-            case Producer():
-                self._producers[command.producer_id] = _Producer(command.request_id)
+            case commands.Producer():
+                self._producers[command.producer_id] = _Opened(command.request_id)
                 self._producers_closed_by_broker.discard(command.producer_id)
-            case CloseProducer():
+            case commands.CloseProducer():
                 self._producers.pop(command.producer_id, None)
 
     def _send_entry(self, send: Send) -> None:
@@ -418,7 +271,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             raise ServiceNotReadyError(
                 f"SEND {send.sequence_id}: the broker has closed producer {send.producer_id} meanwhile; open it again"
             )
-        if producer is None or not producer.opened:
+        if producer is None or not producer.is_open:
             raise LocalProtocolError(
                 f"SEND {send.sequence_id} is on producer {send.producer_id}, which is not open on this connection"
             )
@@ -446,7 +299,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             self._lose(f"no answer to CONNECT for {now - self._silent_since:.0f} s")
         if self._pinged:
             self._lose(f"the broker was silent for {now - self._silent_since:.0f} s, even to PING{self._still_open()}")
-        self._unsent += encode_command(Ping())
+        self._unsent += encode_command(commands.Ping())
         if self._paused:
             self._silent_since = now
         else:
@@ -474,8 +327,8 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             command = decode_command(frame)
             if type(command) is Message:
                 consumer = consumers.get(command.consumer_id)
-                if consumer is not None and consumer.opened:
-                    consumer.took(command)
+                if consumer is not None and consumer.is_open:
+                    consumer.record_received(command)
                     events.append(command)
                 else:
                     self._take_stray(command)
@@ -492,23 +345,23 @@ class PulsarConnection(SansIOConnection[Command, Event]):
 
     def _take(self, command: Command) -> None:
         match command:
-            case Ping():
-                self._unsent += encode_command(Pong())
-            case Pong():
+            case commands.Ping():
+                self._unsent += encode_command(commands.Pong())
+            case commands.Pong():
                 pass
-            case UnknownCommand():
+            case commands.UnknownCommand():
                 logger.debug("a command of type %d was ignored", command.command_type)
-            case AuthChallenge():
+            case commands.AuthChallenge():
                 self._answer_challenge(command)
-            case Error() if self.state is ConnectionState.CONNECTING or command.request_id == NO_ID:
+            case commands.Error() if self.state is ConnectionState.CONNECTING or command.request_id == NO_ID:
                 raise error_for_code(command.error, command.message, self._connecting_as if self._connecting else "")
-            case Connected():
+            case commands.Connected():
                 self._take_connected(command)
             case _ if self._connecting:
                 raise RemoteProtocolError(f"the broker sent {type(command).__name__} before CONNECTED")
-            case _ if isinstance(command, _RESPONSES):
+            case Response():
                 self._take_response(command)
-            case _ if isinstance(command, _NOTICES):
+            case Notice():
                 self._take_notice(command)
             case _:
                 raise RemoteProtocolError(f"the broker sent {type(command).__name__}, which only clients send")
@@ -521,14 +374,14 @@ class PulsarConnection(SansIOConnection[Command, Event]):
     def _connecting_as(self) -> str:
         return "connecting" if self._authentication is None else f"connecting as {self.principal}"
 
-    def _take_connected(self, connected: Connected) -> None:
+    def _take_connected(self, connected: commands.Connected) -> None:
         if not self._connecting:
             logger.debug("a second CONNECTED was ignored")
             return
         self.state = ConnectionState.CONNECTED
         self.server_version = connected.server_version
         self.protocol_version = connected.protocol_version
-        self.feature_flags = connected.feature_flags or FeatureFlags()
+        self.feature_flags = connected.feature_flags or commands.FeatureFlags()
         if connected.max_message_size is not None:
             if connected.max_message_size <= 0:
                 raise RemoteProtocolError(
@@ -539,36 +392,34 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         self._events.append(connected)
 
     def _take_notice(self, notice: Notice) -> None:
-        if isinstance(notice, CloseConsumer) and self._consumers.pop(notice.consumer_id, None) is not None:
+        if isinstance(notice, commands.CloseConsumer) and self._consumers.pop(notice.consumer_id, None) is not None:
             self._closed_by_broker.add(notice.consumer_id)
-        if isinstance(notice, CloseProducer) and self._producers.pop(notice.producer_id, None) is not None:
+        if isinstance(notice, commands.CloseProducer) and self._producers.pop(notice.producer_id, None) is not None:
             self._producers_closed_by_broker.add(notice.producer_id)
         self._events.append(notice)
 
     def _take_response(self, response: Response) -> None:
-        if isinstance(response, ProducerSuccess) and not response.producer_ready:
+        if isinstance(response, commands.ProducerSuccess) and not response.producer_ready:
             # It waits for its turn, and so does the request: this same answer comes again.
             logger.info("producer %s waits until it may be exclusive", response.producer_name)
             return
         request = None if response.request_id is None else self._requests.pop(response.request_id, None)
-        if isinstance(request, Subscribe):
-            consumer = self._consumers.get(request.consumer_id)
-            # The consumer may have been closed, and its id taken anew, before the answer came.
-            if consumer is not None and consumer.subscribed_by == request.request_id:
-                if isinstance(response, Success):
-                    consumer.opened = True
-                else:
-                    del self._consumers[request.consumer_id]
-        elif isinstance(request, Producer):
-            producer = self._producers.get(request.producer_id)
-            if producer is not None and producer.created_by == request.request_id:
-                if isinstance(response, ProducerSuccess):
-                    producer.opened = True
-                else:
-                    del self._producers[request.producer_id]
+        if isinstance(request, commands.Subscribe):
+            self._note_opened(self._consumers, request.consumer_id, response)
+        elif isinstance(request, commands.Producer):
+            self._note_opened(self._producers, request.producer_id, response)
         self._events.append(response)
 
-    def _answer_challenge(self, challenge: AuthChallenge) -> None:
+    @staticmethod
+    def _note_opened(asked: dict[int, _Opened], number: int, response: Response) -> None:
+        # It may have been closed, and its id taken anew, before the answer came.
+        if number in asked and asked[number].asked_by == response.request_id:
+            if isinstance(response, commands.Success | commands.ProducerSuccess):
+                asked[number].is_open = True
+            else:
+                del asked[number]
+
+    def _answer_challenge(self, challenge: commands.AuthChallenge) -> None:
         asked = "" if challenge.challenge is None else challenge.challenge.auth_method_name
         if self._authentication is None:
             raise AuthenticationError(
@@ -580,24 +431,30 @@ class PulsarConnection(SansIOConnection[Command, Event]):
             raise AuthenticationError(f"the broker asks for authentication by {asked}, the options are for {method}")
         asked_with = b"" if challenge.challenge is None else challenge.challenge.auth_data
         self._shown = self._authentication.auth_data(asked_with)
-        response = AuthData(method, self._shown)
-        self._unsent += encode_command(AuthResponse(self._client_version, response, PROTOCOL_VERSION))
+        response = commands.AuthData(method, self._shown)
+        self._unsent += encode_command(commands.AuthResponse(self._client_version, response, PROTOCOL_VERSION))
 
-    def _consumer_for(self, command: Request) -> _Consumer | None:
+    def _consumer_for(self, command: Request | AckEntries) -> _Opened | None:
         """The consumer a command is for, checked; None where there is none or it need not be open."""
         match command:
-            case Subscribe():
+            case commands.Subscribe():
                 if command.consumer_id in self._consumers:
                     raise LocalProtocolError(f"{command} has the id of a consumer that is open")
                 return None
-            case Producer() if command.producer_id in self._producers:
+            case commands.Producer() if command.producer_id in self._producers:
                 raise LocalProtocolError(f"{command} has the id of a producer that is open")
-            case Flow() | Ack() | AckEntries() | RedeliverUnacknowledgedMessages() | ConsumerStats():
+            case (
+                commands.Flow()
+                | commands.Ack()
+                | AckEntries()
+                | commands.RedeliverUnacknowledgedMessages()
+                | commands.ConsumerStats()
+            ):
                 consumer = self._consumers.get(command.consumer_id)
             case _:
                 return None
         # CONSUMER_STATS must find the consumer; the others may follow SUBSCRIBE without waiting for its answer.
-        if consumer is not None and (consumer.opened or not isinstance(command, ConsumerStats)):
+        if consumer is not None and (consumer.is_open or not isinstance(command, commands.ConsumerStats)):
             return consumer
         if command.consumer_id not in self._closed_by_broker:
             raise LocalProtocolError(f"{command} is for a consumer that is not open on this connection")
@@ -606,7 +463,7 @@ class PulsarConnection(SansIOConnection[Command, Event]):
         return None
 
     @staticmethod
-    def _check_flow(flow: Flow, consumer: _Consumer) -> None:
+    def _check_flow(flow: commands.Flow, consumer: _Opened) -> None:
         if not 1 <= flow.message_permits <= MAX_PERMITS:
             raise LocalProtocolError(f"{flow}: a broker drops the connection unless permits are 1 to {MAX_PERMITS}")
         if consumer.permits + flow.message_permits > MAX_PERMITS:

@@ -21,7 +21,6 @@ from spark_mq_source.pulsar.protocol.commands import (
     CloseConsumer,
     CloseProducer,
     Command,
-    CommandType,
     Connect,
     Connected,
     ConsumerStats,
@@ -75,7 +74,7 @@ from tests.protobuf import pulsar as pb
 from tests.vectors import RecordedFrame, pulsar_frames
 
 LIMIT = 1 << 20
-KNOWN = {kind.name for kind in CommandType}
+KNOWN = {name.upper() for name in codec._NAMES.values()}
 FRAMES = pulsar_frames()
 
 # What no recording holds; bytes of it are to be written from the field numbers by hand.
@@ -121,7 +120,7 @@ def test_a_recorded_frame_is_the_command_its_recording_says(recorded: RecordedFr
 def without_partition(command: memoryview) -> memoryview:
     """A MESSAGE does not keep its partition: who subscribed knows it."""
     base = pb.BaseCommand.FromString(bytes(command))
-    if base.type == CommandType.MESSAGE:
+    if base.type == commands.MESSAGE:
         base.message.message_id.ClearField("partition")
     return memoryview(base.SerializeToString())
 
@@ -506,7 +505,7 @@ def test_a_body_is_not_copied() -> None:
 @pytest.mark.parametrize("partition", [None, -1, 0, 5, 127, 128, 9999])
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 16383, 16384, 2**32, 2**56, 2**63 - 1])
 def test_ids_of_every_length_are_read_the_fast_way(number: int, partition: int | None) -> None:
-    base = pb.BaseCommand(type=CommandType.MESSAGE)
+    base = pb.BaseCommand(type=commands.MESSAGE)
     base.message.consumer_id = number
     base.message.message_id.ledger_id = number
     base.message.message_id.entry_id = number
