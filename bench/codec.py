@@ -22,7 +22,8 @@ from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.core.varint import encode_varint
 from spark_mq_source.pulsar.payload.columns import COLUMNS
-from spark_mq_source.pulsar.payload.messages import EntryDecoder, EntryEncoder, open_rows
+from spark_mq_source.pulsar.payload.encoder import EntryEncoder, open_rows
+from spark_mq_source.pulsar.payload.messages import EntryDecoder
 
 BATCH_BYTES = 4 * 2**20
 """So much is decoded before a batch is taken, as the reader does."""

@@ -27,7 +27,7 @@ from bench.sources import OURS
 from bench.values import SEED, make_values
 from brokers.pulsar import PulsarStandalone
 from brokers.pulsar_admin import CONFLICT, AdminError, PulsarAdmin
-from spark_mq_source.pulsar.payload.messages import EntryEncoder, open_rows
+from spark_mq_source.pulsar.payload.encoder import EntryEncoder, open_rows
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.spark._compat import arrow_schema
 from tests.vectors.raw_connection import RawConnection

@@ -19,7 +19,8 @@ from spark_mq_source.core.errors import (
 )
 from spark_mq_source.core.sql_types import arrow_schema_of
 from spark_mq_source.pulsar.payload.columns import COLUMNS
-from spark_mq_source.pulsar.payload.messages import EntryDecoder, EntryEncoder, open_rows
+from spark_mq_source.pulsar.payload.encoder import EntryEncoder, open_rows
+from spark_mq_source.pulsar.payload.messages import EntryDecoder
 from tests.fuzz.directed import compare, random_columns
 from tests.oracles import pulsar_messages as oracle
 from tests.oracles.fields import CorruptError, crc32c, damaged, put_fields, put_varint, rows_of

@@ -27,7 +27,8 @@ from spark_mq_source.nsq.protocol.compression import DeflateStream, SnappyStream
 from spark_mq_source.nsq.protocol.connection import NsqConnection
 from spark_mq_source.nsq.protocol.wire import MESSAGE, encode_frame
 from spark_mq_source.pulsar.payload.columns import COLUMNS
-from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder, EntryEncoder, hash_keys, open_rows
+from spark_mq_source.pulsar.payload.encoder import EntryEncoder, hash_keys, open_rows
+from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
 from spark_mq_source.pulsar.protocol import wire as pulsar_wire
 from spark_mq_source.pulsar.protocol.codec import decode_command
 from spark_mq_source.tubemq.payload import _messages_python

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_mq_source.core.compression import CODECS
+from spark_mq_source.pulsar.payload.encoder import EntryEncoder, group_rows, hash_keys, open_rows
 from spark_mq_source.pulsar.payload.layout import NO_PARTITION
-from spark_mq_source.pulsar.payload.messages import EntryEncoder, group_rows, hash_keys, open_rows
 from spark_mq_source.pulsar.protocol.commands import Send
 
 pytest.importorskip("spark_mq_source.pulsar.payload._encode_native", exc_type=ImportError)

@@ -22,7 +22,7 @@ from spark_mq_source.core.ports import TaskAttempt
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.offsets import TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.payload.messages import EntryEncoder, open_rows
+from spark_mq_source.pulsar.payload.encoder import EntryEncoder, open_rows
 from spark_mq_source.pulsar.protocol.commands import SendReceipt
 from spark_mq_source.pulsar.write.transactions import (
     MAX_REQUESTS_IN_FLIGHT,

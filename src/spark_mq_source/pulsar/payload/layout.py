@@ -12,6 +12,9 @@ from spark_mq_source.core.columns import is_text_or_binary
 from spark_mq_source.core.errors import CorruptMessageError, OptionError
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 
+COMPRESSION_TYPES: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+"""The names of CompressionType, by number (Pulsar binary protocol, Message metadata)."""
+
 # Decoding
 
 # The bits that `EntryColumns.open_entry` returns.

@@ -27,7 +27,6 @@ from spark_mq_source.pulsar.offsets import EARLIEST, LATEST, Position, TopicPart
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.payload.messages import EntryDecoder
 from spark_mq_source.pulsar.protocol import commands
-from spark_mq_source.pulsar.read.reader import MAX_IN_ENTRY
 
 logger = logging.getLogger(__name__)
 
@@ -286,7 +285,7 @@ class Limiter:
             logger.debug("%s: looking at %d:%d: %s", tp, message.ledger_id, message.entry_id, error)
         rows = decoder.take_batch().column(0)
         index = rows[-1].as_py() if len(rows) else None
-        return _Sample(asked, min(max(decoder.entry_messages, 1), MAX_IN_ENTRY), len(message.body), index)
+        return _Sample(asked, decoder.entry_messages, len(message.body), index)
 
     def _ledgers(self, tp: TopicPartition) -> Sequence[Ledger]:
         if not self._asks_admin:

@@ -119,10 +119,6 @@ def read_range(
             raise error.within(f"pulsar-native: reading {task}") from error
 
 
-MAX_IN_ENTRY = 1 << 24
-"""More messages than any entry holds: a batch of empty ones within a frame has fewer."""
-
-
 class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
     def __init__(
         self, client: PulsarClient, options: PulsarOptions, task: PulsarRange, schema: pa.Schema, counters: Counters
@@ -248,9 +244,7 @@ class _RangeReader(ResumingReader[PulsarRange, Position, Consumer]):
                 while decoder.unfinished:
                     yield decoder.take_batch()
                     decoder.decode_rest()
-                # The number is the producer's own, and in a corrupt entry anything.
-                held = decoder.entry_messages
-                messages += held if 0 < held < MAX_IN_ENTRY else min(max(held, 1), MAX_IN_ENTRY)
+                messages += decoder.entry_messages
                 if decoder.orphan is not None:
                     self._find_first_chunk(consumer, key > done_key)
                 if key > done_key or (key == done_key and not whole):

@@ -49,8 +49,8 @@ from spark_mq_source.net.stopwatch import waiting
 from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.offsets import Position, TopicPartition, is_persistent, parse_topic
 from spark_mq_source.pulsar.options import DeliveryGuarantee
+from spark_mq_source.pulsar.payload.encoder import EntryEncoder, group_rows, hash_keys, open_rows
 from spark_mq_source.pulsar.payload.layout import NO_PARTITION
-from spark_mq_source.pulsar.payload.messages import EntryEncoder, group_rows, hash_keys, open_rows
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.error_codes import error_for_code
 from spark_mq_source.pulsar.write.arrivals import arrivals
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from spark_mq_source.core.ports import TaskAttempt
     from spark_mq_source.pulsar.client.session import Session
     from spark_mq_source.pulsar.options import PulsarOptions
-    from spark_mq_source.pulsar.payload.messages import RowSource
+    from spark_mq_source.pulsar.payload.encoder import RowSource
 
 
 T = TypeVar("T")

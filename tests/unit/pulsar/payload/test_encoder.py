@@ -9,8 +9,8 @@ import pytest
 
 from spark_mq_source.core.compression import CODECS
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
+from spark_mq_source.pulsar.payload.encoder import EntryEncoder, group_rows, hash_keys, open_rows
 from spark_mq_source.pulsar.payload.layout import JAVA_STRING_HASH, MURMUR3_32_HASH
-from spark_mq_source.pulsar.payload.messages import EntryEncoder, group_rows, hash_keys, open_rows
 from spark_mq_source.pulsar.protocol.codec import decode_command
 from spark_mq_source.pulsar.protocol.commands import Send
 from spark_mq_source.pulsar.protocol.wire import take_frame

@@ -24,14 +24,9 @@ from spark_mq_source.core.errors import (
     UnsupportedFeatureError,
 )
 from spark_mq_source.pulsar.payload._messages_python import EntryColumns as PythonColumns
+from spark_mq_source.pulsar.payload.chunks import ChunkAssembly, OrphanChunk
 from spark_mq_source.pulsar.payload.columns import COLUMNS
-from spark_mq_source.pulsar.payload.messages import (
-    WHOLE_ENTRY,
-    ChunkAssembly,
-    EntryDecoder,
-    OrphanChunk,
-    implementation,
-)
+from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder, implementation
 from spark_mq_source.pulsar.protocol.wire import take_frame
 from tests.protobuf import pulsar as pulsar_pb
 from tests.readable import schema_of
@@ -1291,7 +1286,8 @@ def test_an_encoder_that_falls_back_warns_once_and_counts() -> None:
     code = """
 import warnings, pyarrow as pa
 from spark_mq_source import implementation as of_all
-from spark_mq_source.pulsar.payload.messages import EntryEncoder, implementation, open_rows
+from spark_mq_source.pulsar.payload.encoder import EntryEncoder, open_rows
+from spark_mq_source.pulsar.payload.messages import implementation
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(2):

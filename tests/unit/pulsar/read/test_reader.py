@@ -15,14 +15,10 @@ from spark_mq_source.net.resume import OpenAgainError
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.pulsar.offsets import EARLIEST, Position, TopicPartition
 from spark_mq_source.pulsar.options import PulsarOptions
-from spark_mq_source.pulsar.payload.messages import OrphanChunk
+from spark_mq_source.pulsar.payload.chunks import OrphanChunk
+from spark_mq_source.pulsar.payload.messages import MAX_IN_ENTRY
 from spark_mq_source.pulsar.protocol import commands as c
-from spark_mq_source.pulsar.read.reader import (
-    MAX_IN_ENTRY,
-    PulsarRange,
-    _RangeReader,
-    read_range,
-)
+from spark_mq_source.pulsar.read.reader import PulsarRange, _RangeReader, read_range
 from tests.unit.pulsar.client.test_client import TP, Broker
 from tests.unit.pulsar.payload.test_messages import batch, single
 from tests.unit.pulsar.read.topic import Consumer, Topic

@@ -1,0 +1,241 @@
+"""Chunked messages, put together within a fixed amount of memory."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple, TypeVar
+
+from spark_mq_source.core.errors import CorruptMessageError, UnsupportedFeatureError
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_OVERHEAD_BYTES: Final = 512
+"""The overhead that a message under assembly counts beside its bytes, so that empty chunks cannot pile up unnoticed."""
+
+_REMEMBERED_MESSAGES: Final = 4096
+"""The most complete, and the most dropped, chunked messages that are remembered."""
+
+_MAX_REMEMBERED_UUID_BYTES: Final = 1024
+"""So that remembering takes a few MiB at most. A uuid is the producer's name and a number."""
+
+
+class OrphanChunk(NamedTuple):
+    """A chunk without the ones before it: its message began before what was read, or was dropped to save memory."""
+
+    uuid: bytes
+    ledger_id: int
+    entry_id: int
+    chunk_id: int
+    num_chunks: int
+    first: tuple[int, int] | None
+    """Ledger and entry of chunk 0, if the message was dropped."""
+
+
+class _Message:
+    """A chunked message of which some chunks have arrived; `data` is None for one that is too large to assemble."""
+
+    __slots__ = ("data", "last", "next_chunk_id", "num_chunks", "received_bytes", "start", "total_bytes")
+
+    def __init__(self, num_chunks: int, total_bytes: int, start: tuple[int, int], *, fits: bool) -> None:
+        self.num_chunks = num_chunks
+        self.total_bytes = total_bytes
+        self.start = self.last = start
+        self.next_chunk_id = 0
+        self.received_bytes = 0
+        self.data = bytearray() if fits else None
+
+
+class ChunkAssembly:
+    """Puts chunked messages together, many at a time, within a fixed amount of memory.
+
+    The chunks of one message carry the same uuid, and each is stored after the one before it. A message is the latest
+    chunk 0 of a uuid and the chunks that follow it, which is also what the Java client delivers (ConsumerImpl
+    ``processMessageChunk``, 3.0 and newer):
+
+    - Chunk 0 at another position begins a new message: a producer that restarts under its old name counts its
+      messages from where it was, so two messages may have the same uuid. What was there of the older one is dropped;
+      it cannot become complete any more.
+    - A chunk that was already taken is one that was delivered or sent again, and is ignored; the same holds for chunks
+      of a message that is already complete.
+    - A chunk ahead of the next one is ignored. The Java client drops the message here; but a producer whose chunk 1 was
+      refused has sent chunk 2 already, and sends both again.
+
+    Nothing tells that a message will never become complete. So when the messages under assembly need more memory than
+    `max_bytes`, the one that has waited longest for its next chunk is dropped (the Java client drops the oldest one
+    beyond ``maxPendingChunkedMessage``, or after ``expireTimeOfIncompleteChunkedMessage``). If that one was not
+    abandoned after all, its last chunk becomes an `orphan`: the caller can `protect` it and read it again.
+
+    Args:
+        max_bytes: most bytes that the messages under assembly take together.
+        topic: for the log.
+
+    Attributes:
+        orphan: set by the `add` that met one; whoever looks resets it to None.
+        nbytes: what the messages under assembly take.
+        dropped: how many messages were dropped before they were complete.
+
+    Example:
+        >>> chunks = ChunkAssembly(max_bytes=10_000)
+        >>> chunks.add(b"p-0", 0, 2, 10, (7, 0), b"hello")
+        >>> chunks.pending_start()
+        (7, 0)
+        >>> chunks.add(b"p-0", 1, 2, 10, (7, 1), b"world")
+        bytearray(b'helloworld')
+    """
+
+    def __init__(self, *, max_bytes: int, topic: str = "") -> None:
+        self._max_bytes = max_bytes
+        self._topic = topic
+        # In the order of the chunks that arrived last.
+        self._pending: dict[bytes, _Message] = {}
+        self._completed: dict[bytes, tuple[int, int, tuple[int, int]]] = {}
+        self._dropped: dict[bytes, tuple[int, int]] = {}
+        self._protected: bytes | None = None
+        self.nbytes = 0
+        self.dropped = 0
+        self.orphan: OrphanChunk | None = None
+
+    def add(
+        self,
+        uuid: bytes,
+        chunk_id: int,
+        num_chunks: int,
+        total_bytes: int,
+        position: tuple[int, int],
+        payload: bytes | memoryview,
+    ) -> bytearray | None:
+        """Return the whole message if this chunk completes one, else None.
+
+        Args:
+            uuid: what the chunks of one message have in common.
+            chunk_id: from 0.
+            num_chunks: of the message.
+            total_bytes: of the message, as announced.
+            position: ledger and entry of this chunk.
+            payload: this chunk's bytes; copied.
+
+        Raises:
+            CorruptMessageError: the chunk contradicts itself or the ones before it.
+            UnsupportedFeatureError: the message is complete, and larger than `max_bytes` by itself.
+        """
+        if not uuid or not 0 <= chunk_id < num_chunks or total_bytes < 0:
+            raise CorruptMessageError(
+                f"chunk {chunk_id} of {num_chunks} ({total_bytes} bytes in all, uuid {uuid!r}) is no chunk"
+            )
+        pending = self._pending.get(uuid)
+        if chunk_id == 0:
+            if pending is None or pending.start != position:
+                pending = self._begin(uuid, num_chunks, total_bytes, position)
+        elif pending is None or (pending.num_chunks, pending.total_bytes) != (num_chunks, total_bytes):
+            # After a reconnect the last chunk of a complete message can come once more, and is an orphan then.
+            completed = self._completed.get(uuid)
+            if completed is None or completed[:2] != (num_chunks, total_bytes) or position <= completed[2]:
+                self.orphan = OrphanChunk(uuid, *position, chunk_id, num_chunks, self._dropped.get(uuid))
+            return None
+        # After a reconnect the entries since chunk 0 come again; one that was passed over is passed over again.
+        if chunk_id != pending.next_chunk_id or position < pending.last:
+            return None
+        # Before anything is changed, so that reading the chunk again tells whether it is stored like that.
+        received_bytes = pending.received_bytes + len(payload)
+        is_last = chunk_id == num_chunks - 1
+        if received_bytes > total_bytes or (is_last and received_bytes != total_bytes):
+            raise CorruptMessageError(
+                f"{chunk_id + 1} of {num_chunks} chunks hold {received_bytes} bytes where {total_bytes} were announced "
+                f"for all of them"
+            )
+        if not self._make_room(uuid, 0 if pending.data is None else len(payload)):
+            self.orphan = OrphanChunk(uuid, *position, chunk_id, num_chunks, self._dropped.get(uuid))
+            return None
+        if pending.data is not None:
+            pending.data += payload
+            self.nbytes += len(payload)
+        elif is_last:
+            self._remove(uuid)
+            raise self._too_large(pending)
+        pending.received_bytes = received_bytes
+        pending.next_chunk_id += 1
+        pending.last = position
+        # To the end: a message that grows is not abandoned.
+        self._pending[uuid] = self._pending.pop(uuid)
+        if not is_last:
+            return None
+        self._remove(uuid)
+        _remember(self._completed, uuid, (num_chunks, total_bytes, position))
+        return pending.data
+
+    def protect(self, uuid: bytes) -> None:
+        """Drop every other message before those of this uuid, until another uuid is protected."""
+        self._protected = uuid
+        # If chunk 0 is no longer found where it was, looking there again would not find it either.
+        self._dropped.pop(uuid, None)
+
+    def discard(self, uuid: bytes) -> None:
+        """Drop a message if it is under assembly."""
+        self._drop(uuid, "it is corrupt")
+
+    def _begin(self, uuid: bytes, num_chunks: int, total_bytes: int, position: tuple[int, int]) -> _Message:
+        self._drop(uuid, "another one began under the same uuid")
+        self._completed.pop(uuid, None)
+        self._dropped.pop(uuid, None)
+        overhead = len(uuid) + _OVERHEAD_BYTES
+        # Known from the first chunk on, but an error only when the message is complete: an abandoned one is no reason
+        # to stop.
+        fits = total_bytes + overhead <= self._max_bytes
+        pending = self._pending[uuid] = _Message(num_chunks, total_bytes, position, fits=fits)
+        self.nbytes += overhead
+        return pending
+
+    def _too_large(self, pending: _Message) -> UnsupportedFeatureError:
+        ledger_id, entry_id = pending.start
+        return UnsupportedFeatureError(
+            f"a chunked message of {pending.total_bytes} bytes, whose first chunk is {ledger_id}:{entry_id}, is larger "
+            f"than maxPendingChunkBytes={self._max_bytes} allows: raise that option"
+        )
+
+    def _make_room(self, uuid: bytes, more_bytes: int) -> bool:
+        """Drop messages until `more_bytes` fit; return whether `uuid` is still under assembly."""
+        while self.nbytes + more_bytes > self._max_bytes:
+            victim = next((other for other in self._pending if other not in (uuid, self._protected)), None)
+            if victim is None:
+                # By itself the message fits; beside the protected one it does not.
+                if len(self._pending) > 1:
+                    self._drop_for_now(uuid)
+                return uuid in self._pending
+            self._drop_for_now(victim)
+        return True
+
+    def _drop_for_now(self, uuid: bytes) -> None:
+        _remember(self._dropped, uuid, self._pending[uuid].start)
+        self._drop(uuid, "maxPendingChunkBytes is reached")
+
+    def _drop(self, uuid: bytes, reason: str) -> None:
+        pending = self._pending.get(uuid)
+        if pending is not None:
+            self._remove(uuid)
+            self.dropped += 1
+            logger.info(
+                "%s: dropped %d of %d chunks of the message that began at %d:%d: %s",
+                self._topic,
+                pending.next_chunk_id,
+                pending.num_chunks,
+                *pending.start,
+                reason,
+            )
+
+    def _remove(self, uuid: bytes) -> None:
+        pending = self._pending.pop(uuid)
+        data_bytes = 0 if pending.data is None else len(pending.data)
+        self.nbytes -= data_bytes + len(uuid) + _OVERHEAD_BYTES
+
+    def pending_start(self) -> tuple[int, int] | None:
+        """Ledger and entry of the oldest first chunk whose message is not complete; None where there is none."""
+        return min((pending.start for pending in self._pending.values()), default=None)
+
+
+def _remember(messages: dict[bytes, _T], uuid: bytes, message: _T) -> None:
+    if len(uuid) <= _MAX_REMEMBERED_UUID_BYTES:
+        messages[uuid] = message
+        if len(messages) > _REMEMBERED_MESSAGES:
+            del messages[next(iter(messages))]

@@ -1,0 +1,381 @@
+"""Arrow RecordBatches to the entries of a producer.
+
+`EntryEncoder` decides which rows share an entry, compresses, cuts what is too large into chunks and puts metadata and
+checksum before it. The loop over rows and bytes is `BatchPayload`, of which there are two: compiled
+(``_encode_native``), and ``_encode_python``, which states what becomes of a row.
+"""
+
+from __future__ import annotations
+
+import uuid
+from array import array
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Final, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from spark_mq_source.core.compression import compress
+from spark_mq_source.core.crc import crc32c
+from spark_mq_source.core.errors import UnwritableRowError
+from spark_mq_source.core.implementation import Implementation
+from spark_mq_source.core.options import INT32_MAX
+from spark_mq_source.core.utf8 import check_texts
+from spark_mq_source.pulsar.payload import _encode_python
+from spark_mq_source.pulsar.payload.layout import ALONE, COMPRESSION_TYPES, TAKEN, Row, row_of
+from spark_mq_source.pulsar.protocol.commands import Send
+from spark_mq_source.pulsar.protocol.metadata import MessageMetadata, encode_metadata
+from spark_mq_source.pulsar.protocol.wire import CHECKSUM_MAGIC
+
+encoding: Final = Implementation(_encode_python)
+
+RowSource: TypeAlias = _encode_python.RowSource
+"""The rows that `open_rows` returns."""
+
+_CODEC_NUMBERS: Final = {name: number for number, name in enumerate(COMPRESSION_TYPES)}
+_SIZE_BYTES: Final = 4
+
+
+class Numbering(Protocol):
+    """Makes an entry's first and last sequence id of the number of its rows and of what they are."""
+
+    @property
+    def last_id(self) -> int:
+        """The last id of the entry before; before the first entry, an id below all others."""
+
+    def next(self, rows: int, content: bytes | memoryview) -> tuple[int, int]:
+        """Return the first and the last id of the next entry."""
+
+
+def _encoder(asked: str | None) -> ModuleType:
+    chosen = encoding if asked is None else Implementation(_encode_python, asked)
+    chosen.warn_of_fallback()
+    return chosen.module
+
+
+_TEXT_COLUMNS: Final = ("key", "topic", "properties")
+
+
+def open_rows(batch: pa.RecordBatch, implementation: str | None = None, *, first_row: int = 0) -> RowSource:
+    """Return the rows of a RecordBatch, for `EntryEncoder.append` of the same implementation.
+
+    Args:
+        batch: the rows.
+        implementation: ``native`` or ``python``; None for the one the environment asks for, or the best there is.
+        first_row: the number of the first row among those of the task, for errors.
+
+    Raises:
+        OptionError: a column is unknown or of a type that cannot be written, or there is no column ``value``.
+        UnwritableRowError: a row has text that is not UTF-8; a value is bytes, of whatever type its column is.
+    """
+    check_texts(batch, _TEXT_COLUMNS, first_row)
+    source: RowSource = _encoder(implementation).RowSource(batch)
+    return source
+
+
+def hash_keys(keys: pa.Array, hashing: int, implementation: str | None = None) -> array[int]:
+    """Return the hash of each key, -1 if there is none; see `_encode_python.hashes_of`."""
+    hashes: array[int] = _encoder(implementation).hashes_of(keys, hashing)
+    return hashes
+
+
+def group_rows(
+    explicit: pa.Array | None,
+    hashes: array[int] | None,
+    order: array[int] | None,
+    rows: int,
+    partitions: int,
+    implementation: str | None = None,
+) -> list[tuple[int, memoryview]]:
+    """Group rows by their partition; see `_encode_python.group_rows`.
+
+    Raises:
+        IndexError: of a row whose partition does not exist.
+    """
+    groups: list[tuple[int, memoryview]] = _encoder(implementation).group_rows(
+        explicit, hashes, order, rows, partitions
+    )
+    return groups
+
+
+class EntryEncoder:
+    """Turns the rows for one topic-partition into the SENDs of one producer.
+
+    Which rows share an entry depends on the rows and on the arguments alone: not on how the rows come, in how many
+    RecordBatches, nor on time. Only `flush` ends an entry early.
+
+    Args:
+        producer_id: of the SENDs.
+        producer_name: of the messages, as PRODUCER_SUCCESS gave it.
+        sequence_id: of the first message; each one has its own, counted up from here.
+        max_message_bytes: how large the broker lets an entry be, metadata and checksum included.
+        compression: one of `core.compression.CODECS`. What does not get smaller by it is sent as it is.
+        batching: whether messages are put together; False sends each by itself.
+        batch_bytes: how large the payload of a batch may be before it is compressed; never more than three quarters of
+            `max_message_bytes`, so that there is room for what stands around it. A larger message is sent by itself.
+        batch_rows: how many messages a batch may hold.
+        batching_by_key: whether the messages of a batch have one ordering key (where they have none, one key), as
+            consumers of a Key_Shared subscription need it. Rows should come ordered by it.
+        chunking: whether a message larger than `max_message_bytes` is cut into several entries, or is an error.
+        schema_version: of the messages, as PRODUCER_SUCCESS gave it; empty for none.
+        txn_id: the transaction they belong to: its least and its most significant half.
+        numbering: makes the sequence ids of entries; None for the rows' own.
+        implementation: ``native`` or ``python``; None for the one the environment asks for, or the best there is.
+
+    Attributes:
+        sequence_id: of the next row.
+
+    Raises:
+        ImportError: `implementation` is ``native`` and the compiled encoder cannot be loaded.
+
+    Example:
+        >>> limits = {"max_message_bytes": 5 << 20, "batch_bytes": 100_000, "batch_rows": 1000}
+        >>> encoder = EntryEncoder(producer_id=1, producer_name="p", sequence_id=0, **limits)
+        >>> rows = open_rows(pa.record_batch({"value": [b"hello", b"world"]}))
+        >>> encoder.append(rows, None, 0, 2, now_ms=1)
+        2
+        >>> encoder.flush(now_ms=1)
+        >>> [(send.sequence_id, send.num_messages, send.highest_sequence_id) for send in encoder.take()]
+        [(0, 2, 1)]
+    """
+
+    def __init__(
+        self,
+        *,
+        producer_id: int,
+        producer_name: str,
+        sequence_id: int,
+        max_message_bytes: int,
+        batch_bytes: int,
+        batch_rows: int,
+        compression: str = "NONE",
+        batching: bool = True,
+        batching_by_key: bool = False,
+        chunking: bool = False,
+        schema_version: bytes = b"",
+        txn_id: tuple[int, int] | None = None,
+        numbering: Numbering | None = None,
+        implementation: str | None = None,
+    ) -> None:
+        self._producer_id = producer_id
+        self._producer_name = producer_name
+        self.sequence_id = sequence_id
+        self._max_message_bytes = max_message_bytes
+        self._compression = compression
+        self._batching = batching
+        self._chunking = chunking
+        self._schema_version = schema_version
+        self._txn_id = txn_id
+        self._numbering = numbering
+        # Where attempts have their names and ids in common: a message may not be put together of the chunks of several.
+        self._uuid_end = "" if numbering is None else f"-{uuid.uuid4().hex}"
+        self._payload: _encode_python.BatchPayload = _encoder(implementation).BatchPayload(
+            max_bytes=min(batch_bytes, max_message_bytes * 3 // 4), max_rows=batch_rows, by_key=batching_by_key
+        )
+        self._finished: list[Send] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the batch that is not finished."""
+        return self._payload.nbytes
+
+    def append(
+        self,
+        source: RowSource,
+        order: memoryview | array[int] | None,
+        begin: int,
+        end: int,
+        *,
+        now_ms: int,
+    ) -> int:
+        """Add rows until entries are finished or all rows are in.
+
+        Args:
+            source: where they are.
+            order: their indices in `source`; None for all, as they stand.
+            begin: the first one's place in `order`.
+            end: the place behind the last one's.
+            now_ms: the publish time of the entries that are finished, in milliseconds since 1970.
+
+        Returns:
+            The place of the first row that was not added; `end` where all were.
+
+        Raises:
+            UnwritableRowError: a row cannot become a message; those before it are added.
+        """
+        stop = ALONE
+        at = begin
+        if self._batching:
+            at = self._payload.append(source, order, begin, end, self.sequence_id)
+            self.sequence_id += at - begin
+            stop = self._payload.stop
+        if stop == TAKEN or at == end:
+            return at
+        self.flush(now_ms=now_ms)
+        if stop != ALONE:
+            return at
+        self._finish_alone(row_of(source.columns, at if order is None else order[at]), now_ms)
+        self.sequence_id += 1
+        return at + 1
+
+    def flush(self, *, now_ms: int) -> None:
+        """Finish the entry that is under construction, if there is one."""
+        payload = self._payload
+        rows = payload.rows
+        if not rows:
+            return
+        key, is_base64, ordering_key = payload.first
+        first, last = self.sequence_id - rows, self.sequence_id - 1
+        if self._numbering is not None:
+            with payload.view() as view:
+                first, last = self._numbering.next(rows, view)
+        metadata = self._metadata(first, now_ms)
+        metadata["num_messages_in_batch"] = rows
+        # The first message's: it is by these that a Key_Shared subscription chooses its consumer (as the Java client).
+        _put_keys(metadata, key, is_base64, ordering_key)
+        if last > first:
+            metadata["highest_sequence_id"] = last
+        with payload.view() as view:
+            compressed = self._compressed(view, metadata)
+            head = _head_of(metadata, view if compressed is None else compressed)
+        if compressed is None:
+            body: bytes | memoryview = payload.take(head)
+        else:
+            body = b"".join((head, compressed))
+            payload.clear()
+        self._finish(first, body, rows, last if last > first else None)
+
+    def take(self) -> list[Send]:
+        """Return the SENDs of the entries finished since the last call, in order."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _finish(self, sequence_id: int, body: bytes | memoryview, rows: int, highest: int | None) -> None:
+        least, most = (None, None) if self._txn_id is None else self._txn_id
+        self._finished.append(Send(self._producer_id, sequence_id, body, rows, highest, least, most))
+
+    def _finish_alone(self, row: Row, now_ms: int) -> None:
+        _check(row)
+        metadata = self._metadata(0, 0)
+        if row.properties:
+            metadata["properties"] = [
+                {"key": name.decode(), "value": (item or b"").decode()} for name, item in row.properties
+            ]
+        _put_keys(metadata, row.key, row.is_base64, row.ordering_key)
+        if row.event_time_ms is not None:
+            metadata["event_time"] = row.event_time_ms
+        if row.deliver_at_ms is not None:
+            metadata["deliver_at_time"] = row.deliver_at_ms
+        if row.value is None:
+            metadata["null_value"] = True
+        value = row.value or b""
+        before, sequence_id = None, self.sequence_id
+        if self._numbering is not None:
+            before = self._numbering.last_id
+            _, sequence_id = self._numbering.next(1, b"".join((encode_metadata(metadata), value)))
+        metadata["sequence_id"], metadata["publish_time"] = sequence_id, now_ms
+        payload = self._compressed(value, metadata)
+        if payload is None:
+            payload = value
+        head = _head_of(metadata, payload)
+        if len(head) + len(payload) <= self._max_message_bytes:
+            self._finish(sequence_id, b"".join((head, payload)), 1, None)
+            return
+        if not self._chunking:
+            raise UnwritableRowError(
+                f"a message of {len(head) + len(payload)} bytes is larger than the {self._max_message_bytes} that the "
+                f"broker takes; set chunking=true to cut it into several entries, or raise the broker's maxMessageSize"
+            )
+        for body in self._chunks(metadata, payload, before):
+            self._finish(metadata["sequence_id"], body, 1, None)
+            self._finished[-1] = self._finished[-1]._replace(is_chunk=True)
+
+    def _chunks(self, metadata: MessageMetadata, payload: bytes | memoryview, before: int | None) -> Iterator[bytes]:
+        """Yield a message's entries; `metadata` is that of the yielded one.
+
+        Only the last one has an id as high as the message's. A broker that loads a topic takes the highest id of its
+        entries, chunks or not, for stored, and would drop what is missing of the message (seen on broker 4.0.8).
+
+        Args:
+            metadata: the message's.
+            payload: its value, as it is sent.
+            before: the id of all entries but the last; None for ids that go up to the next message's.
+        """
+        sequence_id = metadata["sequence_id"]
+        metadata["uuid"] = f"{self._producer_name}-{sequence_id}{self._uuid_end}"
+        metadata["total_chunk_msg_size"] = len(payload)
+        # As large as the numbers can become, so that all chunks but the last are of one size.
+        metadata["num_chunks_from_msg"] = metadata["chunk_id"] = INT32_MAX
+        metadata["sequence_id"] = sequence_id + len(payload)
+        room = self._max_message_bytes - len(_head_of(metadata, b""))
+        if room <= 0:
+            raise UnwritableRowError(
+                f"a message's key and properties leave no room for its value within the {self._max_message_bytes} "
+                f"bytes that the broker takes; they cannot be cut into chunks"
+            )
+        starts = range(0, len(payload), room)
+        metadata["num_chunks_from_msg"] = len(starts)
+        if before is None:
+            self.sequence_id += len(starts) - 1
+        view = memoryview(payload)
+        for number, start in enumerate(starts):
+            metadata["chunk_id"] = number
+            if before is None:
+                metadata["sequence_id"] = sequence_id + number
+            else:
+                metadata["sequence_id"] = before if number < len(starts) - 1 else sequence_id
+            chunk = view[start : start + room]
+            yield b"".join((_head_of(metadata, chunk), chunk))
+
+    def _metadata(self, sequence_id: int, now_ms: int) -> MessageMetadata:
+        metadata = MessageMetadata(producer_name=self._producer_name, sequence_id=sequence_id, publish_time=now_ms)
+        if self._schema_version:
+            metadata["schema_version"] = self._schema_version
+        if self._txn_id is not None:
+            metadata["txnid_least_bits"], metadata["txnid_most_bits"] = self._txn_id
+        return metadata
+
+    def _compressed(self, payload: bytes | memoryview, metadata: MessageMetadata) -> bytes | memoryview | None:
+        """Return the payload compressed, noted in the metadata; None if it does not get smaller."""
+        if self._compression == "NONE" or not payload:
+            return None
+        compressed = compress(self._compression, payload)
+        if len(compressed) >= len(payload):
+            return None
+        metadata["compression"] = _CODEC_NUMBERS[self._compression]
+        metadata["uncompressed_size"] = len(payload)
+        return compressed
+
+
+def _head_of(metadata: MessageMetadata, payload: bytes | memoryview) -> bytes:
+    """Return the bytes before a payload: checksum, size and metadata."""
+    serialized = encode_metadata(metadata)
+    checked = len(serialized).to_bytes(_SIZE_BYTES, "big") + serialized
+    return CHECKSUM_MAGIC + crc32c(payload, crc32c(checked)).to_bytes(_SIZE_BYTES, "big") + checked
+
+
+def _put_keys(metadata: MessageMetadata, key: bytes | None, is_base64: bool, ordering_key: bytes | None) -> None:
+    if key is not None:
+        metadata["partition_key"] = key.decode()
+    if is_base64:
+        metadata["partition_key_b64_encoded"] = True
+    if ordering_key is not None:
+        metadata["ordering_key"] = ordering_key
+
+
+def _check(row: Row) -> None:
+    """Refuses a row that breaks a rule.
+
+    Raises:
+        UnwritableRowError: says which.
+    """
+    if row.event_time_ms is not None and row.event_time_ms <= 0:
+        raise UnwritableRowError(
+            f"an event_time of {row.event_time_ms} ms since 1970 cannot be written: Pulsar has none before 1 ms; use "
+            f"NULL for none"
+        )
+    for name, item in row.properties:
+        if item is None:
+            raise UnwritableRowError(
+                f"the property {name.decode()!r} is NULL, which Pulsar has no place for; leave it out of the map"
+            )
