@@ -15,7 +15,7 @@ if not cython.compiled:
 
 from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cython.cimports.libc.stdlib import free, malloc
-from cython.cimports.libc.string import memcmp, memset
+from cython.cimports.libc.string import memcmp
 from cython.cimports.spark_mq_source.core._checked import must
 from cython.cimports.spark_mq_source.core._columns_native import (
     Column,
@@ -35,7 +35,15 @@ from cython.cimports.spark_mq_source.core._wire import Field, Slice, find_no_utf
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.protobuf_fields import CORRUPT_FIELDS
-from spark_mq_source.pulsar.payload.layout import REMEDY, checksum_mismatch, too_many_repetitions
+from spark_mq_source.pulsar.payload.layout import (
+    CELL,
+    ENTRY_COLUMNS,
+    REMEDY,
+    TIME,
+    checksum_mismatch,
+    too_many_repetitions,
+)
+from spark_mq_source.pulsar.protocol.metadata import TAGS
 
 _NO_UTF8 = cython.declare(cython.Py_ssize_t, -8)
 _NO_TIME = cython.declare(cython.Py_ssize_t, -10)
@@ -74,19 +82,36 @@ _Single = cython.struct(
     sequence_id=cython.longlong,
     num_properties=cython.Py_ssize_t,
 )
-# What all messages of an entry have in common, as far as a column may be built of it.
-_Head = cython.struct(
-    has_publish_time=cython.bint,
-    has_broker_time=cython.bint,
-    has_broker_index=cython.bint,
-    publish_time=cython.longlong,
-    broker_time=cython.longlong,
-    broker_index=cython.longlong,
-    uuid=Slice,
-    producer_name=Slice,
-    schema_version=Slice,
-    replicated_from=Slice,
-)
+# A column in which all rows of an entry have the same field of its metadata.
+_Common = cython.struct(column=cython.pointer(Column), number=cython.int, kind=cython.int)
+
+# Numbers of fields of MessageMetadata; of each number the tag, or 0.
+_FIELDS = cython.declare(cython.int, 32)
+_TAGS = cython.declare(cython.ulonglong[32])
+for _tag in TAGS.values():
+    _TAGS[_tag >> 3] = _tag
+_PRODUCER_NAME = cython.declare(cython.int, TAGS["producer_name"] >> 3)
+_SEQUENCE_ID = cython.declare(cython.int, TAGS["sequence_id"] >> 3)
+_PUBLISH_TIME = cython.declare(cython.int, TAGS["publish_time"] >> 3)
+_PARTITION_KEY = cython.declare(cython.int, TAGS["partition_key"] >> 3)
+_COMPRESSION = cython.declare(cython.int, TAGS["compression"] >> 3)
+_UNCOMPRESSED_SIZE = cython.declare(cython.int, TAGS["uncompressed_size"] >> 3)
+_NUM_MESSAGES_IN_BATCH = cython.declare(cython.int, TAGS["num_messages_in_batch"] >> 3)
+_EVENT_TIME = cython.declare(cython.int, TAGS["event_time"] >> 3)
+_ENCRYPTION_KEYS = cython.declare(cython.int, TAGS["encryption_keys"] >> 3)
+_PARTITION_KEY_B64_ENCODED = cython.declare(cython.int, TAGS["partition_key_b64_encoded"] >> 3)
+_ORDERING_KEY = cython.declare(cython.int, TAGS["ordering_key"] >> 3)
+_MARKER_TYPE = cython.declare(cython.int, TAGS["marker_type"] >> 3)
+_NULL_VALUE = cython.declare(cython.int, TAGS["null_value"] >> 3)
+_UUID = cython.declare(cython.int, TAGS["uuid"] >> 3)
+_NUM_CHUNKS_FROM_MSG = cython.declare(cython.int, TAGS["num_chunks_from_msg"] >> 3)
+_TOTAL_CHUNK_MSG_SIZE = cython.declare(cython.int, TAGS["total_chunk_msg_size"] >> 3)
+_CHUNK_ID = cython.declare(cython.int, TAGS["chunk_id"] >> 3)
+_NULL_PARTITION_KEY = cython.declare(cython.int, TAGS["null_partition_key"] >> 3)
+_PROPERTIES = cython.declare(cython.int, TAGS["properties"] >> 3)
+_COMPACTED_BATCH_INDEXES = cython.declare(cython.int, TAGS["compacted_batch_indexes"] >> 3)
+_TIME = cython.declare(cython.int, TIME)
+_CELL = cython.declare(cython.int, CELL)
 
 
 @cython.cfunc
@@ -224,15 +249,13 @@ class EntryColumns(Columns):
     ordering_key: cython.pointer(Column)
     message_id: cython.pointer(Column)
     properties: cython.pointer(Column)
-    publish_time: cython.pointer(Column)
     event_time: cython.pointer(Column)
-    producer_name: cython.pointer(Column)
     sequence_id: cython.pointer(Column)
-    schema_version: cython.pointer(Column)
-    replicated_from: cython.pointer(Column)
     broker_time: cython.pointer(Column)
     broker_index: cython.pointer(Column)
     redeliveries: cython.pointer(Column)
+    common: _Common[32]
+    num_common: cython.int
 
     # The entry opened last; its bytes stay where they are as long as `view` is held.
     body: object
@@ -242,7 +265,13 @@ class EntryColumns(Columns):
     metadata_start: cython.Py_ssize_t
     metadata_end: cython.Py_ssize_t
     has_compacted: cython.bint
-    head: _Head
+    # Its metadata, each field at its number; a bit of `present` says whether it was there.
+    fields: Field[32]
+    present: cython.uint
+    has_broker_time: cython.bint
+    has_broker_index: cython.bint
+    broker_time_ms: cython.longlong
+    last_broker_index: cython.longlong
     # What a message of a batch falls back to, and what a message outside of a batch is.
     entry: _Single
 
@@ -262,6 +291,7 @@ class EntryColumns(Columns):
     error_time: cython.longlong
 
     def __init__(self, schema, *, topic, partition, max_repeated_bytes, max_rows):
+        common: cython.pointer(_Common)
         Columns.__init__(self, schema, {"topic": topic, "partition": partition}, REMEDY)
         self.max_repeated_bytes = max_repeated_bytes
         self.max_rows = max_rows
@@ -270,15 +300,17 @@ class EntryColumns(Columns):
         self.ordering_key = self.find("ordering_key")
         self.message_id = self.find("message_id.ledger_id")
         self.properties = self.find("properties")
-        self.publish_time = self.find("publish_time")
         self.event_time = self.find("event_time")
-        self.producer_name = self.find("producer_name")
         self.sequence_id = self.find("sequence_id")
-        self.schema_version = self.find("schema_version")
-        self.replicated_from = self.find("replicated_from")
         self.broker_time = self.find("broker_publish_time")
         self.broker_index = self.find("broker_index")
         self.redeliveries = self.find("redelivery_count")
+        for name, kind in ENTRY_COLUMNS.items():
+            common = cython.address(self.common[self.num_common])
+            common.column = self.find(name)
+            if common.column != cython.NULL:
+                common.number, common.kind = TAGS[name] >> 3, kind
+                self.num_common += 1
 
     def __dealloc__(self):
         if self.is_open:
@@ -301,7 +333,8 @@ class EntryColumns(Columns):
 
     @property
     def uuid(self):
-        return self.head.uuid.data[: self.head.uuid.size] if self.is_parsed and self.head.uuid.data else b""
+        cell: Slice = self._bytes(_UUID)
+        return cell.data[: cell.size] if self.is_parsed and cell.data else b""
 
     def payload(self):
         return memoryview(self.body)[self.metadata_end :] if self.is_parsed else memoryview(b"")
@@ -316,12 +349,10 @@ class EntryColumns(Columns):
         announced: cython.Py_ssize_t
         self._close()
         self.num_messages = 1
-        self.compression = 0
+        self.present = 0
+        self.compression = self.chunk_id = self.num_chunks = self.total_chunk_bytes = 0
         self.uncompressed_size = 0
-        self.chunk_id = 0
-        self.num_chunks = 0
-        self.total_chunk_bytes = 0
-        memset(cython.address(self.head), 0, cython.sizeof(_Head))
+        self.has_broker_time = self.has_broker_index = False
         PyObject_GetBuffer(body, cython.address(self.view), PyBUF_SIMPLE)
         self.is_open = True
         self.body = body
@@ -368,11 +399,42 @@ class EntryColumns(Columns):
             if at < 0:
                 raise CorruptMessageError(_SENTENCES[at])
             if field.tag == 0x08:
-                self.head.broker_time = cython.cast(cython.longlong, field.value)
-                self.head.has_broker_time = True
+                self.broker_time_ms = cython.cast(cython.longlong, field.value)
+                self.has_broker_time = True
             elif field.tag == 0x10:
-                self.head.broker_index = cython.cast(cython.longlong, field.value)
-                self.head.has_broker_index = True
+                self.last_broker_index = cython.cast(cython.longlong, field.value)
+                self.has_broker_index = True
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def _has(self, number: cython.int) -> cython.bint:
+        return (self.present >> number) & 1
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def _number(self, number: cython.int) -> cython.ulonglong:
+        """The value of a field of the entry; 0 if it is absent."""
+        return self.fields[number].value if self._has(number) else 0
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def _int(self, number: cython.int) -> cython.int:
+        return cython.cast(cython.int, cython.cast(cython.uint, self._number(number)))
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def _bytes(self, number: cython.int) -> Slice:
+        cell: Slice
+        cell.data = cython.NULL
+        cell.size = 0
+        if self._has(number):
+            cell.data = cython.cast(cython.p_uchar, self.view.buf) + self.fields[number].start
+            cell.size = self.fields[number].size
+        return cell
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -380,81 +442,51 @@ class EntryColumns(Columns):
         field: Field
         entry: cython.pointer(_Single) = cython.address(self.entry)
         flags: cython.int = 0
+        number: cython.ulonglong
         index: cython.ulonglong = 0
         inner: cython.Py_ssize_t
-        memset(entry, 0, cython.sizeof(_Single))
         self.has_compacted = False
         while at < end:
             at = read_field(data, at, end, cython.address(field))
             if at < 0:
                 raise CorruptMessageError(_SENTENCES[at])
-            if field.tag == 0x0A:
-                self.head.producer_name.data = data + field.start
-                self.head.producer_name.size = field.size
-            elif field.tag == 0x10:
-                entry.sequence_id = cython.cast(cython.longlong, field.value)
-                entry.has_sequence_id = True
-            elif field.tag == 0x18:
-                self.head.publish_time = cython.cast(cython.longlong, field.value)
-                self.head.has_publish_time = True
-            elif field.tag == 0x22:
-                entry.num_properties += 1
-            elif field.tag == 0x2A:
-                self.head.replicated_from.data = data + field.start
-                self.head.replicated_from.size = field.size
-            elif field.tag == 0x32:
-                entry.key.data = data + field.start
-                entry.key.size = field.size
-            elif field.tag == 0x40:
-                self.compression = cython.cast(cython.int, cython.cast(cython.uint, field.value))
-            elif field.tag == 0x48:
-                self.uncompressed_size = cython.cast(cython.uint, field.value)
-            elif field.tag == 0x58:
-                self.num_messages = cython.cast(cython.int, cython.cast(cython.uint, field.value))
-                flags |= 8
-            elif field.tag == 0x60:
-                entry.event_time = cython.cast(cython.longlong, field.value)
-            elif field.tag == 0x6A:
-                flags |= 2
-            elif field.tag == 0x82:
-                self.head.schema_version.data = data + field.start
-                self.head.schema_version.size = field.size
-            elif field.tag == 0x88:
-                entry.is_base64 = field.value != 0
-            elif field.tag == 0x92:
-                entry.ordering_key.data = data + field.start
-                entry.ordering_key.size = field.size
-            elif field.tag == 0xA0:
-                flags |= 1
-            elif field.tag == 0xC8:
-                entry.null_value = field.value != 0
-            elif field.tag == 0xD2:
-                self.head.uuid.data = data + field.start
-                self.head.uuid.size = field.size
-            elif field.tag == 0xD8:
-                self.num_chunks = cython.cast(cython.int, cython.cast(cython.uint, field.value))
-            elif field.tag == 0xE0:
-                self.total_chunk_bytes = cython.cast(cython.int, cython.cast(cython.uint, field.value))
-            elif field.tag == 0xE8:
-                self.chunk_id = cython.cast(cython.int, cython.cast(cython.uint, field.value))
-            elif field.tag == 0xF0:
-                entry.null_key = field.value != 0
-            elif field.tag == 0xF8:
+            number = field.tag >> 3
+            if number < cython.cast(cython.ulonglong, _FIELDS) and field.tag == _TAGS[number]:
+                self.fields[number] = field
+                self.present |= cython.cast(cython.uint, 1) << number
+            if number == cython.cast(cython.ulonglong, _COMPACTED_BATCH_INDEXES) and field.tag & 5 == 0:
                 self.has_compacted = True
-            elif field.tag == 0xFA:
-                self.has_compacted = True
-                inner = field.start
-                while inner < at:
-                    inner = read_varint(data, inner, at, cython.address(index))
-                    if inner < 0:
-                        raise CorruptMessageError(_SENTENCES[inner])
-        if self.head.producer_name.data == cython.NULL or not entry.has_sequence_id or not self.head.has_publish_time:
+                if field.tag & 2:
+                    inner = field.start
+                    while inner < at:
+                        inner = read_varint(data, inner, at, cython.address(index))
+                        if inner < 0:
+                            raise CorruptMessageError(_SENTENCES[inner])
+        if not (self._has(_PRODUCER_NAME) and self._has(_SEQUENCE_ID) and self._has(_PUBLISH_TIME)):
             raise CorruptMessageError("the message metadata lacks a required field")
-        entry.has_event_time = True
+        entry.key = self._bytes(_PARTITION_KEY)
+        entry.ordering_key = self._bytes(_ORDERING_KEY)
+        entry.sequence_id = cython.cast(cython.longlong, self._number(_SEQUENCE_ID))
+        entry.event_time = cython.cast(cython.longlong, self._number(_EVENT_TIME))
+        entry.has_sequence_id = entry.has_event_time = True
+        entry.is_base64 = self._number(_PARTITION_KEY_B64_ENCODED) != 0
+        entry.null_value = self._number(_NULL_VALUE) != 0
+        entry.null_key = self._number(_NULL_PARTITION_KEY) != 0
+        entry.num_properties = self._has(_PROPERTIES)
+        self.compression = self._int(_COMPRESSION)
+        self.uncompressed_size = cython.cast(cython.uint, self._number(_UNCOMPRESSED_SIZE))
+        self.chunk_id = self._int(_CHUNK_ID)
+        self.num_chunks = self._int(_NUM_CHUNKS_FROM_MSG)
+        self.total_chunk_bytes = self._int(_TOTAL_CHUNK_MSG_SIZE)
+        if self._has(_MARKER_TYPE):
+            flags |= 1
+        if self._has(_ENCRYPTION_KEYS):
+            flags |= 2
         if self.num_chunks > 1:
-            flags = (flags | 4) & ~8
-        if not flags & 8:
-            self.num_messages = 1
+            flags |= 4
+        elif self._has(_NUM_MESSAGES_IN_BATCH):
+            flags |= 8
+            self.num_messages = self._int(_NUM_MESSAGES_IN_BATCH)
         if self.compression:
             flags |= 16
         return flags
@@ -502,7 +534,7 @@ class EntryColumns(Columns):
         if self.message_id != cython.NULL:
             put_int(self.message_id + 2, self.rows, -1)
         if self.broker_index != cython.NULL:
-            put_long(self.broker_index, self.rows, self.head.broker_index)
+            put_long(self.broker_index, self.rows, self.last_broker_index)
         self._fill(1, ledger_id, entry_id)
         self.rows += 1
 
@@ -538,9 +570,9 @@ class EntryColumns(Columns):
         try:
             if count <= 0 or count > size // 6:
                 raise CorruptMessageError(f"{size} bytes cannot hold the batch of {count} messages that was announced")
-            self._check_repeated(self.producer_name, self.head.producer_name)
-            self._check_repeated(self.schema_version, self.head.schema_version)
-            self._check_repeated(self.replicated_from, self.head.replicated_from)
+            for at in range(self.num_common):
+                if self.common[at].kind == _CELL:
+                    self._check_repeated(self.common[at].column, self._bytes(self.common[at].number))
             if ack_set or self.has_compacted or first_index > 0 or last_index < count - 1:
                 skipped = self._skipped(ack_set, first_index, last_index)
             if count <= self.max_rows:
@@ -681,7 +713,7 @@ class EntryColumns(Columns):
             return 0
         if self.broker_index != cython.NULL:
             # The broker counts to the batch's last message. Unsigned, because that may wrap around.
-            first = cython.cast(cython.ulonglong, self.head.broker_index) - (self.num_messages - 1)
+            first = cython.cast(cython.ulonglong, self.last_broker_index) - (self.num_messages - 1)
             for row in range(self.rows, self.rows + rows):
                 put_long(self.broker_index, row, cython.cast(cython.longlong, first + long_at(self.broker_index, row)))
         self._fill(rows, ledger_id, entry_id)
@@ -945,12 +977,19 @@ class EntryColumns(Columns):
     def _fill(self, rows: cython.Py_ssize_t, ledger_id: cython.longlong, entry_id: cython.longlong):
         """Write what the rows of one entry have in common."""
         row: cython.Py_ssize_t
+        at: cython.int
+        number: cython.int
+        value: cython.longlong
+        column: cython.pointer(Column)
         try:
-            self._fill_time(self.publish_time, rows, self.head.publish_time, True)
-            self._fill_time(self.broker_time, rows, self.head.broker_time, self.head.has_broker_time)
-            self._fill_bytes(self.producer_name, rows, self.head.producer_name)
-            self._fill_bytes(self.schema_version, rows, self.head.schema_version)
-            self._fill_bytes(self.replicated_from, rows, self.head.replicated_from)
+            self._fill_number(self.broker_time, rows, self.broker_time_ms, self.has_broker_time, True)
+            for at in range(self.num_common):
+                column, number = self.common[at].column, self.common[at].number
+                if self.common[at].kind == _CELL:
+                    self._fill_bytes(column, rows, self._bytes(number))
+                else:
+                    value = cython.cast(cython.longlong, self._number(number))
+                    self._fill_number(column, rows, value, self._has(number), self.common[at].kind == _TIME)
         except BaseException:
             self.roll_back()
             raise
@@ -960,13 +999,18 @@ class EntryColumns(Columns):
         if self.redeliveries != cython.NULL:
             for row in range(self.rows, self.rows + rows):
                 put_int(self.redeliveries, row, self.redelivery_count)
-        if self.broker_index != cython.NULL and not self.head.has_broker_index:
+        if self.broker_index != cython.NULL and not self.has_broker_index:
             for row in range(self.rows, self.rows + rows):
                 put_null(self.broker_index, row)
 
     @cython.cfunc
-    def _fill_time(
-        self, column: cython.pointer(Column), rows: cython.Py_ssize_t, time_ms: cython.longlong, is_known: cython.bint
+    def _fill_number(
+        self,
+        column: cython.pointer(Column),
+        rows: cython.Py_ssize_t,
+        value: cython.longlong,
+        is_known: cython.bint,
+        is_time: cython.bint,
     ):
         row: cython.Py_ssize_t
         if column == cython.NULL:
@@ -975,9 +1019,11 @@ class EntryColumns(Columns):
             for row in range(self.rows, self.rows + rows):
                 put_null(column, row)
             return
-        if time_ms < -_MAX_TIME_MS or time_ms > _MAX_TIME_MS:
-            raise CorruptMessageError(_SENTENCES[_NO_TIME].format(column=self.name_of(column), time_ms=time_ms))
-        fill_long(column, self.rows, rows, time_ms * 1000)
+        if is_time:
+            if value < -_MAX_TIME_MS or value > _MAX_TIME_MS:
+                raise CorruptMessageError(_SENTENCES[_NO_TIME].format(column=self.name_of(column), time_ms=value))
+            value *= 1000
+        fill_long(column, self.rows, rows, value)
 
     @cython.cfunc
     @cython.inline
@@ -985,8 +1031,6 @@ class EntryColumns(Columns):
     def _check_repeated(self, column: cython.pointer(Column), cell: Slice) -> cython.int:
         """Refuse a cell that the rows of all messages together would repeat too often, in however many parts."""
         # A cell that is absent has the size 0.
-        if column == cython.NULL:
-            return 0
         if cell.size * self.num_messages > max(self.max_repeated_bytes, 16 * (self.view.len - self.metadata_end)):
             raise too_many_repetitions(self.name_of(column), cell.size, self.num_messages)
         return 0
@@ -995,8 +1039,6 @@ class EntryColumns(Columns):
     def _fill_bytes(self, column: cython.pointer(Column), rows: cython.Py_ssize_t, cell: Slice):
         row: cython.Py_ssize_t
         bad: cython.Py_ssize_t
-        if column == cython.NULL:
-            return
         if cell.data == cython.NULL:
             for row in range(self.rows, self.rows + rows):
                 put_null(column, row)

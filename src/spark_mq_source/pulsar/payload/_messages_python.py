@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+from google.protobuf.descriptor import FieldDescriptor
 
 from spark_mq_source.core._columns_python import Columns
 from spark_mq_source.core.crc import crc32c
@@ -39,16 +40,20 @@ from spark_mq_source.core.protobuf_fields import signed32, take_fields
 from spark_mq_source.core.varint import take_varint
 from spark_mq_source.pulsar.payload.layout import (
     BATCH,
+    CELL,
     CHUNKED,
     COMPRESSED,
     ENCRYPTED,
+    ENTRY_COLUMNS,
     MARKER,
     MAX_TIME_MS,
     MIN_SINGLE_BYTES,
     REMEDY,
+    TIME,
     checksum_mismatch,
     too_many_repetitions,
 )
+from spark_mq_source.pulsar.protocol.metadata import KINDS, TAGS
 from spark_mq_source.pulsar.protocol.wire import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
 
 # Java's decoder, which most consumers use, accepts keys without padding and ignores the bits beyond the last byte.
@@ -59,30 +64,19 @@ _Fields = Mapping[int, tuple[str, Callable[[Any], Any]]]
 """The name of a field, and its type: `list` for all of its values, else for the last one."""
 
 _BROKER: Final[_Fields] = {0x08: ("broker_timestamp", signed64), 0x10: ("index", signed64)}
+_CONVERSIONS: Final[Mapping[int, Callable[[Any], Any]]] = {
+    FieldDescriptor.CPPTYPE_BOOL: bool,
+    FieldDescriptor.CPPTYPE_INT32: signed32,
+    FieldDescriptor.CPPTYPE_UINT32: (0xFFFFFFFF).__and__,
+    FieldDescriptor.CPPTYPE_INT64: signed64,
+    FieldDescriptor.CPPTYPE_UINT64: signed64,
+    FieldDescriptor.CPPTYPE_STRING: bytes,
+    FieldDescriptor.CPPTYPE_MESSAGE: list,
+}
 _METADATA: Final[_Fields] = {
-    0x0A: ("producer_name", bytes),
-    0x10: ("sequence_id", signed64),
-    0x18: ("publish_time", signed64),
-    0x22: ("properties", list),
-    0x2A: ("replicated_from", bytes),
-    0x32: ("partition_key", bytes),
-    0x40: ("compression", signed32),
-    0x48: ("uncompressed_size", (0xFFFFFFFF).__and__),
-    0x58: ("num_messages", signed32),
-    0x60: ("event_time", signed64),
-    0x6A: ("encryption_keys", list),
-    0x82: ("schema_version", bytes),
-    0x88: ("is_base64", bool),
-    0x92: ("ordering_key", bytes),
-    0xA0: ("marker_type", signed32),
-    0xC8: ("null_value", bool),
-    0xD2: ("uuid", bytes),
-    0xD8: ("num_chunks", signed32),
-    0xE0: ("total_chunk_bytes", signed32),
-    0xE8: ("chunk_id", signed32),
-    0xF0: ("null_partition_key", bool),
-    0xF8: ("compacted_indexes", list),
-    0xFA: ("packed_compacted_indexes", list),
+    **{tag: (name, _CONVERSIONS[KINDS[name]]) for name, tag in TAGS.items()},
+    TAGS["compacted_batch_indexes"]: ("compacted_indexes", list),
+    TAGS["compacted_batch_indexes"] | 2: ("packed_compacted_indexes", list),
 }
 _SINGLE: Final[_Fields] = {
     0x0A: ("properties", list),
@@ -90,7 +84,7 @@ _SINGLE: Final[_Fields] = {
     0x18: ("payload_size", signed32),
     0x20: ("compacted_out", bool),
     0x28: ("event_time", signed64),
-    0x30: ("is_base64", bool),
+    0x30: ("partition_key_b64_encoded", bool),
     0x3A: ("ordering_key", bytes),
     0x40: ("sequence_id", signed64),
     0x48: ("null_value", bool),
@@ -101,10 +95,14 @@ _PAIR: Final[_Fields] = {0x0A: ("key", bytes), 0x12: ("value", bytes)}
 _INHERITED: Final = ("event_time", "sequence_id", "null_value", "null_partition_key")
 """The fields that a message of a batch takes from its entry."""
 
-_REPEATED: Final = ("producer_name", "schema_version", "replicated_from")
+_REPEATED: Final = tuple(name for name, kind in ENTRY_COLUMNS.items() if kind == CELL)
 """The columns that repeat bytes of the entry in each row."""
 
-_TIMES: Final = ("publish_time", "event_time", "broker_publish_time")
+_TIMES: Final = (
+    *(name for name, kind in ENTRY_COLUMNS.items() if kind == TIME),
+    "event_time",
+    "broker_publish_time",
+)
 _CUT_OFF: Final = "the batch ends within this message"
 
 
@@ -179,11 +177,14 @@ class EntryColumns(Columns):
             raise CorruptMessageError("the message metadata lacks a required field")
         self.compression, self.uncompressed_size = entry.get("compression", 0), entry.get("uncompressed_size", 0)
         self.uuid, self.chunk_id = entry.get("uuid", b""), entry.get("chunk_id", 0)
-        self.num_chunks, self.total_chunk_bytes = entry.get("num_chunks", 0), entry.get("total_chunk_bytes", 0)
+        self.num_chunks, self.total_chunk_bytes = (
+            entry.get("num_chunks_from_msg", 0),
+            entry.get("total_chunk_msg_size", 0),
+        )
         # A chunked message is never a batch; the Java client looks at the chunks first as well.
         is_chunk = self.num_chunks > 1
-        is_batch = "num_messages" in entry and not is_chunk
-        self.num_messages = entry["num_messages"] if is_batch else 1
+        is_batch = "num_messages_in_batch" in entry and not is_chunk
+        self.num_messages = entry["num_messages_in_batch"] if is_batch else 1
         flags = {
             MARKER: "marker_type" in entry,
             ENCRYPTED: "encryption_keys" in entry,
@@ -291,7 +292,7 @@ class EntryColumns(Columns):
             # The broker counts to the batch's last message.
             broker_index = signed64((broker_index - (self.num_messages - 1 - index)) % 2**64)
         key = None if message.get("null_partition_key") else message.get("partition_key")
-        if "key" in self._cells and key is not None and message.get("is_base64"):
+        if "key" in self._cells and key is not None and message.get("partition_key_b64_encoded"):
             key = _decode_base64(key)
         return self._checked(
             {
@@ -309,10 +310,9 @@ class EntryColumns(Columns):
     def _common_cells(self, ledger_id: int, entry_id: int) -> _Message:
         """Return the cells that are the same for all messages of the entry."""
         cells = {
-            "publish_time": self._entry["publish_time"],
             "broker_publish_time": self._broker.get("broker_timestamp"),
             "redelivery_count": self.redelivery_count,
-            **{name: self._entry.get(name) for name in _REPEATED},
+            **{name: self._entry.get(name) for name in ENTRY_COLUMNS},
         }
         return self._checked(cells) | _message_id(ledger_id, entry_id)
 

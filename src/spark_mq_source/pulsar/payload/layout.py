@@ -24,6 +24,24 @@ CHUNKED: Final = 4
 BATCH: Final = 8
 COMPRESSED: Final = 16
 
+# The kinds of `ENTRY_COLUMNS`.
+TIME: Final = 1
+"""Milliseconds since 1970, as a timestamp."""
+CELL: Final = 2
+"""Bytes or text, which each row of the entry repeats."""
+NUMBER: Final = 3
+
+ENTRY_COLUMNS: Final = {
+    "publish_time": TIME,
+    "producer_name": CELL,
+    "schema_version": CELL,
+    "replicated_from": CELL,
+}
+"""The columns in which all rows of an entry have the field of its MessageMetadata that has the same name; their kinds.
+
+A field that is absent is NULL. To add a column of this kind, add it here and to `columns.COLUMNS`.
+"""
+
 REMEDY: Final = "maxBatchBytes or maxMessageBytes"
 """The options to lower if a column overflows."""
 

@@ -1,12 +1,14 @@
 """The metadata of an entry: `MessageMetadata` of `PulsarApi.proto`, with our field names.
 
-The loops that decode entries use the tags of the fields (`payload/_messages_python.py`).
+The loops that decode entries have the numbers of the fields from here (`TAGS`), not the library.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated, Final, Required, TypedDict
+
+from google.protobuf.descriptor import FieldDescriptor
 
 from spark_mq_source.core.errors import CorruptMessageError
 from spark_mq_source.core.protobuf import Int32, Int64, ProtobufCodec, Uint32, Uint64
@@ -63,6 +65,14 @@ class MessageMetadata(TypedDict, total=False):
 
 _PROTOBUF: Final = ProtobufCodec()
 _MESSAGE_METADATA: Final = _PROTOBUF.class_of(MessageMetadata)
+_FIELDS: Final = _MESSAGE_METADATA.DESCRIPTOR.fields
+_SIZED: Final = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_MESSAGE)
+
+TAGS: Final = {field.name: field.number << 3 | (2 if field.cpp_type in _SIZED else 0) for field in _FIELDS}
+"""The tag of each field: its number and wire type. A field that is repeated may be packed as well."""
+
+KINDS: Final = {field.name: field.cpp_type for field in _FIELDS}
+"""The type of each field, as `FieldDescriptor.CPPTYPE_...`."""
 
 
 def encode_metadata(metadata: MessageMetadata) -> bytes:
