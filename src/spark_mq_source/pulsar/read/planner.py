@@ -229,16 +229,24 @@ def split_ranges(client: PulsarClient, options: PulsarOptions, ranges: list[Puls
     wanted = options.min_partitions or 0
     if wanted <= len(ranges):
         return ranges
-    sizes = {r: _stretches(client, options, r) for r in ranges}
-    total = sum(entries for stretches in sizes.values() for _, _, entries in stretches) or 1
+    stretches = [_stretches(client, options, r) for r in ranges]
+    counts = count_pieces([sum(entries for _, _, entries in parts) for parts in stretches], wanted)
     pieces: list[PulsarRange] = []
-    for r in ranges:
-        stretches = sizes[r]
-        entries = sum(n for _, _, n in stretches)
-        cuts = _cut(stretches, max(1, -(-wanted * entries // total)))
-        bounds = [r.start, *(c for c in cuts if r.start < c < r.end), r.end]
+    for r, parts, count in zip(ranges, stretches, counts, strict=True):
+        bounds = [r.start, *(cut for cut in _cut(parts, count) if r.start < cut < r.end), r.end]
         pieces += [PulsarRange(r.topic_partition, start, end) for start, end in itertools.pairwise(bounds)]
     return pieces
+
+
+def count_pieces(sizes: Sequence[int], wanted: int) -> list[int]:
+    """Return into how many pieces to cut ranges of these sizes: `wanted` in all or a few more, at least 1 each.
+
+    Example:
+        >>> count_pieces([10, 90, 0], 10)
+        [1, 9, 1]
+    """
+    total = sum(sizes) or 1
+    return [max(1, -(-wanted * size // total)) for size in sizes]
 
 
 def numbered(ranges: Sequence[PulsarRange]) -> list[PulsarRange]:
@@ -249,15 +257,17 @@ def numbered(ranges: Sequence[PulsarRange]) -> list[PulsarRange]:
 def _stretches(client: PulsarClient, options: PulsarOptions, r: PulsarRange) -> list[tuple[int, int, int]]:
     """The parts of a range whose entries are countable: (ledger, entry before the first, number of entries)."""
     start, end = r.start, r.end
+    # An entry in which the range begins has messages of it.
+    read = start.entry - (start.batch >= 0)
     if start.ledger == end.ledger:
-        return [(start.ledger, start.entry, end.entry - start.entry)]
+        return [(start.ledger, read, end.entry - read)]
     if options.admin_url is None:
         return [(end.ledger, -1, end.entry + 1)]
     return [
         (ledger.ledger_id, before, upto - before)
         for ledger in client.fetch_ledgers(r.topic_partition)
         if start.ledger <= ledger.ledger_id <= end.ledger
-        for before in [start.entry if ledger.ledger_id == start.ledger else -1]
+        for before in [read if ledger.ledger_id == start.ledger else -1]
         for upto in [end.entry if ledger.ledger_id == end.ledger else ledger.entries - 1]
         if upto > before
     ]

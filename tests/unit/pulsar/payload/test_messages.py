@@ -23,10 +23,9 @@ from spark_mq_source.core.errors import (
     OptionError,
     UnsupportedFeatureError,
 )
-from spark_mq_source.pulsar.payload._messages_python import EntryColumns as PythonColumns
 from spark_mq_source.pulsar.payload.chunks import ChunkAssembly, OrphanChunk
 from spark_mq_source.pulsar.payload.columns import COLUMNS
-from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder, implementation
+from spark_mq_source.pulsar.payload.messages import WHOLE_ENTRY, EntryDecoder
 from spark_mq_source.pulsar.protocol.wire import take_frame
 from tests.protobuf import pulsar as pulsar_pb
 from tests.readable import schema_of
@@ -241,46 +240,6 @@ def test_every_prefix_and_every_flipped_bit_of_a_recorded_message_is_corrupt(imp
 # Fields
 
 
-def test_every_field_of_a_single_message(impl: str) -> None:
-    body = entry(
-        b"payload",
-        broker=pulsar_pb.BrokerEntryMetadata(broker_timestamp=1500, index=99),
-        producer_name="prodücer",
-        sequence_id=2**63,
-        publish_time=1001,
-        event_time=2002,
-        properties=[
-            pulsar_pb.KeyValue(key="a", value="1"),
-            pulsar_pb.KeyValue(key="b", value=""),
-            pulsar_pb.KeyValue(key="a", value="2"),
-        ],
-        replicated_from="cluster-b",
-        partition_key="key",
-        schema_version=b"\0\1",
-        ordering_key=b"\xff",
-    )
-    assert rows_of(impl, body) == [
-        {
-            "key": b"key",
-            "value": b"payload",
-            "topic": "t",
-            "partition": 3,
-            "message_id": {"ledger_id": 7, "entry_id": 5, "batch_index": -1},
-            "publish_time": ms(1001),
-            "event_time": ms(2002),
-            "properties": {"a": "2", "b": ""},
-            "producer_name": "prodücer",
-            "sequence_id": -(2**63),
-            "ordering_key": b"\xff",
-            "schema_version": b"\0\1",
-            "replicated_from": "cluster-b",
-            "broker_publish_time": ms(1500),
-            "broker_index": 99,
-            "redelivery_count": 0,
-        }
-    ]
-
-
 def test_every_column_has_what_an_entry_with_every_field_says(impl: str) -> None:
     pair = pulsar_pb.KeyValue(key="k", value="v")
     said = {
@@ -478,11 +437,6 @@ def test_a_single_message_counts_as_index_0(impl: str) -> None:
     assert len(rows_of(impl, entry(), (), 0, 0)) == 1
     assert rows_of(impl, entry(), (), 1, WHOLE_ENTRY) == []
     assert rows_of(impl, entry(compression=1), (), 1, WHOLE_ENTRY) == []
-
-
-def test_filters_together(impl: str) -> None:
-    body = numbered(10, compacted_batch_indexes=[4])
-    assert indexes(rows_of(impl, body, (0b11_1111_1101,), 0, 7)) == [0, 2, 3, 5, 6, 7]
 
 
 # Markers, encryption, compression
@@ -854,24 +808,46 @@ def test_one_chunk_is_no_chunk(impl: str) -> None:
     assert rows_of(impl, chunk(b"x", 0, 1, 1))[0]["value"] == b"x"
 
 
-def test_chunks_of_several_messages_in_between(impl: str) -> None:
-    d = decoder(impl)
-    d.decode(1, 0, chunk(b"a1", 0, 2, 4, "a"))
-    d.decode(1, 1, chunk(b"b1", 0, 2, 4, "b"))
-    d.decode(1, 2, entry(b"single"))
-    assert d.pending_chunk_start() == (1, 0)
-    d.decode(1, 3, chunk(b"a2", 1, 2, 4, "a"))
-    assert d.pending_chunk_start() == (1, 1)
-    d.decode(1, 4, chunk(b"b2", 1, 2, 4, "b"))
-    assert [r["value"] for r in taken(d)] == [b"single", b"a1a2", b"b1b2"]
+A, B = ("a", 2, 4), ("b", 2, 4)
 
 
-def test_redelivered_chunks_are_ignored(impl: str) -> None:
+@pytest.mark.parametrize(
+    ("chunks", "values"),
+    [
+        # Each chunk: entry, message (uuid, number of chunks, size), number of the chunk, bytes.
+        pytest.param(
+            [(0, A, 0, b"a1"), (1, B, 0, b"b1"), (2, A, 1, b"a2"), (3, B, 1, b"b2")], [b"a1a2", b"b1b2"],
+            id="of several messages in between",
+        ),
+        pytest.param(
+            [(n, ("a", 3, 3), n, b"abc"[n : n + 1]) for n in (0, 1, 0, 1, 2)], [b"abc"], id="delivered again"
+        ),
+        # a0 and a2 are stored, a1 is refused for its checksum: the producer sends a1 and a2 again.
+        pytest.param(
+            [(n, ("a", 3, 3), at, b"abc"[at : at + 1]) for n, at in enumerate((0, 2, 1, 2))], [b"abc"], id="too early"
+        ),
+        # The receipts of a1 and a2 were lost, and the topic has no deduplication.
+        pytest.param(
+            [(n, ("a", 3, 3), at, b"abc"[at : at + 1]) for n, at in enumerate((0, 1, 2, 1, 2))], [b"abc"],
+            id="of a complete message again",
+        ),
+        pytest.param(
+            [(0, A, 0, b"A0"), (1, A, 0, b"B0"), (2, A, 1, b"B1"), (3, A, 0, b"C0"), (4, A, 1, b"C1")],
+            [b"B0B1", b"C0C1"], id="of a producer that restarts within a message",
+        ),
+        pytest.param(
+            [(0, ("a", 2, 6), 0, b"old"), (1, ("a", 2, 7), 0, b"new"), (2, ("a", 2, 7), 1, b"er!!")], [b"newer!!"],
+            id="of another message under the same uuid",
+        ),
+    ],
+)  # fmt: skip
+def test_chunks_are_put_together(impl: str, chunks: list[Any], values: list[bytes]) -> None:
     d = decoder(impl)
-    for entry_id, part in [(0, b"a"), (1, b"b"), (0, b"a"), (1, b"b"), (2, b"c")]:
-        d.decode(1, entry_id, chunk(part, entry_id, 3, 3))
+    for entry_id, (uuid, number, total), chunk_id, part in chunks:
+        d.decode(1, entry_id, chunk(part, chunk_id, number, total, uuid))
         assert d.orphan is None
-    assert [r["value"] for r in taken(d)] == [b"abc"]
+    assert [r["value"] for r in taken(d)] == values
+    assert d.pending_chunk_start() is None
 
 
 def test_a_chunk_without_its_beginning_is_an_orphan(impl: str) -> None:
@@ -890,39 +866,12 @@ def test_a_chunk_without_its_beginning_is_an_orphan(impl: str) -> None:
     assert [r["value"] for r in taken(d)] == [b"", b"abc"]
 
 
-def test_a_chunk_that_comes_too_early_is_ignored_and_taken_when_it_is_sent_again(impl: str) -> None:
-    # A0 and A2 are stored, A1 is refused for its checksum: the producer sends A1 and A2 again.
-    d = decoder(impl)
-    for entry_id, chunk_id in enumerate([0, 2, 1, 2]):
-        d.decode(1, entry_id, chunk(b"abc"[chunk_id : chunk_id + 1], chunk_id, 3, 3))
-        assert d.orphan is None
-    assert [(r["value"], r["message_id"]["entry_id"]) for r in taken(d)] == [(b"abc", 3)]
-
-
 def test_a_chunk_that_contradicts_the_first_one_does_not_belong_to_it(impl: str) -> None:
     d = decoder(impl)
     d.decode(1, 0, chunk(b"a", 0, 4, 4))
     d.decode(1, 1, chunk(b"x", 1, 2, 2))
     assert d.orphan == OrphanChunk(b"u", 1, 1, 1, 2, None)
     assert d.pending_chunk_start() == (1, 0)
-
-
-def test_a_producer_that_restarts_within_a_message_does_not_join_two_of_the_same_uuid_and_size(impl: str) -> None:
-    d = decoder(impl)
-    for entry_id, (part, chunk_id) in enumerate([(b"A0", 0), (b"B0", 0), (b"B1", 1), (b"C0", 0), (b"C1", 1)]):
-        d.decode(1, entry_id, chunk(part, chunk_id, 2, 4))
-    assert [r["value"] for r in taken(d)] == [b"B0B1", b"C0C1"]
-    assert d.orphan is None
-    assert d.pending_chunk_start() is None
-
-
-def test_chunks_of_a_complete_message_that_are_sent_again_are_ignored(impl: str) -> None:
-    # The receipts of A1 and A2 were lost, and the topic has no deduplication.
-    d = decoder(impl)
-    for entry_id, chunk_id in enumerate([0, 1, 2, 1, 2]):
-        d.decode(1, entry_id, chunk(b"abc"[chunk_id : chunk_id + 1], chunk_id, 3, 3))
-        assert d.orphan is None
-    assert [r["value"] for r in taken(d)] == [b"abc"]
 
 
 def test_the_last_chunk_again_at_its_own_position_is_an_orphan(impl: str) -> None:
@@ -936,15 +885,6 @@ def test_the_last_chunk_again_at_its_own_position_is_an_orphan(impl: str) -> Non
         assert d.orphan == OrphanChunk(b"u", 1, 1, 1, 2, None)
         d.orphan = None
         assert d.decode(1, 0, chunk(b"a", 0, 2, 2), (), 0, WHOLE_ENTRY, False) == 0
-
-
-def test_a_uuid_used_again_for_another_message_begins_anew(impl: str) -> None:
-    d = decoder(impl)
-    d.decode(1, 0, chunk(b"old", 0, 2, 6))
-    d.decode(1, 1, chunk(b"new", 0, 2, 7))
-    assert d.pending_chunk_start() == (1, 1)
-    d.decode(1, 2, chunk(b"er!!", 1, 2, 7))
-    assert [r["value"] for r in taken(d)] == [b"newer!!"]
 
 
 def test_chunks_before_the_range_are_kept_and_not_emitted(impl: str) -> None:
@@ -1200,35 +1140,6 @@ def test_entry_messages_counts_for_flow(impl: str) -> None:
     assert d.entry_messages == 1
 
 
-def test_many_entries_of_all_kinds_in_one_batch(impl: str) -> None:
-    d = decoder(impl)
-    bodies = [
-        numbered(300, partition_key="x"),
-        entry(
-            b"single" * 1000,
-            partition_key="key",
-            properties=[pulsar_pb.KeyValue(key=f"k{n}", value="v" * n) for n in range(30)],
-        ),
-        batch(
-            *(
-                single(os.urandom(n), properties=[pulsar_pb.KeyValue(key="n", value=str(n))] * (n % 3))
-                for n in range(100)
-            )
-        ),
-    ]
-    alone = []
-    for body in bodies:
-        one = decoder(impl)
-        one.decode(1, 1, body)
-        alone.append(one.take_batch())
-    for _ in range(30):
-        for body in bodies:
-            d.decode(1, 1, body)
-    result = d.take_batch()
-    result.validate(full=True)
-    assert pa.Table.from_batches([result]).equals(pa.Table.from_batches(alone * 30).combine_chunks())
-
-
 @pytest.mark.parametrize("size", [100_000, 3_000_000])
 def test_large_values(impl: str, size: int) -> None:
     # Beyond some size the compiled loop lets other threads run.
@@ -1237,15 +1148,6 @@ def test_large_values(impl: str, size: int) -> None:
     assert rows_of(impl, batch(single(b"a"), single(value), single(b"c")))[1]["value"] == value
     rows = rows_of(impl, batch(single(value, compacted_out=True), single(value)))
     assert [r["value"] == value for r in rows] == [True]
-
-
-def test_a_column_beyond_2_gib_is_refused() -> None:
-    columns = PythonColumns(VALUE, topic="t", partition=0, max_repeated_bytes=0, max_rows=WHOLE_ENTRY)
-    columns._used["value"] = 2**31 - 5
-    columns.open_entry(entry(b"12345"), True)
-    with pytest.raises(UnsupportedFeatureError, match=r"column value would pass the 2 GiB .* lower maxBatchBytes"):
-        columns.append_single(None, 1, 1)
-    assert columns.rows == 0
 
 
 # Which implementation
@@ -1279,48 +1181,35 @@ def test_the_environment_chooses() -> None:
     assert run(HIDE_NATIVE + show, SPARK_MQ_SOURCE_IMPL="").stdout == "python\n"
 
 
-HIDE_ENCODER = HIDE_NATIVE.replace("_messages_native", "_encode_native")
+MAKE_DECODER = """
+from spark_mq_source.pulsar.payload.messages import EntryDecoder
+for _ in range(2):
+    EntryDecoder(pa.schema([]), topic="t", partition=0, max_message_bytes=1, max_pending_chunk_bytes=1)
+"""
+MAKE_ENCODER = """
+from spark_mq_source.pulsar.payload.encoder import EntryEncoder, open_rows
+for _ in range(2):
+    open_rows(pa.record_batch({"value": [b""]}))
+    limits = {"max_message_bytes": 100, "batch_bytes": 99, "batch_rows": 9}
+    EntryEncoder(producer_id=1, producer_name="p", sequence_id=0, **limits)
+"""
 
 
-def test_an_encoder_that_falls_back_warns_once_and_counts() -> None:
-    code = """
+@pytest.mark.parametrize(("make", "module"), [(MAKE_DECODER, "_messages_native"), (MAKE_ENCODER, "_encode_native")])
+def test_falling_back_warns_once_and_counts(make: str, module: str) -> None:
+    code = f"""
 import warnings, pyarrow as pa
 from spark_mq_source import implementation as of_all
-from spark_mq_source.pulsar.payload.encoder import EntryEncoder, open_rows
 from spark_mq_source.pulsar.payload.messages import implementation
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    for _ in range(2):
-        open_rows(pa.record_batch({"value": [b""]}))
-        limits = {"max_message_bytes": 100, "batch_bytes": 99, "batch_rows": 9}
-        EntryEncoder(producer_id=1, producer_name="p", sequence_id=0, **limits)
-print(implementation(), of_all(), len(caught), caught[0].category.__name__, caught[0].message)
+    {make.strip().replace(chr(10), chr(10) + "    ")}
+print(implementation(), of_all(), len(caught), *[w.category.__name__ for w in caught], *[w.message for w in caught])
 """
-    result = run(HIDE_ENCODER + code, SPARK_MQ_SOURCE_IMPL="")
+    result = run(HIDE_NATIVE.replace("_messages_native", module) + code, SPARK_MQ_SOURCE_IMPL="")
     words = "python python 1 RuntimeWarning spark-mq-source runs without its compiled loops"
     assert result.stdout.startswith(words), result.stderr
-    quiet = run(code.replace("print", "print(len(caught)) #"), SPARK_MQ_SOURCE_IMPL="python")
-    assert quiet.stdout == "0\n", quiet.stderr
-
-
-def test_falling_back_warns_once() -> None:
-    code = """
-import warnings, pyarrow as pa
-from spark_mq_source.pulsar.payload.messages import EntryDecoder
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    for _ in range(2):
-        EntryDecoder(pa.schema([]), topic="t", partition=0, max_message_bytes=1, max_pending_chunk_bytes=1)
-print(len(caught), caught[0].category.__name__, caught[0].message)
-"""
-    result = run(HIDE_NATIVE + code, SPARK_MQ_SOURCE_IMPL="")
-    assert result.stdout.startswith("1 RuntimeWarning spark-mq-source runs without its compiled loops"), result.stderr
-    quiet = run(code.replace("print", "print(len(caught)) #"), SPARK_MQ_SOURCE_IMPL="python")
-    assert quiet.stdout == "0\n", quiet.stderr
-
-
-def test_implementation_is_one_of_two() -> None:
-    assert implementation() in {"native", "python"}
+    assert run(code, SPARK_MQ_SOURCE_IMPL="python").stdout == "python python 0\n"
 
 
 # Entries of more messages than a batch may have rows

@@ -140,6 +140,12 @@ def test_larger_ranges_are_cut_into_more_pieces():
     assert [sum(p.topic_partition.partition == n for p in pieces) for n in (0, 1)] == [1, 9]
 
 
+def test_the_entry_in_which_a_range_begins_is_one_of_those_that_are_divided():
+    r = PulsarRange(TopicPartition(TOPIC, 0), Position(7, 3, 0), Position(7, 4))
+    pieces = split([r], 2)
+    assert [(p.start, p.end) for p in pieces] == [(r.start, Position(7, 3)), (Position(7, 3), r.end)]
+
+
 # -- starts and ends
 
 TP = TopicPartition(TOPIC, -1)
