@@ -82,7 +82,7 @@ class _Group:
 class ChunkGroups:
     """Holds the chunks of messages until they are complete.
 
-    A message is the latest chunk 0 of a uuid and the chunks that follow it (`payload.messages.ChunkAssembly`). What is
+    A message is the latest chunk 0 of a uuid and the chunks that follow it (`payload.chunks.ChunkAssembly`). What is
     not complete when the consumer is closed is delivered again. A message whose producer is gone before its last chunk
     stays in the subscription, and is delivered again and again, until somebody skips it or it expires; nothing waits
     for it.

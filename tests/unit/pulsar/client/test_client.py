@@ -776,17 +776,23 @@ def test_a_silent_broker_is_found_dead(broker, client):
     assert len(one.of(c.Ping)) == 1
 
 
-def test_asking_for_the_bounds_while_the_queue_is_full(broker, client):
-    # The answer comes behind messages that nobody takes, because who would take them is waiting for the answer.
+def full_queue(broker, client, *, first=0):
+    """A client, and a consumer of it whose queue is full of messages that nobody takes."""
     size, count = 64 << 10, 64
     one = broker()
-    one.answers[c.Flow] = lambda *_: [message(n, size) for n in range(count)]
+    one.answers[c.Flow] = lambda *_: [message(n + first, size) for n in range(count)]
     asked = client(one.url, receiveQueueBytes="1m", operationTimeout="2s")
     consumer = asked.open_consumer(TP, EARLIEST)
     consumer.grant(count)
     deadline = time.monotonic() + PATIENCE
     while not consumer._inbox.held and time.monotonic() < deadline:
         threading.Event().wait(0.005)
+    return asked, consumer
+
+
+def test_asking_for_the_bounds_while_the_queue_is_full(broker, client):
+    # The answer comes behind messages that nobody takes, because who would take them is waiting for the answer.
+    asked, consumer = full_queue(broker, client)
     assert asked.wait(consumer.request_bounds(), "the bounds") == Bounds(Position(7, 4), Position(7, 99))
 
 
@@ -835,28 +841,12 @@ def test_bounds_are_asked_for_when_a_gap_arrives(broker, client, entries, gaps, 
 
 
 def test_waiting_for_the_bounds_behind_a_gap_while_the_queue_is_full(broker, client):
-    size, count = 64 << 10, 64
-    one = broker()
-    one.answers[c.Flow] = lambda *_: [message(n + 100, size) for n in range(count)]
-    asked = client(one.url, receiveQueueBytes="1m", operationTimeout="2s")
-    consumer = asked.open_consumer(TP, EARLIEST)
-    consumer.grant(count)
-    deadline = time.monotonic() + PATIENCE
-    while not consumer._inbox.held and time.monotonic() < deadline:
-        threading.Event().wait(0.005)
+    asked, consumer = full_queue(broker, client, first=100)
     assert asked.wait(consumer.bounds_after_gap(7, 100), "the cursor") == Bounds(Position(7, 4), Position(7, 99))
 
 
 def test_closing_a_consumer_whose_queue_is_full_frees_its_connection(broker, client):
-    size, count = 64 << 10, 64
-    one = broker()
-    one.answers[c.Flow] = lambda *_: [message(n, size) for n in range(count)]
-    asked = client(one.url, receiveQueueBytes="1m", operationTimeout="2s")
-    consumer = asked.open_consumer(TP, EARLIEST)
-    consumer.grant(count)
-    deadline = time.monotonic() + PATIENCE
-    while not consumer._inbox.held and time.monotonic() < deadline:
-        threading.Event().wait(0.005)
+    asked, consumer = full_queue(broker, client)
     consumer.leave()
     again = asked.open_consumer(TP, EARLIEST)
     assert again.opened.last == Position(7, 99)
