@@ -374,7 +374,7 @@ def test_refused_authentication_says_what_to_check_and_not_the_token(
     token = secured(pulsar_featured, topic)["authToken"]
     forged = token[:-10] + "A" * 10
     text = failure(load(spark, NAME, secured(pulsar_featured, topic) | {"authToken": forged}))
-    assert "spark_mq_source.core.errors.AuthenticationError: " in text
+    assert "spark_mq_source.AuthenticationError: " in text
     assert "check authToken, authTokenFile, authTokenSupplier" in text
     assert forged not in text
     assert forged.rpartition(".")[2] not in text
@@ -386,7 +386,7 @@ def test_refused_permission_says_what_to_ask_for(spark: SparkSession, pulsar_fea
     assert credentials is not None
     nobody = credentials.token("nobody")
     text = failure(load(spark, NAME, secured(pulsar_featured, topic) | {"authToken": nobody}))
-    assert "spark_mq_source.core.errors.AuthorizationError: " in text
+    assert "spark_mq_source.AuthorizationError: " in text
     assert "ask for consume" in text
     assert nobody not in text
 

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_mq_source.core.errors import OptionError, UnwritableRowError
+from spark_mq_source.core.options import similar
 from spark_mq_source.core.sql_types import matches
 
 AskedColumn = tuple[str, str, Callable[[str], bool]]
@@ -107,7 +108,7 @@ class ColumnTable:
         >>> table.check_read(pa.schema([("n", pa.int64())]))
         Traceback (most recent call last):
         ...
-        spark_mq_source.core.errors.OptionError: column n is int64, expected int
+        spark_mq_source.OptionError: column n is int64, expected int
     """
 
     def __init__(self, *columns: Column, position: Sequence[str] = ()) -> None:
@@ -147,7 +148,8 @@ class ColumnTable:
         for name, type_, fits in asked:
             types = known.get(name)
             if types is None:
-                problems.append(f"column {name} is unknown (known: {', '.join(known)})")
+                hint = f", did you mean {meant}?" if (meant := similar(name, known)) else ""
+                problems.append(f"column {name} is unknown (known: {', '.join(known)}){hint}")
             elif not any(map(fits, types)):
                 hint = f"; set {name}Format to write a struct" if written and type_.startswith("struct") else ""
                 problems.append(f"column {name} is {type_}, expected {' or '.join(types)}{hint}")

@@ -80,7 +80,14 @@ class MQSourceError(Exception):
         True
     """
 
+    # Spark shows the full name of an error's class: the one by which users import it.
+    __module__ = "spark_mq_source"
+
     retryable: bool = False
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ == __name__:
+            cls.__module__ = MQSourceError.__module__
 
     @property
     def help_url(self) -> str:

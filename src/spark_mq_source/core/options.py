@@ -21,17 +21,21 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import functools
 import inspect
+import logging
 import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, overload
 
 from spark_mq_source.core.errors import OptionError
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class Scope(enum.Flag):
@@ -49,6 +53,19 @@ WRITE: Final = Scope.WRITE
 _MAX_SHOWN: Final = 200
 # Options that Spark itself adds to a sink's (DataStreamWriter, pyspark 4.0 to 4.3), which are ignored.
 _SPARKS_OWN: Final = {"checkpointlocation": WRITE, "queryname": WRITE}
+# Options of Spark's Kafka source and sink, and the options here that mean the same; each format has some of them.
+_KAFKAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "kafka.bootstrap.servers": ("serviceUrl", "masters", "nsqdTcpAddresses"),
+    "kafka.group.id": ("subscription", "group", "channel"),
+    "groupidprefix": ("subscription", "group", "channel"),
+    "subscribe": ("topics", "topic"),
+    "assign": ("topics", "topic"),
+    "subscribepattern": ("topicsPattern", "topics", "topic"),
+    "startingoffsetsbytimestamp": ("startingTimestamp",),
+    "endingoffsetsbytimestamp": ("endingTimestamp",),
+    "maxoffsetspertrigger": ("maxRowsPerTrigger",),
+    "minoffsetspertrigger": ("minRowsPerTrigger",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +267,7 @@ class Options:
         >>> ExampleOptions.from_spark({"failOnDataLoss": "ture", "servceUrl": "mq://h"}, READ)
         Traceback (most recent call last):
         ...
-        spark_mq_source.core.errors.OptionError: format 'example': serviceUrl: required but not set; \
+        spark_mq_source.OptionError: format 'example': serviceUrl: required but not set; \
 failOnDataLoss='ture': expected true or false; servceurl: unknown option (did you mean serviceUrl?)
     """
 
@@ -265,9 +282,18 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
     parsers: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
     """Parsers that replace those of shared options."""
 
+    debug: bool = option(
+        "Whether Spark shows an error with Python's tracebacks, for a bug report. Otherwise it shows one sentence, "
+        "with a link to its explanation.",
+        default=False,
+        scope=READ | STREAM | WRITE,
+    )
+
     @classmethod
     def from_spark(cls, options: Mapping[str, str], scope: Scope) -> Self:
         """Parse the options that Spark passes to a data source.
+
+        Reads ignore options of writes, and vice versa, with a warning in the log: one set of options can serve both.
 
         Args:
             options: texts by case-insensitive name.
@@ -280,9 +306,6 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
         given = {key.lower(): text for key, text in options.items() if text is not None}
         problems = list(cls.translate(given, scope))
         known = [one for one in _known_options(cls) if scope & one.declared.scope]
-        elsewhere = {
-            name.lower(): one for one in _known_options(cls) if not scope & one.declared.scope for name in one.names
-        }
         values: dict[str, Any] = {}
         mentioned: set[str] = set()
         for one in known:
@@ -299,17 +322,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
                 problems.append(f"{one.name}: required but not set")
             if written:
                 mentioned.add(one.field.name)
-        for key in given:
-            if scope in _SPARKS_OWN.get(key, Scope(0)):
-                continue
-            if key in elsewhere:
-                problems.append(f"{elsewhere[key].name}: has no meaning when {_DOING[scope]}")
-            elif key in ("path", "paths"):
-                problems.append(
-                    f"{key}: load() and save() take no path here; use options to name what to read or write"
-                )
-            else:
-                problems.append(f"{_without_credentials(key)}: unknown option{_suggestion(key, known)}")
+        problems += cls._leftovers(given, known, scope)
         # Invalid options get their default here, so that the others can still be compared.
         placeholders = {one.field.name: None for one in _known_options(cls) if one.required}
         candidate = cls(**{**placeholders, **values})
@@ -317,6 +330,25 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
         if problems:
             raise OptionError(f"format {cls.format_name!r}: {'; '.join(problems)}")
         return candidate
+
+    @classmethod
+    def _leftovers(cls, given: Iterable[str], known: Sequence[_Known], scope: Scope) -> Iterator[str]:
+        """Yield a problem for each option that this use does not have; only log one that serves the other direction."""
+        elsewhere = {
+            name.lower(): one for one in _known_options(cls) if not scope & one.declared.scope for name in one.names
+        }
+        for key in given:
+            other = elsewhere.get(key)
+            if scope in _SPARKS_OWN.get(key, Scope(0)):
+                continue
+            if other is not None and (scope is WRITE) != (other.declared.scope == WRITE):
+                _warn_of_ignored(cls.format_name, other.name, _DOING[scope])
+            elif other is not None:
+                yield f"{other.name}: has no meaning when {_DOING[scope]}"
+            elif key in ("path", "paths"):
+                yield f"{key}: load() and save() take no path here; use options to name what to read or write"
+            else:
+                yield f"{_without_credentials(key)}: unknown option{_hint(key, known)}"
 
     @classmethod
     def translate(cls, given: dict[str, str], scope: Scope) -> Iterable[str]:
@@ -417,7 +449,8 @@ def fields_of(group: type[object]) -> tuple[str, ...]:
         >>> fields_of(PaceOptions)
         ('max_rows',)
     """
-    return tuple(name for name in inspect.get_annotations(group) if name not in Options.__annotations__)
+    own = inspect.get_annotations(group)
+    return tuple(one.name for one in dataclasses.fields(group) if one.name in own) if is_dataclass(group) else ()
 
 
 def _parser_of(hint: Any, field_name: str) -> Callable[[str], Any]:  # noqa: ANN401 - a type hint has no better type
@@ -432,11 +465,37 @@ def _parser_of(hint: Any, field_name: str) -> Callable[[str], Any]:  # noqa: ANN
     raise TypeError(f"{field_name}: no parser for {hint}; give option(parse=...)")
 
 
-def _suggestion(key: str, known: list[_Known]) -> str:
+@functools.cache
+def _warn_of_ignored(format_name: str, name: str, doing: str) -> None:
+    """Log an option that has no effect: once a process, because Spark parses options for every step of a query."""
+    logger.warning("format %r: option %s has no effect when %s", format_name, name, doing)
+
+
+def _hint(key: str, known: Sequence[_Known]) -> str:
+    """Return what to write instead of an unknown option."""
+    names = {name: one.name for one in known for name in one.names}
+    if key in _KAFKAS or key.startswith("kafka."):
+        here = next((name for name in _KAFKAS.get(key, ()) if name in names), None)
+        return f" (that is Spark's Kafka source{f'; here it is {here}' if here else ''})"
+    meant = similar(key, names)
+    return f" (did you mean {names[meant]}?)" if meant else ""
+
+
+def similar(name: str, known: Iterable[str]) -> str | None:
+    """Return which of the known names may be meant; None if no one is similar.
+
+    Example:
+        >>> similar("publishtime", ["publish_time", "event_time"])
+        'publish_time'
+    """
     # Compared without separators, so that auth_token and auth.token match authToken.
-    names = {re.sub(r"[^a-z0-9]", "", name.lower()): one.name for one in known for name in one.names}
-    close = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", key), names, n=1, cutoff=0.7)
-    return f" (did you mean {names[close[0]]}?)" if close else ""
+    names = {_bare(one): one for one in known}
+    close = difflib.get_close_matches(_bare(name), names, n=1, cutoff=0.7)
+    return names[close[0]] if close else None
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _default_text(one: _Known) -> str:

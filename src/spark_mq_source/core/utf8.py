@@ -28,7 +28,7 @@ def check_texts(batch: pa.RecordBatch, names: Collection[str], first_row: int = 
         >>> check_texts(pa.record_batch({"key": pa.array([b"a", bytes([255])]).view(pa.string())}), ["key"], 1000)
         Traceback (most recent call last):
         ...
-        spark_mq_source.core.errors.UnwritableRowError: row 1001 of the task cannot be a message: its key is not UTF-8 \
+        spark_mq_source.UnwritableRowError: row 1001 of the task cannot be a message: its key is not UTF-8 \
 (byte 0); make_valid_utf8 replaces such bytes; nothing of its batch was sent
     """
     for name, column in zip(batch.schema.names, batch.columns, strict=True):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.datasource
@@ -13,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from spark_mq_source.core.errors import MQSourceError
+from spark_mq_source.spark.boundary import called_by_spark
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamWriterBase
@@ -48,7 +46,6 @@ __all__ = [
     "StreamWriterBase",
     "arrow_schema",
     "collects_worker_logs",
-    "planning",
     "register",
 ]
 
@@ -75,21 +72,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, **_UTC)
 
 
-@contextmanager
-def planning(format_name: str) -> Iterator[None]:
-    """Add the format to an error of a query's planning that does not begin with it.
-
-    Raises:
-        MQSourceError: the error.
-    """
-    try:
-        yield
-    except MQSourceError as error:
-        if str(error).startswith((format_name, "format ")):
-            raise
-        raise error.within(f"{format_name}: planning") from error
-
-
 class _StreamReader(DataSourceStreamReader):
     """The methods of a stream reader in all releases, on top of the format's `stream`."""
 
@@ -98,25 +80,24 @@ class _StreamReader(DataSourceStreamReader):
         """The format's stream."""
         raise NotImplementedError
 
-    @property
-    def format_name(self) -> str:
-        """The name in `spark.readStream.format(name)`."""
-        raise NotImplementedError
+    def initial(self) -> dict[str, object]:
+        """Return the start of a query without a checkpoint."""
+        if self._initial is None:
+            self._initial = self.stream.initial()
+        return self._initial
 
+    @called_by_spark
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
         """Return the start of a query without a checkpoint.
 
         Spark calls this again if a restarted query has to repeat its first batch.
         """
-        if self._initial is None:
-            with planning(self.format_name):
-                self._initial = self.stream.initial()
-        return self._initial
+        return self.initial()
 
+    @called_by_spark
     def commit(self, end: dict[str, object]) -> None:
         """Commit `end`: Spark will not read earlier offsets again."""
-        with planning(self.format_name):
-            self.stream.commit(end)
+        self.stream.commit(end)
 
     _initial: dict[str, object] | None = None
     # Releases before 4.2 do not pass the start of a trigger: it is the end of the last planned one. After a restart
@@ -133,30 +114,30 @@ if HAS_ADMISSION_CONTROL:
             """Return any limit except "all available": the actual limits are options, which `latest` applies."""
             return ReadMaxRows(2**63 - 1)
 
+        @called_by_spark
         def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
             """Return the end of the next trigger; `Trigger.Once` ignores the limits in the options."""
-            with planning(self.format_name):
-                return self.stream.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+            return self.stream.latest(start, limited=not isinstance(limit, ReadAllAvailable))
 
+        @called_by_spark
         def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802 - Spark's name
             """Return the newest offset, from which the progress shows the lag."""
             return self.stream.newest
 
+        @called_by_spark
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Exclude messages published from now on."""
-            with planning(self.format_name):
-                self.stream.cap_at_current_end()
+            self.stream.cap_at_current_end()
 
 else:
 
     class StreamReaderBase(_StreamReader):  # type: ignore[no-redef]
         """Applies the limits; Spark runs `Trigger.AvailableNow` as one batch."""
 
+        @called_by_spark
         def latestOffset(self) -> dict[str, object]:  # type: ignore[override]  # noqa: N802
             """Return the end of the next trigger; for a new query Spark calls this before `initialOffset`."""
-            start = self.initialOffset() if self._begins_at is None else self._begins_at
-            with planning(self.format_name):
-                return self.stream.latest(start, limited=True)
+            return self.stream.latest(self.initial() if self._begins_at is None else self._begins_at, limited=True)
 
 
 def collects_worker_logs() -> bool:

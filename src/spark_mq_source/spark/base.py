@@ -6,6 +6,7 @@ import datetime
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from pyspark import TaskContext
@@ -19,11 +20,12 @@ from pyspark.sql.datasource import (
 
 from spark_mq_source.core.columns import without_large_types
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.errors import OptionError, TaskEndedError, UnsupportedFeatureError
+from spark_mq_source.core.errors import MQSourceError, OptionError, TaskEndedError, UnsupportedFeatureError
 from spark_mq_source.core.ports import BatchFormat, Format, Predicate, Stream, StreamFormat, TaskAttempt, WriteFormat
 from spark_mq_source.core.sql_types import ddl_of_schema
 from spark_mq_source.net.stopwatch import timed_input, working
-from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema, planning
+from spark_mq_source.spark._compat import FILTER_OPERATORS, StreamReaderBase, StreamWriterBase, arrow_schema
+from spark_mq_source.spark.boundary import called_by_spark
 from spark_mq_source.spark.task_log import log_write, log_written, logged_read
 from spark_mq_source.spark.worker import (
     check_wanted,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 
+FormatT = TypeVar("FormatT", bound=BatchFormat[Any, Any] | WriteFormat[Any, Any])
 OptionsT = TypeVar("OptionsT")
 RangeT = TypeVar("RangeT")
 ReportT = TypeVar("ReportT")
@@ -73,9 +76,26 @@ class MQCommit(WriterCommitMessage):
 
 
 class MQDataSource(DataSource):
-    """Spark's data source of a format. A subclass sets `format` and documents it."""
+    """Spark's data source of a format, which a subclass names, loads and documents.
 
-    format: ClassVar[Format[Any, Any, Any]]
+    A format takes up to half a second of processor time to import. Spark imports every data source to look for one, in
+    a process of its own, and makes one in another process, which needs the format only without a given schema.
+
+    Attributes:
+        format_name: the name in `spark.read.format(name)`.
+    """
+
+    format_name: ClassVar[str]
+
+    @classmethod
+    def load_format(cls) -> Format[Any, Any, Any]:
+        """Import the format."""
+        raise NotImplementedError
+
+    @cached_property
+    def format(self) -> Format[Any, Any, Any]:
+        """The format."""
+        return self.load_format()
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options
@@ -83,11 +103,17 @@ class MQDataSource(DataSource):
         self._typed: TypedRead | None = None
         freeze_loaded_modules()
 
+    @property
+    def debug(self) -> bool:
+        """The option `debug`, which is checked with all options."""
+        return next((text.lower() == "true" for name, text in self.options.items() if name.lower() == "debug"), False)
+
     @classmethod
     def name(cls) -> str:
         """Return the name in `spark.read.format(name)`."""
-        return cls.format.name
+        return cls.format_name
 
+    @called_by_spark
     def schema(self) -> str:
         """Return the columns read by default, as SQL.
 
@@ -99,6 +125,7 @@ class MQDataSource(DataSource):
         freeze_loaded_modules()
         return ddl_of_schema(columns)
 
+    @called_by_spark
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the batch reader of the requested columns.
 
@@ -109,7 +136,7 @@ class MQDataSource(DataSource):
         options = self._fitted(self.format.parse_options(self.options), schema)
         if self.format.wants_pushdown(options) and not FILTER_OPERATORS:
             raise UnsupportedFeatureError(
-                f"format {self.format.name!r}: pushdown=true needs Spark 4.1 or newer; remove this option"
+                f"format {self.format_name!r}: pushdown=true needs Spark 4.1 or newer; remove this option"
             )
         kind = MQPushdownReader if self.format.wants_pushdown(options) else MQBatchReader
         return kind(self.format, options, arrow_schema(schema))
@@ -117,10 +144,13 @@ class MQDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Make the stream reader of the requested columns.
 
-        Raises:
-            OptionError: options or columns that cannot be used; all problems in one sentence.
+        If options or columns cannot be used, the reader's first method raises the error: Spark hides one of this method
+        behind one of its own, because it stops a reader that it does not have (4.0.0 and 4.3.0).
         """
-        options = self._fitted(self.format.parse_stream_options(self.options), schema)
+        try:
+            options = self._fitted(self.format.parse_stream_options(self.options), schema)
+        except MQSourceError as error:
+            return RefusedStreamReader(self, error)
         return MQStreamReader(self.format, options, arrow_schema(schema))
 
     def _fitted(self, options: Any, schema: StructType) -> Any:  # noqa: ANN401 - the format's own
@@ -131,6 +161,7 @@ class MQDataSource(DataSource):
         freeze_loaded_modules()
         return options
 
+    @called_by_spark
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Make the batch writer of these columns.
 
@@ -138,9 +169,10 @@ class MQDataSource(DataSource):
             OptionError: options or columns that cannot be used; all problems in one sentence; or mode overwrite.
         """
         if overwrite:
-            raise OptionError(f"format {self.format.name!r}: topics cannot be overwritten; use mode('append')")
+            raise OptionError(f"format {self.format_name!r}: topics cannot be overwritten; use mode('append')")
         return MQBatchWriter(self.format, self._write_options(schema))
 
+    @called_by_spark
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Make the stream writer of these columns.
 
@@ -160,15 +192,33 @@ class MQDataSource(DataSource):
         return options
 
 
-class MQBatchReader(DataSourceReader, Generic[OptionsT, RangeT]):
+class _FormatWithOptions(Generic[FormatT, OptionsT]):
+    """The common part of readers and writers."""
+
+    def __init__(self, format_: FormatT, options: OptionsT) -> None:
+        self._format = format_
+        self._options = options
+
+    @property
+    def format_name(self) -> str:
+        """The name in `spark.read.format(name)`."""
+        return self._format.name
+
+    @property
+    def debug(self) -> bool:
+        """The option `debug`."""
+        return getattr(self._options, "debug", False)
+
+
+class MQBatchReader(_FormatWithOptions[BatchFormat[OptionsT, RangeT], OptionsT], DataSourceReader):
     """Plans on the driver, reads on the executors."""
 
     def __init__(self, format_: BatchFormat[OptionsT, RangeT], options: OptionsT, schema: pa.Schema) -> None:
-        self._format = format_
-        self._options = options
+        super().__init__(format_, options)
         self._schema = schema
         self._predicates: list[Predicate] = []
 
+    @called_by_spark
     def partitions(self) -> Sequence[InputPartition]:
         """Plan one partition per range.
 
@@ -177,6 +227,7 @@ class MQBatchReader(DataSourceReader, Generic[OptionsT, RangeT]):
         """
         return [MQPartition(task) for task in self._format.plan(self._options, self._predicates)]
 
+    @called_by_spark
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition, in the order of the topic.
 
@@ -210,15 +261,14 @@ class MQPushdownReader(MQBatchReader[OptionsT, RangeT]):
         return filters
 
 
-class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
+class MQStreamReader(_FormatWithOptions[StreamFormat[OptionsT, RangeT], OptionsT], StreamReaderBase):
     """The reader of a streaming query: plans on the driver, reads on the executors.
 
     The driver keeps one object for the whole query; executors get pickled copies, without connections.
     """
 
     def __init__(self, format_: StreamFormat[OptionsT, RangeT], options: OptionsT, schema: pa.Schema) -> None:
-        self._format = format_
-        self._options = options
+        super().__init__(format_, options)
         self._schema = schema
         self._stream: Stream[RangeT] | None = None
 
@@ -232,11 +282,7 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
             self._stream = self._format.open_stream(self._options)
         return self._stream
 
-    @property
-    def format_name(self) -> str:
-        """The name in `spark.readStream.format(name)`."""
-        return self._format.name
-
+    @called_by_spark
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[MQPartition]:
         """Plan one partition per range of the trigger.
 
@@ -244,9 +290,9 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
             MQSourceError: the broker is unreachable, or refuses.
         """
         self._begins_at = end
-        with planning(self.format_name):
-            return [MQPartition(task) for task in self.stream.ranges(start, end)]
+        return [MQPartition(task) for task in self.stream.ranges(start, end)]
 
+    @called_by_spark
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition, in the order of the topic.
 
@@ -261,6 +307,30 @@ class MQStreamReader(StreamReaderBase, Generic[OptionsT, RangeT]):
             self._stream.close()
 
 
+class RefusedStreamReader(StreamReaderBase):
+    """A stream reader whose methods raise the error with which it was made."""
+
+    def __init__(self, source: MQDataSource, error: MQSourceError) -> None:
+        self.format_name = source.format_name
+        self.debug = source.debug
+        self._error = error
+
+    @property
+    def stream(self) -> Stream[Any]:
+        """Raise the error."""
+        raise self._error
+
+    @called_by_spark
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[MQPartition]:
+        """Raise the error."""
+        raise self._error
+
+    @called_by_spark
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        raise self._error
+
+
 def _read(
     format_: BatchFormat[OptionsT, RangeT], options: OptionsT, task: RangeT, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
@@ -270,12 +340,8 @@ def _read(
     return logged_read(format_.name, task, format_.read(options, task, schema, counters, tries=tries), counters)
 
 
-class _Writing(Generic[OptionsT, ReportT]):
+class _Writing(_FormatWithOptions[WriteFormat[OptionsT, ReportT], OptionsT]):
     """The common part of batch and stream writers."""
-
-    def __init__(self, format_: WriteFormat[OptionsT, ReportT], options: OptionsT) -> None:
-        self._format = format_
-        self._options = options
 
     def _write(self, batches: Iterator[pa.RecordBatch], attempt: TaskAttempt) -> MQCommit:
         freeze_loaded_modules()
@@ -310,6 +376,7 @@ class MQBatchWriter(_Writing[OptionsT, ReportT], DataSourceArrowWriter):
         super().__init__(format_, options)
         self._job_id = uuid.uuid4().hex
 
+    @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> MQCommit:
         """Write the rows of one task.
 
@@ -318,6 +385,7 @@ class MQBatchWriter(_Writing[OptionsT, ReportT], DataSourceArrowWriter):
         """
         return self._write(iterator, _attempt(self._job_id))
 
+    @called_by_spark
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the write: every task has succeeded.
 
@@ -326,6 +394,7 @@ class MQBatchWriter(_Writing[OptionsT, ReportT], DataSourceArrowWriter):
         """
         self._commit(messages)
 
+    @called_by_spark
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort the write: the job has failed.
 
@@ -342,6 +411,7 @@ class MQStreamWriter(_Writing[OptionsT, ReportT], StreamWriterBase):
     `commit` only in the tasks' messages.
     """
 
+    @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> MQCommit:
         """Write the rows of one task.
 
@@ -350,6 +420,7 @@ class MQStreamWriter(_Writing[OptionsT, ReportT], StreamWriterBase):
         """
         return self._write(iterator, _attempt(None))
 
+    @called_by_spark
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit a batch: every task of it has succeeded.
 
@@ -358,6 +429,7 @@ class MQStreamWriter(_Writing[OptionsT, ReportT], StreamWriterBase):
         """
         self._commit(messages)
 
+    @called_by_spark
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Abort a batch, which has failed, or whose query was stopped.
 

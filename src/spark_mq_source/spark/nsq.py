@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from spark_mq_source.nsq.format import NsqFormat
+from typing import TYPE_CHECKING, Any
+
 from spark_mq_source.spark.base import MQDataSource
+
+if TYPE_CHECKING:
+    from spark_mq_source.core.ports import Format
 
 
 class NsqDataSource(MQDataSource):
@@ -48,4 +52,11 @@ class NsqDataSource(MQDataSource):
             )
     """
 
-    format = NsqFormat()
+    format_name = "nsq"
+
+    @classmethod
+    def load_format(cls) -> Format[Any, Any, Any]:
+        """Import the format."""
+        from spark_mq_source.nsq.format import NsqFormat  # noqa: PLC0415 - see `MQDataSource`
+
+        return NsqFormat()

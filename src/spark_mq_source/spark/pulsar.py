@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from spark_mq_source.pulsar.format import PulsarFormat
+from typing import TYPE_CHECKING, Any
+
 from spark_mq_source.spark.base import MQDataSource
+
+if TYPE_CHECKING:
+    from spark_mq_source.core.ports import Format
 
 
 class PulsarNativeDataSource(MQDataSource):
@@ -44,4 +48,11 @@ class PulsarNativeDataSource(MQDataSource):
             )
     """
 
-    format = PulsarFormat()
+    format_name = "pulsar-native"
+
+    @classmethod
+    def load_format(cls) -> Format[Any, Any, Any]:
+        """Import the format."""
+        from spark_mq_source.pulsar.format import PulsarFormat  # noqa: PLC0415 - see `MQDataSource`
+
+        return PulsarFormat()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from spark_mq_source.spark.base import MQDataSource
-from spark_mq_source.tubemq.format import TubeMQFormat
+
+if TYPE_CHECKING:
+    from spark_mq_source.core.ports import Format
 
 
 class TubeMQDataSource(MQDataSource):
@@ -43,4 +47,11 @@ class TubeMQDataSource(MQDataSource):
             )
     """
 
-    format = TubeMQFormat()
+    format_name = "tubemq"
+
+    @classmethod
+    def load_format(cls) -> Format[Any, Any, Any]:
+        """Import the format."""
+        from spark_mq_source.tubemq.format import TubeMQFormat  # noqa: PLC0415 - see `MQDataSource`
+
+        return TubeMQFormat()

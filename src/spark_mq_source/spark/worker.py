@@ -101,14 +101,24 @@ def connection_to_spark() -> int | None:
     whatever its name is. All of them are duplicates of one connection: `sock`, `infile` and `outfile` on 4.0.0 and
     4.3.0. Call this from the main thread.
     """
+    for frame in _sparks_frames():
+        for value in frame.f_locals.values():
+            if isinstance(value, socket.socket | io.IOBase) and (found := _socket_of(value)) is not None:
+                return found
+    return None
+
+
+def is_called_by_spark() -> bool:
+    """Return whether Spark's own code has called the running code, as in all of its Python workers."""
+    return next(_sparks_frames(), None) is not None
+
+
+def _sparks_frames() -> Iterator[FrameType]:
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if _is_sparks(frame.f_globals):
-            for value in frame.f_locals.values():
-                if isinstance(value, socket.socket | io.IOBase) and (found := _socket_of(value)) is not None:
-                    return found
+            yield frame
         frame = frame.f_back
-    return None
 
 
 def _is_sparks(module: Mapping[str, object]) -> bool:

@@ -123,7 +123,7 @@ def check_struct(struct: pa.StructType, definition: str, column: str = "value") 
         >>> check_struct(pa.struct([("a", pa.string())]), definition)
         Traceback (most recent call last):
         ...
-        spark_mq_source.core.errors.OptionError: the struct in column value does not fit the given schema: value.a is \
+        spark_mq_source.OptionError: the struct in column value does not fit the given schema: value.a is \
 string, and int in the schema
     """
     derived = json.loads(derive_definition(struct, "json", column))
@@ -230,7 +230,7 @@ def check_nulls(values: pa.StructArray, definition: str, column: str = "value") 
         >>> check_nulls(pa.array([{"tags": ["a", None]}]), definition)
         Traceback (most recent call last):
         ...
-        spark_mq_source.core.errors.UnwritableRowError: value.tags[] is NULL in a row, which the schema does not allow
+        spark_mq_source.UnwritableRowError: value.tags[] is NULL in a row, which the schema does not allow
     """
     path = next(_forbidden_nulls(values, json.loads(definition), column, {}), None)
     if path is not None:

@@ -8,7 +8,7 @@ import pytest
 
 from spark_mq_source.core import errors
 
-CLASSES = [one for _, one in inspect.getmembers(errors, inspect.isclass) if one.__module__ == errors.__name__]
+CLASSES = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, errors.MQSourceError)]
 
 
 def made(cls):
@@ -19,6 +19,12 @@ def made(cls):
 
 def attributes(error):
     return type(error), str(error), error.args, error.retryable, vars(error)
+
+
+def test_every_class_has_the_name_by_which_it_is_imported():
+    assert {f"{one.__module__}.{one.__qualname__}" for one in CLASSES} == {
+        f"spark_mq_source.{one.__name__}" for one in CLASSES
+    }
 
 
 def test_the_list_is_complete():

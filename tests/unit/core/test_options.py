@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import pytest
 
+from spark_mq_source.core import options as options_module
 from spark_mq_source.core.errors import OptionError
 from spark_mq_source.core.options import (
     READ,
@@ -133,10 +134,33 @@ def test_nothing_is_suggested_that_has_no_meaning_in_this_scope():
     assert refusal({"serviceurl": "h", "topik": "t"}) == "format 'boat': topik: unknown option"
 
 
-def test_an_option_of_another_scope_is_refused_as_such():
-    assert refusal({"serviceurl": "h", "topic": "t"}) == "format 'boat': topic: has no meaning when reading a batch"
+def test_an_option_of_the_other_direction_is_ignored_and_logged_once(caplog):
+    options_module._warn_of_ignored.cache_clear()
+    for _ in range(2):
+        assert BoatOptions.from_spark({"serviceurl": "h", "topic": "t"}, READ).service_url == "h"
+        assert BoatOptions.from_spark({"serviceurl": "h", "boat.OARS": "many"}, WRITE).oars is None
+    assert caplog.messages == [
+        "format 'boat': option topic has no effect when reading a batch",
+        "format 'boat': option oars has no effect when writing",
+    ]
+
+
+def test_an_option_of_batches_is_refused_in_a_stream():
     assert "end: has no meaning when reading a stream" in refusal({"serviceurl": "h", "end": "1"}, STREAM)
-    assert "oars: has no meaning when writing" in refusal({"serviceurl": "h", "boat.OARS": "1"}, WRITE)
+
+
+@pytest.mark.parametrize(
+    ("kafkas", "hint"),
+    [
+        ("kafka.bootstrap.servers", "; here it is serviceUrl"),
+        ("kafka.security.protocol", ""),
+        ("subscribePattern", ""),
+    ],
+)
+def test_an_option_of_sparks_kafka_source_gets_its_counterpart(kafkas, hint):
+    assert refusal({"serviceurl": "h", kafkas: "x"}) == (
+        f"format 'boat': {kafkas.lower()}: unknown option (that is Spark's Kafka source{hint})"
+    )
 
 
 def test_an_option_and_its_alias_are_refused():
@@ -226,7 +250,7 @@ def test_options_described():
 
 
 def test_names():
-    assert BoatOptions.names(WRITE) == ("serviceUrl", "service.url", "authToken", "topic")
+    assert BoatOptions.names(WRITE) == ("serviceUrl", "service.url", "authToken", "topic", "debug")
 
 
 def test_a_field_without_a_parser_is_a_mistake_of_ours():

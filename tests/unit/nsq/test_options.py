@@ -125,7 +125,6 @@ def test_a_secret_is_not_shown() -> None:
             {"walDir": "/w", "minRowsPerTrigger": "9", "maxRowsPerTrigger": "8"},
             r"minRowsPerTrigger \(9\) is more than maxRowsPerTrigger \(8\)",
         ),
-        (WRITE, {"channel": "c"}, "has no meaning when writing"),
         (READ, {"hostMapp": "c"}, "did you mean hostMap"),
     ],
 )

@@ -135,7 +135,8 @@ class ListFormat:
 
 
 class ListDataSource(MQDataSource):
-    format = ListFormat()
+    format_name = "list"
+    load_format = ListFormat
 
 
 # -- columns
@@ -269,10 +270,10 @@ def test_reader_plans_one_partition_a_range_and_reads_them() -> None:
 def test_reader_says_how_often_a_task_was_begun_before(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = ListDataSource({"rows": "1"}).reader(schema_of(n=LongType()))
     list(reader.read(MQPartition(0)))
-    assert ListDataSource.format.tries == 0
+    assert reader._format.tries == 0
     monkeypatch.setattr(base.TaskContext, "get", lambda: SimpleNamespace(attemptNumber=lambda: 2))
     list(reader.read(MQPartition(0)))
-    assert ListDataSource.format.tries == 2
+    assert reader._format.tries == 2
 
 
 def test_a_stream_reader_knows_where_the_next_trigger_begins() -> None:
@@ -447,6 +448,18 @@ def test_the_package_imports_pyspark_only_for_a_data_source() -> None:
         "assert not {'pyspark', 'py4j'} & set(sys.modules), 'pyspark was imported'\n"
         "spark_mq_source.PulsarNativeDataSource\n"
         "assert 'pyspark' in sys.modules and 'pandas' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_spark_finds_and_makes_a_source_without_its_format() -> None:
+    program = (
+        "import sys, pyspark_nsq, pyspark_pulsar_native, pyspark_tubemq\n"
+        "for module in (pyspark_nsq, pyspark_pulsar_native, pyspark_tubemq):\n"
+        "    module.DefaultSource.name(), module.DefaultSource({})\n"
+        "found = [name for name in sys.modules if name.startswith('spark_mq_source.') and name.endswith('.format')]\n"
+        "assert found == [], found\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -321,7 +321,7 @@ def descriptors_of(definition: bytes) -> bytes:
         >>> descriptors_of(b'syntax = "proto3"; message Flight {}')
         Traceback (most recent call last):
         ...
-        spark_mq_source.core.errors.OptionError: it is the text of a .proto file, which protoc has to compile: \
+        spark_mq_source.OptionError: it is the text of a .proto file, which protoc has to compile: \
 protoc --descriptor_set_out=FILE --include_imports makes a FileDescriptorSet of it
     """
     with contextlib.suppress(binascii.Error):
