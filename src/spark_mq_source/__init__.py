@@ -14,33 +14,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from spark_mq_source.core.errors import (
-    AuthenticationError,
-    AuthorizationError,
-    BrokerError,
-    ConnectionLostError,
-    ConnectTimeoutError,
-    CorruptMessageError,
-    DataLossError,
-    EncryptedMessageError,
-    EndOfStreamError,
-    LocalProtocolError,
-    MQSourceError,
-    OptionError,
-    ProtocolError,
-    RemoteProtocolError,
-    ReplayError,
-    RequestTimeoutError,
-    ResourceBusyError,
-    ServiceNotReadyError,
-    StorageError,
-    TaskEndedError,
-    TooManyAttemptsError,
-    TopicNotFoundError,
-    TransportError,
-    UnsupportedFeatureError,
-    UnwritableRowError,
-)
+from spark_mq_source.core import errors
+from spark_mq_source.core.errors import *  # noqa: F403 - all errors are public
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,37 +25,13 @@ if TYPE_CHECKING:
     from spark_mq_source.spark.tubemq import TubeMQDataSource
 
 __all__ = [
-    "AuthenticationError",
-    "AuthorizationError",
-    "BrokerError",
-    "ConnectTimeoutError",
-    "ConnectionLostError",
-    "CorruptMessageError",
-    "DataLossError",
-    "EncryptedMessageError",
-    "EndOfStreamError",
-    "LocalProtocolError",
-    "MQSourceError",
     "NsqDataSource",
-    "OptionError",
-    "ProtocolError",
     "PulsarNativeDataSource",
-    "RemoteProtocolError",
-    "ReplayError",
-    "RequestTimeoutError",
-    "ResourceBusyError",
-    "ServiceNotReadyError",
-    "StorageError",
-    "TaskEndedError",
-    "TooManyAttemptsError",
-    "TopicNotFoundError",
-    "TransportError",
     "TubeMQDataSource",
-    "UnsupportedFeatureError",
-    "UnwritableRowError",
     "implementation",
     "register",
 ]
+__all__ += errors.__all__
 
 _PROTOCOLS = ("pulsar", "tubemq", "nsq")
 _DATA_SOURCES = {
