@@ -26,6 +26,7 @@ from spark_mq_source.spark.worker import (
     connection_of_task,
     connection_to_spark,
     freeze_loaded_modules,
+    is_called_by_spark,
     rows_while_wanted,
 )
 
@@ -141,6 +142,13 @@ def test_other_sockets_and_files_are_no_connection_to_spark(worker: Worker, tmp_
     (tmp_path / "log").touch()
     with (tmp_path / "log").open("rb") as log:
         IN_WORKER(lambda: main(worker.file), infile=log, outfile=io.BytesIO(), sock=closed)
+
+
+def test_code_that_spark_calls_is_known_without_a_connection() -> None:
+    called: list[bool] = []
+    IN_WORKER(lambda: called.append(is_called_by_spark()))
+    assert called == [True]
+    assert not is_called_by_spark()
 
 
 @pytest.mark.parametrize("is_task", [True, False])
