@@ -86,19 +86,19 @@ CORRUPT_COLUMNS = (
 
 
 class ColumnTable:
-    """The columns of a format: what Spark is told, what a user may ask for, and which Arrow types do.
+    """The columns of a format: their SQL types for Spark, and the types that a user may request.
 
     Args:
-        columns: all there are; those that are read in the order in which they are read.
-        position: the columns that tell where a message is, for errors.
+        columns: all columns; the readable ones in the order in which they are read.
+        position: the columns with the position of a message, for errors.
 
     Attributes:
         columns: the same.
         position: the same.
         readable: column name to the SQL types it can be read as, the one it has by default first.
-        default: the names read where the user names none, in order.
+        default: the columns that are read if the user selects none, in order.
         writable: column name to the SQL types it can be written from.
-        required: the names that rows to be written must have.
+        required: the columns that rows to be written must have.
 
     Example:
         >>> value = Column("value", read_as=("binary", "string"), written_from=("binary",))
@@ -221,10 +221,10 @@ def fixed_width_array(
 
     Args:
         type_: the array's type, as the schema has it.
-        rows: how many rows.
+        rows: number of rows.
         data: the values; at least `rows` of them.
-        validity: one bit a row, least significant first; None where no row is NULL.
-        null_count: how many bits of `validity` are zero.
+        validity: one bit per row, least significant first; None if no row is NULL.
+        null_count: number of zero bits in `validity`.
     """
     return pa.Array.from_buffers(type_, rows, [validity, data], null_count=null_count)
 
@@ -243,11 +243,11 @@ def variable_width_array(
 
     Args:
         type_: the array's type, as the schema has it.
-        rows: how many rows.
-        offsets: where each row's bytes begin and the last one's end.
+        rows: number of rows.
+        offsets: the start of each row's bytes, and the end of the last row's.
         data: the bytes of all rows.
-        validity: one bit a row, least significant first; None where no row is NULL.
-        null_count: how many bits of `validity` are zero.
+        validity: one bit per row, least significant first; None if no row is NULL.
+        null_count: number of zero bits in `validity`.
     """
     return pa.Array.from_buffers(type_, rows, [validity, offsets, data], null_count=null_count)
 
@@ -264,15 +264,15 @@ def map_array(type_: pa.DataType, rows: int, offsets: pa.Buffer, keys: pa.Array,
 
 
 class SparseColumns:
-    """Columns in which few rows have something, so that the loops over rows leave them out.
+    """Columns with values in few rows, which the loops over rows leave out.
 
     Args:
         schema: all columns of the batches.
-        names: those that are sparse, where the schema has them.
+        names: the sparse columns, if the schema has them.
 
     Attributes:
         dense: the other columns, for the loops.
-        nbytes: what the cells take.
+        nbytes: size of the cells.
 
     Example:
         >>> sparse = SparseColumns(pa.schema([("a", pa.int64()), ("why", pa.string())]), ["why"])
@@ -294,8 +294,8 @@ class SparseColumns:
     def __bool__(self) -> bool:
         return bool(self._fields)
 
-    def put(self, name: str, row: int, cell: Any, nbytes: int) -> None:  # noqa: ANN401 - what the type takes
-        """Set the cell of a row, if the column is wanted."""
+    def put(self, name: str, row: int, cell: Any, nbytes: int) -> None:  # noqa: ANN401 - any value of the column's type
+        """Set the cell of a row, if the schema has the column."""
         if name in self._fields:
             self._cells[name][row] = cell
             self.nbytes += nbytes

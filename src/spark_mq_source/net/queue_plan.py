@@ -1,4 +1,4 @@
-"""Batches of a queue as they are planned into the write-ahead folder: which task reads how much of which source.
+"""Plans of batches of a queue, in the write-ahead folder: the source and the number of messages of each task.
 
 A source is what one connection consumes: an nsqd, or a topic-partition of a Pulsar subscription.
 """
@@ -24,12 +24,12 @@ class QueueTask(Generic[SourceT]):
     """The work of one task.
 
     Attributes:
-        source: who is asked.
-        max_rows: how many messages at most; None for no bound.
+        source: the source to read.
+        max_rows: maximum number of messages; None means unbounded.
         folder: of the batch, in `walDir`; empty without.
         task: the task's number in it.
-        duplicates: messages that earlier batches have, whose acknowledgement may not be through; in the format's form.
-        recent: the messages that earlier batches have acknowledged last, in the format's form.
+        duplicates: messages of earlier batches that may come again, in the format's form.
+        recent: the messages that earlier batches acknowledged last, in the format's form.
     """
 
     source: SourceT

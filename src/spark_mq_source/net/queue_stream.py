@@ -1,12 +1,11 @@
-"""The driver's side of a streaming query of a queue: a batch is in the write-ahead folder before Spark knows of it.
+"""The driver's side of a streaming query of a queue: it plans a batch in the write-ahead folder, and then tells Spark.
 
 A queue has no positions, so an offset is the number of a batch and the name of a folder in `walDir` (a new one for each
-checkpoint: batches of two queries never meet). What a batch reads is written there as its plan; whoever does the batch
-over, after whatever crash, finds the same tasks, and each task finds in its log what it has read already.
+checkpoint, so that two queries never share a batch). The plan of a batch is stored there. A batch that is repeated
+after a crash has the same tasks, and each task finds the messages that it has already read in its log.
 
-A message whose acknowledgement did not get through, or may not have, comes again although a batch has it. So does an
-acknowledged one if the broker is killed before it saves that. Each plan names both kinds of the batches before it, and
-its tasks leave them out.
+The broker delivers a message again if its acknowledgement may be lost, or if the broker is killed before it saves the
+acknowledgement. Each plan lists such messages of earlier batches, and its tasks leave them out.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
         where: the format and the topic, which errors and logs begin with.
         store: the write-ahead folder.
         task_type: of the tasks.
-        topic: whose messages `newest` counts.
-        max_rows: how many messages a trigger reads at most.
-        pace: how long a trigger waits for more.
+        topic: the topic whose messages `newest` counts.
+        max_rows: maximum number of messages of a trigger.
+        pace: decides how long a trigger waits for more messages.
 
     Attributes:
-        newest: the offset that was planned last and how much waits, without any limit; None before.
+        newest: the offset planned last, and the number of all waiting messages; None before the first plan.
     """
 
     counts_held: ClassVar[bool] = False
@@ -165,7 +164,7 @@ class QueueStream(ABC, Generic[SourceT, TaskT]):
             if name.isdecimal() and int(name) < at.batch:
                 remove_batch(self._store, f"{at.wal}/{name}")
 
-    # -- what a format says
+    # -- methods of a format
 
     @abstractmethod
     def _begin(self) -> None:

@@ -1,7 +1,7 @@
-"""The task's side of a queue: messages -> Arrow batches, straight from the broker, or by way of the write-ahead folder.
+"""The task's side of a queue: messages -> Arrow batches, directly from the broker or through the write-ahead folder.
 
-Without `walDir` a read is a drain: messages are acknowledged once Spark has taken their rows, and whoever reads again
-gets others. With it the messages of a task are written down first and acknowledged then; `net.write_ahead` says how
+Without `walDir` a read is a drain: messages are acknowledged when Spark has taken their rows, and a second read gets
+other messages. With it the messages of a task are stored and then acknowledged; `net.write_ahead` describes how
 attempts agree.
 """
 
@@ -190,7 +190,7 @@ class Collector(ABC, Generic[InflowT]):
                 self._log.acknowledged(refused, last)
         self._log.end()
 
-    # -- what a format says
+    # -- methods of a format
 
     @abstractmethod
     def _open(self) -> AbstractContextManager[InflowT]:
@@ -233,9 +233,9 @@ class Collector(ABC, Generic[InflowT]):
         inflow.want(wanted)
         try:
             with self._keeping(inflow):
-                # With speculation, Spark may let the attempt that was second go on for as long as it likes. What such
-                # attempts hold would go round among them, counted as one more delivery each time, and past those that
-                # want it. So from time to time it is looked whether the log has ended.
+                # With speculation, Spark may let a slower attempt run on. Attempts would get each other's messages
+                # again and again, each time counted as a delivery, and keep them from the tasks that need them. So an
+                # attempt checks from time to time whether the log has ended.
                 while not self._log.is_ended and wait_for_messages(inflow, limits, wanted, self._log.look_for_end):
                     is_stored = self._write_down(self._sorted_out(inflow, inflow.take()))
                     wanted = limits.wanted(self._rows(), inflow.most)

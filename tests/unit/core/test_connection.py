@@ -1,4 +1,4 @@
-"""What all connections have in common, on the smallest one."""
+"""The common part of all connections, on the smallest one."""
 
 from __future__ import annotations
 

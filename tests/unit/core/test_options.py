@@ -1,4 +1,4 @@
-"""What every format's options have in common."""
+"""The common part of all formats' options."""
 
 import enum
 import pickle

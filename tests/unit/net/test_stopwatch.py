@@ -1,4 +1,4 @@
-"""What counts as waiting, what as work, and what is Spark's own time: by a clock that the tests move."""
+"""Waiting time, working time and Spark's own time, by a clock that the tests move."""
 
 from __future__ import annotations
 

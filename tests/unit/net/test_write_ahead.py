@@ -175,7 +175,7 @@ def test_rows_that_are_cut_say_where_and_what_to_do(log: Log, tmp_path: Path):
 
 
 def test_a_slot_that_is_still_being_written_is_waited_for(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Where there are no links, a file is seen before it is whole."""
+    """Without links, a file is visible before it is complete."""
     file = tmp_path / "wal" / BATCH / "0" / "1"
     whole = file.read_bytes()
     file.write_bytes(whole[:10])

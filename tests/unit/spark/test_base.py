@@ -314,7 +314,7 @@ def test_source_and_reader_survive_cloudpickle() -> None:
 
 
 class Context:
-    """What a task of Spark is told, in place of Spark's own, which only tasks have."""
+    """A substitute of Spark's `TaskContext`, which exists only in tasks."""
 
     def __init__(self, **properties: str) -> None:
         self._properties = properties
