@@ -1,7 +1,7 @@
 """Messages that cannot be decoded, on their way to the dead letter topic: stored there before their batch is passed on.
 
-What a broker is told of a message (that it is finished, or read) follows the batch that the message was in. So a dead
-letter is stored before its message is given up. A task that runs again sends its dead letters again.
+A message is acknowledged after its batch was passed on. So a dead letter is stored before its message is acknowledged.
+A task that runs again sends its dead letters again.
 """
 
 from __future__ import annotations
@@ -85,15 +85,15 @@ class DeadLetters:
         attempt: the number of earlier attempts at the task.
         counters: updated with dead letters and wait time.
         properties: the column with a message's properties; empty if messages of the format have none.
-        fitting: the properties that a writer of the format accepts, of those that there are.
-        origin: the columns that tell the position of a message.
+        fitting: the properties that a writer of the format accepts, of all properties.
+        origin: the columns with the position of a message.
         origin_text: the position of a message, from these columns.
         topic_text: the topic of a message, from these columns and its topic.
         copied: further columns that a dead letter has from its message.
         about: properties that a message gets if it does not have them.
 
     Attributes:
-        columns: what the messages are to be read with, beside what is wanted of them.
+        columns: the columns that messages must be read with, besides the requested ones.
     """
 
     def __init__(

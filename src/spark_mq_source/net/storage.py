@@ -1,15 +1,15 @@
 """Folders on disks or object stores that the driver and every executor reach, with exclusive creation of files.
 
-What is written there has to outlive the machine that writes it, and two attempts at the same work must never both
-believe that they have made a file. So a place is used only if `create` is exclusive there, which `open_store` tries.
+Files must outlive the machine that writes them, and of two attempts at the same work only one may create a file. So a
+folder is used only if `create` is exclusive there, which `open_store` tests.
 
 =========================================================  =========================================================
-an absolute path, ``file:/path``                           `LocalStore`: a disk, or whatever every machine has mounted
+an absolute path, ``file:/path``                           `LocalStore`: a disk, or a folder mounted on all machines
 ``s3://``, ``s3a://``, ``gs://``, ``az://``, ``abfss://``  `ObjectStore`: conditional writes, by obstore
 =========================================================  =========================================================
 
-obstore, because it has conditional writes for the stores of Amazon, Google and Microsoft and for those that are like
-them, waits without an event loop, and comes as one wheel without dependencies of its own. s3fs before 2025.6 overwrote
+obstore has conditional writes for the stores of Amazon, Google and Microsoft and for compatible ones, needs no event
+loop, and is one wheel without dependencies. s3fs before 2025.6 overwrote
 small files that it was told to make exclusively (fsspec/s3fs, issue 973), and pyarrow's S3FileSystem cannot make any.
 """
 
@@ -70,7 +70,7 @@ class Store(Protocol):
         """Return the bytes of a file.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: it does not exist.
         """
 
     def exists(self, path: str) -> bool:
@@ -88,7 +88,7 @@ class LocalStore:
 
     Args:
         root: the folder; made if it does not exist.
-        name: what it is, for messages.
+        name: a prefix of paths in messages.
 
     Example:
         >>> from tempfile import mkdtemp
@@ -113,9 +113,9 @@ class LocalStore:
             _sync_folder(target.parent)
 
     def create(self, path: str, data: bytes) -> bool:
-        """See `Store`. A link cannot be made where something is, and shows the file whole.
+        """See `Store`. A hard link cannot replace a file, and shows only complete files.
 
-        A file system without links makes the file in place: whoever reads it at once may find a part of it.
+        A file system without links makes the file in place: a reader may then see an incomplete file.
         """
         with _failing(self.where(path), "written"):
             target = self._folder_of(path)
@@ -200,7 +200,7 @@ class ObjectStore:
 
     Args:
         url: of the prefix.
-        name: what it is, for messages.
+        name: a prefix of paths in messages.
 
     Raises:
         UnsupportedFeatureError: obstore is not installed.
