@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from typer import Context
 from typer.cli import get_docs_for_click
@@ -24,7 +25,7 @@ from typer.main import get_command
 from bench import report
 from spark_mq_source.cli.main import app
 from spark_mq_source.core.columns import ColumnTable
-from spark_mq_source.core.options import READ, STREAM, WRITE, Scope
+from spark_mq_source.core.options import READ, STREAM, WRITE, Described, Scope, Section
 from spark_mq_source.nsq.format import NsqFormat
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.tubemq.format import TubeMQFormat
@@ -33,86 +34,112 @@ ROOT: Final = Path(__file__).parent.parent
 DOCS: Final = ROOT / "docs"
 README: Final = ROOT / "README.md"
 CONFIGURATION: Final = ROOT / "mkdocs.yml"
+REPOSITORY: Final[str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"][
+    "Repository"
+]
 FORMATS: Final = {one.name: one for one in (PulsarFormat, TubeMQFormat, NsqFormat)}
 PAGES: Final = {"pulsar-native": "pulsar.md", "tubemq": "tubemq.md", "nsq": "nsq.md"}
 """The reference of each format."""
 
-_SCOPES: Final[Mapping[Scope, str]] = {
-    READ | STREAM | WRITE: "Options to read and to write",
-    READ | STREAM: "Options to read",
-    READ: "Options to read a batch",
-    STREAM: "Options to read a stream",
-    WRITE: "Options to write",
-}
+_SCOPES: Final = {READ: "read", STREAM: "stream", WRITE: "write"}
 
 # -- options
 
 
-@cache
-def _options(format_name: str) -> Mapping[str, tuple[Scope, str, str]]:
-    """Name of each option of a format: its scope, its section, and the section without other connectors' names."""
-    found = {}
-    for one in FORMATS[format_name].options_type.described():
-        fact = "Required" if one.default == "required" else f"Default: {one.default or 'not set'}"
-        head, tail = f"### `{one.name}` {{ #{one.name.lower()} }}\n\n{one.doc}\n\n*{fact}", ".*\n{ .facts }\n"
-        also = f"; also accepted as {', '.join(f'`{alias}`' for alias in one.aliases)}" if one.aliases else ""
-        found[one.name] = (one.scope, head + also + tail, head + tail)
-    return found
+class Entry(NamedTuple):
+    """An option as the pages show it.
+
+    Attributes:
+        text: the option's section; without the names in other connectors, so that formats can be compared.
+        also: the names in other connectors, as text.
+    """
+
+    section: Section
+    scope: Scope
+    purpose: str
+    text: str
+    also: str
 
 
 @cache
-def _shared() -> Mapping[str, tuple[Scope, str, str]]:
+def _options(format_name: str) -> Mapping[str, Entry]:
+    """Return the options of a format by name."""
+    return {one.name: _entry(one) for one in FORMATS[format_name].options_type.described()}
+
+
+def _entry(one: Described) -> Entry:
+    fact = "Required" if one.default == "required" else f"Default: {one.default or 'not set'}"
+    uses = ", ".join(use for scope, use in _SCOPES.items() if scope & one.scope)
+    text = f"### `{one.name}` {{ #{one.name.lower()} }}\n\n{one.doc}\n\n*{uses.capitalize()}. {fact}"
+    also = f"; also accepted as {', '.join(f'`{alias}`' for alias in one.aliases)}" if one.aliases else ""
+    return Entry(one.section, one.scope, purpose(one.doc), text, also)
+
+
+def purpose(doc: str) -> str:
+    """Return the first clause of an option's description.
+
+    Example:
+        >>> purpose("Compression of entries: `NONE` or `LZ4`. Batches that do not shrink are sent uncompressed.")
+        'Compression of entries'
+    """
+    return re.split(r"[.:;](?=\s|$)", doc, maxsplit=1)[0]
+
+
+@cache
+def _shared() -> Mapping[str, Entry]:
     first, *others = (_options(name) for name in FORMATS)
     return {
-        name: (scope, essence, essence)
-        for name, (scope, _, essence) in first.items()
-        if all(name in other and other[name][::2] == (scope, essence) for other in others)
+        name: entry
+        for name, entry in first.items()
+        if all(name in other and other[name][:-1] == entry[:-1] for other in others)
     }
 
 
-def _by_scope(found: Mapping[str, tuple[Scope, str, str]]) -> str:
-    """Sections under a title for each scope.
-
-    Raises:
-        ValueError: a scope without a title.
-    """
-    if not {scope for scope, _, _ in found.values()} <= set(_SCOPES):
-        raise ValueError("an option has a scope that has no title in tools/docs.py")
+def options(format_name: str) -> str:
+    """Return the options of a format that not all formats share, under the title of each section."""
     parts = []
-    for scope, title in _SCOPES.items():
-        sections = [section for other, section, _ in found.values() if other == scope]
-        if sections:
-            parts.append("\n".join([f"## {title}\n", *sections]))
+    for section in Section:
+        texts = [
+            _text(one)
+            for name, one in _options(format_name).items()
+            if name not in _shared() and one.section is section
+        ]
+        if texts:
+            parts.append("\n".join([f"## {section}\n", *texts]))
     return "\n" + "\n".join(parts) + "\n"
 
 
-def options(format_name: str) -> str:
-    """A section for each option of a format that not all formats share."""
-    return _by_scope({name: one for name, one in _options(format_name).items() if name not in _shared()})
-
-
 def shared_options(_: str) -> str:
-    """A section for each option that is the same in all formats."""
-    return _by_scope(_shared())
+    """Return the options that are the same in all formats, in the order of the sections."""
+    order = list(Section)
+    return "\n" + "\n".join(_text(one) for one in sorted(_shared().values(), key=lambda one: order.index(one.section)))
+
+
+def _text(one: Entry) -> str:
+    return f"{one.text}{one.also}.*\n{{ .facts }}\n"
 
 
 def option_index(_: str) -> str:
-    """All options of all formats by name, with links."""
-    rows = [f"| option | {' | '.join(f'`{name}`' for name in FORMATS)} |", "|---|" + ":-:|" * len(FORMATS)]
-    names = {name for format_name in FORMATS for name in _options(format_name)}
-    for name in sorted(names, key=str.lower):
-        cells = [
-            f"[{_letters(_options(each)[name][0])}]({'' if name in _shared() else PAGES[each]}#{name.lower()})"
-            if name in _options(each)
-            else ""
-            for each in FORMATS
-        ]
-        rows.append(f"| `{name}` | {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
+    """Return a table for each section: the options of all formats with their purpose and links."""
+    parts = []
+    for section in Section:
+        # The purpose is that of the first format with the option.
+        found = {
+            name: one.purpose
+            for format_name in reversed(FORMATS)
+            for name, one in _options(format_name).items()
+            if one.section is section
+        }
+        rows = [(f"`{name}`", found[name], _links(name)) for name in sorted(found, key=str.lower)]
+        parts.append(f"## {section}\n\n{_markdown(('option', 'purpose', 'formats'), rows)}")
+    return "\n" + "\n".join(parts) + "\n"
 
 
-def _letters(scope: Scope) -> str:
-    return " ".join(letter for one, letter in ((READ, "R"), (STREAM, "S"), (WRITE, "W")) if one & scope)
+def _links(name: str) -> str:
+    if name in _shared():
+        return f"[all](#{name.lower()})"
+    having = [each for each in FORMATS if name in _options(each)]
+    return ", ".join(f"[{each.removesuffix('-native')}]({PAGES[each]}#{name.lower()})" for each in having)
 
 
 # -- columns
@@ -172,6 +199,49 @@ def bars(of: str) -> str:
     return "\n".join([f"{case['name']}, million rows a second:", "", '<ul class="bars">', *lines, "</ul>"]) + "\n"
 
 
+_SPEED: Final = ("100 B, LZ4, 1 partition", "100 B, LZ4, 4 partitions")
+_HEAD: Final = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" role="img" aria-label="Rates of reads" '
+    'class="speed" font-size="15" font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif">'
+)
+_STYLE: Final = """<style>
+.speed { --ink: #24292f; --faint: #57606a; --paper: #ffffff; --line: #afb8c1; --ours: #1b6ca8; --peer: #9cc4e4; }
+@media (prefers-color-scheme: dark) {
+.speed { --ink: #e6edf3; --faint: #9ea7b3; --paper: #0d1117; --line: #4b5563; --ours: #58a6e0; --peer: #29557a; }
+}
+.speed text { fill: var(--ink); }
+.speed .faint { fill: var(--faint); font-size: 13px; }
+.speed .name { font-weight: 600; }
+</style>"""
+
+
+def speed() -> str:
+    """Return the chart of README.md as SVG: reads of Pulsar beside other clients, without limits."""
+    cases = {case["name"]: case for case in report.load("pulsar")["read"]["cases"]}
+    groups = [
+        [one for name, one in cases[title]["contenders"].items() if name == "ours" or one["role"] == "peer"]
+        for title in _SPEED
+    ]
+    longest = max(report.middle(one) or 0 for group in groups for one in group)
+    lines, y = [], 34
+    for title, group in zip(_SPEED, groups, strict=True):
+        lines.append(f'<text x="24" y="{y}" class="faint">{title}, million rows a second</text>')
+        for one in group:
+            rate = report.middle(one) or 0
+            width, weight = round(430 * rate / longest), ' class="name"' if one["role"] == "ours" else ""
+            y += 28
+            lines += [
+                f'<text x="24" y="{y}"{weight}>{one["label"]}</text>',
+                f'<rect x="190" y="{y - 14}" width="{width}" height="18" rx="2" style="fill: var(--{one["role"]})"/>',
+                f'<text x="{200 + width}" y="{y}"{weight}>{rate / 1e6:.3g}</text>',
+            ]
+        y += 40
+    height = y - 18
+    paper = "fill: var(--paper); stroke: var(--line)"
+    frame = f'<rect x="1" y="1" width="718" height="{height - 2}" rx="10" style="{paper}"/>'
+    return "\n".join([_HEAD.format(height=height), _STYLE, frame, *lines, "</svg>\n"])
+
+
 def _measured(part: str, protocol: str) -> str:
     return report.table(report.load(protocol)[part])
 
@@ -190,6 +260,8 @@ PARTS: Final[Mapping[str, Callable[[str], str]]] = {
 }
 
 _PICTURE: Final = re.compile(r"!\[[^\]]*\]\(([^)]+)\)")
+_DRAWING: Final = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)
+"""A picture of `docs/images` that becomes a part of the page, so that it has the colours of the page's scheme."""
 _PART: Final = re.compile(rf"(<!-- ({'|'.join(PARTS)}):(\S*) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
@@ -198,9 +270,25 @@ def filled(text: str) -> str:
     return _PART.sub(lambda match: match[1] + PARTS[match[2]](match[3]), text)
 
 
+def drawings() -> Mapping[Path, str]:
+    """Return the pictures that are drawn from the results in ``bench/``."""
+    return {DOCS / "images" / "speed.svg": speed()}
+
+
 def pages() -> Mapping[Path, str]:
     """The text of README.md and of every page of the site."""
     return {path: path.read_text(encoding="utf-8") for path in [README, *sorted(DOCS.rglob("*.md"))]}
+
+
+def in_checkout(address: str) -> str:
+    """Return the path of a file that an address on GitHub names; other addresses as they are.
+
+    Example:
+        >>> in_checkout(f"{REPOSITORY}/blob/main/docs/index.md"), in_checkout("https://example.com")
+        ('docs/index.md', 'https://example.com')
+    """
+    raw = REPOSITORY.replace("https://github.com", "https://raw.githubusercontent.com")
+    return re.sub(rf"^(?:{REPOSITORY}/(?:blob|tree)|{raw})/main/", "", address)
 
 
 def problems(texts: Mapping[Path, str], configuration: str) -> Iterator[str]:
@@ -217,7 +305,13 @@ def problems(texts: Mapping[Path, str], configuration: str) -> Iterator[str]:
     yield from (
         f"{name}: twice in the navigation of mkdocs.yml" for name in sorted({*listed}) if listed.count(name) > 1
     )
-    shown = {(path.parent / name).resolve() for path, text in texts.items() for name in _PICTURE.findall(text)}
+    shown = {
+        (path.parent / address).resolve()
+        for path, text in texts.items()
+        for address in map(in_checkout, _PICTURE.findall(text))
+        if "://" not in address
+    }
+    shown |= {DOCS / "images" / name for text in texts.values() for name in _DRAWING.findall(text)}
     yield from (
         f"{path.relative_to(ROOT)}: shown on a page, and missing" for path in sorted(shown) if not path.exists()
     )
@@ -232,8 +326,10 @@ def main() -> int:
     check: bool = parser.parse_args().check
     texts = pages()
     found = list(problems(texts, CONFIGURATION.read_text(encoding="utf-8")))
-    for path, before in texts.items():
-        after = filled(before)
+    current = {path: (before, filled(before)) for path, before in texts.items()}
+    for path, drawn in drawings().items():
+        current[path] = (path.read_text(encoding="utf-8") if path.exists() else "", drawn)
+    for path, (before, after) in current.items():
         if before != after and check:
             found.append(f"{path.relative_to(ROOT)} is out of date: run `python -m tools.docs` and commit it")
         elif before != after:

@@ -46,6 +46,20 @@ class Scope(enum.Flag):
     WRITE = enum.auto()  # df.write and writeStream
 
 
+class Section(enum.StrEnum):
+    """The sections of the reference, in its order."""
+
+    CONNECT = "Connect"
+    AUTHENTICATE = "Authenticate and encrypt"
+    CHOOSE = "Choose what to read"
+    SHARE = "Share a subscription"
+    DRAIN = "Drain a queue, and keep what was read"
+    WRITE = "Write"
+    LIMIT = "Limit rows, bytes and tasks"
+    VALUES = "Decode and encode values"
+    FAIL = "Failures and timeouts"
+
+
 READ: Final = Scope.READ
 STREAM: Final = Scope.STREAM
 WRITE: Final = Scope.WRITE
@@ -80,6 +94,7 @@ class _Declared:
     name: str | None
     parse: Callable[[str], Any] | None
     unit: str
+    section: Section | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +107,7 @@ class _Known:
     aliases: tuple[str, ...]
     doc: str
     parse: Callable[[str], Any]
+    section: Section
 
     @property
     def required(self) -> bool:
@@ -125,6 +141,7 @@ class Described(NamedTuple):
     default: str
     doc: str
     aliases: tuple[str, ...]
+    section: Section
 
 
 @overload
@@ -139,6 +156,7 @@ def option(
     name: str | None = None,
     parse: Callable[[str], Any] | None = None,
     unit: str = "",
+    section: Section | None = None,
 ) -> T: ...
 
 
@@ -152,6 +170,7 @@ def option(
     name: str | None = None,
     parse: Callable[[str], Any] | None = None,
     unit: str = "",
+    section: Section | None = None,
 ) -> Any: ...  # noqa: ANN401 - a required option has the type of its field
 
 
@@ -166,6 +185,7 @@ def option(
     name: str | None = None,
     parse: Callable[[str], Any] | None = None,
     unit: str = "",
+    section: Section | None = None,
 ) -> Any:
     """Declare an option: a field of a frozen dataclass that inherits `Options`.
 
@@ -180,8 +200,9 @@ def option(
         parse: converts the text, raising ValueError with the reason; by default derived from the field's type (bool,
             int, str, an enum of texts, or one of these or None).
         unit: suffix of the field's name that the option's name lacks.
+        section: the section of the reference, if it differs from that of the option above in the same class.
     """
-    declared = _Declared(doc, default_text, scope, secret, check, name, parse, unit)
+    declared = _Declared(doc, default_text, scope, secret, check, name, parse, unit, section)
     return dataclasses.field(default=default, repr=not secret, metadata={_Declared: declared})
 
 
@@ -196,6 +217,7 @@ def duration_option(
     scope: Scope = READ | STREAM,
     least: str = "1ms",
     check: Callable[[Any], object] | None = None,
+    section: Section | None = None,
 ) -> Any:  # noqa: ANN401 - as `option`
     """Declare an option in milliseconds, for a field whose name ends in ``_ms``; the option's name lacks the suffix.
 
@@ -206,6 +228,7 @@ def duration_option(
         scope: see `option`.
         least: the shortest valid duration, as text; the longest is the largest int32.
         check: replaces the check of these limits.
+        section: see `option`.
     """
     return option(
         doc,
@@ -215,6 +238,7 @@ def duration_option(
         unit="_ms",
         parse=parse_duration_ms,
         check=check or between(parse_duration_ms(least), INT32_MAX, f"from {least} to 24 days"),
+        section=section,
     )
 
 
@@ -226,6 +250,7 @@ def size_option(
     most: str = "2g",
     default_text: str | None = None,
     scope: Scope = READ | STREAM,
+    section: Section | None = None,
 ) -> Any:  # noqa: ANN401 - as `option`
     """Declare an option in bytes.
 
@@ -236,6 +261,7 @@ def size_option(
         most: the largest valid size, as text; ``2g`` means the largest int32.
         default_text: see `option`; the default itself unless given.
         scope: see `option`.
+        section: see `option`.
     """
     return option(
         doc,
@@ -244,6 +270,7 @@ def size_option(
         scope=scope,
         parse=parse_size_bytes,
         check=between(parse_size_bytes(least), min(parse_size_bytes(most), INT32_MAX), f"from {least} to {most}"),
+        section=section,
     )
 
 
@@ -397,7 +424,7 @@ failOnDataLoss='ture': expected true or false; servceurl: unknown option (did yo
     def described(cls) -> Sequence[Described]:
         """Return every option for the reference, in the order of the fields."""
         return [
-            Described(one.name, one.declared.scope, _default_text(one), one.doc, one.aliases)
+            Described(one.name, one.declared.scope, _default_text(one), one.doc, one.aliases, one.section)
             for one in _known_options(cls)
         ]
 
@@ -425,13 +452,15 @@ def _known_options(cls: type[Options]) -> tuple[_Known, ...]:
         fields = {field.name: field for field in dataclasses.fields(cls) if _Declared in field.metadata}
         ordered = [fields.pop(name) for group in cls.__mro__ for name in fields_of(group) if name in fields]
         known = []
+        section = Section.CONNECT
         for field in ordered:
             declared: _Declared = field.metadata[_Declared]
+            section = declared.section or section
             first, *rest = field.name.removesuffix(declared.unit).split("_")
             name = declared.name or first + "".join(part.capitalize() for part in rest)
             doc = declared.doc + cls.notes.get(name, "")
             parse = cls.parsers.get(name) or declared.parse or _parser_of(hints[field.name], field.name)
-            known.append(_Known(field, declared, name, cls.aliases.get(name, ()), doc, parse))
+            known.append(_Known(field, declared, name, cls.aliases.get(name, ()), doc, parse, section))
         unknown = {*cls.aliases, *cls.notes, *cls.parsers} - {one.name for one in known}
         if unknown:
             raise TypeError(f"{cls.__name__} has no such options: {sorted(unknown)}")

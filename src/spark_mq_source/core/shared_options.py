@@ -16,6 +16,7 @@ from spark_mq_source.core.options import (
     WRITE,
     Options,
     Scope,
+    Section,
     at_least,
     between,
     duration_option,
@@ -72,6 +73,7 @@ class TlsOptions(Options):
         default=None,
         default_text="the system's",
         scope=EVERYWHERE,
+        section=Section.AUTHENTICATE,
     )
     client_cert: str | None = option(
         "PEM file of the client certificate, for servers that require one (mTLS).", default=None, scope=EVERYWHERE
@@ -113,9 +115,10 @@ class DrainOptions(Options):
         "machine, or mounted on all), or `s3://`, `gs://`, `abfss://` (`pip install 'spark-mq-source[s3]'`; "
         "credentials come from the environment).",
         default=None,
+        section=Section.DRAIN,
     )
     run_id: str | None = option(
-        "With `walDir`: identifies this read. Reading again with the same id returns the same rows, regardless of "
+        "Identifier of this read in `walDir`. Reading again with the same id returns the same rows, regardless of "
         "newer messages.",
         default=None,
         scope=READ,
@@ -155,6 +158,7 @@ class PaceOptions(Options):
         default_text="no limit",
         scope=STREAM,
         check=at_least(1),
+        section=Section.LIMIT,
     )
     min_rows_per_trigger: int | None = option(
         "Minimum number of messages per trigger: a trigger waits until so many can be read, but not longer than "
@@ -163,6 +167,7 @@ class PaceOptions(Options):
         default_text="one",
         scope=STREAM,
         check=at_least(1),
+        section=Section.LIMIT,
     )
     max_trigger_delay_ms: int = duration_option(
         "Maximum time between two triggers while fewer than `minRowsPerTrigger` messages wait. The first trigger after "
@@ -186,7 +191,10 @@ class BatchOptions(Options):
     """Options that limit an Arrow batch; `make bench` found their defaults to be best."""
 
     max_batch_rows: int = option(
-        "Maximum number of rows in an Arrow batch.", default=100_000, check=between(1, INT32_MAX)
+        "Maximum number of rows in an Arrow batch.",
+        default=100_000,
+        check=between(1, INT32_MAX),
+        section=Section.LIMIT,
     )
     max_batch_bytes: int = size_option("Bytes at which an Arrow batch is passed to Spark.", "2m", most="1g")
 
@@ -196,12 +204,13 @@ class CorruptOptions(Options):
     """Options about messages that cannot be decoded."""
 
     on_corrupt: OnCorrupt = option(
-        "A message that cannot be decoded: `fail`; `skip`; `null` for a row with a NULL value; or `deadLetter`, which "
-        "stores it in `deadLetterTopic` and gives no row. All but `fail` are logged.",
+        "Action for a message that cannot be decoded: `fail`; `skip`; `null` for a row with a NULL value; or "
+        "`deadLetter`, which stores it in `deadLetterTopic` and gives no row. All but `fail` are logged.",
         default=OnCorrupt.FAIL,
+        section=Section.FAIL,
     )
     dead_letter_topic: str | None = option(
-        "With `onCorrupt=deadLetter`: the topic for messages that cannot be decoded, with their original bytes. It "
+        "Topic for messages that cannot be decoded, with their original bytes: see `onCorrupt=deadLetter`. It "
         "must not be one that is read. A task that runs again sends its dead letters again.",
         default=None,
     )

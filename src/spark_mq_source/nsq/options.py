@@ -16,6 +16,7 @@ from spark_mq_source.core.options import (
     STREAM,
     WRITE,
     Scope,
+    Section,
     at_least,
     between,
     duration_option,
@@ -164,6 +165,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         default=(),
         scope=EVERYWHERE,
         parse=_parse_lookupds,
+        section=Section.CONNECT,
     )
     nsqd_tcp_addresses: tuple[tuple[str, int], ...] = option(
         "Comma-separated addresses of nsqd: `host1:4150,host2:4150`. Default port: 4150.",
@@ -186,7 +188,9 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         scope=EVERYWHERE,
         parse=_parse_host_map,
     )
-    auth_secret: str | None = option("The secret for AUTH.", default=None, scope=EVERYWHERE, secret=True)
+    auth_secret: str | None = option(
+        "The secret for AUTH.", default=None, scope=EVERYWHERE, secret=True, section=Section.AUTHENTICATE
+    )
     lookupd_authorization: bool = option(
         "Whether to send `authSecret` to nsqlookupd as a Bearer token, for an nsqlookupd behind a proxy that requires "
         "it; use `https://` then.",
@@ -201,6 +205,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         "uncompressed and a warning is logged.",
         default=Compression.NONE,
         scope=EVERYWHERE,
+        section=Section.CONNECT,
     )
     deflate_level: int = option(
         "Compression level of `deflate`; nsqd limits it to its `-max-deflate-level`.",
@@ -216,9 +221,11 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         default_text="required to read",
         scope=EVERYWHERE,
         parse=_parse_topic,
+        section=Section.CHOOSE,
     )
     channel: str | None = option(
-        "The channel. Each channel of a topic gets every message once; queries on the same channel share its messages.",
+        "Channel to read. Each channel of a topic gets every message once; queries on the same channel share its "
+        "messages.",
         default=None,
         default_text="required",
         parse=_parse_topic,
@@ -230,10 +237,12 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         default=False,
     )
     ack_mode: AckMode = option(
-        "`fin` removes the messages from the channel. `requeue` puts them back, which counts as an attempt, and limits "
-        "the read to the in-flight messages of each connection (nsqd's `-max-rdy-count`, 2,500).",
+        "Whether a batch read removes messages from the channel: `fin` does, `requeue` puts them back, which counts "
+        "as an attempt, and limits the read to the in-flight messages of each connection (nsqd's `-max-rdy-count`, "
+        "2,500).",
         default=AckMode.FIN,
         scope=READ,
+        section=Section.DRAIN,
     )
     max_rows_per_trigger: int | None = option(
         "Maximum number of messages per trigger, distributed over the tasks.",
@@ -241,15 +250,18 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         default_text="the in-flight messages of all connections",
         scope=STREAM,
         check=at_least(1),
+        section=Section.LIMIT,
     )
     max_attempts: int = option(
         "Maximum delivery attempts of a message, after which `onMaxAttempts` applies; 0 for no limit. Messages are "
         "never discarded.",
         default=0,
         check=between(0, 65535),
+        section=Section.FAIL,
     )
     on_max_attempts: OnMaxAttempts = option(
-        "`fail` stops the query; `deadLetter` publishes the message to the topic `deadLetterTopic` and continues.",
+        "Action after `maxAttempts`: `fail` stops the query; `deadLetter` publishes the message to the topic "
+        "`deadLetterTopic` and continues.",
         default=OnMaxAttempts.FAIL,
     )
     # -- reading
@@ -258,6 +270,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         "one batch:** a task recognises duplicates of earlier batches and its own messages, not those of other tasks.",
         default=1,
         check=between(1, 1000),
+        section=Section.LIMIT,
     )
     max_in_flight: int | None = option(
         "Maximum number of unacknowledged messages per connection (RDY).",
@@ -270,24 +283,27 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         None,
         default_text="nsqd's `-msg-timeout`",
         check=between(1000, INT32_MAX, "from 1s to nsqd's -max-msg-timeout"),
+        section=Section.FAIL,
     )
     sample_rate: int = option(
         "Percentage of the messages to deliver; 0 for all. **The other messages are lost for this channel.**",
         default=0,
         check=between(0, 99),
+        section=Section.CHOOSE,
     )
     client_id: str | None = option(
         "Client id shown in nsqd's statistics and nsqadmin.",
         default=None,
         default_text="the host name",
         scope=EVERYWHERE,
+        section=Section.CONNECT,
     )
     topology_region: str | None = option(
         "Region of this client, for an nsqd built to prefer consumers of its own region.",
         default=None,
         scope=EVERYWHERE,
     )
-    topology_zone: str | None = option("Topology zone; see `topologyRegion`.", default=None, scope=EVERYWHERE)
+    topology_zone: str | None = option("Zone of this client; see `topologyRegion`.", default=None, scope=EVERYWHERE)
     heartbeat_interval_ms: int = duration_option(
         "Interval of nsqd's heartbeats; a connection without data for three intervals is closed.",
         "30s",
@@ -303,7 +319,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         check=between(64, INT32_MAX, "from 64 to nsqd's -max-output-buffer-size"),
     )
     output_buffer_timeout_ms: int | None = duration_option(
-        "Maximum time that nsqd buffers them.",
+        "Maximum time that nsqd buffers bytes before it sends them.",
         None,
         default_text="nsqd's, `250ms`",
         check=between(1, INT32_MAX, "from 1ms to nsqd's -max-output-buffer-timeout"),
@@ -312,6 +328,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         "Timeout of a request: `30s`, `500ms`, or milliseconds.",
         "30s",
         scope=EVERYWHERE,
+        section=Section.FAIL,
     )
     connect_timeout_ms: int = duration_option(
         "Timeout of connecting, including TLS, compression and AUTH.",
@@ -325,6 +342,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         "decoded.",
         "64m",
         least="1m",
+        section=Section.LIMIT,
     )
     max_message_bytes: int | None = size_option(
         "Largest message in bytes: nsqd's `-max-msg-size`. A larger row is an error before anything is sent; a larger "
@@ -349,6 +367,7 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         "256k",
         scope=WRITE,
         most="1g",
+        section=Section.WRITE,
     )
     batching_max_messages: int = option(
         "Maximum number of messages in an MPUB.", default=100_000, scope=WRITE, check=between(1, INT32_MAX)
@@ -357,11 +376,13 @@ class NsqOptions(TlsOptions, DrainOptions, CorruptOptions, TypedOptions, PaceOpt
         "Maximum bytes that a task may have sent and nsqd has not yet acknowledged with OK.",
         "16m",
         scope=WRITE,
+        section=Section.LIMIT,
     )
     send_timeout_ms: int = duration_option(
         "Maximum time a task waits, while trying other nsqd, without any OK for the messages it sent.",
         "1m",
         scope=WRITE,
+        section=Section.FAIL,
     )
 
     @property

@@ -16,6 +16,7 @@ from spark_mq_source.core.options import (
     STREAM,
     WRITE,
     Scope,
+    Section,
     at_least,
     between,
     duration_option,
@@ -135,14 +136,16 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
         scope=EVERYWHERE,
         parse=parse_text,
         check=parse_masters,
+        section=Section.CONNECT,
     )
     tls: bool = option(
         "Whether to use TLS to masters and brokers; `masters` must then have their TLS ports.",
         default=False,
         scope=EVERYWHERE,
+        section=Section.AUTHENTICATE,
     )
     auth_user: str | None = option("User name, if the cluster authenticates clients.", default=None, scope=EVERYWHERE)
-    auth_password: str | None = option("That user's password.", default=None, scope=EVERYWHERE, secret=True)
+    auth_password: str | None = option("Password of `authUser`.", default=None, scope=EVERYWHERE, secret=True)
 
     # -- topics and range
     topic: str | None = option(
@@ -151,6 +154,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
         default=None,
         scope=EVERYWHERE,
         parse=lambda text: parse_topic(parse_text(text)),
+        section=Section.CHOOSE,
     )
     topics: tuple[str, ...] = option("Comma-separated list of topics.", default=(), parse=_parse_topics)
     filters: tuple[str, ...] = option(
@@ -189,8 +193,8 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
 
     # -- reading
     assignment: Assignment = option(
-        "Who assigns partitions to the query. `server`: the master, which distributes the partitions over the members "
-        "of `group`: this query, other queries and Java consumers. `client`: the query reads all partitions, "
+        "Party that assigns partitions to the query. `server`: the master, which distributes the partitions over the "
+        "members of `group`: this query, other queries and Java consumers. `client`: the query reads all partitions, "
         "regardless of other members.",
         default=Assignment.SERVER,
         scope=STREAM,
@@ -213,21 +217,25 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
         default=None,
         default_text="one task per partition",
         check=at_least(1),
+        section=Section.LIMIT,
     )
     fail_on_data_loss: bool = option(
         "Whether to fail if messages of the range are no longer on the broker; `false` logs the loss and continues.",
         default=True,
+        section=Section.FAIL,
     )
     message_time_zone: str = option(
         "Time zone of message times, which TubeMQ stores as minutes without a zone.",
         default="UTC",
         scope=EVERYWHERE,
         parse=_parse_zone,
+        section=Section.VALUES,
     )
     operation_timeout_ms: int = duration_option(
         "Timeout of planning, and of a range that makes no progress, including retries.",
         "1m",
         scope=EVERYWHERE,
+        section=Section.FAIL,
     )
     request_timeout_ms: int = duration_option(
         "Timeout of one request: servers drop some without an answer.",
@@ -245,6 +253,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
         "Number of fetches that a task sends ahead. The broker answers each with about 512 KiB at most.",
         default=8,
         check=between(1, 64),
+        section=Section.LIMIT,
     )
 
     # -- writing
@@ -263,6 +272,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
         "Maximum time a task waits, while retrying, without any acknowledgement of the messages it sent.",
         "1m",
         scope=WRITE,
+        section=Section.FAIL,
     )
     wait_for_disk: bool = option(
         "Whether a task succeeds only after the brokers have flushed its rows to disk. **By default a broker "
@@ -274,6 +284,7 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
         "`unflushThreshold=1`, flushes each row before it is acknowledged. Reading: applies to dead letters.",
         default=False,
         scope=EVERYWHERE,
+        section=Section.WRITE,
     )
 
     @property

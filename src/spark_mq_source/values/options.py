@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from spark_mq_source.core.options import WRITE, Options, Scope, option, parse_text
+from spark_mq_source.core.options import WRITE, Options, Scope, Section, option, parse_text
 from spark_mq_source.core.shared_options import EVERYWHERE, parse_one_of
 from spark_mq_source.values.encodings import Encoding, TypedRead, TypedWrite, is_avro_definition
 
@@ -56,7 +56,7 @@ def value_schema_option(side: str = "value") -> Any:  # noqa: ANN401 - as `optio
 def value_message_option(side: str = "value") -> Any:  # noqa: ANN401 - as `option`
     """Option `valueMessage`, or `keyMessage` with `side="key"`."""
     return option(
-        f"With `{side}Format=protobuf`: the full name of the message in `{side}Schema`, such as `flights.Flight`.",
+        f"Full name of the message in `{side}Schema` with `{side}Format=protobuf`, such as `flights.Flight`.",
         default=None,
         scope=EVERYWHERE,
         parse=parse_text,
@@ -80,6 +80,7 @@ class TypedOptions(Options):
         default=RAW,
         scope=EVERYWHERE,
         parse=parse_one_of(RAW, *DEFINED, "string"),
+        section=Section.VALUES,
     )
     value_schema: bytes | None = value_schema_option()
     value_message: str | None = value_message_option()

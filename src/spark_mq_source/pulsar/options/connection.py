@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 from urllib.parse import SplitResult, urlsplit
 
-from spark_mq_source.core.options import Scope, duration_option, option, parse_text
+from spark_mq_source.core.options import Scope, Section, duration_option, option, parse_text
 from spark_mq_source.core.shared_options import EVERYWHERE, TlsOptions
 
 _DEFAULT_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
@@ -121,6 +121,7 @@ class ConnectionOptions(TlsOptions):
         scope=EVERYWHERE,
         parse=parse_text,
         check=parse_service_url,
+        section=Section.CONNECT,
     )
     listener_name: str | None = option(
         "Advertised listener whose addresses the brokers return, on clusters with several listeners.",
@@ -135,7 +136,9 @@ class ConnectionOptions(TlsOptions):
         scope=EVERYWHERE,
         parse=_parse_admin_url,
     )
-    auth_token: str | None = option("A token (JWT).", default=None, scope=EVERYWHERE, secret=True)
+    auth_token: str | None = option(
+        "A token (JWT).", default=None, scope=EVERYWHERE, secret=True, section=Section.AUTHENTICATE
+    )
     auth_token_file: str | None = option(
         "File with the token, on every machine that reads or writes; read again each time the broker requests a new "
         "token.",
@@ -154,7 +157,7 @@ class ConnectionOptions(TlsOptions):
         parse=_parse_function,
     )
     auth_issuer_url: str | None = option(
-        "OAuth 2.0 client credentials: the token issuer, `https://...`. Its token endpoint is taken from "
+        "Token issuer of OAuth 2.0 client credentials: `https://...`. Its token endpoint is taken from "
         "`/.well-known/openid-configuration`. A token is reused until shortly before it expires.",
         default=None,
         scope=EVERYWHERE,
@@ -194,6 +197,7 @@ class ConnectionOptions(TlsOptions):
         "Timeout of a request, and of the wait for the first message of a range: `30s`, `500ms`, or milliseconds.",
         "30s",
         scope=EVERYWHERE,
+        section=Section.FAIL,
     )
     connect_timeout_ms: int = duration_option(
         "Timeout of connecting, including TLS and the broker's CONNECTED.",

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_mq_source.core.options import WRITE, Options, Scope, option
+from spark_mq_source.core.options import WRITE, Options, Scope, Section, option
 from spark_mq_source.core.shared_options import EVERYWHERE, parse_one_of
 from spark_mq_source.values.encodings import PRIMITIVES
 from spark_mq_source.values.options import DEFINED, RAW, value_message_option, value_schema_option
@@ -31,6 +31,7 @@ class KeyOptions(Options):
         default=RAW,
         scope=EVERYWHERE,
         parse=parse_one_of(RAW, *DEFINED, *PRIMITIVES),
+        section=Section.VALUES,
     )
     key_schema: bytes | None = value_schema_option("key")
     key_message: str | None = value_message_option("key")

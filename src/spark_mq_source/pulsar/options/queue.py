@@ -17,6 +17,7 @@ from spark_mq_source.core.options import (
     STREAM,
     Options,
     Scope,
+    Section,
     at_least,
     between,
     duration_option,
@@ -125,12 +126,13 @@ class SubscriptionOptions(Options):
     """Options of subscriptions, which retain messages of a stream or are read as queues."""
 
     subscription: str | None = option(
-        "In a stream: a durable subscription with this name retains messages on the broker until the query has "
+        "Durable subscription of a query. In a stream it retains messages on the broker until the query has "
         "committed them. If the query is stopped for good, its backlog stays until `spark-mq unsubscribe` deletes the "
         "subscription. The last entry read stays in the backlog until the next entry is read, as proof that nothing "
         "between them was deleted. In a batch: the name shown by the broker, as `NAME-<unique>`; it retains nothing.",
         default=None,
         parse=parse_subscription,
+        section=Section.SHARE,
     )
     subscription_type: SubscriptionType | None = option(
         "Type of `subscription`: `exclusive`, `failover`, `shared` or `key_shared`. In a stream without `walDir`, "
@@ -158,10 +160,10 @@ class SubscriptionOptions(Options):
         parse=parse_subscription,
     )
     priority_level: int = option(
-        "With `subscriptionType=failover`: the broker chooses the active consumer among those with the lowest level. "
-        "Give a query that stands by a higher one: otherwise each is active in a part of the partitions. With a "
-        "`shared` queue: consumers of a higher level get messages only while those of lower ones have as many as "
-        "they can take.",
+        "Rank among the consumers of a subscription. With `subscriptionType=failover` the broker chooses the active "
+        "consumer among those with the lowest level. Give a query that stands by a higher one: otherwise each is "
+        "active in a part of the partitions. With a `shared` queue: consumers of a higher level get messages only "
+        "while those of lower ones have as many as they can take.",
         default=0,
         scope=STREAM,
         check=between(0, 1_000_000),
@@ -200,12 +202,14 @@ class QueueOptions(DrainOptions):
     initial_position: InitialPosition = option(
         "Start of a queue whose subscription does not exist yet: `latest` or `earliest`.",
         default=InitialPosition.LATEST,
+        section=Section.SHARE,
     )
     ack_mode: AckMode = option(
-        "`ack` removes the messages from the subscription. `nack` leaves them there, and limits the read to "
-        "`maxInFlight` messages of each task; with `retryTopic` it puts them off.",
+        "Whether a batch read removes messages from the subscription: `ack` does, `nack` leaves them there, and "
+        "limits the read to `maxInFlight` messages of each task; with `retryTopic` it puts them off.",
         default=AckMode.ACK,
         scope=READ,
+        section=Section.DRAIN,
     )
     consumers_per_partition: int = option(
         "Number of tasks per topic-partition of a `shared` or `key_shared` queue, with one consumer each. **Above 1, a "
@@ -213,6 +217,7 @@ class QueueOptions(DrainOptions):
         "its own messages, not those of other tasks.",
         default=1,
         check=between(1, 1000),
+        section=Section.LIMIT,
     )
     max_in_flight: int = option(
         "Maximum number of unacknowledged messages of each consumer of a queue. Above the broker's "
@@ -222,12 +227,14 @@ class QueueOptions(DrainOptions):
         check=at_least(1),
     )
     key_shared_mode: KeySharedMode = option(
-        "With `key_shared`: `auto_split`, the broker divides the keys among the consumers; `sticky`, `keyRanges` says "
-        "which are read.",
+        "Division of the keys with `key_shared`: `auto_split`, the broker divides the keys among the consumers; "
+        "`sticky`, `keyRanges` says which are read.",
         default=KeySharedMode.AUTO_SPLIT,
+        section=Section.SHARE,
     )
     key_ranges: tuple[tuple[int, int], ...] = option(
-        "With `keySharedMode=sticky`: ranges of key hashes from 0 to 65535, `0-32767,32768-65535`. A task reads each.",
+        "Ranges of key hashes that are read with `keySharedMode=sticky`, from 0 to 65535: `0-32767,32768-65535`. A "
+        "task reads each.",
         default=(),
         parse=_parse_key_ranges,
     )
@@ -237,10 +244,11 @@ class QueueOptions(DrainOptions):
         "forgets the counts when the last consumer leaves the subscription.",
         default=0,
         check=between(0, INT32_MAX),
+        section=Section.FAIL,
     )
     on_max_redeliver: OnMaxRedeliver = option(
-        "`fail` stops the query; `deadLetter` publishes the message to `deadLetterTopic`, by default `TOPIC-SUB-DLQ`, "
-        "acknowledges it and continues.",
+        "Action after `maxRedeliverCount`: `fail` stops the query; `deadLetter` publishes the message to "
+        "`deadLetterTopic`, by default `TOPIC-SUB-DLQ`, acknowledges it and continues.",
         default=OnMaxRedeliver.FAIL,
     )
     retry_topic: bool = option(
@@ -251,8 +259,8 @@ class QueueOptions(DrainOptions):
         default=False,
     )
     nack_delay_ms: int = duration_option(
-        "With `retryTopic` and `ackMode=nack`: time until a message is delivered again, doubled each time it is put "
-        "off. The broker may deliver it up to `delayedDeliveryTickTimeMillis` (1 s) earlier.",
+        "Time until a message that was put off is delivered again, with `retryTopic` and `ackMode=nack`; doubled each "
+        "time. The broker may deliver it up to `delayedDeliveryTickTimeMillis` (1 s) earlier.",
         "1m",
         scope=READ,
     )

@@ -16,6 +16,7 @@ from spark_mq_source.core.options import (
     WRITE,
     Options,
     Scope,
+    Section,
     at_least,
     between,
     duration_option,
@@ -138,6 +139,7 @@ class TopicOptions(Options):
         default=None,
         scope=EVERYWHERE,
         parse=lambda text: parse_topic(parse_text(text), stored=False),
+        section=Section.CHOOSE,
     )
     topics: tuple[str, ...] = option("Comma-separated list of topics.", default=(), parse=_parse_topics)
     topics_pattern: TopicsPattern | None = option(
@@ -184,6 +186,7 @@ class RangeOptions(Options):
         default=None,
         default_text="`earliest`; `latest` in a stream",
         parse=parse_offsets,
+        section=Section.CHOOSE,
     )
     ending_offsets: PerTopic[Position] | None = option(
         "Positions of the last messages to read: `latest` (as of planning), or JSON as for `startingOffsets`.",
@@ -211,6 +214,7 @@ class RangeOptions(Options):
         default_text="no limit",
         scope=STREAM,
         check=at_least(1),
+        section=Section.LIMIT,
     )
     max_bytes_per_trigger: int | None = option(
         "Maximum number of bytes per trigger (`64m`), as the broker stores them: compressed, with metadata. With "
@@ -226,6 +230,7 @@ class RangeOptions(Options):
         "Whether to fail if messages of the range are no longer on the broker, or if a position never existed there "
         "(recreated topic, different cluster). `false` logs the loss and continues with the messages that remain.",
         default=True,
+        section=Section.FAIL,
     )
     pushdown: bool = option(
         "Accept filters on topic, partition and publish_time from Spark. Needs Spark 4.1 or newer and "
@@ -234,6 +239,7 @@ class RangeOptions(Options):
         "on 4.3.0, with any data source).",
         default=False,
         scope=READ,
+        section=Section.CHOOSE,
     )
     publish_time_slack_ms: int = duration_option(
         "With `pushdown`, the margin added on both sides of a filter on publish_time. It must cover publish times that "
@@ -303,6 +309,7 @@ class ReadOptions(Options):
     read_compacted: bool = option(
         "Read the compacted topic: only the last message of each key, in the part that is already compacted.",
         default=False,
+        section=Section.CHOOSE,
     )
     end_at_termination: bool = option(
         "Whether the query ends when all its topics are terminated (`pulsar-admin topics terminate`) and read. Spark "
@@ -316,17 +323,20 @@ class ReadOptions(Options):
         default=None,
         default_text="one task per topic-partition",
         check=at_least(1),
+        section=Section.LIMIT,
     )
     on_encrypted: OnEncrypted = option(
-        "An encrypted payload: `fail`, or `raw` for the ciphertext as `value`; the column `encryption_context` then "
-        "has the keys and parameters for decryption.",
+        "Action for an encrypted payload: `fail`, or `raw` for the ciphertext as `value`; the column "
+        "`encryption_context` then has the keys and parameters for decryption.",
         default=OnEncrypted.FAIL,
+        section=Section.FAIL,
     )
     receiver_queue_messages: int = option(
         "Maximum number of messages that a broker may send ahead.",
         default=100_000,
         name="receiverQueueSize",
         check=between(1, 2**30),
+        section=Section.LIMIT,
     )
     receive_queue_bytes: int = size_option(
         "Maximum bytes that a task may hold received and not yet decoded.",

@@ -14,6 +14,7 @@ from spark_mq_source.core.options import (
     WRITE,
     Options,
     Scope,
+    Section,
     between,
     duration_option,
     option,
@@ -83,6 +84,7 @@ class WriteOptions(Options):
         default_text="`BYTES`; derived from the struct with `valueFormat=json` or `avro`",
         scope=WRITE,
         parse=parse_schema,
+        section=Section.VALUES,
     )
     access_mode: int = option(
         "Whether other producers may write to a topic-partition at the same time: `Shared` allows them; `Exclusive` "
@@ -93,6 +95,7 @@ class WriteOptions(Options):
         default_text="`Shared`",
         scope=WRITE,
         parse=_parse_access_mode,
+        section=Section.WRITE,
     )
     compression_type: str = option(
         "Compression of entries: `NONE`, `LZ4`, `ZLIB`, `ZSTD` or `SNAPPY`. Batches that do not shrink are sent "
@@ -148,12 +151,14 @@ class WriteOptions(Options):
         "Maximum bytes that a task may have sent and the broker has not yet acknowledged.",
         "16m",
         scope=WRITE,
+        section=Section.LIMIT,
     )
     send_timeout_ms: int = duration_option(
         "Maximum time a task waits, while retrying, without any acknowledgement of the messages it sent to a "
         "topic-partition.",
         "1m",
         scope=WRITE,
+        section=Section.FAIL,
     )
     delivery_guarantee: DeliveryGuarantee = option(
         "Guarantee after failures and retries: `at-least-once`; `exactly-once`, which needs deduplication enabled on "
@@ -170,6 +175,7 @@ class WriteOptions(Options):
         default_text="the query's id; generated per batch write",
         scope=WRITE,
         parse=parse_text,
+        section=Section.WRITE,
     )
     transaction_timeout_ms: int = duration_option(
         "Time after which the broker aborts an abandoned transaction; must exceed the duration of a job or "
