@@ -1,19 +1,18 @@
-"""The built site in a browser: its search finds every option, and its pages fit a phone.
+"""The built site in a browser: its search finds every option, and its pages fit a phone and a desktop.
 
 Skipped without Chromium (Debian: ``apt-get install chromium``; elsewhere ``playwright install chromium``).
 """
 
 from __future__ import annotations
 
+import itertools
 import shutil
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
@@ -23,6 +22,28 @@ from tools import docs
 pytestmark = pytest.mark.timeout(300)
 
 PHONE_PX = 390
+DESKTOP_PX = 1400
+SCHEMES: Final[Sequence[Literal["light", "dark"]]] = ("light", "dark")
+
+LAYOUT_PROBLEMS = """() => {
+  const found = [], root = document.documentElement, all = query => [...document.querySelectorAll(query)]
+  if (root.scrollWidth > root.clientWidth) found.push(`${root.scrollWidth} pixels wide`)
+  for (const cell of all(".md-typeset :is(td, th)")) {
+    const code = cell.querySelector("code")
+    const alone = code && code.textContent === cell.textContent && !/\\s/.test(code.textContent)
+    if (alone && code.getClientRects().length > 1)
+      found.push(`broken cell: ${code.textContent}`)
+  }
+  const desktop = root.clientWidth > 1220
+  if (desktop) {
+    for (const table of all(".md-typeset table"))
+      if (table.parentElement.scrollWidth > table.parentElement.clientWidth + 1)
+        found.push(`table wider than the text: ${table.querySelector("tr").textContent}`)
+    for (const bar of all(".md-sidebar--primary"))
+      if (bar.getBoundingClientRect().left < 16) found.push("the navigation touches the edge")
+  }
+  return found
+}"""
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -33,17 +54,9 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the site, built from the checkout outside of it."""
-    folder = tmp_path_factory.mktemp("site")
-    shutil.copy(docs.CONFIGURATION, folder)
-    shutil.copytree(docs.DOCS, folder / "docs")
-    for name in ("src", "tools"):
-        (folder / name).symlink_to(docs.ROOT / name)
-    zensical = Path(sys.executable).with_name("zensical")
-    done = subprocess.run([zensical, "build", "--strict"], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    handler = partial(QuietHandler, directory=folder / "build" / "site")
+def site(built_site: Path) -> Iterator[str]:
+    """The address of the site."""
+    handler = partial(QuietHandler, directory=built_site)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever).start()
         yield f"http://127.0.0.1:{server.server_port}/"
@@ -82,19 +95,29 @@ def test_the_search_shows_the_section_of_every_option_without_scrolling(site: st
     assert missed == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_fits_a_phone_and_loads_nothing_from_elsewhere(
-    site: str, browser: Browser, scheme: Literal["light", "dark"]
-) -> None:
+def test_every_page_fits_a_phone_and_a_desktop_and_loads_nothing_from_elsewhere(site: str, browser: Browser) -> None:
     problems: list[str] = []
-    with browser.new_page(viewport={"width": PHONE_PX, "height": 800}, color_scheme=scheme) as page:
+    with browser.new_page() as page:
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: None if request.url.startswith(site) else problems.append(request.url))
         for path in docs.pages().keys() - {docs.README}:
             name = path.relative_to(docs.DOCS).with_suffix("").as_posix()
             page.goto(site + f"{name}/".removesuffix("index/"))
-            width = page.evaluate("document.documentElement.scrollWidth")
-            if width > PHONE_PX:
-                problems.append(f"{name} is {width} pixels wide")
+            for scheme, width in itertools.product(SCHEMES, (PHONE_PX, DESKTOP_PX)):
+                page.emulate_media(color_scheme=scheme)
+                page.set_viewport_size({"width": width, "height": 800})
+                problems += [f"{name}, {width}, {scheme}: {found}" for found in page.evaluate(LAYOUT_PROBLEMS)]
     assert problems == []
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("picture", ["flow.svg", "speed.svg"])
+def test_a_picture_of_the_readme_has_the_colours_of_the_scheme(
+    browser: Browser, picture: str, scheme: Literal["light", "dark"]
+) -> None:
+    with browser.new_page(color_scheme=scheme) as page:
+        page.goto((docs.DOCS / "images" / picture).as_uri())
+        paper, ink = page.evaluate("['rect', '.name'].map(name => getComputedStyle(document.querySelector(name)).fill)")
+    light, dark = "rgb(255, 255, 255)", "rgb(13, 17, 23)"
+    assert (paper, ink) == {"light": (light, "rgb(36, 41, 47)"), "dark": (dark, "rgb(230, 237, 243)")}[scheme]

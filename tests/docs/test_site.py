@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -40,10 +41,6 @@ def test_every_error_has_a_section_that_its_link_leads_to() -> None:
         assert getattr(errors, name)("x").help_url == f"{errors.SITE}troubleshooting/#{anchor}"
 
 
-def test_the_links_of_errors_lead_to_this_site() -> None:
-    assert f"\nsite_url: {errors.SITE}\n" in docs.CONFIGURATION.read_text(encoding="utf-8")
-
-
 def test_columns_as_markdown() -> None:
     table = ColumnTable(
         Column("a", ("struct<b:int,c:int>", "string"), ("string",), by_default=False, note="n", write_note="w"),
@@ -56,15 +53,45 @@ def test_columns_as_markdown() -> None:
     assert docs.written_columns(table) == "| column | type | |\n| --- | --- | --- |\n| `a` | `string` | w |\n"
 
 
-def test_readme_fits_two_screens_and_its_links_lead_somewhere() -> None:
+def anchors(page: Path) -> set[str]:
+    """Return the ids of the headings of a built page."""
+    return set(re.findall(r'<h[1-6] id="([^"]+)"', page.read_text(encoding="utf-8")))
+
+
+def test_the_link_of_every_error_leads_to_a_heading_of_the_built_site(built_site: Path) -> None:
+    links = [getattr(errors, name)("x").help_url for name in errors.__all__]
+    for link in links:
+        page, _, anchor = link.removeprefix(errors.SITE).partition("#")
+        assert anchor in anchors(built_site / page / "index.html"), link
+
+
+def test_readme_is_short_and_its_links_lead_to_pages_and_files_that_exist(built_site: Path) -> None:
     text = docs.README.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 220
-    links = re.findall(r"\]\(([^)#:]+)(?:#([^)]+))?\)", text)
-    assert [path for path, _ in links if not (docs.ROOT / path).exists()] == []
-    for path, anchor in links:
-        if anchor:
-            headings = re.findall(r"^#+ (.+)$", (docs.ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in {heading.lower().replace(" ", "-") for heading in headings}
+    assert len(text.splitlines()) <= 180
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        address, _, anchor = link.partition("#")
+        file = docs.in_checkout(address)
+        if address.startswith(errors.SITE):
+            page = built_site / address.removeprefix(errors.SITE) / "index.html"
+            assert page.exists(), link
+            assert not anchor or anchor in anchors(page), link
+        elif workflow := re.search(rf"^{docs.REPOSITORY}/actions/workflows/(\w+\.yml)", address):
+            assert (docs.ROOT / ".github" / "workflows" / workflow[1]).exists(), link
+        elif not address.startswith("https://img.shields.io/badge/"):
+            assert file != address, f"{link} is relative, or leads elsewhere"
+            assert (docs.ROOT / file).exists(), link
+
+
+def test_the_addresses_of_the_project_are_the_same_everywhere() -> None:
+    urls = tomllib.loads((docs.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    configuration = docs.CONFIGURATION.read_text(encoding="utf-8")
+    assert urls["Documentation"] == errors.SITE
+    assert f"\nsite_url: {errors.SITE}\nsite_description" in configuration
+    assert f"\nrepo_url: {docs.REPOSITORY}\n" in configuration
+    others = [".github/ISSUE_TEMPLATE/config.yml", "SECURITY.md", "CONTRIBUTING.md"]
+    for text in [*urls.values(), *((docs.ROOT / name).read_text(encoding="utf-8") for name in others)]:
+        links = re.findall(r"https://[\w.]*(?:github|readthedocs)[\w.]*/[\w/.-]*", text)
+        assert [link for link in links if not link.startswith((docs.REPOSITORY, errors.SITE))] == []
 
 
 @pytest.mark.parametrize("format_name", docs.FORMATS)
@@ -75,6 +102,12 @@ def test_every_option_has_one_section_that_the_index_leads_to(format_name: str) 
         anchor = f"{{ #{name.lower()} }}"
         assert (anchor in index) != (anchor in own), name
         assert f"(#{name.lower()})" in index or f"({docs.PAGES[format_name]}#{name.lower()})" in index
+
+
+def test_options_with_the_same_name_are_in_the_same_section() -> None:
+    for name in {name for each in docs.FORMATS for name in docs._options(each)}:
+        sections = {docs._options(each)[name].section for each in docs.FORMATS if name in docs._options(each)}
+        assert len(sections) == 1, (name, sections)
 
 
 def test_snippets_of_a_page() -> None:
