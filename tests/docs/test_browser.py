@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -75,24 +75,54 @@ def browser() -> Iterator[Browser]:
             yield browser
 
 
-@pytest.mark.slow
-def test_the_search_shows_the_section_of_every_option_without_scrolling(site: str, browser: Browser) -> None:
+def not_found(site: str, browser: Browser, sections: Iterable[tuple[str, str]]) -> list[str]:
+    """Search for words; return the ends of the links that are not among the first results, without scrolling.
+
+    Args:
+        site: the address of the site.
+        browser: the browser.
+        sections: pairs of words, and the end of the link to the section that they must find.
+    """
     missed = []
-    with browser.new_page(viewport={"width": 1400, "height": 900}) as page:
+    with browser.new_page(viewport={"width": DESKTOP_PX, "height": 900}) as page:
         page.goto(site)
         search = page.locator("input[aria-label=Search]")
         search.wait_for(state="attached")
         page.keyboard.press("Control+k")
-        for format_name in docs.FORMATS:
-            for name in docs._options(format_name):
-                page_name = "options.md" if name in docs._shared() else docs.PAGES[format_name]
-                search.fill(name)
-                section = f"/reference/{page_name.removesuffix('.md')}/?h={name}#{name.lower()}"
-                try:
-                    expect(page.locator(f"a[href$='{section}']")).to_be_in_viewport(ratio=1)
-                except AssertionError:
-                    missed.append(section)
-    assert missed == []
+        for words, link in sections:
+            search.fill(words)
+            try:
+                expect(page.locator(f"a[href$='{link}']")).to_be_in_viewport(ratio=1)
+            except AssertionError:
+                missed.append(link)
+    return missed
+
+
+@pytest.mark.slow
+def test_the_search_shows_the_section_of_every_option_without_scrolling(site: str, browser: Browser) -> None:
+    sections = []
+    for format_name in docs.FORMATS:
+        for name in docs._options(format_name):
+            page_name = "options.md" if name in docs._shared() else docs.PAGES[format_name]
+            sections.append((name, f"/reference/{page_name.removesuffix('.md')}/?h={name}#{name.lower()}"))
+    assert not_found(site, browser, sections) == []
+
+
+def test_the_search_finds_what_spark_prints(site: str, browser: Browser) -> None:
+    sections = {
+        "DATA_SOURCE_NOT_FOUND": "data_source_not_found",
+        "Failed to find the data source": "data_source_not_found",
+        "Skipping the lookup of Python Data Sources": "skipping-the-lookup",
+        "UNSUPPORTED_DATA_SOURCE_SAVE_MODE": "unsupported_data_source_save_mode",
+        "does not support Update mode": "update-mode",
+        "checkpointLocation must be specified": "checkpointlocation-must-be-specified",
+        "DATA_SOURCE_PUSHDOWN_DISABLED": "data_source_pushdown_disabled",
+        "UNABLE_TO_INFER_SCHEMA": "unable_to_infer_schema",
+        "Queries with streaming sources must be executed": "writestream-start",
+        "WRITE_STREAM_NOT_ALLOWED": "write_stream_not_allowed",
+        "Python worker failed to connect back": "python-worker-failed-to-connect-back",
+    }
+    assert not_found(site, browser, [(words, f"#{section}") for words, section in sections.items()]) == []
 
 
 def test_every_page_fits_a_phone_and_a_desktop_and_loads_nothing_from_elsewhere(site: str, browser: Browser) -> None:
