@@ -186,10 +186,10 @@ def command_line(_: str) -> str:
 
 
 def bars(of: str) -> str:
-    """Bars of the medians of one case: ``PROTOCOL,PART,CASE``."""
+    """Return bars of the medians of one case, ``PROTOCOL,PART,CASE``: the formats and other clients, without limits."""
     protocol, part, number = of.split(",")
     case = report.load(protocol)[part]["cases"][int(number)]
-    shown = report.drawn(case)
+    shown = {name: one for name, one in report.drawn(case).items() if one["role"] != "limit"}
     rates = {name: report.middle(one) or 0 for name, one in shown.items()}
     lines = [
         f'<li class="{one["role"]}"><span>{one["label"]}</span>'
