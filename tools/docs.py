@@ -1,4 +1,4 @@
-"""Generates parts of README.md and of the site's pages, and checks the site: ``python -m tools.docs [--check]``.
+"""Generate parts of README.md and of the site's pages, and check the site: ``python -m tools.docs [--check]``.
 
 A generated part stands between ``<!-- WHAT:OF -->`` and ``<!-- end -->``; WHAT is one of `PARTS`. With ``--check``
 nothing is written, and a part that differs from the code, or from the results in ``bench/``, is an error. So are a page
@@ -146,7 +146,7 @@ def _links(name: str) -> str:
 
 
 def read_columns(columns: ColumnTable) -> str:
-    """The table of readable columns, in Markdown."""
+    """Return the table of readable columns, in Markdown."""
     rows = [
         (f"`{one.name}`", _types(one.read_as), "yes" if one.by_default else "", one.note)
         for one in columns.columns
@@ -156,7 +156,7 @@ def read_columns(columns: ColumnTable) -> str:
 
 
 def written_columns(columns: ColumnTable) -> str:
-    """The table of writable columns, in Markdown."""
+    """Return the table of writable columns, in Markdown."""
     rows = [(f"`{one.name}`", _types(one.written_from), one.write_note) for one in columns.columns if one.written_from]
     return _markdown(("column", "type", ""), rows)
 
@@ -174,7 +174,7 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def command_line(_: str) -> str:
-    """What ``--help`` of `spark-mq` and of its commands says."""
+    """Return the text of ``--help`` of `spark-mq` and of its commands."""
     command = get_command(app)
     if not isinstance(command, TyperGroup):
         raise TypeError("spark-mq has one command only")
@@ -266,7 +266,7 @@ _PART: Final = re.compile(rf"(<!-- ({'|'.join(PARTS)}):(\S*) -->\n).*?(?=<!-- en
 
 
 def filled(text: str) -> str:
-    """A page with each generated part made anew."""
+    """Return a page with each generated part as the code has it."""
     return _PART.sub(lambda match: match[1] + PARTS[match[2]](match[3]), text)
 
 
@@ -276,7 +276,7 @@ def drawings() -> Mapping[Path, str]:
 
 
 def pages() -> Mapping[Path, str]:
-    """The text of README.md and of every page of the site."""
+    """Return the text of README.md and of every page of the site."""
     return {path: path.read_text(encoding="utf-8") for path in [README, *sorted(DOCS.rglob("*.md"))]}
 
 
@@ -292,7 +292,7 @@ def in_checkout(address: str) -> str:
 
 
 def problems(texts: Mapping[Path, str], configuration: str) -> Iterator[str]:
-    """What is wrong with the site as a whole.
+    """Yield the problems of the site as a whole.
 
     Args:
         texts: of README.md and of every page.
@@ -320,7 +320,7 @@ def problems(texts: Mapping[Path, str], configuration: str) -> Iterator[str]:
 
 
 def main() -> int:
-    """Writes or checks the pages; the exit status is 1 if a check fails."""
+    """Write or check the pages; the exit status is 1 if a check fails."""
     parser = argparse.ArgumentParser(prog="python -m tools.docs", description="Fill and check the pages of the site.")
     parser.add_argument("--check", action="store_true", help="write nothing, fail if a page is out of date")
     check: bool = parser.parse_args().check

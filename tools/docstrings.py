@@ -1,4 +1,4 @@
-"""Prepares docstrings for the site's page of the API: an extension of griffe, named in `mkdocs.yml`.
+"""Prepare docstrings for the site's page of the API: an extension of griffe, named in `mkdocs.yml`.
 
 The docstrings introduce literal blocks by ``::``, and examples by ``Example:``. mkdocstrings expects Markdown, and
 shows an interpreter's session as code only under ``Examples:``.
@@ -19,7 +19,7 @@ _EXAMPLE: Final = re.compile(r"^( *)Example:$", re.MULTILINE)
 
 
 def markdown(docstring: str) -> str:
-    r"""The docstring with fences around its literal blocks.
+    r"""Return the docstring with fences around its literal blocks.
 
     Example:
         >>> print(markdown("A tree:\n\n::\n\n    a\n    └── b\n"))
@@ -43,9 +43,9 @@ def _fenced(match: re.Match[str]) -> str:
 
 
 class Blocks(griffe.Extension):
-    """Applies `markdown` to every docstring."""
+    """Extension that applies `markdown` to every docstring."""
 
     def on_instance(self, *, obj: griffe.Object, **_: object) -> None:
-        """Replaces the docstring of an object that was found in the source."""
+        """Replace the docstring of an object that was found in the source."""
         if obj.docstring is not None:
             obj.docstring.value = markdown(obj.docstring.value)

@@ -14,7 +14,7 @@ from tools import docs
 
 @pytest.fixture(scope="session")
 def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the site, built from the checkout outside of it."""
+    """Return the folder of the site, built from the checkout outside of it."""
     folder = tmp_path_factory.mktemp("site")
     shutil.copy(docs.CONFIGURATION, folder)
     shutil.copytree(docs.DOCS, folder / "docs")

@@ -1,4 +1,4 @@
-"""The snippets of a page: what is run, and what it must print.
+"""The snippets of a page, which are run, and the output that they must have.
 
 ``python`` blocks run as they are, one after the other, in one namespace that is empty at the beginning of the page; of
 a ``diff`` the new side runs. In a ``console`` block each command behind a ``$`` runs. A ``text`` block right after a
@@ -30,7 +30,7 @@ _FENCE = re.compile(
 
 @dataclass(frozen=True)
 class Snippet:
-    """Something to run.
+    """A program or a command line of a page.
 
     Attributes:
         line: where it begins.
@@ -48,7 +48,7 @@ class Snippet:
 
 
 def snippets(page: str) -> Sequence[Snippet]:
-    """All snippets of a page that are run, in order.
+    """Return all snippets of a page that are run, in order.
 
     Raises:
         ValueError: a block of a language that is neither run nor known not to be.
@@ -81,7 +81,7 @@ def _commands(line: int, text: str, example: bool) -> Iterator[Snippet]:
 
 
 def run(found: Sequence[Snippet], page: str, replacements: Mapping[str, str]) -> Mapping[str, object]:
-    """Runs the snippets of a page; their namespace.
+    """Run the snippets of a page; return their namespace.
 
     Args:
         found: the snippets.

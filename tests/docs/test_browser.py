@@ -47,15 +47,15 @@ LAYOUT_PROBLEMS = """() => {
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
-    """Serves files, and prints nothing."""
+    """Server of files that prints nothing."""
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Does nothing."""
+        """Do nothing."""
 
 
 @pytest.fixture(scope="module")
 def site(built_site: Path) -> Iterator[str]:
-    """The address of the site."""
+    """Serve the site, and return its address."""
     handler = partial(QuietHandler, directory=built_site)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever).start()
@@ -65,7 +65,7 @@ def site(built_site: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, without a window."""
+    """Start Chromium without a window."""
     with sync_playwright() as playwright:
         paths = [playwright.chromium.executable_path, shutil.which("chromium"), shutil.which("google-chrome")]
         path = next((path for path in paths if path and Path(path).exists()), None)

@@ -66,7 +66,7 @@ def tubemq_of_the_page(tubemq: TubeUnderTest) -> dict[str, str]:
 
 @pytest.fixture
 def pulsar_security(pulsar_featured: PulsarUnderTest, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A broker that asks who one is, with a topic for everybody who can say it."""
+    """Broker that authenticates clients, with a topic for each of them."""
     broker = pulsar_featured.require_own()
     credentials = broker.credentials
     assert credentials is not None
