@@ -200,7 +200,7 @@ def option(
         parse: converts the text, raising ValueError with the reason; by default derived from the field's type (bool,
             int, str, an enum of texts, or one of these or None).
         unit: suffix of the field's name that the option's name lacks.
-        section: the section of the reference, if it differs from that of the option above in the same class.
+        section: the section of the reference, if it differs from that of the option above.
     """
     declared = _Declared(doc, default_text, scope, secret, check, name, parse, unit, section)
     return dataclasses.field(default=default, repr=not secret, metadata={_Declared: declared})

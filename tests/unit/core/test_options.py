@@ -18,6 +18,7 @@ from spark_mq_source.core.options import (
     Described,
     Options,
     Scope,
+    Section,
     at_least,
     option,
     parse_bool,
@@ -46,7 +47,7 @@ class BoatOptions(Options):
     auth_token: str | None = option("Who.", default=None, scope=READ | WRITE, secret=True)
     fail_on_data_loss: bool = option("Stop | go.", default=True)
     colour: Colour = option("Hull.", default=Colour.RED)  # noqa: RUF009 - this is dataclasses.field()
-    oars: int | None = option("Pairs.", default=None, check=at_least(1))
+    oars: int | None = option("Pairs.", default=None, check=at_least(1), section=Section.LIMIT)
     patience_ms: int = option(
         "How long.", default=30_000, default_text="`30s`", name="patience", parse=parse_duration_ms
     )
@@ -241,12 +242,23 @@ def test_options_are_frozen_compared_and_pickled():
 
 def test_options_described():
     found = {one.name: one for one in BoatOptions.described()}
-    assert found["serviceUrl"] == Described("serviceUrl", READ | STREAM | WRITE, "required", "Where.", ("service.url",))
+    assert found["serviceUrl"] == Described(
+        "serviceUrl", READ | STREAM | WRITE, "required", "Where.", ("service.url",), Section.CONNECT
+    )
     assert found["authToken"].default == found["end"].default == ""
     assert found["failOnDataLoss"].default == "`true`"
     assert found["colour"].default == "`red`"
     assert found["patience"].default == "`30s`"
     assert found["end"].scope == READ
+
+
+def test_an_option_is_in_the_section_of_the_option_above_unless_it_names_another():
+    sections = {one.name: one.section for one in BoatOptions.described()}
+    assert (sections["colour"], sections["oars"], sections["ports"]) == (
+        Section.CONNECT,
+        Section.LIMIT,
+        Section.LIMIT,
+    )
 
 
 def test_names():
