@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from spark_mq_source.core.counters import Counters
     from spark_mq_source.core.dead_letters import DeadLetters, RowWriter
-    from spark_mq_source.core.ports import TaskAttempt
+    from spark_mq_source.core.ports import Predicate, TaskAttempt
     from spark_mq_source.values.rows import SchemaLookup
 
 
@@ -166,6 +166,25 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
 
     def _parsed_to_look(self, options: Mapping[str, str]) -> OptionsT:
         return self.parse_options(options)
+
+    _every_topic: ClassVar[Mapping[str, str]] = {"topic": "every"}
+    """Options that stand for a topic where none is named."""
+
+    def parse_list_options(self, options: Mapping[str, str]) -> OptionsT:
+        """Parse options that name no topic; `topic` is None."""
+        return _with(self.parse_look_options({**self._every_topic, **options}), topic=None)
+
+    def parse_tail_options(self, options: Mapping[str, str]) -> OptionsT:
+        """Parse the options of a read of the newest messages; what is removed meanwhile is no error."""
+        return _with(self.parse_look_options(options), fail_on_data_loss=False)
+
+    def plan_look(self, options: OptionsT) -> Sequence[RangeT]:
+        """Plan a batch read that creates nothing on the broker."""
+        return self.plan(options, ())
+
+    @abstractmethod
+    def plan(self, options: OptionsT, predicates: Sequence[Predicate]) -> Sequence[RangeT]:
+        """Plan a batch read."""
 
     def option_names(self) -> Sequence[str]:
         """Return the names of the options of a batch read, without aliases."""

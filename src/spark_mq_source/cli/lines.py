@@ -24,7 +24,7 @@ DEFAULT: Final = r"%p %o %d %k %s\n"
 
 TOKENS: Final[Mapping[str, str]] = {
     "t": "topic",
-    "p": "partition; tubemq: broker id and partition, as 1:0; nsq: the nsqd",
+    "p": "partition, - if the topic is not partitioned; tubemq: broker id and partition, as 1:0; nsq: the nsqd",
     "o": "position; pulsar-native: ledger:entry or ledger:entry:batch; tubemq and nsq: the message id",
     "d": "time in UTC; pulsar-native: the publish time; tubemq: the producer's; nsq: nsqd's",
     "T": "the same time in milliseconds since 1970",
@@ -38,7 +38,7 @@ TOKENS: Final[Mapping[str, str]] = {
 
 TOKENS_HELP: Final = "\n\n".join(
     [
-        f"The default of `--format` is `{DEFAULT}`, after `%t` unless the option `topic` is set. It can contain:",
+        f"The default of `--format` is `{DEFAULT}`, after `%t` unless a topic is given. It can contain:",
         *(f"- `%{letter}`: {meaning}" for letter, meaning in TOKENS.items()),
         "- `%{COLUMN}`: any column of the format",
         r"- `%%`, `\n`, `\t`, `\r`, `\\`, `\xNN`: a percent sign, and characters",
@@ -146,7 +146,7 @@ def _values(known: Known) -> Mapping[str, Callable[[Row], object]]:
     headers: Callable[[Row], Any] = itemgetter(known.headers) if known.headers else lambda _: ()
     return {
         "t": itemgetter("topic"),
-        "p": lambda row: ":".join(str(row[name]) for name in known.partition),
+        "p": lambda row: ":".join("-" if row[name] == -1 else str(row[name]) for name in known.partition),
         "o": itemgetter("message_id"),
         "d": time,
         "T": lambda row: _milliseconds(time(row)),

@@ -1,8 +1,8 @@
 """The commands of `spark-mq`.
 
-Each takes a format and the options of `spark.read`, and prints a table, or with `--json` one line of JSON per row.
-`peek` prints a line per message. Exit status: 0 on success, 1 if the broker or the network failed, 2 for invalid
-arguments.
+Each takes a format and the options of `spark.read`, or a profile that has them, and prints a table, or with `--json`
+one line of JSON per row. `peek` and `tail` print a line per message. Exit status: 0 on success (as in kcat, also if
+Ctrl-C ends `tail`), 1 if the broker or the network failed, 2 for invalid arguments.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from contextvars import ContextVar
 from functools import wraps
+from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 try:
     import typer
@@ -22,20 +24,17 @@ try:
 except ImportError:  # pragma: no cover - the tests install them
     sys.exit("spark-mq: typer and rich are not installed: pip install 'spark-mq-source[cli]'")
 
-from spark_mq_source.cli.completion import complete_format, complete_option
-from spark_mq_source.cli.formats import FORMATS, load_format
+from spark_mq_source.cli.completion import complete_format, complete_option, complete_profile, complete_topic
+from spark_mq_source.cli.formats import FORMATS
 from spark_mq_source.cli.lines import TOKENS_HELP, Line, default_line
+from spark_mq_source.cli.profiles import load_profiles, profiles_path
+from spark_mq_source.cli.reading import Row, peeked, tailed
+from spark_mq_source.cli.sources import Source
 from spark_mq_source.cli.tables import show
 from spark_mq_source.cli.text import as_json as row_as_json
 from spark_mq_source.core.errors import MQSourceError, OptionError
 from spark_mq_source.core.ports import Unsubscriber
-from spark_mq_source.core.sql_types import arrow_schema_of, ddl_of_schema
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from spark_mq_source.core.ports import InspectFormat, Inspector
-
+from spark_mq_source.core.sql_types import ddl_of_schema
 
 app = typer.Typer(
     help="Inspect a message broker as spark-mq-source sees it, without Spark.",
@@ -48,8 +47,16 @@ FAILED: Final = 1
 WRONG_ARGUMENTS: Final = 2
 
 FormatName = Annotated[
-    str,
-    typer.Argument(metavar="FORMAT", help=f"One of: {', '.join(FORMATS)}.", autocompletion=complete_format),
+    str | None,
+    typer.Argument(
+        metavar="[FORMAT]",
+        help=f"One of: {', '.join(FORMATS)}. Required without a profile.",
+        autocompletion=complete_format,
+    ),
+]
+TopicName = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", help="The topic; short for `-o topic=TOPIC`.", autocompletion=complete_topic),
 ]
 Options = Annotated[
     list[str] | None,
@@ -62,6 +69,14 @@ Options = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line instead of a table.")]
+Template = Annotated[
+    str | None,
+    typer.Option("--format", "-f", metavar="TEXT", help="Print this for each message, with the tokens below."),
+]
+AsHex = Annotated[bool, typer.Option("--hex", help="Print bytes in hexadecimal instead of as UTF-8.")]
+RowsAsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per message.")]
+
+_profile: ContextVar[str | None] = ContextVar("profile", default=None)
 
 
 def main() -> None:
@@ -85,34 +100,77 @@ def _reporting(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def _print_version(value: bool) -> None:
+    if value:
+        print(f"spark-mq {version_of('spark-mq-source')}")  # noqa: T201 - a command line prints
+        raise typer.Exit
+
+
+@app.callback()
+def select(
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            envvar="SPARK_MQ_PROFILE",
+            help="Take the format and options from this profile; see `spark-mq profiles`.",
+            autocompletion=complete_profile,
+        ),
+    ] = None,
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Inspect a message broker as spark-mq-source sees it, without Spark."""
+    del version
+    _profile.set(profile)
+
+
 @app.command()
 @_reporting
-def topics(format_name: FormatName, option: Options = None, *, as_json: AsJson = False) -> None:
-    """List the topics of the options, with their numbers of partitions."""
-    with _inspector(format_name, option) as inspector:
+def topics(
+    format_name: FormatName = None,
+    topic: TopicName = None,
+    option: Options = None,
+    *,
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace of Pulsar whose topics to list.  [default: public/default]"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List all topics of the broker, or those of the options, with their numbers of partitions."""
+    with closing(_source(format_name, topic, option).open_lister(namespace)) as inspector:
         show(inspector.topics(), json=as_json)
 
 
 @app.command()
 @_reporting
-def partitions(format_name: FormatName, option: Options = None, *, as_json: AsJson = False) -> None:
+def partitions(
+    format_name: FormatName = None, topic: TopicName = None, option: Options = None, *, as_json: AsJson = False
+) -> None:
     """List the partitions and their brokers."""
-    with _inspector(format_name, option) as inspector:
+    with closing(_source(format_name, topic, option).open_inspector()) as inspector:
         show(inspector.partitions(), json=as_json)
 
 
 @app.command()
 @_reporting
-def offsets(format_name: FormatName, option: Options = None, *, as_json: AsJson = False) -> None:
-    """Show the first and last offset of each partition."""
-    with _inspector(format_name, option) as inspector:
+def offsets(
+    format_name: FormatName = None, topic: TopicName = None, option: Options = None, *, as_json: AsJson = False
+) -> None:
+    """Show the first and last offset of each partition, and how much is between them."""
+    with closing(_source(format_name, topic, option).open_inspector()) as inspector:
         show(inspector.offsets(), json=as_json)
 
 
 @app.command()
 @_reporting
 def lag(
-    format_name: FormatName,
+    format_name: FormatName = None,
+    topic: TopicName = None,
     option: Options = None,
     *,
     checkpoint: Annotated[
@@ -129,71 +187,88 @@ def lag(
         raise OptionError("--checkpoint and --subscription exclude each other")
     read = None if checkpoint is None else _offsets_of(checkpoint, source)
     named = [] if subscription is None else [f"subscription={subscription}"]
-    with _inspector(format_name, [*(option or ()), *named]) as inspector:
+    with closing(_source(format_name, topic, [*(option or ()), *named]).open_inspector()) as inspector:
         show(inspector.lag(read), json=as_json)
 
 
 @app.command()
 @_reporting
-def unsubscribe(format_name: FormatName, option: Options = None, *, as_json: AsJson = False) -> None:
+def unsubscribe(
+    format_name: FormatName = None, topic: TopicName = None, option: Options = None, *, as_json: AsJson = False
+) -> None:
     """Delete the subscription of a query that will not be started again."""
-    with _inspector(format_name, option) as inspector:
+    source = _source(format_name, topic, option)
+    with closing(source.open_inspector()) as inspector:
         if not isinstance(inspector, Unsubscriber):
-            raise OptionError(f"format {format_name} has no subscriptions to delete")
+            raise OptionError(f"format {source.name} has no subscriptions to delete")
         show(inspector.unsubscribe(), json=as_json)
 
 
 @app.command(epilog=TOKENS_HELP)
 @_reporting
 def peek(
-    format_name: FormatName,
+    format_name: FormatName = None,
+    topic: TopicName = None,
     option: Options = None,
     *,
     rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="Number of messages.")] = 10,
-    template: Annotated[
-        str | None,
-        typer.Option("--format", "-f", metavar="TEXT", help="Print this for each message, with the tokens below."),
-    ] = None,
-    as_hex: Annotated[bool, typer.Option("--hex", help="Print bytes in hexadecimal instead of as UTF-8.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per message.")] = False,
+    template: Template = None,
+    as_hex: AsHex = False,
+    as_json: RowsAsJson = False,
 ) -> None:
     """Print some messages from `startingOffsets` on, one line each: position, time, key and value."""
-    format_, known, options = load_format(format_name), FORMATS[format_name], _parsed(option)
-    if as_json and template is not None:
-        raise OptionError("--json and --format exclude each other")
-    if template is None:
-        template = default_line(known, with_topic="topic" not in options)
-    console = Console()
-    in_color = console.color_system is not None and not console.no_color
-    line = Line(template, known, list(format_.columns.readable), as_hex=as_hex, in_color=in_color)
-    names = dict.fromkeys([*format_.columns.default, *line.columns])
-    printed = False
+    source = _source(format_name, topic, option)
+    printer = _Printer(source, template, as_hex=as_hex, as_json=as_json)
     # Closed explicitly: received messages that are not shown go back to the broker.
-    with closing(_batches(format_, options, names, rows)) as batches:
-        found = (row for batch in batches for row in batch.to_pylist())
-        for row in itertools.islice(found, rows):
-            text = f"{row_as_json(row, as_hex=as_hex)}\n" if as_json else line.of(row)
-            print(text, end="")  # noqa: T201 - a command line prints
-            printed = True
-    if not printed and not as_json:
-        print("no message to read", file=sys.stderr)  # noqa: T201 - a command line prints
+    with closing(peeked(source, printer.names, rows)) as found:
+        printer.print(itertools.islice(found, rows))
+
+
+@app.command(epilog="The tokens of `--format` are those of `spark-mq peek`.")
+@_reporting
+def tail(
+    format_name: FormatName = None,
+    topic: TopicName = None,
+    option: Options = None,
+    *,
+    last: Annotated[
+        int | None,
+        typer.Option("--last", "-n", min=0, help="Number of messages of each partition.  [default: 10]"),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-F", help="Go on with new messages as they come, until Ctrl-C.")
+    ] = False,
+    template: Template = None,
+    as_hex: AsHex = False,
+    as_json: RowsAsJson = False,
+) -> None:
+    """Print the last messages of each partition, as `peek` prints them; with `--follow` also new ones as they come."""
+    source = _source(format_name, topic, option)
+    printer = _Printer(source, template, as_hex=as_hex, as_json=as_json)
+    try:
+        printer.print(tailed(source, printer.names, last, follow=follow))
+    except KeyboardInterrupt:
+        if not follow:
+            raise
 
 
 @app.command()
 @_reporting
-def schema(format_name: FormatName, option: Options = None) -> None:
+def schema(format_name: FormatName = None, topic: TopicName = None, option: Options = None) -> None:
     """Print the columns that a read gives, as `.schema()` takes them: with valueFormat=auto by the topic's schema."""
-    columns, _ = load_format(format_name).columns_by_default(_parsed(option))
+    source = _source(format_name, topic, option)
+    columns, _ = source.format.columns_by_default(source.options)
     print(ddl_of_schema(columns))  # noqa: T201 - a command line prints
 
 
 @app.command()
 @_reporting
-def doctor(format_name: FormatName, option: Options = None) -> None:
+def doctor(format_name: FormatName = None, topic: TopicName = None, option: Options = None) -> None:
     """Check the steps of a read; show which one fails, and why."""
     console = Console(soft_wrap=True)
-    with _inspector(format_name, option) as inspector:
-        steps = itertools.chain(inspector.steps(), [("read a message", lambda: _read_one(format_name, option))])
+    source = _source(format_name, topic, option)
+    with closing(source.open_inspector()) as inspector:
+        steps = itertools.chain(inspector.steps(), [("read a message", lambda: _read_one(source))])
         for name, step in steps:
             try:
                 found = step()
@@ -204,56 +279,54 @@ def doctor(format_name: FormatName, option: Options = None) -> None:
             console.print(found, markup=False, highlight=False)
 
 
-def _read_one(format_name: str, option: list[str] | None) -> str:
-    format_ = load_format(format_name)
-    with closing(_batches(format_, _parsed(option), format_.columns.default, 1)) as batches:
-        if any(batch.num_rows for batch in batches):
-            return "the first message can be decoded"
-    return "no message to read"
+@app.command()
+@_reporting
+def profiles(*, as_json: AsJson = False) -> None:
+    """List the profiles; secrets are shown as references only."""
+    found = load_profiles()
+    if not found and not as_json:
+        print(f"there are no profiles in {profiles_path()}", file=sys.stderr)  # noqa: T201 - a command line prints
+        return
+    rows = ({"profile": one.name, "format": one.format_name, "options": one.options} for one in found.values())
+    show(rows, json=as_json)
 
 
-def _batches(
-    format_: InspectFormat[Any, Any], given: dict[str, str], names: Iterable[str], rows: int
-) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the batches of a batch read of these columns, task by task; the value is one column even with `flatten`.
+def _read_one(source: Source) -> str:
+    with closing(peeked(source, source.format.columns.default, 1)) as found:
+        return "no message to read" if next(found, None) is None else "the first message can be decoded"
 
-    A batch has no more than `rows` rows unless the options set another limit, so it waits only for the rows to show.
+
+class _Printer:
+    """Prints messages as the options of `peek` and `tail` say.
+
+    Attributes:
+        names: the columns to read.
     """
-    given = {"maxbatchrows": str(rows)} | {name: text for name, text in given.items() if name != "flatten"}
-    options = format_.parse_look_options(given)
-    columns, typed = format_.columns_by_default(given)
-    known = format_.columns.readable
-    schema = arrow_schema_of({name: known[name][0] for name in names})
-    for at, name in enumerate(schema.names):
-        if name in columns.names:
-            schema = schema.set(at, columns.field(name))
-    options = format_.fit_read(options, schema, typed)
-    for task in format_.plan(options, ()):
-        yield from format_.read(options, task, schema)
+
+    def __init__(self, source: Source, template: str | None, *, as_hex: bool, as_json: bool) -> None:
+        if as_json and template is not None:
+            raise OptionError("--json and --format exclude each other")
+        columns, known = source.format.columns, FORMATS[source.name]
+        if template is None:
+            template = default_line(known, with_topic="topic" not in source.options)
+        console = Console()
+        in_color = console.color_system is not None and not console.no_color
+        line = Line(template, known, list(columns.readable), as_hex=as_hex, in_color=in_color)
+        self.names = list(dict.fromkeys([*columns.default, *line.columns]))
+        self._is_json = as_json
+        self._text_of = (lambda row: f"{row_as_json(row, as_hex=as_hex)}\n") if as_json else line.of
+
+    def print(self, rows: Iterable[Row]) -> None:
+        printed = False
+        for row in rows:
+            print(self._text_of(row), end="", flush=True)  # noqa: T201 - a command line prints
+            printed = True
+        if not printed and not self._is_json:
+            print("no message to read", file=sys.stderr)  # noqa: T201 - a command line prints
 
 
-@contextmanager
-def _inspector(name: str, option: list[str] | None) -> Iterator[Inspector]:
-    format_ = load_format(name)
-    with closing(format_.open_inspector(format_.parse_look_options(_parsed(option)))) as inspector:
-        yield inspector
-
-
-def _parsed(option: list[str] | None) -> dict[str, str]:
-    """Return the options in the form that Spark passes.
-
-    Raises:
-        OptionError: not `NAME=VALUE`.
-    """
-    parsed = {}
-    for given in option or ():
-        name, equals, value = given.partition("=")
-        if not equals:
-            # The text is not shown: it may be a secret without its name.
-            raise OptionError("an --option is not NAME=VALUE")
-        # Spark's options are case-insensitive.
-        parsed[name.strip().lower()] = value
-    return parsed
+def _source(format_name: str | None, topic: str | None, option: list[str] | None) -> Source:
+    return Source.of(_profile.get(), format_name, topic, option)
 
 
 def _offsets_of(checkpoint: Path, source: int) -> dict[str, object]:

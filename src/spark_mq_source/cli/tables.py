@@ -14,6 +14,9 @@ from rich.text import Text
 from spark_mq_source.cli.text import as_json, as_text
 
 _UNLIMITED: Final = 100_000
+_UNPARTITIONED: Final = "not partitioned"
+_NO_PARTITION: Final = (("partition", -1), ("partitions", 0))
+"""Columns and values of topics that are not partitioned, which only JSON shows as numbers."""
 
 
 def show(rows: Iterable[Mapping[str, object]], *, json: bool) -> None:
@@ -54,7 +57,7 @@ def table_of(rows: Sequence[Mapping[str, object]], console: Console) -> Table:
         numbers = all(type(row[name]) in (int, NoneType) for row in rows)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(as_text(value)) for value in row.values()))
+        table.add_row(*(Text(_UNPARTITIONED if one in _NO_PARTITION else as_text(one[1])) for one in row.items()))
     if Measurement.get(console, console.options.update(max_width=_UNLIMITED), table).maximum > console.width:
         table.padding = (0, 2, 1, 0)  # an empty line between the rows, of which some have several lines
     return table

@@ -41,7 +41,8 @@ def as_text(value: object, *, as_hex: bool = False) -> str:
     r"""Format a value as one line; escape control characters, and bytes that are not UTF-8, as Python does.
 
     Args:
-        value: of a column. NULL is ``NULL``, a position ``ledger:entry`` or ``ledger:entry:batch``, a time in UTC.
+        value: of a column. NULL is ``NULL``, a position ``ledger:entry``, ``ledger:entry:batch`` or ``before
+            ledger:0``, a time in UTC.
         as_hex: whether bytes are hexadecimal.
 
     Example:
@@ -67,4 +68,6 @@ def _position(ledger: int, entry: int, batch: int) -> str:
     """Format a position; ``none`` if no message was read, or if there is none in the topic-partition."""
     if ledger < 0:
         return "none"
+    if entry < 0:
+        return f"before {ledger}:0"
     return f"{ledger}:{entry}" if batch < 0 else f"{ledger}:{entry}:{batch}"

@@ -192,11 +192,25 @@ class WriteFormat(Protocol[OptionsT, ReportT]):
         """
 
 
+class Tail(Protocol[RangeT_co]):
+    """The end of one partition, as it was when the tail was made, and what comes after it."""
+
+    def newest(self, messages: int) -> tuple[RangeT_co, bool] | None:
+        """Return a range up to the end, with `messages` of its newest, and whether it is the whole partition.
+
+        The range may have fewer, because brokers also count what is not for delivery. None if the broker keeps no past
+        messages.
+        """
+
+    def following(self) -> Iterator[RangeT_co]:
+        """Yield the ranges after the end, each when it has messages; used by one thread."""
+
+
 class Inspector(Protocol):
     """Inspects a broker without Spark and without changing it. Rows have plain values, and one shape per method."""
 
     def topics(self) -> Iterable[Mapping[str, object]]:
-        """Yield the topics of the options."""
+        """Yield the topics of the options, or all topics with those of `InspectFormat.parse_list_options`."""
 
     def partitions(self) -> Iterable[Mapping[str, object]]:
         """Yield the partitions of the topics, and their brokers."""
@@ -209,6 +223,9 @@ class Inspector(Protocol):
 
     def steps(self) -> Iterable[tuple[str, Callable[[], str]]]:
         """Yield the checks for a read, in order; each returns its finding, or raises MQSourceError."""
+
+    def tails(self) -> Sequence[Tail[Any]]:
+        """Return the tail of each partition, with the options of `InspectFormat.parse_tail_options`."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -231,6 +248,15 @@ class InspectFormat(BatchFormat[OptionsT, RangeT], Protocol[OptionsT, RangeT]):
 
     def parse_look_options(self, options: Mapping[str, str]) -> OptionsT:
         """Parse the options of a batch read that removes no messages. Raises OptionError with all problems at once."""
+
+    def parse_list_options(self, options: Mapping[str, str]) -> OptionsT:
+        """Parse options that name no topic, to list all topics. Raises OptionError with all problems at once."""
+
+    def parse_tail_options(self, options: Mapping[str, str]) -> OptionsT:
+        """Parse the options of a read of the newest messages. Raises OptionError with all problems at once."""
+
+    def plan_look(self, options: OptionsT) -> Sequence[RangeT]:
+        """Plan a batch read that creates nothing on the broker, with the options of `parse_look_options`."""
 
     def option_names(self) -> Sequence[str]:
         """Return the names of the options of a batch read, without aliases."""

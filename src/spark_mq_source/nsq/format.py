@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
 
 from spark_mq_source.base_format import BaseFormat
 from spark_mq_source.core.errors import DataLossError
-from spark_mq_source.core.options import READ
+from spark_mq_source.core.options import INT32_MAX, READ
 from spark_mq_source.core.queue_offsets import count_lag
-from spark_mq_source.nsq.inspector import NsqInspector
+from spark_mq_source.nsq.inspector import NsqInspector, keep_existing
 from spark_mq_source.nsq.options import AckMode, NsqOptions
 from spark_mq_source.nsq.payload.columns import COLUMNS
 from spark_mq_source.nsq.read.planner import plan_batch
 from spark_mq_source.nsq.read.reader import NsqRange, read_range
-from spark_mq_source.nsq.read.stream import NsqStream
+from spark_mq_source.nsq.read.stream import EPHEMERAL, NsqStream
 from spark_mq_source.nsq.write.writer import NsqWriter
 
 if TYPE_CHECKING:
@@ -38,6 +39,25 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
         ends = {"maxrows", "maxseconds", "idletimeout"}
         given = dict(options) | {"ackmode": "requeue"} | ({} if ends & options.keys() else {"idletimeout": "2s"})
         return NsqOptions.from_spark(given, READ)
+
+    _every_topic = {"topic": "every", "channel": "every"}  # noqa: RUF012 - never changed
+
+    def parse_tail_options(self, options: Mapping[str, str]) -> NsqOptions:
+        """Parse the options of a read without end, on an ephemeral channel of its own, which finishes its messages."""
+        channel = f"spark-mq-tail-{uuid.uuid4().hex[:8]}{EPHEMERAL}"
+        unused = {"waldir", "runid", "maxrows", "idletimeout"}
+        given = {name: text for name, text in options.items() if name not in unused}
+        own = {"channel": channel, "ackmode": "fin", "maxseconds": str(INT32_MAX), "maxbatchrows": "1"}
+        return NsqOptions.from_spark(given | own, READ)
+
+    def plan_look(self, options: NsqOptions) -> Sequence[NsqRange]:
+        """Plan a read of the nsqd that have the channel, or with `createChannel` of all.
+
+        Raises:
+            TopicNotFoundError: no nsqd has the topic, or the channel; or one does not report whether it has.
+        """
+        tasks = self.plan(options, ())
+        return tasks if options.create_channel else keep_existing(options, tasks)
 
     def plan(self, options: NsqOptions, predicates: Sequence[Predicate]) -> Sequence[NsqRange]:
         """See `plan_batch`."""

@@ -2,13 +2,58 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.errors import OptionError, TopicNotFoundError, TransportError
 from spark_mq_source.nsq.client.client import NsqClient, Nsqd
 from spark_mq_source.nsq.options import NsqOptions
 from spark_mq_source.nsq.read.planner import find_nsqds, topic_not_found
+from spark_mq_source.nsq.read.reader import NsqRange
+
+logger = logging.getLogger(__name__)
+
+
+class NsqTail:
+    """What is published to one nsqd from now on; see `core.ports.Tail`.
+
+    Args:
+        task: the read of its own channel.
+    """
+
+    def __init__(self, task: NsqRange) -> None:
+        self._task = task
+
+    def newest(self, messages: int) -> None:
+        """Return None: NSQ keeps no past messages."""
+        del messages
+
+    def following(self) -> Iterator[NsqRange]:
+        """Yield one range, which has no end: the nsqd sends each message as it is published."""
+        yield self._task
+
+
+def keep_existing(options: NsqOptions, tasks: Sequence[NsqRange]) -> list[NsqRange]:
+    """Return the tasks whose nsqd have the channel, which the others would create.
+
+    Raises:
+        TopicNotFoundError: no nsqd has it, or one does not report whether it has.
+    """
+    client = NsqClient(options)
+    found = {nsqd: client.fetch_channels(nsqd) for nsqd in dict.fromkeys(task.nsqd for task in tasks)}
+    where = f"nsq topic {options.topic}, channel {options.channel}"
+    remedy = "set createChannel=true (-o createChannel=true) to read it, and to create it if it does not exist"
+    for nsqd, channels in found.items():
+        if channels is None:
+            raise TopicNotFoundError(
+                f"{where}: {nsqd.name} does not report whether it has the channel "
+                f"({client.why_no_stats(nsqd)}); {remedy}"
+            )
+    kept = [task for task in tasks if options.channel in (found[task.nsqd] or {}).get(options.topic or "", ())]
+    if not kept:
+        raise TopicNotFoundError(f"{where}: {', '.join(nsqd.name for nsqd in found)} has no such channel; {remedy}")
+    return kept
 
 
 class NsqInspector:
@@ -35,11 +80,14 @@ class NsqInspector:
         """Do nothing: no connection stays open between calls."""
 
     def topics(self) -> Iterator[Mapping[str, object]]:
-        """Yield the topic, its number of nsqd, and the channels known to nsqlookupd.
+        """Yield the topic, its number of nsqd, and the channels known to nsqlookupd; without a topic all topics.
 
         Raises:
-            MQSourceError: no nsqlookupd answers.
+            MQSourceError: no nsqlookupd answers; or for all topics, no nsqd does.
         """
+        if self._options.topic is None:
+            yield from self._all_topics()
+            return
         found = self._client.fetch_topology(self._topic)
         yield {"topic": self._topic, "nsqds": len(found.nsqds), "channels": sorted(found.channels)}
 
@@ -90,6 +138,46 @@ class NsqInspector:
         for nsqd in self._nsqds():
             yield f"connect to {nsqd.name} and sign in", partial(self._connect, nsqd)
         yield "find the channel", self._find_channel
+
+    def tails(self) -> list[NsqTail]:
+        """Return the tail of each nsqd that has the topic; log which channel is created for it.
+
+        Raises:
+            TopicNotFoundError: no nsqd has the topic.
+            OptionError: the topic has no channel on an nsqd: the tail would take the messages waiting in it.
+            MQSourceError: no nsqlookupd answers.
+        """
+        found = {nsqd: self._client.fetch_channels(nsqd) for nsqd in self._nsqds()}
+        nsqds = [nsqd for nsqd, topics in found.items() if topics is None or self._topic in topics]
+        if not nsqds:
+            raise topic_not_found(self._options)
+        for nsqd in nsqds:
+            channels = (found[nsqd] or {}).get(self._topic)
+            if not channels and not self._options.create_channel:
+                why = self._client.why_no_stats(nsqd) if channels is None else "has no channel"
+                raise OptionError(
+                    f"nsq topic {self._topic}, nsqd {nsqd.name}: {why}: the first channel of a topic takes the "
+                    f"messages waiting in it; set createChannel=true (-o createChannel=true) to accept that"
+                )
+        logger.warning(
+            "nsq topic %s: reading copies from an own channel, %s, which nsqd deletes when this ends; no other channel "
+            "loses a message",
+            self._topic,
+            self._options.channel,
+        )
+        return [NsqTail(NsqRange(nsqd, None)) for nsqd in nsqds]
+
+    def _all_topics(self) -> Iterator[Mapping[str, object]]:
+        nsqds = self._client.fetch_writable(None)
+        found = {nsqd: self._client.fetch_channels(nsqd) for nsqd in nsqds}
+        reasons = [f"{nsqd.name}: {self._client.why_no_stats(nsqd)}" for nsqd in nsqds if found[nsqd] is None]
+        if reasons:
+            raise TransportError(f"nsq: cannot list all topics: {'; '.join(reasons)}; name a topic")
+        known = [topics for topics in found.values() if topics]
+        for name in sorted({name for topics in known for name in topics}):
+            places = [topics[name] for topics in known if name in topics]
+            channels = sorted({channel for place in places for channel in place})
+            yield {"topic": name, "nsqds": len(places), "channels": channels}
 
     @property
     def _topic(self) -> str:

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 
 from spark_mq_source.base_format import BaseFormat
 from spark_mq_source.core.columns import CORRUPT, ERROR
-from spark_mq_source.core.errors import DataLossError, OptionError
-from spark_mq_source.core.options import READ
+from spark_mq_source.core.errors import BrokerError, DataLossError, OptionError
+from spark_mq_source.core.options import READ, fields_of
 from spark_mq_source.core.ports import TaskAttempt
+from spark_mq_source.core.shared_options import DrainOptions
+from spark_mq_source.pulsar.client.client import PulsarClient
 from spark_mq_source.pulsar.inspector import PulsarInspector
 from spark_mq_source.pulsar.offsets import count_lag
 from spark_mq_source.pulsar.options import AckMode, PulsarOptions
+from spark_mq_source.pulsar.options.queue import QueueOptions, SubscriptionOptions
 from spark_mq_source.pulsar.payload.columns import COLUMNS, java_message_id, java_topic
 from spark_mq_source.pulsar.read.letters import COPIED
-from spark_mq_source.pulsar.read.planner import check_dead_letter_topic, plan_batch
+from spark_mq_source.pulsar.read.planner import check_dead_letter_topic, plan_batch, topics_of
 from spark_mq_source.pulsar.read.queue_reader import PulsarQueueRange, read_queue
 from spark_mq_source.pulsar.read.queue_stream import PulsarQueueStream, plan_queue
 from spark_mq_source.pulsar.read.reader import PulsarRange, read_range
@@ -108,11 +111,50 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
 
     def _parsed_to_look(self, options: Mapping[str, str]) -> PulsarOptions:
         """The options of a read; of a queue, one that puts its messages back and ends after 2 s without a message."""
-        given = {name: text for name, text in options.items() if name not in {"waldir", "runid"}}
+        unused = {"waldir", "runid"}
+        if "subscriptiontype" in options:
+            # A look puts nothing off and gives nothing up.
+            unused |= {"retrytopic", "nackdelay", "nackmaxdelay", "maxredelivercount", "onmaxredeliver"}
+            if options.get("oncorrupt", "").lower() != "deadletter":
+                unused |= {"deadlettertopic", "createtopic"}
+        given = {name: text for name, text in options.items() if name not in unused}
         if "subscriptiontype" in given:
             ends = {"maxrows", "maxseconds", "idletimeout"} & given.keys()
             given |= {"ackmode": "nack"} | ({} if ends else {"idletimeout": "2s"})
         return PulsarOptions.from_spark(given, READ)
+
+    _every_topic = {"topicspattern": ".*"}  # noqa: RUF012 - never changed
+
+    def parse_tail_options(self, options: Mapping[str, str]) -> PulsarOptions:
+        """The options of a read of the newest messages, by position, without what they say of a queue."""
+        groups = (SubscriptionOptions, QueueOptions, DrainOptions)
+        unused = {PulsarOptions.name_of(field).lower() for group in groups for field in fields_of(group)}
+        return super().parse_tail_options({name: text for name, text in options.items() if name not in unused})
+
+    def plan_look(self, options: PulsarOptions) -> Sequence[AnyRange]:
+        """The plan of a read; that of a queue would create its subscription.
+
+        Raises:
+            OptionError: a topic of a queue stores nothing, so that a message that is shown is lost for others.
+            BrokerError: the subscription does not exist.
+        """
+        if options.subscription_type is None:
+            return super().plan_look(options)
+        if options.live_topics:
+            raise OptionError(
+                f"pulsar-native: {', '.join(options.live_topics)}: a non-persistent topic stores nothing, so looking "
+                "at a message would take it from the other consumers"
+            )
+        with PulsarClient(options, role="spark-mq") as client:
+            partitions = client.fetch_partitions(topics_of(client, options))
+            found = client.fetch_subscribed(partitions, options.subscription or "")
+        missing = [str(tp) for tp in partitions if tp not in found]
+        if missing:
+            raise BrokerError(
+                f"pulsar-native: {', '.join(missing)}: there is no durable subscription {options.subscription}, and "
+                "looking at a queue creates none"
+            )
+        return super().plan_look(options)
 
     def plan(self, options: PulsarOptions, predicates: Sequence[Predicate]) -> Sequence[AnyRange]:
         """See `plan_batch`; a missing dead letter topic is an error, or is created."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from spark_mq_source.core.errors import (
     AuthorizationError,
@@ -16,10 +18,85 @@ from spark_mq_source.core.errors import (
 from spark_mq_source.net.retry import Deadline
 from spark_mq_source.net.transport import TlsSettings, connect
 from spark_mq_source.pulsar.client.client import PulsarClient
-from spark_mq_source.pulsar.offsets import EARLIEST, TopicPartition, decode_offsets, is_persistent, split_partition
+from spark_mq_source.pulsar.client.consumer import Bounds
+from spark_mq_source.pulsar.offsets import (
+    EARLIEST,
+    Position,
+    TopicPartition,
+    decode_offsets,
+    is_persistent,
+    split_partition,
+)
 from spark_mq_source.pulsar.options import PulsarOptions
 from spark_mq_source.pulsar.read.letters import retry_topic_of
 from spark_mq_source.pulsar.read.planner import topics_of
+from spark_mq_source.pulsar.read.reader import PulsarRange
+
+_WAIT_SECONDS: Final = 3600.0
+"""The time for which one consumer waits for the next message, before another one does."""
+
+
+class PulsarTail:
+    """The end of a topic-partition; see `core.ports.Tail`.
+
+    Args:
+        client: for `newest`; `following` has its own.
+        options: options of a read.
+        topic_partition: what is read.
+        bounds: as they are now.
+    """
+
+    def __init__(
+        self, client: PulsarClient, options: PulsarOptions, topic_partition: TopicPartition, bounds: Bounds
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._at = topic_partition
+        self._first = bounds.first
+        self._end = bounds.last
+
+    def newest(self, messages: int) -> tuple[PulsarRange, bool]:
+        """The range of at least so many of the newest entries, each of which is usually a message or more.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        start, wanted = self._end, messages
+        while start > self._first and wanted > start.entry + 1:
+            wanted -= start.entry + 1
+            # The last entry of the ledger before, because there is none between the two.
+            found = self._client.fetch_stored({self._at: Position(start.ledger, -1)})[self._at]
+            start = min(found, Position(start.ledger, -1))
+            if start.entry < 0:
+                start = self._first
+        if start > self._first:
+            start = max(self._first, Position(start.ledger, start.entry - wanted))
+        return PulsarRange(self._at, start, self._end), start <= self._first
+
+    def following(self) -> Iterator[PulsarRange]:
+        """The ranges behind the end: the broker sends the next message to a consumer that waits for one.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses.
+        """
+        with PulsarClient(self._options, role="spark-mq") as client:
+            while True:
+                begin = EARLIEST if self._end == EARLIEST else self._end.next_entry
+                consumer = client.open_consumer(self._at, begin)
+                try:
+                    consumer.grant(1)
+                    is_woken = bool(consumer.receive(max_bytes=1, timeout_seconds=_WAIT_SECONDS))
+                except MQSourceError as error:
+                    # The topic was unloaded, or the connection is gone: opening the next one tells whether for good.
+                    if not error.retryable:
+                        raise
+                    continue
+                finally:
+                    consumer.leave()
+                last = client.fetch_bounds([self._at])[self._at].last if is_woken else self._end
+                if last > self._end:
+                    start, self._end = self._end, last
+                    yield PulsarRange(self._at, start, last)
 
 
 class PulsarInspector:
@@ -52,9 +129,10 @@ class PulsarInspector:
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
-        for name in topics_of(self._client, self._options):
-            found = self._client.fetch_partitions([name])
-            yield {"topic": name, "partitions": 0 if found[0].partition < 0 else len(found)}
+        names = topics_of(self._client, self._options)
+        counts = Counter(tp.topic for tp in self._client.fetch_partitions(names) if tp.partition >= 0)
+        for name in names:
+            yield {"topic": name, "partitions": counts[split_partition(name)[0]]}
 
     def partitions(self) -> Iterator[Mapping[str, object]]:
         """The topic-partitions and the broker that serves each.
@@ -66,17 +144,25 @@ class PulsarInspector:
             yield {"topic": tp.topic, "partition": tp.partition, "broker": address}
 
     def offsets(self) -> Iterator[Mapping[str, object]]:
-        """The first and last position of each topic-partition, in the form of `startingOffsets`.
+        """The first and last position of each topic-partition, and the number of entries (single messages or batches).
+
+        Positions have the form of `startingOffsets`; `earliest` is before the first message, `latest` is the last one.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
         """
-        for tp, bounds in self._client.fetch_bounds(self._topic_partitions()).items():
+        found = self._client.fetch_bounds(self._topic_partitions())
+        filled = {tp: bounds for tp, bounds in found.items() if bounds.first < bounds.last}
+        entries = self._client.fetch_backlogs(
+            {tp: bounds.first for tp, bounds in filled.items()}, {tp: bounds.last for tp, bounds in filled.items()}
+        )
+        for tp, bounds in found.items():
             yield {
                 "topic": tp.topic,
                 "partition": tp.partition,
                 "earliest": bounds.first.to_json(),
                 "latest": bounds.last.to_json(),
+                "entries": entries.get(tp, 0),
             }
 
     def lag(self, checkpoint: Mapping[str, object] | None) -> Iterator[Mapping[str, object]]:
@@ -150,6 +236,15 @@ class PulsarInspector:
         yield "sign in and find the topics", self._find_topics
         yield "find the brokers of all partitions", self._find_brokers
         yield "find the first and last messages", self._find_bounds
+
+    def tails(self) -> list[PulsarTail]:
+        """The tail of each topic-partition.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic does not exist.
+        """
+        bounds = self._client.fetch_bounds(self._topic_partitions())
+        return [PulsarTail(self._client, self._options, tp, found) for tp, found in bounds.items()]
 
     def _waiting(self, partitions: list[TopicPartition], subscription: str) -> Mapping[TopicPartition, int]:
         if self._options.admin_url is not None:

@@ -16,7 +16,7 @@ from spark_mq_source.tubemq.read.stream import TubeMQStream
 from spark_mq_source.tubemq.write.writer import TubeMQWriter, writable_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -32,6 +32,10 @@ class TubeMQFormat(BaseFormat[TubeMQOptions, TubeMQRange, int]):
     options_type = TubeMQOptions
     raw_errors = (CORRUPT, ERROR)
     count_lag = staticmethod(count_lag)
+
+    def parse_tail_options(self, options: Mapping[str, str]) -> TubeMQOptions:
+        """Parse the options of a read of the newest messages, with those that are only in the broker's memory."""
+        return super().parse_tail_options({"lowlatency": "true", **options})
 
     def plan(self, options: TubeMQOptions, predicates: Sequence[Predicate]) -> Sequence[TubeMQRange]:
         """See `plan_batch`; a missing dead letter topic is an error."""

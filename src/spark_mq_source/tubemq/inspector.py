@@ -2,13 +2,61 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
-from spark_mq_source.core.errors import OptionError
-from spark_mq_source.tubemq.client.bounds import Partitions, fetch_bounds, partitions_of
+from spark_mq_source.core.errors import MQSourceError, OptionError, TransportError
+from spark_mq_source.tubemq.client.bounds import Bounds, Partitions, fetch_bounds, partitions_of
 from spark_mq_source.tubemq.client.client import TubeMQClient
-from spark_mq_source.tubemq.offsets import INDEX_BYTES, decode_offsets
+from spark_mq_source.tubemq.offsets import INDEX_BYTES, TopicPartition, decode_offsets
 from spark_mq_source.tubemq.options import TubeMQOptions
+from spark_mq_source.tubemq.protocol.addresses import BrokerPartition
+from spark_mq_source.tubemq.protocol.commands import AuthorizedInfo
+from spark_mq_source.tubemq.read.reader import TubeMQRange
+
+_POLL_SECONDS: Final = 1.0
+_DEFAULT_WEB_PORT: Final = 8080
+"""A master's default `webPort` (TubeMQ 2.4.0)."""
+
+
+class TubeMQTail:
+    """The end of a partition; see `core.ports.Tail`.
+
+    Args:
+        inspector: the inspector's client, options and end are used.
+        topic_partition: what is read.
+        place: the partition with its broker's address.
+        bounds: as they are now, of the store, which its partitions share.
+    """
+
+    def __init__(
+        self, inspector: TubeMQInspector, topic_partition: TopicPartition, place: BrokerPartition, bounds: Bounds
+    ) -> None:
+        self._inspector = inspector
+        self._at = topic_partition
+        self._place = place
+        self._first, self._end = bounds
+
+    def newest(self, messages: int) -> tuple[TubeMQRange, bool]:
+        """Return the range of so many of the store's newest messages."""
+        start = max(self._first, self._end - messages * INDEX_BYTES)
+        return self._range(start, self._end), start == self._first
+
+    def following(self) -> Iterator[TubeMQRange]:
+        """Yield the ranges after the end; a broker informs nobody of new messages, so it is asked once a second.
+
+        Raises:
+            MQSourceError: the broker cannot be reached in time, or refuses.
+        """
+        while not self._inspector.closed.wait(_POLL_SECONDS):
+            last = self._inspector.fetch_bounds({self._at: self._place})[self._at].last
+            start, self._end = min(self._end, last), last
+            if start < last:
+                yield self._range(start, last)
+
+    def _range(self, start: int, end: int) -> TubeMQRange:
+        return TubeMQRange(self._at, self._place.broker, start, end, self._inspector.authorized)
 
 
 class TubeMQInspector:
@@ -30,17 +78,22 @@ class TubeMQInspector:
     def __init__(self, options: TubeMQOptions) -> None:
         self._options = options
         self._client = TubeMQClient(options)
+        self.closed = threading.Event()
 
     def close(self) -> None:
         """Close the connections."""
+        self.closed.set()
         self._client.close()
 
     def topics(self) -> Iterator[Mapping[str, object]]:
-        """Yield the topics of the options, with their numbers of partitions and brokers.
+        """Yield the topics of the options, or else all topics, with their numbers of partitions and brokers.
 
         Raises:
             MQSourceError: no master can be reached in time, or it refuses; or a topic is on no broker.
         """
+        if not self._options.topic_names:
+            yield from self._all_topics()
+            return
         partitions = self._partitions()
         for name in self._options.topic_names:
             of_topic = [tp for tp in partitions if tp.topic == name]
@@ -57,18 +110,19 @@ class TubeMQInspector:
             yield where | {"broker": one.broker.address}
 
     def offsets(self) -> Iterator[Mapping[str, object]]:
-        """Yield the first and end offset of each partition's store; all partitions of a store share its offsets.
+        """Yield the first and end offset of each partition's store, and its messages, which its partitions share.
 
         Raises:
             MQSourceError: the cluster cannot be reached in time, or refuses; or a topic is on no broker.
         """
-        for tp, bounds in sorted(fetch_bounds(self._client, self._options, self._partitions()).items()):
+        for tp, bounds in sorted(self.fetch_bounds(self._partitions()).items()):
             yield {
                 "topic": tp.topic,
                 "broker_id": tp.broker_id,
                 "partition": tp.partition,
                 "earliest": bounds.first,
                 "latest": bounds.last,
+                "messages_in_store": (bounds.last - bounds.first) // INDEX_BYTES,
             }
 
     def lag(self, checkpoint: Mapping[str, object] | None) -> Iterator[Mapping[str, object]]:
@@ -90,7 +144,7 @@ class TubeMQInspector:
             read = decode_offsets(checkpoint).positions
         except ValueError as error:
             raise OptionError(f"tubemq: not offsets of this format: {error}") from error
-        for tp, bounds in sorted(fetch_bounds(self._client, self._options, self._partitions()).items()):
+        for tp, bounds in sorted(self.fetch_bounds(self._partitions()).items()):
             at = max(read.get(tp, bounds.first), bounds.first)
             yield {
                 "topic": tp.topic,
@@ -106,6 +160,55 @@ class TubeMQInspector:
         yield "sign in at a master and find the topics", self._find_topics
         yield "find the first and last messages", self._find_bounds
 
+    def tails(self) -> list[TubeMQTail]:
+        """Return the tail of each partition.
+
+        Raises:
+            MQSourceError: the cluster cannot be reached in time, or refuses; or a topic is on no broker.
+        """
+        partitions = self._partitions()
+        return [TubeMQTail(self, tp, partitions[tp], found) for tp, found in self.fetch_bounds(partitions).items()]
+
+    @property
+    def authorized(self) -> AuthorizedInfo | None:
+        """The master's last authorization."""
+        return self._client.authorized
+
+    def fetch_bounds(self, partitions: Partitions) -> dict[TopicPartition, Bounds]:
+        """Fetch the bounds of partitions' stores.
+
+        Raises:
+            MQSourceError: a broker cannot be reached in time, or refuses.
+        """
+        return fetch_bounds(self._client, self._options, partitions)
+
+    def _all_topics(self) -> Iterator[Mapping[str, object]]:
+        """Yield all topics as a master's web API lists them, because masters tell clients only of topics they name."""
+        from spark_mq_source.net.http import fetch_json  # noqa: PLC0415 - only lists of all topics need it
+
+        failures = []
+        for url in [self._options.admin_url] if self._options.admin_url else self._default_admin_urls():
+            try:
+                answer = fetch_json(
+                    f"{url}/webapi.htm?type=op_query&method=admin_query_topic_info",
+                    headers={},
+                    tls=None,
+                    timeout_seconds=self._options.request_timeout_ms / 1000,
+                    address="adminUrl, the address of a master's web API",
+                )
+                rows = [_topic_row(one) for one in answer["data"]]  # type: ignore[index]
+            except MQSourceError as error:
+                failures.append(str(error))
+            except (KeyError, TypeError, ValueError):
+                failures.append(f"{url}: not the answer of a TubeMQ master's web API")
+            else:
+                yield from sorted(rows, key=lambda row: str(row["topic"]))
+                return
+        raise TransportError(f"tubemq: cannot list all topics: {'; '.join(failures)}; set adminUrl, or name a topic")
+
+    def _default_admin_urls(self) -> list[str]:
+        return [f"http://{host}:{_DEFAULT_WEB_PORT}" for host, _ in self._options.addresses]
+
     def _partitions(self) -> Partitions:
         options = self._options
         meta = self._client.fetch_topics(options.topic_names, group=options.group_name, filters=options.filters)
@@ -117,5 +220,11 @@ class TubeMQInspector:
         )
 
     def _find_bounds(self) -> str:
-        bounds = fetch_bounds(self._client, self._options, self._partitions()).values()
+        bounds = self.fetch_bounds(self._partitions()).values()
         return f"{len(bounds)} partitions, {sum(b.first == b.last for b in bounds)} of them in empty stores"
+
+
+def _topic_row(answer: Mapping[str, Any]) -> Mapping[str, object]:
+    places = answer["topicInfo"]
+    partitions = sum(int(one["numPartitions"]) * int(one["numTopicStores"]) for one in places)
+    return {"topic": answer["topicName"], "partitions": partitions, "brokers": len(places)}

@@ -92,6 +92,12 @@ def _parse_filters(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filters))
 
 
+def _parse_web_address(text: str) -> str:
+    if not re.fullmatch(r"https?://[^/?#@\s]+/?", text):
+        raise ValueError("expected http://host:8080")
+    return text.rstrip("/")
+
+
 def _parse_group(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z][-\w]{0,99}", text, re.ASCII):
         raise ValueError("expected a letter, followed by letters, digits, - and _, at most 100 characters in all")
@@ -137,6 +143,14 @@ class TubeMQOptions(TlsOptions, CorruptOptions, TypedOptions, PaceOptions, Batch
         parse=parse_text,
         check=parse_masters,
         section=Section.CONNECT,
+    )
+    admin_url: str | None = option(
+        "Address of a master's web API, such as `http://master:8080`. Only `spark-mq topics` uses it, to list all "
+        "topics.",
+        default=None,
+        default_text="port 8080 of `masters`",
+        scope=READ,
+        parse=_parse_web_address,
     )
     tls: bool = option(
         "Whether to use TLS to masters and brokers; `masters` must then have their TLS ports.",

@@ -102,6 +102,10 @@ def test_null_is_visible_and_not_empty():
     assert printed("%d %T", "tubemq", message_time=None) == "NULL -1"
 
 
+def test_a_topic_without_partitions_has_a_dash_for_one():
+    assert printed("%p %{partition}", partition=-1) == "- -1"
+
+
 def test_lengths_are_in_bytes():
     assert printed("%K %S", key="käse".encode(), value=b"\xff\xff") == "5 2"
     assert printed("%K", "tubemq", message_type="käse") == "5"

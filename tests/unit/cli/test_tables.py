@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -78,6 +79,16 @@ def test_a_wide_terminal_shows_each_row_on_one_line():
     lines = printed(LAG, 200).splitlines()
     assert len(lines) == 3
     assert lines[1].split() == [TOPIC, "8", "123456:12345:99", "123456:98765", "86420"]
+
+
+def test_a_topic_without_partitions_has_no_partition_of_a_number():
+    rows = [{"topic": "flights", "partition": -1, "partitions": 0, "entries": 0}]
+    assert re.split(r"  +", printed(rows, 80).splitlines()[1].strip()) == [
+        "flights",
+        "not partitioned",
+        "not partitioned",
+        "0",
+    ]
 
 
 CELLS = (

@@ -205,6 +205,14 @@ class NsqClient:
             is_paused=is_paused,
         )
 
+    def fetch_channels(self, nsqd: Nsqd) -> dict[str, list[str]] | None:
+        """Return the channels of each topic of an nsqd; None if the HTTP interface does not answer."""
+        answer = self._ask_nsqd(nsqd, "/stats?format=json&include_clients=false&include_mem=false")
+        if not isinstance(answer, dict):
+            return None
+        topics = answer.get("data", answer).get("topics") or ()
+        return {one["topic_name"]: [each["channel_name"] for each in one.get("channels") or ()] for one in topics}
+
     def why_no_stats(self, nsqd: Nsqd) -> str:
         """Return the reason why `fetch_stats` returned None; empty if unknown."""
         return _unreachable_reasons.get((nsqd.http_url or "", self._tls), "")

@@ -1,0 +1,133 @@
+"""Reads messages for `peek` and `tail`, as rows."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from queue import Queue
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_mq_source.cli.formats import FORMATS
+from spark_mq_source.core.errors import OptionError
+from spark_mq_source.core.sql_types import arrow_schema_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_mq_source.cli.sources import Source
+    from spark_mq_source.core.ports import InspectFormat, Tail
+
+Row = Mapping[str, Any]
+Read = Callable[[Any], Iterator["pa.RecordBatch"]]
+
+_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_AHEAD: Final = 16
+"""Batches that wait to be printed, before their tasks wait too."""
+
+
+def peeked(source: Source, names: Iterable[str], rows: int) -> Generator[Row, None, None]:
+    """Yield the rows of a batch read of these columns, task by task; messages that are not taken are put back.
+
+    Args:
+        source: a batch has no more than `rows` rows unless its options set another limit, so that no message behind
+            them is waited for.
+        names: columns.
+        rows: how many will be taken.
+
+    Raises:
+        MQSourceError: the broker cannot be reached, or refuses; or a message cannot be decoded.
+    """
+    format_, given = source.format, {"maxbatchrows": str(rows), **source.options}
+    options, read = _reading(format_, given, format_.parse_look_options(given), names)
+    for task in format_.plan_look(options):
+        with closing(read(task)) as batches:  # type: ignore[type-var] # generators
+            for batch in batches:
+                yield from batch.to_pylist()
+
+
+def tailed(source: Source, names: Iterable[str], last: int | None, *, follow: bool) -> Generator[Row, None, None]:
+    """Yield the last rows of each partition, and then new ones if `follow`.
+
+    Args:
+        source: `startingOffsets` and `endingOffsets` have no effect.
+        names: columns.
+        last: how many of each partition; None for 10, or for none if the broker keeps no past messages.
+        follow: whether to go on until the caller closes.
+
+    Raises:
+        OptionError: the broker keeps no past messages, and they are wanted.
+        MQSourceError: the broker cannot be reached, or refuses; or a message cannot be decoded.
+    """
+    format_ = source.format
+    options, read = _reading(format_, source.options, format_.parse_tail_options(source.options), names)
+    time = FORMATS[source.name].time
+    with closing(format_.open_inspector(options)) as inspector:
+        tails = inspector.tails()
+        found = [_newest(tail, read, 10 if last is None else last) for tail in tails]
+        if None in found and (last is not None or not follow):
+            raise OptionError(
+                f"{source.name} keeps no past messages: pass --follow without --last to print those that are published "
+                "from now on, or use peek to see those that wait in a channel"
+            )
+        # Each partition keeps its order, whatever its times are.
+        yield from heapq.merge(*(rows or () for rows in found), key=lambda row: row[time] or _START)
+        if follow:
+            yield from _followed(tails, read)
+
+
+def _reading(
+    format_: InspectFormat[Any, Any],
+    given: Mapping[str, str],
+    options: Any,  # noqa: ANN401 - the format's own
+    names: Iterable[str],
+) -> tuple[Any, Read]:
+    """Return the options of a read of these columns, and the read; the value is one column even with `flatten`."""
+    columns, typed = format_.columns_by_default({name: text for name, text in given.items() if name != "flatten"})
+    known = format_.columns.readable
+    schema = arrow_schema_of({name: known[name][0] for name in names})
+    for at, name in enumerate(schema.names):
+        if name in columns.names:
+            schema = schema.set(at, columns.field(name))
+    fitted = format_.fit_read(options, schema, typed)
+    return fitted, lambda task: format_.read(fitted, task, schema)
+
+
+def _newest(tail: Tail[Any], read: Read, wanted: int) -> Iterable[Row] | None:
+    """Read the newest messages of a partition, from farther back as long as there are too few."""
+    messages = wanted
+    while wanted:
+        found = tail.newest(messages)
+        if found is None:
+            return None
+        task, is_whole = found
+        rows: deque[Row] = deque((row for batch in read(task) for row in batch.to_pylist()), maxlen=wanted)
+        if len(rows) == wanted or is_whole:
+            return rows
+        # Filtered out, another partition's of the same store, or markers of transactions.
+        messages *= 4
+    return ()
+
+
+def _followed(tails: Sequence[Tail[Any]], read: Read) -> Iterator[Row]:
+    """Yield the rows of all tails as they come, each read in a thread that ends with the process or an error."""
+    found: Queue[pa.RecordBatch | Exception] = Queue(_AHEAD)
+
+    def run(tail: Tail[Any]) -> None:
+        try:
+            for task in tail.following():
+                for batch in read(task):
+                    found.put(batch)
+        except Exception as error:  # noqa: BLE001 - raised where the rows are taken
+            found.put(error)
+
+    for tail in tails:
+        threading.Thread(target=run, args=(tail,), name="tail", daemon=True).start()
+    while True:
+        one = found.get()
+        if isinstance(one, Exception):
+            raise one
+        yield from one.to_pylist()
