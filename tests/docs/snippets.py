@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import dedent
 
-NOT_RUN = {"bash", "text"}
+NOT_RUN = {"bash", "text", "toml"}
 COMMAND_TIMEOUT_S = 120
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>[\w-]+)?(?P<title>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE

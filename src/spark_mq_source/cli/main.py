@@ -37,7 +37,6 @@ from spark_mq_source.core.ports import Unsubscriber
 from spark_mq_source.core.sql_types import ddl_of_schema
 
 app = typer.Typer(
-    help="Inspect a message broker as spark-mq-source sees it, without Spark.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -49,8 +48,8 @@ WRONG_ARGUMENTS: Final = 2
 FormatName = Annotated[
     str | None,
     typer.Argument(
-        metavar="[FORMAT]",
-        help=f"One of: {', '.join(FORMATS)}. Required without a profile.",
+        metavar="FORMAT",
+        help=f"One of: {', '.join(FORMATS)}. Not needed with a profile.",
         autocompletion=complete_format,
     ),
 ]
@@ -71,7 +70,7 @@ Options = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line instead of a table.")]
 Template = Annotated[
     str | None,
-    typer.Option("--format", "-f", metavar="TEXT", help="Print this for each message, with the tokens below."),
+    typer.Option("--format", "-f", metavar="TEXT", help="Print this for each message, with the tokens of `peek`."),
 ]
 AsHex = Annotated[bool, typer.Option("--hex", help="Print bytes in hexadecimal instead of as UTF-8.")]
 RowsAsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per message.")]
@@ -137,7 +136,7 @@ def topics(
     *,
     namespace: Annotated[
         str | None,
-        typer.Option("--namespace", "-n", help="Namespace of Pulsar whose topics to list.  [default: public/default]"),
+        typer.Option("--namespace", "-n", help="Namespace of Pulsar whose topics to list; public/default unless set."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -224,7 +223,7 @@ def peek(
         printer.print(itertools.islice(found, rows))
 
 
-@app.command(epilog="The tokens of `--format` are those of `spark-mq peek`.")
+@app.command()
 @_reporting
 def tail(
     format_name: FormatName = None,
@@ -233,7 +232,7 @@ def tail(
     *,
     last: Annotated[
         int | None,
-        typer.Option("--last", "-n", min=0, help="Number of messages of each partition.  [default: 10]"),
+        typer.Option("--last", "-n", min=0, help="Number of messages of each partition; 10 unless set."),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-F", help="Go on with new messages as they come, until Ctrl-C.")

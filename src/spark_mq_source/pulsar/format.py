@@ -120,7 +120,8 @@ class PulsarFormat(BaseFormat[PulsarOptions, AnyRange, WriteReport]):
         given = {name: text for name, text in options.items() if name not in unused}
         if "subscriptiontype" in given:
             ends = {"maxrows", "maxseconds", "idletimeout"} & given.keys()
-            given |= {"ackmode": "nack"} | ({} if ends else {"idletimeout": "2s"})
+            stores_nothing = any("non-persistent://" in given.get(name, "") for name in ("topic", "topics"))
+            given |= ({} if stores_nothing else {"ackmode": "nack"}) | ({} if ends else {"idletimeout": "2s"})
         return PulsarOptions.from_spark(given, READ)
 
     _every_topic = {"topicspattern": ".*"}  # noqa: RUF012 - never changed

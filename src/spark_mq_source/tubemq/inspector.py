@@ -195,6 +195,7 @@ class TubeMQInspector:
                     tls=None,
                     timeout_seconds=self._options.request_timeout_ms / 1000,
                     address="adminUrl, the address of a master's web API",
+                    retries=False,
                 )
                 rows = [_topic_row(one) for one in answer["data"]]  # type: ignore[index]
             except MQSourceError as error:

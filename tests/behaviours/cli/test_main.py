@@ -261,10 +261,12 @@ def test_a_table_is_what_a_person_gets(pulsar: PulsarUnderTest):
     assert answer.exit_code == 0
     assert [line.split() for line in answer.stdout.splitlines()] == [["topic", "partitions"], [topic, "2"]]
     table = spark_mq("offsets", *given)
-    assert re.findall(r" \d+ +(\d+:-1) +(\d+:0)\s*$", table.stdout, re.MULTILINE) == [
-        tuple(f"{row[name]['ledger']}:{row[name]['entry']}" for name in ("earliest", "latest"))  # type: ignore[index]
+    assert re.findall(r" \d+ +before (\d+:0) +(\d+:0) +(\d+)\s*$", table.stdout, re.MULTILINE) == [
+        (f"{row['latest']['ledger']}:0", f"{row['latest']['ledger']}:0", "1")  # type: ignore[index]
         for row in asked("offsets", pulsar, topic=topic)
     ]
+    plain = spark_mq("partitions", *given[:3], "-t", pulsar.topic())
+    assert "not partitioned" in plain.stdout
     assert max(map(len, table.stdout.splitlines())) <= 80
 
 
@@ -294,9 +296,9 @@ def test_peek_prints_a_line_for_each_message_of_pulsar(pulsar: PulsarUnderTest):
     (ledger,) = {row["message_id"]["ledger_id"] for row in asked("peek", pulsar, topic=options["topic"])}  # type: ignore[index]
     lines = spark_mq("peek", *given).stdout.splitlines()
     assert [re.sub(TIME, "TIME", line) for line in lines] == [
-        rf"-1 {ledger}:0:0 TIME UA käse\n",
-        rf"-1 {ledger}:0:1 TIME AA NULL",
-        rf"-1 {ledger}:0:2 TIME NULL \xff",
+        rf"- {ledger}:0:0 TIME UA käse\n",
+        rf"- {ledger}:0:1 TIME AA NULL",
+        rf"- {ledger}:0:2 TIME NULL \xff",
     ]
     of_pattern = ["-o", f"serviceUrl={pulsar.service_url}", "-o", f"topicsPattern={options['topic']}"]
     assert spark_mq("peek", "pulsar-native", *of_pattern).stdout.splitlines() == [
@@ -452,6 +454,7 @@ def test_tubemq_is_looked_at(tubemq: TubeUnderTest):
     offsets = asked_of("tubemq", "offsets", **options)
     # Both are in one store, and share its offsets.
     assert [int(str(row["latest"])) - int(str(row["earliest"])) for row in offsets] == [2 * INDEX_BYTES] * 2
+    assert [row["messages_in_store"] for row in offsets] == [2, 2]
     assert [row["value"] for row in asked_of("tubemq", "peek", **options)] == ["one", "two"]
     flags = [flag for option, value in options.items() for flag in ("-o", f"{option}={value}")]
     answer = spark_mq("doctor", "tubemq", *flags)

@@ -86,6 +86,16 @@ def test_what_may_not_be_in_the_file_is_refused_and_not_shown(line: str, why: st
     assert "t0psecret" not in str(raised.value)
 
 
+def test_the_profiles_of_the_documentation_are_valid(monkeypatch: pytest.MonkeyPatch):
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")
+    write(page.partition("```toml\n")[2].partition("```")[0])
+    monkeypatch.setenv("PULSAR_TOKEN", "t0psecret")
+    prod = load_profile("prod")
+    assert prod.options["authToken"] == {"env": "PULSAR_TOKEN"}
+    assert load_format(prod.format_name).parse_list_options(prod.resolved()).auth_token == "t0psecret"
+    assert load_profile("orders").format_name == "nsq"
+
+
 def test_a_path_to_a_token_is_no_secret():
     write('[a]\nformat = "pulsar-native"\nauthTokenFile = "/run/token"\nserviceUrl = "pulsar://host:6650"\n')
     assert load_profile("a").resolved()["authtokenfile"] == "/run/token"
