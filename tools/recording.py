@@ -44,7 +44,7 @@ SHOWN_ADDRESS: Final = "localhost:6650"
 TOPIC: Final = "departures"
 COLUMNS: Final = 96
 
-_OPTIONS: Final = f"-o serviceUrl=pulsar://{SHOWN_ADDRESS} -o topic={TOPIC}"
+_OPTIONS: Final = f"-o serviceUrl=pulsar://{SHOWN_ADDRESS} -t {TOPIC}"
 COMMANDS: Final = (
     f"spark-mq doctor pulsar-native {_OPTIONS}",
     f"spark-mq offsets pulsar-native {_OPTIONS}",
@@ -165,7 +165,8 @@ def drawn(session: Iterable[Shown]) -> str:
     delays: list[float] = []
     at = 0.0
     for one in session:
-        at += _PAUSE_S
+        # The first command is there at once, so that the picture is never empty.
+        at += _PAUSE_S if lines else 0.0
         first, *more = one.command.split("\n")
         typed = [Text.assemble(("$ ", "green"), (first, "bold")), *(Text(line, "bold") for line in more)]
         printed = list(AnsiDecoder().decode(one.output.removesuffix("\n")))

@@ -171,7 +171,9 @@ class BaseFormat(Generic[OptionsT, RangeT, ReportT]):
     """Options that stand for a topic where none is named."""
 
     def parse_list_options(self, options: Mapping[str, str]) -> OptionsT:
-        """Parse options that name no topic; `topic` is None."""
+        """Parse options that need not name a topic; `topic` is None then."""
+        if options.keys() & {"topic", "topics", "topicspattern"}:
+            return self.parse_look_options(options)
         return _with(self.parse_look_options({**self._every_topic, **options}), topic=None)
 
     def parse_tail_options(self, options: Mapping[str, str]) -> OptionsT:

@@ -42,7 +42,7 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     """
     with suppress(MQSourceError):
         source = Source.of(_profile(context), _format(context), None, [_QUICK, *(context.params.get("option") or ())])
-        with closing(source.open_lister(names=())) as inspector:
+        with closing(source.open_lister(every=True)) as inspector:
             return _beginning(
                 incomplete, (str(row["topic"]).removeprefix(_DEFAULT_NAMESPACE) for row in inspector.topics())
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -78,20 +78,19 @@ class Source:
         """
         return self.format.open_inspector(self.format.parse_look_options(self.options))
 
-    def open_lister(self, namespace: str | None = None, *, names: Sequence[str] = _TOPICS) -> Inspector:
-        """Open an inspector whose `topics` are those of the options, or else all.
+    def open_lister(self, namespace: str | None = None, *, every: bool = False) -> Inspector:
+        """Open an inspector whose `topics` are those of the options, or all if they name none.
 
         Args:
             namespace: of Pulsar, whose topics are listed whatever the options name.
-            names: options that name topics; empty to list all topics.
+            every: whether to list all topics whatever the options name.
 
         Raises:
             OptionError: the format or an option is wrong, or the format has no namespaces.
         """
-        format_ = self.format
-        if namespace is None and self.options.keys() & set(names):
-            return self.open_inspector()
-        options = _without_topics(self.options)
+        format_, options = self.format, dict(self.options)
+        if every or namespace is not None:
+            options = _without_topics(options)
         if namespace is not None:
             if "topicsPattern" not in format_.option_names():
                 raise OptionError(f"format {self.name} has no namespaces: remove --namespace")

@@ -250,7 +250,7 @@ class InspectFormat(BatchFormat[OptionsT, RangeT], Protocol[OptionsT, RangeT]):
         """Parse the options of a batch read that removes no messages. Raises OptionError with all problems at once."""
 
     def parse_list_options(self, options: Mapping[str, str]) -> OptionsT:
-        """Parse options that name no topic, to list all topics. Raises OptionError with all problems at once."""
+        """Parse options to list their topics, or else all topics. Raises OptionError with all problems at once."""
 
     def parse_tail_options(self, options: Mapping[str, str]) -> OptionsT:
         """Parse the options of a read of the newest messages. Raises OptionError with all problems at once."""

@@ -40,7 +40,9 @@ class NsqFormat(BaseFormat[NsqOptions, NsqRange, int]):
         given = dict(options) | {"ackmode": "requeue"} | ({} if ends & options.keys() else {"idletimeout": "2s"})
         return NsqOptions.from_spark(given, READ)
 
-    _every_topic = {"topic": "every", "channel": "every"}  # noqa: RUF012 - never changed
+    def parse_list_options(self, options: Mapping[str, str]) -> NsqOptions:
+        """Parse options that need not name a topic or a channel."""
+        return super().parse_list_options({"channel": "every", **options})
 
     def parse_tail_options(self, options: Mapping[str, str]) -> NsqOptions:
         """Parse the options of a read without end, on an ephemeral channel of its own, which finishes its messages."""

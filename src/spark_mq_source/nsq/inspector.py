@@ -41,16 +41,18 @@ def keep_existing(options: NsqOptions, tasks: Sequence[NsqRange]) -> list[NsqRan
         TopicNotFoundError: no nsqd has it, or one does not report whether it has.
     """
     client = NsqClient(options)
-    found = {nsqd: client.fetch_channels(nsqd) for nsqd in dict.fromkeys(task.nsqd for task in tasks)}
-    where = f"nsq topic {options.topic}, channel {options.channel}"
+    topic, channel = options.topic or "", options.channel or ""
+    found = {nsqd: client.fetch_stats(nsqd, topic, channel) for nsqd in dict.fromkeys(task.nsqd for task in tasks)}
+    where = f"nsq topic {topic}, channel {channel}"
     remedy = "set createChannel=true (-o createChannel=true) to read it, and to create it if it does not exist"
-    for nsqd, channels in found.items():
-        if channels is None:
+    for nsqd, stats in found.items():
+        if stats is None:
             raise TopicNotFoundError(
                 f"{where}: {nsqd.name} does not report whether it has the channel "
                 f"({client.why_no_stats(nsqd)}); {remedy}"
             )
-    kept = [task for task in tasks if options.channel in (found[task.nsqd] or {}).get(options.topic or "", ())]
+    has_it = {nsqd for nsqd, stats in found.items() if stats is not None and stats.exists}
+    kept = [task for task in tasks if task.nsqd in has_it]
     if not kept:
         raise TopicNotFoundError(f"{where}: {', '.join(nsqd.name for nsqd in found)} has no such channel; {remedy}")
     return kept
@@ -147,7 +149,7 @@ class NsqInspector:
             OptionError: the topic has no channel on an nsqd: the tail would take the messages waiting in it.
             MQSourceError: no nsqlookupd answers.
         """
-        found = {nsqd: self._client.fetch_channels(nsqd) for nsqd in self._nsqds()}
+        found = {nsqd: self._client.fetch_channels(nsqd, self._topic) for nsqd in self._nsqds()}
         nsqds = [nsqd for nsqd, topics in found.items() if topics is None or self._topic in topics]
         if not nsqds:
             raise topic_not_found(self._options)

@@ -205,9 +205,10 @@ class NsqClient:
             is_paused=is_paused,
         )
 
-    def fetch_channels(self, nsqd: Nsqd) -> dict[str, list[str]] | None:
-        """Return the channels of each topic of an nsqd; None if the HTTP interface does not answer."""
-        answer = self._ask_nsqd(nsqd, "/stats?format=json&include_clients=false&include_mem=false")
+    def fetch_channels(self, nsqd: Nsqd, topic: str = "") -> dict[str, list[str]] | None:
+        """Return the channels of one or each topic of an nsqd; None if the HTTP interface does not answer."""
+        wanted = {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
+        answer = self._ask_nsqd(nsqd, f"/stats?{urlencode(wanted)}")
         if not isinstance(answer, dict):
             return None
         topics = answer.get("data", answer).get("topics") or ()
