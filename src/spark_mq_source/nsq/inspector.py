@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class NsqTail:
-    """What is published to one nsqd from now on; see `core.ports.Tail`.
+    """The messages that one nsqd gets from now on; see `core.ports.Tail`.
 
     Args:
         task: the read of its own channel.
