@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from contextvars import ContextVar
 from functools import wraps
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -32,6 +31,7 @@ from spark_mq_source.cli.reading import Row, peeked, tailed
 from spark_mq_source.cli.sources import Source
 from spark_mq_source.cli.tables import show
 from spark_mq_source.cli.text import as_json as row_as_json
+from spark_mq_source.core.connection import client_version
 from spark_mq_source.core.errors import MQSourceError, OptionError
 from spark_mq_source.core.ports import Unsubscriber
 from spark_mq_source.core.sql_types import ddl_of_schema
@@ -101,7 +101,7 @@ def _reporting(command: Callable[..., None]) -> Callable[..., None]:
 
 def _print_version(value: bool) -> None:
     if value:
-        print(f"spark-mq {version_of('spark-mq-source')}")  # noqa: T201 - a command line prints
+        print(client_version(" "))  # noqa: T201 - a command line prints
         raise typer.Exit
 
 

@@ -50,7 +50,7 @@ def channels(broker: NsqBroker, topic: str) -> list[str]:
 
 
 def test_the_version_is_that_of_the_package():
-    assert spark_mq("--version").stdout == f"spark-mq {version('spark-mq-source')}\n"
+    assert spark_mq("--version").stdout == f"spark-mq-source {version('spark-mq-source')}\n"
 
 
 def test_topics_without_options_are_all_topics(broker: NsqBroker):
