@@ -1,4 +1,4 @@
-"""Explores: `python -m tests.simulation --help`. `make simulate SEEDS=n` and `make test` go through here."""
+"""Command line: `python -m tests.simulation --help`. `make simulate SEEDS=n` and `make test` use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,33 +20,44 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tests.simulation.explore import PROTOCOLS, Failure, Plan, attempt, load, plan_of, run_seeds, shrink, trace
+from tests.simulation.explore import (
+    PROTOCOLS,
+    Failure,
+    Findings,
+    Plan,
+    attempt,
+    load,
+    plan_of,
+    run_seeds,
+    shrink,
+    trace,
+)
 from tests.simulation.mutations import Mutation, mutated_source, mutations
 
 CHUNK = 20
-"""Seeds that a worker takes at once."""
+"""Seeds in one piece of work of a process."""
 
 app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
 console = Console(stderr=True)
 
 Seeds = Annotated[int, typer.Option(help="how many seeds")]
-First = Annotated[int | None, typer.Option(help="the first seed; a fresh one unless given")]
+First = Annotated[int | None, typer.Option(help="the first seed; random unless given")]
 Jobs = Annotated[int | None, typer.Option(help="processes; one a core unless given")]
 Scenario = Annotated[str | None, typer.Option(help="one scenario; drawn by the seed unless given")]
 Protocols = Annotated[list[str] | None, typer.Argument(help="pulsar, tubemq, nsq; all unless given")]
 
 
 def fresh_seed() -> int:
-    """A first seed that nobody has tried."""
+    """Return a random first seed."""
     return secrets.randbelow(1 << 40)
 
 
 def _explored(
     protocol: str, first: int, seeds: int, jobs: int, *, stop: bool, scenario: str | None
-) -> Iterator[tuple[int, Counter[str], list[Failure]]]:
-    """The findings of chunk after chunk; with `stop`, not much beyond the first failure."""
+) -> Iterator[Findings]:
+    """Yield what each piece of work found; with `stop`, end soon after the first failure."""
     starts = iter(range(first, first + seeds, CHUNK))
-    # Not by fork: this process has threads already (the progress bar), and one of them may hold a lock just then.
+    # Not by fork: this process has a thread (the progress bar), which may hold a lock at that moment.
     with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver")) as pool:
         running: set[Any] = set()
 
@@ -62,9 +72,9 @@ def _explored(
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                outcomes, failures = future.result()
-                yield sum(outcomes.values()), outcomes, failures
-                if not (stop and failures):
+                found: Findings = future.result()
+                yield found
+                if not (stop and found.failures):
                     more()
                 else:
                     pool.shutdown(wait=False, cancel_futures=True)
@@ -82,7 +92,7 @@ def explore(
     as_json: Annotated[bool, typer.Option("--json", help="print the findings as JSON")] = False,
     shrink_tries: Annotated[int, typer.Option(help="runs spent on making the first failure of a kind smaller")] = 300,
 ) -> None:
-    """Runs seeds, and prints the smallest plan found for every kind of failure."""
+    """Run seeds; print the rate of each scenario, and the smallest plan found for each kind of failure."""
     found: dict[str, Any] = {}
     for protocol in protocols or PROTOCOLS:
         start = fresh_seed() if first is None else first
@@ -98,21 +108,30 @@ def _explore_one(
     protocol: str, first: int, seeds: int, jobs: int, stop: bool, tries: int, scenario: str | None
 ) -> dict[str, Any]:
     outcomes: Counter[str] = Counter()
+    seconds_of: Counter[str] = Counter()
     failures: list[Failure] = []
     began, done = time.monotonic(), 0
     console.print(f"{protocol}: {seeds} seeds from {first}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(protocol, total=seeds)
-        for count, chunk, failed in _explored(protocol, first, seeds, jobs, stop=stop, scenario=scenario):
+        for found in _explored(protocol, first, seeds, jobs, stop=stop, scenario=scenario):
+            count = found.outcomes.total()
             done += count
-            outcomes += chunk
-            failures += failed
+            outcomes += found.outcomes
+            seconds_of += found.seconds
+            failures += found.failures
             progress.update(task, advance=count, description=f"{protocol} ({len(failures)} failed)")
     seconds = time.monotonic() - began
     console.print(f"{protocol}: {done} runs in {seconds:.1f} s ({done / seconds:.0f} a second), {len(failures)} failed")
+    by_scenario: dict[str, Counter[str]] = {}
     for outcome, count in sorted(outcomes.items()):
-        console.print(f"  {count:8d} {outcome}", highlight=False)
+        name, _, word = outcome.partition(": ")
+        by_scenario.setdefault(name, Counter())[word] += count
+    for name, words in by_scenario.items():
+        rate = words.total() / seconds_of[name]
+        what = ", ".join(f"{word} {count}" for word, count in words.items())
+        console.print(f"  {words.total():8d} {name}, {rate:.0f} a second of a process: {what}", highlight=False)
     failures.sort(key=lambda failure: failure.plan.seed)
     smallest: dict[tuple[str, str], Failure] = {}
     for failure in failures:
@@ -138,7 +157,7 @@ def seed(
     scenario: Scenario = None,
     smaller: Annotated[bool, typer.Option(help="make it smaller if it fails")] = True,
 ) -> None:
-    """Runs one seed and prints what happened."""
+    """Run one seed and print what happened."""
     _tell(protocol, plan_of(protocol, number, scenario), smaller=smaller)
 
 
@@ -156,20 +175,8 @@ def _tell(protocol: str, plan: Plan, *, smaller: bool) -> None:
 
 
 @app.command()
-def regressions(protocol: str) -> None:
-    """Runs the protocol's named plans; prints as JSON what became of each: null, or the failure."""
-    plans: dict[str, Plan] = import_module(f"tests.simulation.{protocol}.regressions").REGRESSIONS
-    load(protocol)
-    results = {}
-    for name, plan in plans.items():
-        failure = attempt(protocol, plan)[1]
-        results[name] = None if failure is None else failure.text
-    print(json.dumps(results))  # noqa: T201 - what was asked for
-
-
-@app.command()
 def steps(protocol: str, first: int, count: int) -> None:
-    """Prints as JSON how each of some seeds went, step by step in short: the same on every machine and in every run."""
+    """Print as JSON a digest of the steps of each of some seeds: the same on every machine and in every run."""
     load(protocol)
     print(json.dumps([trace(protocol, plan_of(protocol, n)) for n in range(first, first + count)]))  # noqa: T201
 
@@ -182,7 +189,7 @@ def mutants(
     first: Annotated[int, typer.Option(help="the first seed")] = 1,
     jobs: Jobs = None,
 ) -> None:
-    """Breaks the program in known ways, one at a time; prints the table of how many seeds it took to find each."""
+    """Break the program in known ways, one at a time; print how many seeds it took to find each."""
     print("| protocol | what is broken | seeds until found | failure |\n|---|---|---:|---|")  # noqa: T201
     missed = 0
     for protocol in protocols or PROTOCOLS:
@@ -205,7 +212,7 @@ def mutants(
 
 
 def _failing(mutation: Mutation, test: str) -> str:
-    """The first test that fails with a mutation; empty if none does."""
+    """Return the first test that fails with a mutation; empty if none does."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-rf", test]
         ended = subprocess.run(command, env=_environment(mutation, Path(folder)), capture_output=True, check=False)
@@ -217,13 +224,13 @@ def _failing(mutation: Mutation, test: str) -> str:
 
 
 def _environment(mutation: Mutation, folder: Path) -> dict[str, str]:
-    """The environment of a process that imports the package with a mutation, from a copy in a folder."""
+    """Return the environment of a process that imports the package with a mutation, from a copy in a folder."""
     path = os.pathsep.join([str(mutated_source(mutation, folder)), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, **mutation.environment, "PYTHONPATH": path}
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def _hunt(protocol: str, mutation: Mutation, seeds: int, first: int, jobs: int | None) -> tuple[int | None, str]:
-    """How many seeds it took to find a mutation, and as what; None where that was not enough of them."""
+    """Return the seeds until a mutation was found, or None if it was not, and what failed."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         environment = _environment(mutation, Path(folder))
         command = [sys.executable, "-m", "tests.simulation", "explore", protocol, "--seeds", str(seeds)]

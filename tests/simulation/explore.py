@@ -12,6 +12,7 @@ import functools
 import gc
 import logging
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -228,24 +229,38 @@ def attempt(protocol: str, plan: Plan) -> tuple[str, Failure | None]:
         return "failed", Failure(plan, type(error).__name__, "".join(traceback.format_exception(error)))
 
 
-def run_seeds(
-    protocol: str, first: int, count: int, *, stop: bool = False, scenario: str | None = None
-) -> tuple[Counter[str], list[Failure]]:
-    """Runs seeds one after the other, with `stop` to the first failure: how often what became of them, and failures."""
-    # Thousands of warnings say nothing; one seed again (`seed`) has its own.
+@dataclass(frozen=True)
+class Findings:
+    """What some seeds brought.
+
+    Attributes:
+        outcomes: how often each scenario had each outcome (`SCENARIO: WORD`).
+        seconds: processor time by scenario.
+        failures: those that failed.
+    """
+
+    outcomes: Counter[str]
+    seconds: Counter[str]
+    failures: list[Failure]
+
+
+def run_seeds(protocol: str, first: int, count: int, *, stop: bool = False, scenario: str | None = None) -> Findings:
+    """Run seeds one after the other, with `stop` until the first failure."""
+    # Thousands of warnings tell nothing; `seed` runs a single one with its warnings.
     logging.disable(logging.CRITICAL)
     load(protocol)
-    outcomes: Counter[str] = Counter()
-    failures = []
+    found = Findings(Counter(), Counter(), [])
     for seed in range(first, first + count):
         plan = plan_of(protocol, seed, scenario)
+        began = time.process_time()
         outcome, failure = attempt(protocol, plan)
-        outcomes[f"{plan.scenario}: {outcome}"] += 1
+        found.seconds[plan.scenario] += time.process_time() - began  # type: ignore[assignment] # a sum of floats
+        found.outcomes[f"{plan.scenario}: {outcome}"] += 1
         if failure is not None:
-            failures.append(failure)
+            found.failures.append(failure)
             if stop:
                 break
-    return outcomes, failures
+    return found
 
 
 def shrink(

@@ -1,18 +1,25 @@
-"""Known ways to break a guarantee, to prove that the exploration finds them: small edits of the source, one at a time.
+"""Known ways to break a guarantee, which prove that the exploration finds them: small edits of the source.
 
-Those of each protocol are in its folder (`mutations.py`, `MUTATIONS`). An edit names the text that it replaces, which
-must stand there once: a mutation that no longer applies is an error and not a success.
+Those of a protocol are in its `mutations.diff`, separated by empty lines. A mutation begins with its name and what is
+wrong then; the second line has the seeds until it was found, from 1 on (with `of SCENARIO`, of that scenario alone), or
+`test` and the test that fails instead. Then come the edits: a file below `spark_mq_source`, the text that is replaced
+(`-`) and its replacement (`+`). The text must be in the file once: a mutation that no longer applies is an error.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import import_module
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
+
+_HEAD = re.compile(
+    r"# (?P<name>\S+): (?P<what>.+)\n# (?:(?P<seeds>\d+) seeds(?: of (?P<scenario>\w+))?|test (?P<test>\S+))\n"
+)
+_EDIT = re.compile(r"--- (?P<file>\S+)\n(?P<old>(?:-.*\n)+)(?P<new>(?:\+.*\n)+)")
 
 
 @dataclass(frozen=True)
@@ -20,10 +27,9 @@ class Mutation:
     """One way to break the program.
 
     Attributes:
-        name: short, for the command line: `A2`, `end-off-by-one`.
-        what: what is wrong then, in a sentence.
-        edits: (file below `spark_mq_source`, text, what replaces it).
-        environment: variables to set, as SPARK_MQ_SOURCE_IMPL=python where what is edited has a compiled twin.
+        name: short, for the command line: `end-off-by-one`.
+        what: what is wrong then.
+        edits: (file below `spark_mq_source`, text, its replacement).
         scenario: the only one to look in, where all together take long; None for all.
         test: a test of pytest (file or node) that must fail instead, where seeds would take too long.
     """
@@ -31,19 +37,41 @@ class Mutation:
     name: str
     what: str
     edits: Sequence[tuple[str, str, str]]
-    environment: Mapping[str, str] = field(default_factory=dict)
     scenario: str | None = None
     test: str | None = None
 
 
 def mutations(protocol: str) -> Sequence[Mutation]:
-    """Those of a protocol."""
-    found: Sequence[Mutation] = import_module(f"tests.simulation.{protocol}.mutations").MUTATIONS
-    return found
+    """Return those of a protocol."""
+    text = (Path(__file__).parent / protocol / "mutations.diff").read_text()
+    return [parse(part) for part in text.rstrip("\n").split("\n\n")]
+
+
+def parse(text: str) -> Mutation:
+    r"""Return the mutation that a part of a `mutations.diff` describes.
+
+    Raises:
+        ValueError: it describes none.
+
+    Example:
+        >>> parse("# off-by-one: a range ends early\n# 4 seeds of batch_read\n--- core/a.py\n-if a > b:\n+if a >= b:")
+        Mutation(name='off-by-one', what='a range ends early', edits=[('core/a.py', 'if a > b:', 'if a >= b:')], \
+scenario='batch_read', test=None)
+    """
+    text = f"{text}\n"
+    head = _HEAD.match(text)
+    if head is None or _EDIT.sub("", text[head.end() :]):
+        raise ValueError(f"not a mutation: {text}")
+    edits = [(found["file"], _lines(found["old"]), _lines(found["new"])) for found in _EDIT.finditer(text, head.end())]
+    return Mutation(head["name"], head["what"], edits, head["scenario"], head["test"])
+
+
+def _lines(marked: str) -> str:
+    return "\n".join(line[1:] for line in marked.splitlines())
 
 
 def mutated_source(mutation: Mutation, folder: Path) -> Path:
-    """A copy of the source in the folder, with the edits made.
+    """Return a copy of the source in the folder, with the edits made.
 
     Raises:
         ValueError: a text is not in its file, or more than once.

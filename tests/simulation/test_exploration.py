@@ -1,14 +1,13 @@
-"""Fresh seeds of every protocol in every run of the tests, and the named plans that once failed."""
+"""Fresh seeds of every protocol in every run of the tests, and the list of mutations."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
 from collections import Counter
-from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -57,31 +56,13 @@ def test_a_seed_is_the_same_run_every_time(protocol: str) -> None:
     assert json.loads(one.stdout) == json.loads(other.stdout), f"seeds {first} to {first + 9}"
 
 
-@cache
-def regressions_of(protocol: str) -> dict[str, str | None]:
-    ended = command("regressions", protocol)
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
-
-
-@pytest.mark.parametrize(
-    ("protocol", "name"),
-    [
-        (protocol, name)
-        for protocol in PROTOCOLS
-        for name in import_module(f"tests.simulation.{protocol}.regressions").REGRESSIONS
-    ],
-)
-def test_what_once_failed(protocol: str, name: str) -> None:
-    failure = regressions_of(protocol)[name]
-    assert failure is None, failure
-
-
 @pytest.mark.parametrize(
     "mutation",
     [pytest.param(mutation, id=f"{name}-{mutation.name}") for name in PROTOCOLS for mutation in mutations(name)],
 )
 def test_a_mutation_still_finds_the_text_that_it_changes(mutation: Mutation, tmp_path: Path) -> None:
-    mutated_source(mutation, tmp_path / "mutant")
+    source = mutated_source(mutation, tmp_path / "mutant") / "spark_mq_source"
+    for name, _, _ in mutation.edits:
+        ast.parse((source / name).read_text())
     if mutation.test is not None:
         assert Path(mutation.test.partition("::")[0]).is_file()

@@ -9,7 +9,8 @@ import contextlib
 import copy
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
@@ -221,16 +222,49 @@ class Real:
         self._admin.terminate(self.topic)
 
 
-def done_by(broker: Any, trace: Callable[[Client], Any], expected: object, **options: Any) -> object:
-    """What a real broker does; looked at again, with more patience, where that is not what was expected.
+@dataclass(frozen=True)
+class Trace:
+    """A fact about a broker.
+
+    Attributes:
+        run: performs the steps; returns what was observed.
+        expected: what must be observed.
+        broker: the real one that it needs: `any`, `featured` or `private`.
+        is_slow: whether it waits for seconds for what the real broker does by the clock.
+        options: of `Model` and `Real`.
+    """
+
+    run: Callable[[Client], Any]
+    expected: Any
+    broker: str
+    is_slow: bool
+    options: Mapping[str, Any]
+
+
+TRACES: dict[str, Trace] = {}
+
+
+def trace(
+    expected: object, *, broker: str = "any", is_slow: bool = False, **options: object
+) -> Callable[[Callable[[Client], Any]], None]:
+    """Register a trace; see `Trace`."""
+
+    def note(run: Callable[[Client], Any]) -> None:
+        TRACES[run.__name__] = Trace(run, expected, broker, is_slow, options)
+
+    return note
+
+
+def done_by(broker: Any, trace: Trace) -> object:
+    """Return what a real broker does; run again with more patience if that is not what was expected.
 
     It may also have refused something: one that was just started gives a topic away and loads it again.
     """
     with contextlib.suppress(AssertionError, AttributeError, OSError):
-        found = trace(Client(Real(broker, **options)))
-        if found == expected:
+        found = trace.run(Client(Real(broker, **trace.options)))
+        if found == trace.expected:
             return found
-    return trace(Client(Real(broker, patience=PATIENCE, **options)))
+    return trace.run(Client(Real(broker, patience=PATIENCE, **trace.options)))
 
 
 class Client:
@@ -347,7 +381,7 @@ class Client:
         self._tell(commands.Send(producer_id, first, entry.body, count, highest))
         receipt = self._next(lambda came: isinstance(came, commands.SendReceipt | commands.SendError))
         assert isinstance(receipt, commands.SendReceipt), receipt
-        return receipt.message_id.ledger_id, receipt.message_id.entry_id
+        return self._placed(receipt)
 
     def publish(self, *counts: int) -> list[tuple[int, int]]:
         """Entries of so many messages each."""
@@ -402,14 +436,14 @@ class Client:
             found.append(self.at(message.ledger_id, message.entry_id))
         return found
 
+    def _placed(self, receipt: commands.SendReceipt) -> tuple[int, int]:
+        position = receipt.message_id.ledger_id, receipt.message_id.entry_id
+        self.at(*position)
+        return position
+
     def at(self, ledger: int, entry: int) -> tuple[int, int]:
         """A position with its ledger counted from 0."""
         return self._ledgers.setdefault(ledger, len(self._ledgers) - 1), entry
-
-    def meet(self, *positions: tuple[int, int]) -> None:
-        """Counts the ledgers of these."""
-        for position in positions:
-            self.at(*position)
 
     # -- of subscriptions that consumers share
 
@@ -442,6 +476,12 @@ class Client:
             )
         )
         return -answer.error if isinstance(answer, commands.Error) else mine
+
+    def consume(self, kind: SubType, name: str = "", *, permits: int = 100, **options: Any) -> int:
+        """A consumer as by `join`, with permits."""
+        mine = self.join(kind, name, **options)
+        self.flow(mine, permits)
+        return mine
 
     def flow(self, consumer: int, permits: int = 100) -> None:
         """Permits for a consumer; what comes of it is for `deliveries`."""
@@ -492,7 +532,7 @@ class Client:
         self._tell(commands.Send(1, self._sequence_id, entry.body, entry.messages))
         receipt = self._next(lambda came: isinstance(came, commands.SendReceipt | commands.SendError))
         assert isinstance(receipt, commands.SendReceipt), receipt
-        return receipt.message_id.ledger_id, receipt.message_id.entry_id
+        return self._placed(receipt)
 
     def delayed(self, seconds: float, key: str | None = None) -> tuple[tuple[int, int], float]:
         """Publishes a message that is to be delivered in so many seconds: where it is, and when that is."""

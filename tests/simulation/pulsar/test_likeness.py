@@ -1,59 +1,58 @@
 """The model of a broker is like the broker: each fact is a scripted trace, run on both, with equal observations.
 
-What is expected is written down once, beside the trace. Subscriptions that consumers share have traces of their own, in
-`test_likeness_queues`.
+The traces of subscriptions that consumers share are in `likeness_queues`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from spark_mq_source.pulsar.protocol import commands
 from spark_mq_source.pulsar.protocol.commands import InitialPosition, MessageId
-from tests.simulation.pulsar.likeness import QUIET_SECONDS, Client, Model, done_by
+from tests.simulation.pulsar import likeness_queues
+from tests.simulation.pulsar.likeness import QUIET_SECONDS, TRACES, Client, Model, Trace, done_by, trace
 from tests.simulation.world import World
 
-# -- traces: what is done, and what is observed (pulsar_live.md, by section)
+assert likeness_queues  # for its traces
 
 
+@trace((((0, 0), (0, 2), -1), [(0, 1), (0, 2)]))
 def start_is_inclusive(c: Client) -> Any:
     ids = c.publish(1, 3, 1)
-    c.meet(*ids)
     reader = c.subscribe(ids[1])
     return c.bounds(reader), c.read(reader, 100)
 
 
+@trace([[], []])
 def start_right_behind_the_end_waits(c: Client) -> Any:
     ids = c.publish(1, 1)
-    c.meet(*ids)
     behind = ids[1][0], ids[1][1] + 1
     return [c.read(c.subscribe(behind, initial=initial), 100) for initial in InitialPosition]
 
 
+@trace([((0, 1), []), ((0, -1), [(0, 0), (0, 1)])])
 def start_past_the_end(c: Client) -> Any:
     ids = c.publish(1, 1)
-    c.meet(*ids)
     past = ids[1][0], 50
     readers = [c.subscribe(past, initial=initial) for initial in InitialPosition]
     return [(c.bounds(reader)[0], c.read(reader, 100)) for reader in readers]
 
 
+@trace(((0, 1), [(1, 0)]))
 def start_too_large_in_a_closed_ledger(c: Client) -> Any:
     ids = c.publish(1, 1)
     c.roll_over()
     ids += c.publish(1)
-    c.meet(*ids)
     reader = c.subscribe((ids[0][0], 1 << 62))
     return c.bounds(reader)[0], c.read(reader, 1)
 
 
+@trace((((-1, -1), -1), ((0, -1), (0, 0), -1), ((0, -1), (0, 1), 2), ((0, -1), (0, 1), 2)))
 def last_message(c: Client) -> Any:
     empty = c.bounds(c.subscribe((-1, -1)))[1:]
-    ids = c.publish(1)
-    c.meet(*ids)
+    c.publish(1)
     single = c.bounds(c.subscribe((-1, -1)))
     c.publish(3)
     batch = c.bounds(c.subscribe((-1, -1)))
@@ -61,6 +60,7 @@ def last_message(c: Client) -> Any:
     return empty, single, batch, c.bounds(c.subscribe((-1, -1)))
 
 
+@trace((3, 3, 1))
 def backlog_falls_with_acknowledgements_only(c: Client) -> Any:
     ids = c.publish(1, 2, 1, 1)
     reader = c.subscribe(ids[1])
@@ -71,15 +71,16 @@ def backlog_falls_with_acknowledgements_only(c: Client) -> Any:
     return before, read, c.backlog(reader)
 
 
+@trace(1)
 def flow_sends_whole_entries(c: Client) -> Any:
     c.publish(5, 5)
     reader = c.subscribe((-1, -1))
     return len(c.read(reader, 1))
 
 
+@trace([(0, -1), (0, 1), (0, 1), (0, 1), (0, 1)])
 def acknowledging_too_much_or_backwards_changes_nothing(c: Client) -> Any:
     ids = c.publish(1, 1, 1)
-    c.meet(*ids)
     pin = c.subscribe(name="pin", initial=InitialPosition.Earliest)
     seen = [c.bounds(pin)[0]]
     for upto in (ids[1], (ids[2][0], 50), (ids[2][0] + 1000, 0), ids[0]):
@@ -88,19 +89,19 @@ def acknowledging_too_much_or_backwards_changes_nothing(c: Client) -> Any:
     return seen
 
 
+@trace((0, -1))
 def a_pin_ignores_its_start(c: Client) -> Any:
     ids = c.publish(1, 1, 1)
-    c.meet(*ids)
     return c.bounds(c.subscribe(ids[2], name="pin", initial=InitialPosition.Earliest))[0]
 
 
+@trace(([(0, 0)], (2, 1), [(3, 0), (3, 1)]))
 def trimming_moves_a_connected_reader(c: Client) -> Any:
     pin = c.subscribe(name="pin", initial=InitialPosition.Earliest)
     ids = c.publish(1, 1)
     for _ in range(3):
         c.roll_over()
         ids += c.publish(1, 1)
-    c.meet(*ids)
     reader = c.subscribe(ids[0])
     first = c.read(reader, 1, most=1)
     pin = c.subscribe(name="pin")
@@ -110,21 +111,21 @@ def trimming_moves_a_connected_reader(c: Client) -> Any:
     return first, moved, c.read(reader, 100)
 
 
+@trace(((1, -1), [(1, 0), (1, 1)]))
 def start_in_a_trimmed_ledger(c: Client) -> Any:
     c.subscribe(name="pin", initial=InitialPosition.Earliest)
     ids = c.publish(1, 1)
     c.roll_over()
     ids += c.publish(1, 1)
-    c.meet(*ids)
     c.acknowledge(c.subscribe(name="pin"), ids[2])
     c.side.trim()
     reader = c.subscribe(ids[1])
     return c.bounds(reader)[0], c.read(reader, 100)
 
 
+@trace(([(0, 2), (0, 0), (0, 2)], [(0, 1), (0, 2)]))
 def truncating_spares_the_current_ledger(c: Client) -> Any:
     ids = c.publish(1, 1, 1)
-    c.meet(*ids)
     reader = c.subscribe(ids[1])
     c.side.truncate()
     again = c.subscribe(ids[1])
@@ -132,10 +133,10 @@ def truncating_spares_the_current_ledger(c: Client) -> Any:
     return seen, c.read(again, 100)
 
 
+@trace(([(0, 2), (1, -1), (-1, -1)], []))
 def truncating_closed_ledgers_leaves_nothing(c: Client) -> Any:
     ids = c.publish(1, 1, 1)
     c.roll_over()
-    c.meet(*ids)
     reader = c.subscribe(ids[1])
     c.side.truncate()
     again = c.subscribe(ids[1])
@@ -143,9 +144,9 @@ def truncating_closed_ledgers_leaves_nothing(c: Client) -> Any:
     return seen, c.read(again, 100)
 
 
+@trace(((0, 1), (0, 2)))
 def seek_by_id_and_time(c: Client) -> Any:
     ids = c.publish(1, 1, 1)
-    c.meet(*ids)
     pin = c.subscribe(name="pin", initial=InitialPosition.Earliest)
     c.ask(lambda n: commands.Seek(pin, n, message_id=MessageId(*ids[2])))
     by_id = c.bounds(c.subscribe(name="pin"))[0]
@@ -155,11 +156,11 @@ def seek_by_id_and_time(c: Client) -> Any:
     return by_id, c.bounds(c.subscribe((-1, -1)))[0]
 
 
+@trace(([(0, 1), (1, -1)], [(1, 0), (1, 1)]))
 def seeking_to_the_first_entry_of_a_ledger(c: Client) -> Any:
     ids = c.publish(1, 1)
     c.roll_over()
     ids += c.publish(1, 1)
-    c.meet(*ids)
     pin = c.subscribe(name="pin", initial=InitialPosition.Earliest)
     c.ask(lambda n: commands.Seek(pin, n, message_id=MessageId(*ids[2])))
     pin = c.subscribe(name="pin")
@@ -169,6 +170,7 @@ def seeking_to_the_first_entry_of_a_ledger(c: Client) -> Any:
     return seen, c.read(pin, 100)
 
 
+@trace([-1, -1])
 def unloading_closes_consumers_and_producers(c: Client) -> Any:
     c.publish(1)
     c.subscribe((-1, -1))
@@ -180,11 +182,13 @@ def unloading_closes_consumers_and_producers(c: Client) -> Any:
     return [one.request_id for one in closed]
 
 
+@trace(16)
 def a_name_in_use_is_busy(c: Client) -> Any:
     c.open_producer("p", 1)
     return c.open_producer("p", 2).error
 
 
+@trace(None)
 def statistics_of_an_unknown_consumer_drop_the_connection(c: Client) -> Any:
     c.publish(1)
     answer = c.ask(lambda n: commands.ConsumerStats(n, 77))
@@ -192,6 +196,7 @@ def statistics_of_an_unknown_consumer_drop_the_connection(c: Client) -> Any:
     return answer
 
 
+@trace(((-1, -1), (-1, -1), 2), deduplicates=True)
 def a_duplicate_has_a_receipt_without_place(c: Client) -> Any:
     c.publish(3, 3)
     again = c.send(3, 3)
@@ -199,6 +204,7 @@ def a_duplicate_has_a_receipt_without_place(c: Client) -> Any:
     return again, overlap, c.at(*c.send(20, 1))[1]
 
 
+@trace((-1, 4), deduplicates=True)
 def the_highest_sequence_id_is_told(c: Client) -> Any:
     before = c.open_producer().last_sequence_id
     c.send(0, 5)
@@ -207,6 +213,7 @@ def the_highest_sequence_id_is_told(c: Client) -> Any:
     return before, c.open_producer().last_sequence_id
 
 
+@trace(([], True, [], True, True))
 def a_terminated_topic_tells_who_has_acknowledged_all(c: Client) -> Any:
     ids = c.publish(1, 1)
     reader = c.subscribe((-1, -1))
@@ -225,9 +232,9 @@ def a_terminated_topic_tells_who_has_acknowledged_all(c: Client) -> Any:
     return before, at_once, silent, at_the_flow, [pin] == c.ended()
 
 
+@trace(((((0, -1), (0, 1), -1), ((0, 1), (0, 1), -1)), True))
 def a_terminated_topic_tells_so_when_it_is_loaded_again(c: Client) -> Any:
     ids = c.publish(1, 1)
-    c.meet(*ids)
     c.side.terminate()
     c.roll_over()
     reader, behind = c.subscribe((-1, -1)), c.subscribe((ids[1][0], ids[1][1] + 1))
@@ -237,6 +244,7 @@ def a_terminated_topic_tells_so_when_it_is_loaded_again(c: Client) -> Any:
     return bounds, [behind] == c.ended()
 
 
+@trace((-1, 15))
 def a_terminated_topic_takes_no_producer(c: Client) -> Any:
     c.publish(1)
     c.side.terminate()
@@ -244,54 +252,35 @@ def a_terminated_topic_takes_no_producer(c: Client) -> Any:
     return closed.request_id, c.open_producer("q", 2).error
 
 
-TRACES: dict[str, tuple[Callable[[Client], Any], Any]] = {
-    trace.__name__: (trace, expected)
-    for trace, expected in (
-        (start_is_inclusive, (((0, 0), (0, 2), -1), [(0, 1), (0, 2)])),
-        (start_right_behind_the_end_waits, [[], []]),
-        (start_past_the_end, [((0, 1), []), ((0, -1), [(0, 0), (0, 1)])]),
-        (start_too_large_in_a_closed_ledger, ((0, 1), [(1, 0)])),
-        (last_message, (((-1, -1), -1), ((0, -1), (0, 0), -1), ((0, -1), (0, 1), 2), ((0, -1), (0, 1), 2))),
-        (backlog_falls_with_acknowledgements_only, (3, 3, 1)),
-        (flow_sends_whole_entries, 1),
-        (
-            acknowledging_too_much_or_backwards_changes_nothing,
-            [(0, -1), (0, 1), (0, 1), (0, 1), (0, 1)],
-        ),
-        (a_pin_ignores_its_start, (0, -1)),
-        (trimming_moves_a_connected_reader, ([(0, 0)], (2, 1), [(3, 0), (3, 1)])),
-        (start_in_a_trimmed_ledger, ((1, -1), [(1, 0), (1, 1)])),
-        (truncating_spares_the_current_ledger, ([(0, 2), (0, 0), (0, 2)], [(0, 1), (0, 2)])),
-        (truncating_closed_ledgers_leaves_nothing, ([(0, 2), (1, -1), (-1, -1)], [])),
-        (seek_by_id_and_time, ((0, 1), (0, 2))),
-        (seeking_to_the_first_entry_of_a_ledger, ([(0, 1), (1, -1)], [(1, 0), (1, 1)])),
-        (unloading_closes_consumers_and_producers, [-1, -1]),
-        (a_name_in_use_is_busy, 16),
-        (statistics_of_an_unknown_consumer_drop_the_connection, None),
-        (a_duplicate_has_a_receipt_without_place, ((-1, -1), (-1, -1), 2)),
-        (the_highest_sequence_id_is_told, (-1, 4)),
-        (a_terminated_topic_tells_who_has_acknowledged_all, ([], True, [], True, True)),
-        (
-            a_terminated_topic_tells_so_when_it_is_loaded_again,
-            ((((0, -1), (0, 1), -1), ((0, 1), (0, 1), -1)), True),
-        ),
-        (a_terminated_topic_takes_no_producer, (-1, 15)),
-    )
-}
-DEDUPLICATING = {"a_duplicate_has_a_receipt_without_place", "the_highest_sequence_id_is_told"}
+def named(*names: str) -> list[Any]:
+    """Return parameters for the traces on these brokers."""
+    return [
+        pytest.param(found, id=name, marks=pytest.mark.slow if found.is_slow else ())
+        for name, found in TRACES.items()
+        if found.broker in names
+    ]
 
 
 @pytest.mark.usefixtures("simulated")
 @pytest.mark.parametrize("name", TRACES)
 def test_the_model_does(name: str) -> None:
-    trace, expected = TRACES[name]
-    world = World(7)
+    world, found = World(7), TRACES[name]
+    options = {**found.options, "batch_indexes": found.broker == "featured"}
     with world.running():
-        found = world.run(lambda: trace(Client(Model(world, deduplicates=name in DEDUPLICATING))))
-    assert found == expected
+        assert world.run(lambda: found.run(Client(Model(world, **options)))) == found.expected
 
 
-@pytest.mark.parametrize("name", TRACES)
-def test_the_real_broker_does(name: str, pulsar: Any) -> None:
-    trace, expected = TRACES[name]
-    assert done_by(pulsar, trace, expected, deduplicates=name in DEDUPLICATING) == expected
+@pytest.mark.parametrize("found", named("any"))
+def test_the_real_broker_does(found: Trace, pulsar: Any) -> None:
+    assert done_by(pulsar, found) == found.expected
+
+
+@pytest.mark.parametrize("found", named("featured"))
+def test_the_featured_broker_does(found: Trace, pulsar_featured: Any) -> None:
+    assert done_by(pulsar_featured, found) == found.expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("found", named("private"))
+def test_a_broker_of_the_tests_own_does(found: Trace, pulsar_private: Any) -> None:
+    assert done_by(pulsar_private, found) == found.expected
