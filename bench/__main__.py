@@ -6,7 +6,7 @@
     python -m bench --quick --against COMMIT      this checkout and that commit in turn, and the ratios
     python -m bench pulsar --cases 'read 100 B.*1 partition' --only ours null --repeats 5
     python -m bench pulsar --cases stream         also: queue, limits, guarantees
-    python -m bench --update-readme       keeps the results in bench/, draws the charts and fills the documents' tables
+    python -m bench --update-readme       keep the results in bench/, and fill the documents' tables and charts
     python -m bench decode, encode        Pulsar's decoder or encoder alone, without broker or Spark
     python -m bench avro, json, protobuf  such values into Arrow alone, likewise
 
@@ -130,7 +130,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scale", type=float, help="of the numbers of messages (default: 1, or 0.25 if quick)")
     parser.add_argument("--triggers", type=int, default=60, help="of each measurement of streaming queries")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where results and charts go")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where results are kept")
     parser.add_argument(
         "--update-readme", action="store_true", help="--output bench, and the tables of README.md and the site from it"
     )

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.engine import ARROW_ROWS, VALUE_ONLY, Job, Sample, value_file
 from bench.pulsar_broker import (
@@ -36,15 +36,14 @@ from bench.pulsar_broker import (
 )
 from bench.pulsar_limits import limits
 from bench.pulsar_queue import queues
+from bench.pulsar_spark import LABEL as SPARK_LABEL
+from bench.pulsar_spark import PulsarSpark
 from bench.pulsar_stream import streams
 from bench.pulsar_typed import typed
 from bench.runner import Case, Contender, Setup, here, loop, ours, program
 from bench.values import make_values
 from brokers.pulsar import VERSION, PulsarStandalone, distribution, program_environment
 from spark_mq_source.pulsar.options import PulsarOptions
-
-if TYPE_CHECKING:
-    pass
 
 LABEL = "pulsar-native"
 BROKER = f"Pulsar {VERSION}"
@@ -87,14 +86,15 @@ def running(setup: Setup) -> Iterator[Iterator[Case]]:
     """The cases of a broker that runs until the context is left."""
     with PulsarStandalone(setup.folder / "broker", overrides=BROKER_SETTINGS, jvm=JVM) as standalone:
         use_namespace(standalone.admin_url)
-        yield cases(Broker(standalone, setup))
+        with contextlib.closing(PulsarSpark(standalone.service_url, standalone.admin_url)) as spark:
+            yield cases(Broker(standalone, setup), spark)
 
 
-def cases(broker: Broker) -> Iterator[Case]:
+def cases(broker: Broker, spark: PulsarSpark) -> Iterator[Case]:
     """All there is to measure."""
     shapes = list(itertools.product((1, 4), READ_MESSAGES, CODECS))
     for partitions, size, codec in shapes:
-        yield _reads(broker, Workload(size, codec, partitions, broker.setup.scaled(READ_MESSAGES[size])))
+        yield _reads(broker, spark, Workload(size, codec, partitions, broker.setup.scaled(READ_MESSAGES[size])))
     for partitions, codec in itertools.product((1, 4), CODECS):
         yield _writes(broker, Workload(100, codec, partitions, broker.setup.scaled(WRITTEN_MESSAGES)))
     for partitions, batch_bytes in itertools.product((1, 4), (1 << 20, 128 << 10)):
@@ -114,7 +114,7 @@ def _title(workload: Workload) -> str:
 # -- reading
 
 
-def _reads(broker: Broker, workload: Workload) -> Case:
+def _reads(broker: Broker, spark: PulsarSpark, workload: Workload) -> Case:
     topic, rows, cores = workload.topic, workload.messages, min(workload.partitions, 2)
     job = Job("read", "pulsar-native", broker.options(topic), rows, None, cores=cores)
 
@@ -124,6 +124,9 @@ def _reads(broker: Broker, workload: Workload) -> Case:
         return broker.setup.engine.run(
             replace(job, format="bench-null", options=given, columns=columns or default_columns())
         )
+
+    def pulsar_spark() -> Sample:
+        return {"value": spark.read(topic, rows, cores)}
 
     def prepare() -> None:
         broker.fill(workload)
@@ -139,6 +142,7 @@ def _reads(broker: Broker, workload: Workload) -> Case:
         loop("drain", "raw drain", rows, partial(drain, broker.address, workload), beside="ours_value"),
         Contender("pulsar_client", "pulsar-client", "peer", here(_client_reads, broker, workload), warm=0),
         Contender("pulsar_perf", "pulsar-perf (Java)", "peer", here(_perf_reads, broker, workload), warm=0),
+        Contender("pulsar_spark", SPARK_LABEL, "peer", here(pulsar_spark)),
     )
     return Case("read", _title(workload), contenders, prepare=prepare)
 

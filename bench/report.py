@@ -1,4 +1,4 @@
-"""What a run found: JSON, tables in Markdown, charts. It reads nothing but the JSON, and knows no protocol.
+"""Results of a run: JSON and tables in Markdown. Nothing but the JSON is read; no protocol is known here.
 
 A file of results has a protocol's parts (`read`, `write`, ...). Each part has the machine it was measured on and its
 cases, each case its contenders, and each contender a list of figures for each kind of figure, one for each round.
@@ -20,67 +20,104 @@ from typing import Any, Final
 from spark_mq_source import implementation
 
 FOLDER: Final = Path(__file__).resolve().parent
-COLOURS: Final = {
-    "ours": ("#1b6ca8", "#23a08d", "#5b8fb9", "#7cc4b5", "#3d5a80", "#98c1d9"),
-    "limit": ("#9fb8c8", "#c9d6df", "#b0b7bf"),
-    "peer": ("#d98032", "#b5533c"),
-}
 
 Document = dict[str, Any]
 """Of JSON."""
 
 
 def load(protocol: str, folder: Path = FOLDER) -> Document:
-    """The results of a protocol: its parts by name, none where there is no file."""
+    """Return the results of a protocol: its parts by name, none if there is no file."""
     file = folder / f"{protocol}.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return expanded(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
 
 def save(protocol: str, parts: Document, folder: Path) -> None:
-    """Write results and draw the chart; keep the parts that were measured before and are not among these."""
+    """Write results; keep the parts that were measured before and are not among these."""
     folder.mkdir(parents=True, exist_ok=True)
     found = load(protocol, folder) | parts
-    (folder / f"{protocol}.json").write_text(text_of(found) + "\n", encoding="utf-8")
-    drawn = [found[part] for part in ("read", "write") if part in found]
-    if drawn:
-        chart(drawn, folder / f"{protocol}.png")
+    (folder / f"{protocol}.json").write_text(text_of(found), encoding="utf-8")
 
 
-def text_of(value: object, indent: str = "") -> str:
-    """Return JSON with a line for each contender, whose figures have six significant digits.
+def text_of(parts: Document) -> str:
+    """Return results as they are kept: a line for each case, labels and roles once for each part.
+
+    Of the figures, `value` keeps its rounds and the others their median, with six significant digits.
 
     Example:
-        >>> case = {"name": "c", "contenders": {"ours": {"label": "x", "value": [1234567.8, 0.25]}}}
-        >>> print(text_of({"cases": [case]}))
+        >>> ours = {"label": "x", "role": "ours", "beside": "ours", "value": [1234567.8, 0.25], "worker_ns": [9.0, 7.0]}
+        >>> parts = {"read": {"part": "read", "machine": {"cores": 2}, "cases": [
+        ...     {"name": "c", "unit": "rows/s", "contenders": {"ours": ours}}]}}
+        >>> print(text_of(parts), end="")
         {
-        "cases": [
-          {
-           "name": "c",
-           "contenders": {
-            "ours": {"label": "x", "value": [1234570, 0.25]}
-           }
-          }
-        ]
+        "read": {
+         "machine": {"cores": 2},
+         "contenders": {"ours": ["x", "ours", "ours"]},
+         "cases": [
+          {"name": "c", "unit": "rows/s", "ours": {"value": [1234570, 0.25], "worker_ns": 8}}
+         ]}
         }
+        >>> expanded(json.loads(text_of(parts)))["read"]["cases"][0]["contenders"]["ours"]["worker_ns"]
+        [8]
     """
-    inner = f"{indent} "
-    if isinstance(value, dict) and not {"label", "cores"} & value.keys():
-        lines = [f"{indent}{json.dumps(key)}: {text_of(one, inner)}" for key, one in value.items()]
-        return "{\n" + ",\n".join(lines) + f"\n{indent[1:]}}}"
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[\n" + ",\n".join(f"{inner}{text_of(one, f'{inner} ')}" for one in value) + f"\n{indent[1:]}]"
-    return json.dumps(_rounded(value))
+    return "{\n" + ",\n".join(f"{json.dumps(name)}: {_text_of_part(part)}" for name, part in parts.items()) + "\n}\n"
 
 
-def _rounded(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_rounded(one) for one in value]
-    if isinstance(value, float):
-        short = float(f"{value:.6g}")
-        return int(short) if short.is_integer() else short
-    return value
+def _text_of_part(part: Document) -> str:
+    known = {
+        name: [one["label"], one["role"], one["beside"]]
+        for case in part["cases"]
+        for name, one in case["contenders"].items()
+    }
+    cases = []
+    for case in part["cases"]:
+        figures = {
+            name: {key: _kept(key, rounds) for key, rounds in one.items() if key not in _DESCRIPTION}
+            for name, one in case["contenders"].items()
+        }
+        cases.append("  " + json.dumps({"name": case["name"], "unit": case["unit"], **figures}))
+    return (
+        f'{{\n "machine": {json.dumps(part["machine"])},\n "contenders": {json.dumps(known)},\n "cases": [\n'
+        + ",\n".join(cases)
+        + "\n ]}"
+    )
+
+
+_DESCRIPTION: Final = ("label", "role", "beside")
+
+
+def _kept(figure: str, rounds: Sequence[float]) -> object:
+    if figure == "value":
+        return [_rounded(one) for one in rounds]
+    return _rounded(median(rounds)) if rounds else None
+
+
+def _rounded(value: float) -> float:
+    short = float(f"{value:.6g}")
+    return int(short) if short.is_integer() else short
+
+
+def expanded(kept: Document) -> Document:
+    """Return kept results in the form in which they are measured: every contender with label and role, lists of rounds."""
+    return {
+        name: {
+            "part": name,
+            "machine": part["machine"],
+            "cases": [
+                {
+                    "name": case["name"],
+                    "unit": case["unit"],
+                    "contenders": {
+                        who: dict(zip(_DESCRIPTION, part["contenders"][who], strict=True))
+                        | {key: one if isinstance(one, list) else [one] for key, one in figures.items()}
+                        for who, figures in case.items()
+                        if who not in {"name", "unit"}
+                    },
+                }
+                for case in part["cases"]
+            ],
+        }
+        for name, part in kept.items()
+    }
 
 
 def middle(contender: Document, figure: str = "value") -> float | None:
@@ -207,44 +244,6 @@ def comparison(part: Document, other: str) -> str:
                 cells.append(f"{median(each):.3f} ({min(each):.3f} to {max(each):.3f})")
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-def chart(parts: Sequence[Document], path: Path) -> None:
-    """Bars of the medians of rates with their ranges, a panel for each part, a group for each case."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    heights = [0.8 + 0.16 * sum(len(drawn(case)) for case in part["cases"]) for part in parts]
-    figure, axes = plt.subplots(
-        len(parts), 1, figsize=(8, sum(heights) + 0.8), layout="constrained", squeeze=False, height_ratios=heights
-    )
-    for axis, part in zip(axes[:, 0], parts, strict=True):
-        names = list(contenders(part))
-        roles = {name: one["role"] for case in part["cases"] for name, one in case["contenders"].items()}
-        at, ticks = 0.0, []
-        for case in part["cases"]:
-            ticks.append(at + (len(drawn(case)) - 1) / 2)
-            for name, one in drawn(case).items():
-                rates = [rate / 1e6 for rate in one["value"]]
-                alike = [other for other in names if roles[other] == one["role"]]
-                colours = COLOURS[one["role"]]
-                low, high = median(rates) - min(rates), max(rates) - median(rates)
-                axis.barh(at, median(rates), height=0.85, color=colours[alike.index(name) % len(colours)],
-                          label=one["label"], xerr=[[low], [high]],
-                          error_kw={"elinewidth": 0.8, "ecolor": "#444444"})  # fmt: skip
-                at += 1
-            at += 0.8
-        axis.set_yticks(ticks, [case["name"] for case in part["cases"]], fontsize=8)
-        axis.margins(y=0.01)
-        axis.invert_yaxis()
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.set_xlabel(f"{part['part']}: million rows a second (median; lines: slowest to fastest run)", fontsize=8)
-        found = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-        axis.legend(found.values(), found, fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def describe_machine(broker: str) -> Document:

@@ -133,13 +133,11 @@ def test_recorded_results_as_a_table(protocol: str, part: str) -> None:
     assert rows[-1].startswith("Medians of ")
 
 
-def test_results_are_kept_by_part_and_drawn(tmp_path: Path) -> None:
+def test_results_are_kept_by_part(tmp_path: Path) -> None:
     found = report.load("nsq")
     report.save("nsq", {"read": found["read"]}, tmp_path)
     report.save("nsq", {"write": found["write"]}, tmp_path)
     assert report.load("nsq", tmp_path) == {"read": found["read"], "write": found["write"]}
-    assert (tmp_path / "nsq.png").stat().st_size > 10_000
-    # Other parts have no chart.
     report.save("pulsar", {"typed": found["read"]}, tmp_path)
     assert list(report.load("pulsar", tmp_path)) == ["typed"]
 

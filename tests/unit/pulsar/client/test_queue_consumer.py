@@ -54,6 +54,15 @@ def test_what_subscribe_says(broker, client):
     )
 
 
+def test_a_consumer_that_is_active_again_knows_that_another_one_was(broker, client):
+    consumer = client(broker().url).open_queue_consumer(TP, Subscription("s", c.SubType.Failover))
+    seen = []
+    for is_active in (True, False, True):
+        consumer.note_active(is_active=is_active)
+        seen.append((consumer.is_active, consumer.was_replaced))
+    assert seen == [(True, False), (False, True), (True, True)]
+
+
 def test_ids_are_sent_in_bounded_commands_at_once(broker, client, monkeypatch):
     monkeypatch.setattr(module, "MAX_IDS", 3)
     held = []

@@ -16,6 +16,7 @@ from spark_mq_source.core.errors import (
     LocalProtocolError,
     MQSourceError,
     RemoteProtocolError,
+    ReplayError,
     RequestTimeoutError,
     UnsupportedFeatureError,
 )
@@ -545,6 +546,14 @@ def test_a_chunk_is_not_sent_alone_where_its_message_was_not_stored_after_all(br
     ):
         write_and_finish(writer(again, chunking="true", **EXACTLY_ONCE), rows(value))
     assert sent(again) == [message]
+
+
+def test_a_replay_with_fewer_rows_than_an_earlier_attempt_has_stored_fails(broker, writer) -> None:
+    first = broker({c.Producer: opened_with(0), c.Send: stored})
+    write_and_finish(writer(first, **EXACTLY_ONCE), rows(b"a", b"b"))
+    again = broker({c.Producer: opened_with(sent(first)[-1]), c.Send: duplicate})
+    with pytest.raises(ReplayError, match="this attempt has 1 rows, an earlier one has stored 2"):
+        write_and_finish(writer(again, **EXACTLY_ONCE), rows(b"a"))
 
 
 class Deduplicating:
