@@ -36,7 +36,7 @@ QUICK_SCALE = 0.25
 
 
 def main() -> None:
-    """Parses the command line and runs what it asks for."""
+    """Parse the command line and run what it asks for."""
     if sys.argv[1:2] and sys.argv[1] in loops.LOOPS:
         loops.main(*sys.argv[1:])
         return
@@ -60,7 +60,7 @@ def main() -> None:
 def _run(
     protocol: str, given: argparse.Namespace, engines: Mapping[str, AnyEngine], folder: Path
 ) -> dict[str, report.Document]:
-    """Measures a protocol; its parts by name, as JSON."""
+    """Measure a protocol; its parts by name, as JSON."""
     folder.mkdir()
     module = importlib.import_module(f"bench.{protocol}")
     machine = report.describe_machine(module.BROKER)

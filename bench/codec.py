@@ -30,7 +30,7 @@ BATCH_BYTES = 4 * 2**20
 
 
 def decoders() -> Iterator[tuple[str, Run]]:
-    """Every shape of entry, with value alone and the default columns, by both implementations."""
+    """Yield every shape of entry, with value alone and the default columns, by both implementations."""
     shapes = {
         "1000 x 100 B a batch": [_entry(1000, 100, keyed=False)] * 64,
         "1000 x 100 B, keyed": [_entry(1000, 100, keyed=True)] * 64,
@@ -60,7 +60,7 @@ def _decode(decoder: EntryDecoder, entries: list[memoryview]) -> None:
 
 
 def _entry(messages: int, size: int, keyed: bool, batched: bool = True) -> memoryview:
-    """An entry as the Java client writes it: each message of a batch with its sequence id, a key where asked for."""
+    """Return an entry as the Java client writes it: with a sequence id, and on request a key, in each message."""
     now_ms = encode_varint(1_795_232_364_243)
     key = b"key-%05d"
     metadata = b"\x0a\x0fstandalone-0-33\x10" + encode_varint(4711) + b"\x18" + now_ms
@@ -80,7 +80,7 @@ def _entry(messages: int, size: int, keyed: bool, batched: bool = True) -> memor
 
 
 def encoders() -> Iterator[tuple[str, Run]]:
-    """Values alone and four columns, uncompressed and LZ4, by both implementations."""
+    """Yield values alone and four columns, uncompressed and LZ4, by both implementations."""
     shapes = {"100 B, value": _rows(100), "100 B, 4 columns": _rows(100, all_columns=True), "1 KiB, value": _rows(1024)}
     for (shape, batch), codec in itertools.product(shapes.items(), ("NONE", "LZ4")):
         for implementation in ("native", "python"):
@@ -101,7 +101,7 @@ def _encode(encoder: EntryEncoder, batch: pa.RecordBatch, implementation: str) -
 
 
 def _rows(size: int, *, all_columns: bool = False) -> pa.RecordBatch:
-    """Rows of `size` bytes of words; with a key, an event time and a property where asked for."""
+    """Return rows of `size` bytes of words; with a key, an event time and a property where asked for."""
     rng = random.Random(20_260)
     words = [rng.randbytes(4).hex().encode() for _ in range(64)]
     values = [b" ".join(rng.choices(words, k=size // 9 + 1))[:size] for _ in range(ROWS)]

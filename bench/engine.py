@@ -83,7 +83,7 @@ class Engine:
         self._cores = 0
 
     def run(self, job: Job) -> Sample:
-        """Runs a job.
+        """Run a job.
 
         Raises:
             RuntimeError: other rows were moved than the job has.
@@ -114,7 +114,7 @@ class Engine:
         }
 
     def session(self, cores: int) -> SparkSession:
-        """A session with so many cores; one before is stopped."""
+        """Return a session with so many cores; one before is stopped."""
         from pyspark.sql import SparkSession
 
         active = SparkSession.getActiveSession()
@@ -142,7 +142,7 @@ class Engine:
         return spark
 
     def _jvm_ns(self) -> int:
-        """The processor time that Spark's JVM has used so far; 0 where there is no /proc."""
+        """Return the processor time that Spark's JVM has used so far; 0 where there is no /proc."""
         gateway = self.session(self._cores).sparkContext._gateway
         stat = Path(f"/proc/{gateway.proc.pid if gateway else 0}/stat")
         if not stat.exists():
@@ -152,7 +152,7 @@ class Engine:
         return (int(user) + int(system)) * 10**9 // os.sysconf("SC_CLK_TCK")
 
     def _prepared(self, job: Job) -> DataFrame | None:
-        """What is written. Spark's workers run by then: it ends those that had nothing to do for a minute."""
+        """Return what is written. Spark's workers run by then: it ends those that had nothing to do for a minute."""
         file = value_file(self._folder, 8, 1)
         self._null(Job("read", "", {}, job.cores, file=file, partitions=job.cores, cores=job.cores)).write.format(
             "noop"
@@ -244,7 +244,7 @@ class OtherEngine:
         return answer
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.communicate(timeout=30)
         self._process.kill()
@@ -262,14 +262,14 @@ AnyEngine = Engine | OtherEngine
 
 
 def timed(rows: int, work: Callable[[], object]) -> Sample:
-    """Runs something in this process that moves rows."""
+    """Run something in this process that moves rows."""
     started, busy = time.perf_counter(), time.process_time_ns()
     work()
     return {"value": rows / (time.perf_counter() - started), "worker_ns": (time.process_time_ns() - busy) / rows}
 
 
 def value_file(folder: Path, value_bytes: int, batches: int = 16) -> str:
-    """An Arrow file of batches as Spark hands them over, with one column of JSON records; made once."""
+    """Return an Arrow file of batches as Spark hands them over, with one column of JSON records; made once."""
     from bench.values import make_values
 
     path = folder / f"values-{value_bytes}-{batches}.arrow"
@@ -281,12 +281,12 @@ def value_file(folder: Path, value_bytes: int, batches: int = 16) -> str:
 
 
 def jobs(lines: Iterator[str]) -> Iterator[Job]:
-    """The jobs in lines of JSON."""
+    """Return the jobs in lines of JSON."""
     return (Job(**json.loads(line)) for line in lines)
 
 
 def main() -> None:
-    """Runs the jobs that come in."""
+    """Run the jobs that come in."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     engine = Engine(folder)

@@ -75,7 +75,7 @@ def _no_writer(_: Counters) -> RowWriter:
 
 
 def _entry(values: Sequence[bytes], *, is_described: bool) -> memoryview:
-    """An entry as the Java client writes it; with a key and two properties in each message where asked for."""
+    """Return an entry as the Java client writes it; with a key and two properties in each message where asked for."""
     now_ms = encode_varint(1_795_232_364_243)
     metadata = b"\x0a\x0fstandalone-0-33\x10" + encode_varint(4711) + b"\x18" + now_ms
     metadata += b"\x58" + encode_varint(len(values))

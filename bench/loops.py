@@ -27,19 +27,19 @@ LOOPS: Final = {
     "protobuf": ("protobuf", "runs"),
     "letters": ("letters", "runs"),
 }
-"""The module of each, and the function of it that yields names and runs."""
+"""The module of each, and the function of it that yields names and run."""
 
 Run = Callable[[float], float]
 """Rows a second, measured for so many seconds."""
 
 
 def run_of(turn: Callable[[], object], rows: int = ROWS) -> Run:
-    """A run of turns of so many rows each."""
+    """Return a run of turns of so many rows each."""
     return partial(timed, rows, turn)
 
 
 def timed(rows_of_a_turn: int, turn: Callable[[], object], seconds: float) -> float:
-    """Rows per second of processor time, of turns that go on for so many seconds."""
+    """Return rows per second of processor time, of turns that go on for so many seconds."""
     started = time.process_time()
     for turns in itertools.count(1):
         turn()
@@ -50,7 +50,7 @@ def timed(rows_of_a_turn: int, turn: Callable[[], object], seconds: float) -> fl
 
 
 def main(what: str, *arguments: str) -> None:
-    """Measures all runs of a loop and prints the table."""
+    """Measure all runs of a loop and print the table."""
     name, function = LOOPS[what]
     module = importlib.import_module(f"bench.{name}")
     parser = argparse.ArgumentParser(

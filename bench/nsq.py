@@ -48,7 +48,7 @@ PENDING_MPUBS = 64
 
 @contextlib.contextmanager
 def running(setup: Setup) -> Iterator[Iterator[Case]]:
-    """The cases of a broker that runs until the context is left."""
+    """Return the cases of a broker that runs until the context is left."""
     if nsqd_on_path():
         nsqd = NsqdProcess(setup.folder / "nsqd", mem_queue_size=2 * MESSAGES)
         nsqd.start()
@@ -77,12 +77,12 @@ class Broker:
     http_address: str
 
     def options(self, topic: str) -> dict[str, str]:
-        """The options of a write."""
+        """Return the options of a write."""
         return {"nsqdTcpAddresses": self.tcp_address, "nsqdHttpAddresses": self.http_address, "topic": topic}
 
     @contextlib.contextmanager
     def topic(self, *, holding: int = 0, leaving: int = 0) -> Iterator[str]:
-        """A new topic with the channel `c`, which is deleted afterwards: memory is not to fill.
+        """Return a new topic with the channel `c`, which is deleted afterwards: memory is not to fill.
 
         Args:
             holding: messages that it has.
@@ -116,7 +116,7 @@ class Broker:
         return body
 
     def drain(self, topic: str, messages: int) -> None:
-        """Finishes so many messages, and looks at nothing but their ids."""
+        """Finishes so many messages, and look at nothing but their ids."""
         with self._connected() as sock:
             sock.sendall(f"SUB {topic} c\nRDY {READY}\n".encode())
             _expect(sock, b"\0\0\0\x06\0\0\0\0OK")
@@ -135,7 +135,7 @@ class Broker:
             _expect(sock, b"\0\0\0\x0e\0\0\0\0CLOSE_WAIT")
 
     def send_mpubs(self, topic: str, messages: int) -> None:
-        """Sends so many messages (a multiple of `MPUB_MESSAGES`), and counts the answers."""
+        """Send so many messages (a multiple of `MPUB_MESSAGES`), and count the answers."""
         values = make_values(VALUE_BYTES, MPUB_MESSAGES)
         head = struct.pack(">I", VALUE_BYTES)
         packed = struct.pack(">I", MPUB_MESSAGES) + b"".join(head + value for value in values)
@@ -176,7 +176,7 @@ def _expect(sock: socket.socket, expected: bytes) -> None:
 
 
 def cases(broker: Broker, setup: Setup) -> Iterator[Case]:
-    """All there is to measure."""
+    """Yield all there is to measure."""
     messages = setup.scaled(MESSAGES)
     read = Job("read", "nsq", {}, messages, cores=2)
     write = Job("write", "nsq", {}, messages, file=value_file(setup.folder, VALUE_BYTES), cores=2)

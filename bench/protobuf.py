@@ -44,7 +44,7 @@ MESSAGE: Final = "air.Flight"
 
 
 def files(names: Collection[str] = tuple(FIELDS)) -> list[FileDescriptorProto]:
-    """The descriptors of a flight (proto3; the fields that may be null are optional) and of what it imports.
+    """Return the descriptors of a flight (proto3; the fields that may be null are optional) and of what it imports.
 
     Args:
         names: the fields that it has.
@@ -69,7 +69,7 @@ def files(names: Collection[str] = tuple(FIELDS)) -> list[FileDescriptorProto]:
 
 
 def flights() -> tuple[type[Any], list[bytes]]:
-    """The runtime's class of a flight, and flights as protobuf."""
+    """Return the runtime's class of a flight, and flights as protobuf."""
     pool = DescriptorPool()
     for file in files():
         pool.AddSerializedFile(file.SerializeToString())

@@ -83,7 +83,7 @@ PERF_SHARE = 0.85
 
 @contextlib.contextmanager
 def running(setup: Setup) -> Iterator[Iterator[Case]]:
-    """The cases of a broker that runs until the context is left."""
+    """Return the cases of a broker that runs until the context is left."""
     with PulsarStandalone(setup.folder / "broker", overrides=BROKER_SETTINGS, jvm=JVM) as standalone:
         use_namespace(standalone.admin_url)
         with contextlib.closing(PulsarSpark(standalone.service_url, standalone.admin_url)) as spark:
@@ -91,7 +91,7 @@ def running(setup: Setup) -> Iterator[Iterator[Case]]:
 
 
 def cases(broker: Broker, spark: PulsarSpark) -> Iterator[Case]:
-    """All there is to measure."""
+    """Yield all there is to measure."""
     shapes = list(itertools.product((1, 4), READ_MESSAGES, CODECS))
     for partitions, size, codec in shapes:
         yield _reads(broker, spark, Workload(size, codec, partitions, broker.setup.scaled(READ_MESSAGES[size])))
@@ -148,7 +148,7 @@ def _reads(broker: Broker, spark: PulsarSpark, workload: Workload) -> Case:
 
 
 def _client_topic(workload: Workload) -> str:
-    """The topic for the other clients: the partition itself where there is one, which spares them a layer."""
+    """Return the topic for the other clients: the partition itself where there is one, which spares them a layer."""
     return workload.topic if workload.partitions > 1 else f"{workload.topic}-partition-0"
 
 
@@ -159,7 +159,7 @@ def _client_reads(broker: Broker, workload: Workload) -> Sample:
 
 
 def _perf_reads(broker: Broker, workload: Workload, kind: str = "Exclusive") -> Sample:
-    """The Java client's own rates a second, without the seconds in which its JVM warms up.
+    """Return the Java client's own rates a second, without the seconds in which its JVM warms up.
 
     It acknowledges each message. Every consumer (one a partition) reports its rate each second; its mean is taken, and
     the partitions are summed.
@@ -173,7 +173,7 @@ def _perf_reads(broker: Broker, workload: Workload, kind: str = "Exclusive") -> 
 
 
 def _perf(broker: Broker, arguments: Sequence[object], report: str, warm_up_seconds: int, partitions: int) -> float:
-    """Runs pulsar-perf until it has reported for its seconds, or ends.
+    """Run pulsar-perf until it has reported for its seconds, or end.
 
     Raises:
         RuntimeError: it reports nothing.
@@ -283,7 +283,7 @@ def _client_writes(broker: Broker, workload: Workload) -> Sample:
 
 
 def _perf_writes(broker: Broker, workload: Workload) -> Sample:
-    """The Java client's own rates a second, without the seconds in which its JVM warms up."""
+    """Return the Java client's own rates a second, without the seconds in which its JVM warms up."""
     payloads = broker.setup.folder / f"payloads-{workload.value_bytes}.txt"
     if not payloads.exists():
         payloads.write_bytes(b"~".join(make_values(workload.value_bytes, ARROW_ROWS)))

@@ -117,11 +117,11 @@ class Broker:
         return host, int(port)
 
     def options(self, topic: str) -> dict[str, str]:
-        """The options of a read or a write."""
+        """Return the options of a read or a write."""
         return {"serviceUrl": self.standalone.service_url, "topic": topic}
 
     def fill(self, workload: Workload) -> None:
-        """Publishes what is read, unless it is there."""
+        """Publish what is read, unless it is there."""
         if create_topic(self.standalone.admin_url, workload.topic, workload.partitions):
             publish(self.address, workload.topic, workload)
             # What was written is written back now, not while the first ones read: that cost them a sixth of their rate.
@@ -129,7 +129,7 @@ class Broker:
 
     @contextlib.contextmanager
     def topic(self, partitions: int, namespace: str = NAMESPACE) -> Iterator[str]:
-        """A new topic, which is deleted afterwards: the disk is not to fill."""
+        """Return a new topic, which is deleted afterwards: the disk is not to fill."""
         topic = f"persistent://{namespace}/written-{os.getpid()}-{next(_serial)}"
         create_topic(self.standalone.admin_url, topic, partitions)
         yield topic
@@ -143,7 +143,7 @@ class Broker:
         return str(path)
 
     def keep_batches(self, path: Path, given: Mapping[str, str], columns: str | None) -> None:
-        """Writes the first batches that our reader makes with these options, unless the file is there."""
+        """Write the first batches that our reader makes with these options, unless the file is there."""
         if not path.exists():
             format_ = OURS["pulsar-native"].format
             schema = arrow_schema(spark_schema(columns))
@@ -156,24 +156,24 @@ class Broker:
 
 
 def default_columns() -> str:
-    """Those of `pulsar-native`, as SQL."""
+    """Return those of `pulsar-native`, as SQL."""
     return str(OURS["pulsar-native"]({}).schema())
 
 
 def spark_schema(columns: str | None) -> StructType:
-    """The named columns, or those that are read by default; needs a session."""
+    """Return the named columns, or those that are read by default; needs a session."""
     from pyspark.sql.types import StructType
 
     return cast("StructType", StructType.fromDDL(columns or default_columns()))
 
 
 def count(partitions: int) -> str:
-    """So many partitions, in words."""
+    """Return so many partitions, in words."""
     return "1 partition" if partitions == 1 else f"{partitions} partitions"
 
 
 def use_namespace(admin_url: str, namespace: str = NAMESPACE) -> None:
-    """Makes the namespace, and keeps what is published to it: by default unread data is dropped within minutes.
+    """Make the namespace, and keep what is published to it: by default unread data is dropped within minutes.
 
     Raises:
         AdminError: the admin interface refused or did not answer.
@@ -182,7 +182,7 @@ def use_namespace(admin_url: str, namespace: str = NAMESPACE) -> None:
 
 
 def create_topic(admin_url: str, topic: str, partitions: int) -> bool:
-    """Makes a partitioned topic; False where it exists already.
+    """Make a partitioned topic; False where it exists already.
 
     Raises:
         AdminError: the admin interface refused or did not answer.
@@ -197,7 +197,7 @@ def create_topic(admin_url: str, topic: str, partitions: int) -> bool:
 
 
 def publish(address: tuple[str, int], topic: str, workload: Workload, *, value_only: bool = False) -> None:
-    """Publishes a workload's messages; waits for every receipt.
+    """Publish a workload's messages; waits for every receipt.
 
     Args:
         address: the broker's host and port; it must serve the topic itself, as a standalone broker does.
@@ -224,7 +224,7 @@ def publish(address: tuple[str, int], topic: str, workload: Workload, *, value_o
 def publish_values(
     address: tuple[str, int], topic: str, values: Sequence[bytes], schema: commands.Schema, messages: int
 ) -> None:
-    """Publishes values again and again to a topic of one partition, which registers their schema.
+    """Publish values again and again to a topic of one partition, which registers their schema.
 
     Args:
         address: the broker's host and port; it must serve the topic itself, as a standalone broker does.
@@ -245,7 +245,7 @@ def publish_values(
 
 
 def drain(address: tuple[str, int], workload: Workload) -> None:
-    """Reads a workload's topic over one raw socket and throws it away: entries are counted by the sizes of frames.
+    """Read a workload's topic over one raw socket and throw it away: entries are counted by the sizes of frames.
 
     Args:
         address: the broker's host and port; it must serve the topic itself, as a standalone broker does.
@@ -279,7 +279,7 @@ def drain(address: tuple[str, int], workload: Workload) -> None:
 
 
 def publish_one_each(address: tuple[str, int], topic: str, partitions: int) -> None:
-    """Publishes one small message to each partition.
+    """Publish one small message to each partition.
 
     Raises:
         RuntimeError: the broker refused something.
@@ -292,7 +292,7 @@ def publish_one_each(address: tuple[str, int], topic: str, partitions: int) -> N
 
 @contextlib.contextmanager
 def trickle(address: tuple[str, int], topic: str, partitions: int, rate: int) -> Iterator[None]:
-    """Publishes 100 B messages in the background, evenly and a batch to each partition in turn, until it is left.
+    """Publish 100 B messages in the background, evenly and a batch to each partition in turn, until it is left.
 
     Publish times are this machine's clock at the moment a batch is sent.
 
@@ -349,7 +349,7 @@ class _Publisher:
             self._connection.close()
 
     def send(self, producer: int, entry: commands.Send) -> None:
-        """Sends one ready-made entry, once there is room in flight for it."""
+        """Send one ready-made entry, once there is room in flight for it."""
         size = len(entry.body)
         while self._in_flight_bytes + size > IN_FLIGHT_BYTES:
             self._take_receipt()
@@ -361,7 +361,7 @@ class _Publisher:
         self._in_flight_bytes += size
 
     def settle(self, most_due: int) -> None:
-        """Waits until no more than this many entries are without receipt."""
+        """Wait until no more than this many entries are without receipt."""
         while len(self._due) > most_due:
             self._take_receipt()
 
@@ -392,7 +392,7 @@ def _batches(value_bytes: int, count: int) -> Iterator[pa.RecordBatch]:
 
 
 def _entry(batch: pa.RecordBatch, codec: str, schema_version: bytes = b"") -> commands.Send:
-    """One entry of all the rows, published now."""
+    """Return one entry of all the rows, published now."""
     now_ms = int(time.time() * 1000)
     encoder = EntryEncoder(
         producer_id=0,

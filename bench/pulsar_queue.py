@@ -64,7 +64,7 @@ def _drains(broker: Broker, workload: Workload, name: str, perf_reads: PerfReads
 
     @contextlib.contextmanager
     def around(given: Mapping[str, str]) -> Iterator[Job]:
-        """A subscription of its own, which is deleted afterwards: it would keep what it has not acknowledged."""
+        """Return a subscription of its own, which is deleted afterwards: it would keep what it has not acknowledged."""
         subscription = f"bench-{uuid.uuid4().hex}"
         queue = {
             "subscription": subscription,

@@ -96,7 +96,7 @@ class _Streams:
         return reader.load().writeStream.option("checkpointLocation", str(checkpoint))
 
     def catch_up(self, ours: bool) -> Sample:
-        """Rows a second of a whole query, from its start to its end."""
+        """Return rows a second of a whole query, from its start to its end."""
         writer = self.query(self.reader(ours, live=False)).format("noop").trigger(availableNow=True)
         started = time.perf_counter()
         query = writer.start()
@@ -108,7 +108,7 @@ class _Streams:
         return {"value": rows / seconds}
 
     def triggers(self, ours: bool) -> Sample:
-        """The median milliseconds of a trigger and of its parts, as Spark reports them."""
+        """Return the median milliseconds of a trigger and of its parts, as Spark reports them."""
         triggers = self.broker.setup.triggers
         with self.trickling() if ours else nullcontext():
             query = self.query(self.reader(ours, live=True)).format("noop").trigger(processingTime=TRIGGER).start()
@@ -149,12 +149,12 @@ class _Streams:
 
 
 def _wait_for(query: StreamingQuery, triggers: int) -> None:
-    """Waits for so many triggers with rows; a query that fails raises its error here."""
+    """Wait for so many triggers with rows; a query that fails raises its error here."""
     while len(_progress(query)) < triggers:
         if query.awaitTermination(1):
             raise RuntimeError("the query ended by itself")
 
 
 def _progress(query: StreamingQuery) -> list[dict[str, Any]]:
-    """What Spark reports of the triggers that had rows; it keeps the last hundred."""
+    """Return what Spark reports of the triggers that had rows; it keeps the last hundred."""
     return [found for found in (json.loads(p.json) for p in query.recentProgress) if found["numInputRows"]]

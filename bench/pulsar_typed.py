@@ -78,13 +78,13 @@ class _Format:
 
 
 def typed(broker: Broker) -> Iterator[Case]:
-    """A case for each encoding."""
+    """Yield a case for each encoding."""
     for name, make in (("Avro", _avro), ("JSON", _json), ("protobuf", _protobuf)):
         yield _Typed(broker, name, make, broker.setup.scaled(MESSAGES)).case()
 
 
 def columns(names: Collection[str]) -> str:
-    """The column `value` with these fields, as SQL.
+    """Return the column `value` with these fields, as SQL.
 
     Example:
         >>> columns(("carrier", "year"))
@@ -185,7 +185,7 @@ _loaded: dict[str, str] = {}
 
 
 def _load_connector(engine: Engine, name: str) -> None:
-    """Loads one of Spark's connectors into the session, by its Maven coordinates.
+    """Load one of Spark's connectors into the session, by its Maven coordinates.
 
     Raises:
         UnavailableError: Maven Central has none.
@@ -258,5 +258,5 @@ def _protobuf(folder: Path) -> _Format:
 
 
 def _registered(kind: SchemaType) -> Schema:
-    """A schema that Avro's JSON defines."""
+    """Return a schema that Avro's JSON defines."""
     return Schema("flight", json.dumps(avro.SCHEMA).encode(), kind)

@@ -97,7 +97,7 @@ def _rounded(value: float) -> float:
 
 
 def expanded(kept: Document) -> Document:
-    """Return kept results in the form in which they are measured: every contender with label and role, lists of rounds."""
+    """Return kept results as they were measured: every contender with its label and role, and lists of rounds."""
     return {
         name: {
             "part": name,
@@ -121,7 +121,7 @@ def expanded(kept: Document) -> Document:
 
 
 def middle(contender: Document, figure: str = "value") -> float | None:
-    """The median of a contender's rounds.
+    """Return the median of a contender's rounds.
 
     Example:
         >>> middle({"value": [3.0, 1.0, 2.0]}), middle({"value": [1.0]}, "worker_ns")
@@ -142,7 +142,7 @@ def ratio(case: Document, ours: str, other: str) -> float | None:
 
 
 def cell(case: Document, name: str) -> str:
-    """A contender in a table: its figure; in brackets what belongs to it by its role.
+    """Return a contender in a table: its figure; in brackets what belongs to it by its role.
 
     Example:
         >>> ours = {"role": "ours", "value": [2e6], "worker_ns": [210.4]}
@@ -169,7 +169,7 @@ def cell(case: Document, name: str) -> str:
 
 
 def table(part: Document) -> str:
-    """A part in Markdown: a row for each case, a column for each contender, and below how it was measured."""
+    """Return a part in Markdown: a row for each case, a column for each contender, and below how it was measured."""
     names = contenders(part)
     rates = all(case["unit"] == "rows/s" for case in part["cases"])
     head = ["M rows/s" if rates else "", *names.values()]
@@ -182,12 +182,12 @@ def table(part: Document) -> str:
 
 
 def contenders(part: Document) -> dict[str, str]:
-    """The labels of all contenders by name, in the order of their first cases."""
+    """Return the labels of all contenders by name, in the order of their first cases."""
     return {name: one["label"] for case in part["cases"] for name, one in case["contenders"].items()}
 
 
 def drawn(case: Document) -> Document:
-    """The contenders of a case that charts show: those in Spark, and other clients.
+    """Return the contenders of a case that charts show: those in Spark, and other clients.
 
     What a socket or ours takes without Spark is in the tables: beside it, the bars of the others would say nothing.
     """
@@ -195,7 +195,7 @@ def drawn(case: Document) -> Document:
 
 
 def note(part: Document) -> str:
-    """How often, where and with what a part was measured."""
+    """Return how often, where and with what a part was measured."""
     machine = part["machine"]
     versions = machine["versions"]
     client = f", pulsar-client {versions['pulsar-client']}" if "pulsar_client" in contenders(part) else ""
@@ -206,7 +206,7 @@ def note(part: Document) -> str:
 
 
 def runs(part: Document) -> str:
-    """How many rounds there were, in words; single measurements aside.
+    """Return how many rounds there were, in words; single measurements aside.
 
     Example:
         >>> case = {"contenders": {"a": {"value": [1.0, 2.0]}, "b": {"value": [1.0, 2.0, 3.0]}}}
@@ -219,7 +219,7 @@ def runs(part: Document) -> str:
 
 
 def comparison(part: Document, other: str) -> str:
-    """A part that two commits have run, in Markdown, with the median and the range of the rounds' ratios.
+    """Return a part that two commits have run, in Markdown, with the median and the range of the rounds' ratios.
 
     Example:
         >>> found = {"ours this": {"label": "x", "value": [2e6, 4e6], "worker_ns": [90.0, 90.0]},
@@ -247,7 +247,7 @@ def comparison(part: Document, other: str) -> str:
 
 
 def describe_machine(broker: str) -> Document:
-    """What the numbers were measured on and with."""
+    """Return what the numbers were measured on and with."""
     cpu = next(
         (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.processor(),

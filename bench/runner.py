@@ -80,7 +80,7 @@ class Setup:
     triggers: int = 60
 
     def scaled(self, messages: int) -> int:
-        """So many messages, scaled, in whole Arrow batches for each of four tasks."""
+        """Return so many messages, scaled, in whole Arrow batches for each of four tasks."""
         return max(1, round(messages * self.scale / 40_000)) * 40_000
 
 
@@ -110,7 +110,7 @@ def here(work: Callable[..., Sample], *arguments: object) -> Callable[[AnyEngine
 
 
 def ours(name: str, label: str, job: Job, around: Callable[[], AbstractContextManager[Job]] | None = None) -> Contender:
-    """This package, doing a job.
+    """Return this package, doing a job.
 
     Args:
         name: of the contender.
@@ -129,12 +129,12 @@ def ours(name: str, label: str, job: Job, around: Callable[[], AbstractContextMa
 
 
 def loop(name: str, label: str, rows: int, work: Callable[[], object], *, beside: str = "ours") -> Contender:
-    """A limit: a loop in this process that moves so many rows."""
+    """Return a limit: a loop in this process that moves so many rows."""
     return Contender(name, label, "limit", here(timed, rows, work), beside)
 
 
 def program(module: str, *arguments: object) -> float:
-    """The last word that a module prints which is run as a program, in a process of its own: a client's rate.
+    """Return the last word that a module prints which is run as a program, in a process of its own: a client's rate.
 
     A client's threads and memory are then not shared with Spark's driver.
     """
@@ -146,7 +146,7 @@ def program(module: str, *arguments: object) -> float:
 def interleaved(
     runs: Mapping[str, Callable[[], T]], repeats: int, after: Callable[[int, dict[str, list[T]]], None] | None = None
 ) -> dict[str, list[T]]:
-    """One of each in turn, every other round backwards: what the machine does meanwhile happens to all alike."""
+    """Return one of each in turn, every other round backwards: what the machine does meanwhile happens to all alike."""
     found: dict[str, list[T]] = {name: [] for name in runs}
     for repeat in range(repeats):
         for name in list(runs)[:: -1 if repeat % 2 else 1]:
@@ -157,7 +157,7 @@ def interleaved(
 
 
 def measure(case: Case, engines: Mapping[str, AnyEngine], repeats: int, say: Callable[[str], None]) -> Measured:
-    """Measures a case.
+    """Measure a case.
 
     Args:
         case: what is measured.
@@ -189,7 +189,7 @@ def measure(case: Case, engines: Mapping[str, AnyEngine], repeats: int, say: Cal
 
 
 def _warmed(one: Contender, engine: AnyEngine, say: Callable[[str], None]) -> bool:
-    """Runs what does not count; False for a contender that cannot be had."""
+    """Run what does not count; False for a contender that cannot be had."""
     try:
         for _ in range(one.warm):
             one.run(engine)

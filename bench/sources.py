@@ -57,7 +57,7 @@ class NullSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name in `spark.read.format(name)`."""
+        """Return the name in `spark.read.format(name)`."""
         return "bench-null"
 
     def schema(self) -> StructType:
@@ -65,12 +65,12 @@ class NullSource(DataSource):
         raise NotImplementedError
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader; the file must be of this schema, which Spark checks."""
+        """Return the reader; the file must be of this schema, which Spark checks."""
         options = self.options
         return _NullReader(options["batches"], int(options["rows"]), int(options["partitions"]))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """The stream's reader; the file must be of this schema, which Spark checks."""
+        """Return the stream's reader; the file must be of this schema, which Spark checks."""
         options = self.options
         partitions = int(options["partitions"])
         rate = options.get("rowsPerSecond")
@@ -82,7 +82,7 @@ class NullSource(DataSource):
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> _NullWriter:
-        """The writer; it needs the option `rows`, of all partitions together."""
+        """Return the writer; it needs the option `rows`, of all partitions together."""
         return _NullWriter(int(self.options["rows"]))
 
 
@@ -186,7 +186,7 @@ class Meter:
         self._before_ns = time.process_time_ns()
 
     def read(self, rows: int) -> dict[str, float]:
-        """Rows moved, nanoseconds of the processor, and by how much resident memory was higher than before."""
+        """Return rows moved, nanoseconds of the processor, and by how much resident memory was higher than before."""
         busy_ns = time.process_time_ns() - self._before_ns
         return {"rows": rows, "ns": busy_ns, "growth_bytes": _status_bytes("VmHWM") - self._before_bytes}
 
@@ -214,19 +214,19 @@ class MeasuredSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name in `spark.read.format(name)`."""
+        """Return the name in `spark.read.format(name)`."""
         return "bench-measured"
 
     def schema(self) -> StructType | str:
-        """The other's."""
+        """Return the other's."""
         return self._source.schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The other's reader, measured."""
+        """Return the other's reader, measured."""
         return _MeasuredReader(self._source.reader(schema), self._folder)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """The other's writer, measured."""
+        """Return the other's writer, measured."""
         return _MeasuredWriter(cast("DataSourceArrowWriter", self._source.writer(schema, overwrite)), self._folder)
 
 

@@ -68,7 +68,7 @@ PROGRAM_PATIENCE_S = 300.0
 
 @contextlib.contextmanager
 def running(setup: Setup) -> Iterator[Iterator[Case]]:
-    """The cases of a cluster that runs until the context is left."""
+    """Return the cases of a cluster that runs until the context is left."""
     topics = [Topic(f"full_{size}") for size in READ_MESSAGES]
     topics += [Topic(f"sink_{size}", partitions=3) for size in READ_MESSAGES]
     cluster = TubeCluster(setup.folder / "tubemq", topics=topics, jvm=BROKER_JVM)
@@ -106,16 +106,16 @@ class Work:
         return self.setup.scaled(WRITTEN_MESSAGES)
 
     def options(self, topic: str) -> dict[str, str]:
-        """The options of a read from the start, or a write."""
+        """Return the options of a read from the start, or a write."""
         return {"masters": self.cluster.master_addresses, "topic": topic}
 
     def job(self, topic: str, messages: int) -> Job:
-        """Writes so many messages."""
+        """Write so many messages."""
         file = value_file(self.setup.folder, self.value_bytes)
         return Job("write", "tubemq", self.options(topic), messages, file=file, cores=TASKS)
 
     def fill(self) -> None:
-        """Writes what is read, unless it is there, and waits until it is flushed."""
+        """Write what is read, unless it is there, and wait until it is flushed."""
         if not self.end(self.full, FLUSHED_ONLY):
             self.setup.engine.run(replace(self.job(self.full, self.read_messages), spark=False))
         deadline = time.monotonic() + FLUSH_PATIENCE_S
@@ -125,7 +125,7 @@ class Work:
             time.sleep(0.2)  # the broker tells nobody
 
     def end(self, topic: str, priority: int) -> int:
-        """How many messages there are in a topic's store, which its partitions share."""
+        """Return how many messages there are in a topic's store, which its partitions share."""
         options = TubeMQOptions.from_spark(self.options(topic), READ)
         with TubeMQClient(options) as client:
             found = partitions_of(client.fetch_topics([topic], group="bench").partitions())
@@ -201,7 +201,7 @@ def _count_messages(answer: Frame) -> int:
 
 
 def _send(work: Work) -> None:
-    """Sends frames made ready, which differ in nothing but their value and partition; as many again as are refused."""
+    """Send frames made ready, which differ in nothing but their value and partition; as many again as are refused."""
     values = make_values(work.value_bytes, SENDS_TOGETHER * 30)
     frames = [
         encode_request(
@@ -245,7 +245,7 @@ def _connected(work: Work) -> Iterator[socket.socket]:
 
 
 def _answers(sock: socket.socket) -> Iterator[Frame]:
-    """The answers, in order."""
+    """Yield the answers, in order."""
     data = b""
     while True:
         at, view = 0, memoryview(data)
@@ -287,7 +287,7 @@ def _java_command(work: Work, program: str, topic: str, messages: int) -> list[s
 
 
 def _steady_rate(command: Sequence[str], messages: int, done: Callable[[], int | None]) -> Sample:
-    """Runs one of TubeMQ's programs; its rate between a tenth and nine tenths of the messages.
+    """Run one of TubeMQ's programs; its rate between a tenth and nine tenths of the messages.
 
     By where the broker's index is, because the programs say no times that are of use: the consumer waits 13 s for its
     partition, and the producer looks every five seconds whether it has finished.

@@ -21,7 +21,7 @@ CELL_TIMEOUT_S = 200
 
 
 def execute(path: Path) -> nbformat.NotebookNode:
-    """Runs a notebook; returns it with new outputs.
+    """Run a notebook; returns it with new outputs.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
@@ -47,7 +47,7 @@ def execute(path: Path) -> nbformat.NotebookNode:
 
 
 def main() -> None:
-    """Parses the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notebooks", nargs="*", type=Path, help="default: all notebooks")
     parser.add_argument("--into", type=Path, default=NOTEBOOKS, help="output folder")

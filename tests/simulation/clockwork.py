@@ -12,7 +12,7 @@ world: Any = None
 
 
 def here() -> World:
-    """The world that runs."""
+    """Return the world that runs."""
     if world is None:
         raise RuntimeError("no simulated world runs")
     return world  # type: ignore[no-any-return]

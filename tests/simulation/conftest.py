@@ -12,7 +12,7 @@ from tests.simulation import standins
 
 @pytest.fixture(autouse=True, scope="module")
 def _garbage_of_worlds_alone() -> Iterator[None]:
-    """Lets the collection of garbage after each world pass over what was there before: that may be all of the tests."""
+    """Let the collection of garbage after each world pass over what was there before: that may be all of the tests."""
     gc.collect()
     gc.freeze()
     yield
@@ -21,7 +21,7 @@ def _garbage_of_worlds_alone() -> Iterator[None]:
 
 @pytest.fixture
 def simulated() -> Iterator[None]:
-    """The package runs on a world's clock, threads and network, in a test that makes a world itself."""
+    """Run the package on a world's clock, threads and network, in a test that makes the world itself."""
     standins.install()
     yield
     standins.uninstall()

@@ -68,10 +68,10 @@ class Scenario(Protocol):
     """One way to use the program under test, and the oracle that knows what must come of it."""
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
-        """What may go wrong in one run, drawn."""
+        """Return what may go wrong in one run, drawn."""
 
     def run(self, world: World, plan: Plan) -> str:
-        """Plays it in a fiber of the world; a word for the statistics. Raises ViolationError."""
+        """Play it in a fiber of the world; a word for the statistics. Raises ViolationError."""
 
 
 MAX_SIZE = 5
@@ -79,13 +79,13 @@ MAX_SIZE = 5
 
 
 def scenarios(protocol: str) -> Mapping[str, Scenario]:
-    """Those of a protocol, by name."""
+    """Return those of a protocol, by name."""
     found: Mapping[str, Scenario] = import_module(f"tests.simulation.{protocol}.scenarios").SCENARIOS
     return found
 
 
 def load(protocol: str) -> None:
-    """Loads what worlds of a protocol need, for good: the collection of garbage after each world passes over it."""
+    """Load what worlds of a protocol need, for good: the collection of garbage after each world passes over it."""
     scenarios(protocol)
     standins.install()
     _freeze(len(sys.modules))
@@ -93,20 +93,20 @@ def load(protocol: str) -> None:
 
 @functools.cache
 def _freeze(modules: int) -> None:
-    """Excludes what is alive now from the collection of garbage; once for each number of loaded modules."""
+    """Exclude what is alive now from the collection of garbage; once for each number of loaded modules."""
     gc.collect()
     gc.freeze()
 
 
 @functools.cache
 def _lots(protocol: str) -> Sequence[str]:
-    """The names that a seed draws from: those in the protocol's `LOTS` as often as it says, the others once."""
+    """Return the names that a seed draws from: those in the protocol's `LOTS` as often as it says, the others once."""
     lots: Mapping[str, int] = getattr(import_module(f"tests.simulation.{protocol}.scenarios"), "LOTS", {})
     return [name for name in sorted(scenarios(protocol)) for _ in range(lots.get(name, 1))]
 
 
 def plan_of(protocol: str, seed: int, scenario: str | None = None) -> Plan:
-    """The plan of a seed; of this scenario if one is given."""
+    """Return the plan of a seed; of this scenario if one is given."""
     dice = Random(f"plan {seed}")
     name = scenario or dice.choice(_lots(protocol))
     size = dice.randint(1, MAX_SIZE)
@@ -114,7 +114,7 @@ def plan_of(protocol: str, seed: int, scenario: str | None = None) -> Plan:
 
 
 def run_plan(protocol: str, plan: Plan) -> str:
-    """One run.
+    """Return one run.
 
     Returns:
         What became of it, in a word.
@@ -143,7 +143,7 @@ def _play(world: World, protocol: str, plan: Plan) -> str:
 
 
 def common_faults(dice: Random, *, streams: int, processes: Sequence[str], seconds: float) -> Iterator[Fault]:
-    """Faults that every protocol knows, a few of them or none.
+    """Yield faults that every protocol knows, a few of them or none.
 
     Args:
         dice: draws them.
@@ -165,7 +165,7 @@ def common_faults(dice: Random, *, streams: int, processes: Sequence[str], secon
 
 
 def apply_common(world: World, fault: Fault) -> None:
-    """Arranges for a fault of these kinds; leaves others to the scenario.
+    """Arrange for a fault of these kinds; leaves others to the scenario.
 
     - `cut_sent`, `cut_received`: stream number, bytes after which it breaks.
     - `mute`: stream number, bytes after which it is half-open.
@@ -198,7 +198,7 @@ def apply_common(world: World, fault: Fault) -> None:
 
 
 def check_allowed(plan: Plan, error: BaseException) -> None:
-    """An error of the network or a broker may end a run in which something went wrong.
+    """Check that an error may end a run: one of the network or a broker, after a fault.
 
     Raises:
         ViolationError: nothing did, or it is another error.
@@ -220,7 +220,7 @@ class Failure:
 
 
 def attempt(protocol: str, plan: Plan) -> tuple[str, Failure | None]:
-    """Runs a plan: what became of it, and the failure if it was one."""
+    """Run a plan: what became of it, and the failure if it was one."""
     try:
         return run_plan(protocol, plan), None
     except KeyboardInterrupt:
@@ -266,7 +266,7 @@ def run_seeds(protocol: str, first: int, count: int, *, stop: bool = False, scen
 def shrink(
     protocol: str, failure: Failure, *, tries: int = 300, say: Callable[[str], None] = lambda _: None
 ) -> Failure:
-    """The smallest plan found that fails in the same way: less work, fewer faults.
+    """Return the smallest plan found that fails in the same way: less work, fewer faults.
 
     Leaving something out changes what comes after it, so each smaller plan is tried with some other seeds as well.
     """
@@ -298,7 +298,7 @@ def shrink(
 
 
 def trace(protocol: str, plan: Plan) -> str:
-    """How a run went, in short: what became of it, at what time and after how many steps."""
+    """Return how a run went, in short: what became of it, at what time and after how many steps."""
     world = World(plan.seed)
     try:
         outcome = _play(world, protocol, plan)

@@ -81,7 +81,7 @@ class Store:
             self.files.pop(path, None)
 
     def tear(self, part: float, *, flip: bool) -> str | None:
-        """A bad disk: one file ends too early, or has another bit; which one. Files that nobody has are not touched."""
+        """Damage one file, unless nobody has it: shorten it or flip a bit; return its name."""
         paths = sorted(path for path, data in self.files.items() if data)
         if not paths:
             return None
@@ -105,7 +105,7 @@ class Store:
 
 
 def store() -> Store:
-    """The folder of the world that runs."""
+    """Return the folder of the world that runs."""
     world: Any = clockwork.here()
     found = getattr(world, "wal_store", None)
     if found is None:
@@ -121,7 +121,7 @@ def open_folder(format_name: str, wal_dir: str, *, probe: bool = False) -> Any:
 
 
 def install() -> None:
-    """Puts `open_folder` into the modules that have imported the real one."""
+    """Put `open_folder` into the modules that have imported the real one."""
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("spark_mq_source."):
             found: Callable[..., Any] | None = vars(module).get("open_folder")

@@ -21,7 +21,7 @@ Handler = Callable[[str, str, Mapping[str, str]], Answer | None]
 
 
 def serve(address: str, handler: Handler | None) -> None:
-    """Answers HTTP at `host:port`; None ends that, and connections are refused."""
+    """Answer HTTP at `host:port`; None ends that, and connections are refused."""
     handlers = _handlers()
     if handler is None:
         handlers.pop(address, None)
@@ -78,7 +78,7 @@ class _PoolManager:
 
 
 def urllib3_stand_in(original: types.ModuleType) -> types.ModuleType:
-    """The module `urllib3` with another `PoolManager`."""
+    """Return the module `urllib3` with another `PoolManager`."""
     made = types.ModuleType("urllib3")
     made.__dict__.update({k: v for k, v in vars(original).items() if not k.startswith("__")})
     made.__dict__["PoolManager"] = _PoolManager

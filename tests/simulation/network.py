@@ -26,7 +26,7 @@ class Peer(Protocol):
         """Bytes have arrived, in order."""
 
     def lost(self) -> None:
-        """The stream has ended: closed there, or broken."""
+        """Note that the stream has ended: closed by the other side, or broken."""
 
 
 class Fate:
@@ -76,7 +76,7 @@ class _Pollable:
             here().wake(fiber)
 
     def poll(self) -> int:
-        """What it is ready for."""
+        """Return what it is ready for."""
         raise NotImplementedError
 
 
@@ -114,7 +114,7 @@ class Stream:
     # The client's end.
 
     def client_sends(self, data: bytes) -> int:
-        """Takes what fits into the window."""
+        """Take what fits into the window."""
         room = WINDOW_BYTES - self._in_flight["broker"]
         taken = data[: max(room, 0)]
         if not taken:
@@ -135,7 +135,7 @@ class Stream:
     # The broker's end.
 
     def send(self, data: bytes) -> None:
-        """Sends to the client (the model broker calls this)."""
+        """Send to the client (the model broker calls this)."""
         if not self.is_open or not data:
             return
         cut, mute = self.fate.cut_after_received, self.fate.mute_after_received
@@ -157,17 +157,17 @@ class Stream:
 
     @property
     def is_writable(self) -> bool:
-        """Whether the client keeps up: a broker that respects TCP sends no messages where it does not."""
+        """True if the client keeps up: a broker that respects TCP sends no messages where it does not."""
         return self._in_flight["client"] + len(self.transport.arrived) < WINDOW_BYTES
 
     def close(self) -> None:
-        """The broker closes the stream; what it had sent still arrives."""
+        """Close the stream from the broker's side; what it had sent still arrives."""
         self._then("client", self._broker_closed)
 
     # What goes wrong.
 
     def cut(self) -> None:
-        """The stream breaks, for both; what was under way is lost."""
+        """Break the stream for both sides; what was in transit is lost."""
         if not self.is_open:
             return
         here().note(f"stream {self.number} to {self.address} is cut")
@@ -183,17 +183,17 @@ class Stream:
         self.muted = True
 
     def _stall(self, to: str, seconds: float) -> None:
-        """What is sent in this direction from now on arrives when that time is over, in order."""
+        """Return what is sent in this direction from now on arrives when that time is over, in order."""
         here().note(f"stream {self.number} to {self.address} is held up for {seconds} s on the way to the {to}")
         self._last_at[to] = max(self._last_at[to], here().now + seconds)
         here().stopped_until = max(here().stopped_until, self._last_at[to])
 
     def abandon(self) -> None:
-        """The client's process is dead: the kernel closes the stream."""
+        """Close the stream as the kernel does when the client's process has died."""
         self.client_closes()
 
     def client_closes(self) -> None:
-        """The client has closed its end; the broker sees that behind what was sent."""
+        """Close the client's end; the broker sees that behind what was sent."""
         if self.transport.closed:
             return
         self.transport.closed = True
@@ -214,7 +214,7 @@ class Stream:
             self._then(to, lambda piece=piece: self._arrive(to, piece))
 
     def _then(self, to: str, call: Callable[[], None]) -> None:
-        """Calls when what was sent in this direction until now has arrived."""
+        """Call when what was sent in this direction until now has arrived."""
         at = max(here().now + self._latency(), self._last_at[to])
         self._last_at[to] = at
         here().at(at, call)
@@ -326,33 +326,33 @@ class Network:
         self._base_latency = base
 
     def latency(self) -> float:
-        """How long a piece is under way: mostly short, sometimes long."""
+        """Return how long a piece is under way: mostly short, sometimes long."""
         draw = self._dice.random()
         return self._base_latency * (0.5 + draw) if draw < 0.97 else self._base_latency * 50 * draw
 
     def listen(self, address: str, accept: Callable[[Stream], Peer]) -> None:
-        """A model broker listens on `host:port`: `accept` makes its end of a new stream."""
+        """Let a model broker listen on `host:port`; `accept` makes its end of a new stream."""
         self._listeners[address] = accept
         self._silent.discard(address)
 
     def unlisten(self, address: str) -> None:
-        """Connections are refused from now on."""
+        """Refuse connections from now on."""
         self._listeners.pop(address, None)
 
     def silence(self, address: str) -> None:
-        """Connections to this address are not answered at all, as behind a firewall."""
+        """Leave connections to this address unanswered, as behind a firewall."""
         self._silent.add(address)
 
     def streams_to(self, address: str) -> list[Stream]:
-        """The open ones."""
+        """Return the open ones."""
         return [s for s in self.streams if s.address == address and s.is_open]
 
     def open_streams(self) -> list[Stream]:
-        """All that are open and not closed by the client."""
+        """Return all that are open and not closed by the client."""
         return [s for s in self.streams if s.is_open and not s.transport.closed]
 
     def connect(self, address: str, timeout: float) -> SimulatedTransport:
-        """Opens a stream, in the fiber that runs."""
+        """Open a stream, in the fiber that runs."""
         world = here()
         if address in self._silent:
             world.sleep(timeout)
@@ -368,7 +368,7 @@ class Network:
 
 
 def network() -> Network:
-    """The network of the world that runs."""
+    """Return the network of the world that runs."""
     world = here()
     found = getattr(world, "network", None)
     if found is None:

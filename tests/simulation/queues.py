@@ -29,7 +29,7 @@ class _WorldLog(logging.Handler):
 
 
 def install() -> None:
-    """What these scenarios replace besides the stand-ins of all protocols."""
+    """Return what these scenarios replace besides the stand-ins of all protocols."""
     files.install()
     log = logging.getLogger("spark_mq_source")
     if not any(isinstance(handler, _WorldLog) for handler in log.handlers):
@@ -37,7 +37,7 @@ def install() -> None:
 
 
 def executors_of(world: World) -> Executors:
-    """How Spark runs tasks this time."""
+    """Return how Spark runs tasks this time."""
     dice = world.dice("scenario")
     return Executors(
         speculation=dice.choice((0.0, 0.3, 1.0)),
@@ -52,7 +52,7 @@ def executors_of(world: World) -> Executors:
 
 
 def folder_faults(dice: Random, seconds: float, *, tears: Sequence[int]) -> Iterator[Fault]:
-    """What goes wrong with the folder within this time, or nothing; see `arrange_folder`.
+    """Return what goes wrong with the folder within this time, or nothing; see `arrange_folder`.
 
     Args:
         dice: of the plan.
@@ -70,7 +70,7 @@ def folder_faults(dice: Random, seconds: float, *, tears: Sequence[int]) -> Iter
 
 
 def arrange_folder(world: World, faults: Sequence[Fault]) -> None:
-    """Has the folder's faults happen at their times from now on.
+    """Have the folder's faults happen at their times from now on.
 
     - `fill_disk`: seconds for which nothing can be written to walDir.
     - `tear`: which file (a part of 1), and whether a bit changes or the end is missing.
@@ -104,7 +104,7 @@ def folder_outcome(plan: Plan, error: BaseException) -> str | None:
 
 
 def life(plan: Plan, work: Callable[[], Any], outcome_of: Callable[[Plan, BaseException], str]) -> str:
-    """One life of a driver: in a word how it ended, and nothing where it ended well.
+    """Return one life of a driver: in a word how it ended, and nothing where it ended well.
 
     Args:
         plan: what goes wrong.
@@ -124,7 +124,7 @@ def life(plan: Plan, work: Callable[[], Any], outcome_of: Callable[[Plan, BaseEx
 
 
 def check_replays(checkpoint: Checkpoint) -> None:
-    """A batch that was done over had the same rows.
+    """Check that a repeated batch had the same rows.
 
     Raises:
         ViolationError: it had others.

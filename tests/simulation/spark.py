@@ -77,7 +77,7 @@ class Executors:
     def run(
         self, work: Sequence[Callable[[TaskAttempt], Any]], attempt_of: Callable[[int, int, int], TaskAttempt]
     ) -> list[Any]:
-        """Runs tasks as one job: what an attempt at each returned.
+        """Run tasks as one job: what an attempt at each returned.
 
         Args:
             work: of each task.
@@ -173,7 +173,7 @@ class _Job:
 def read_task(
     format_: Any, options: Any, task: Any, schema: pa.Schema, executors: Executors
 ) -> Callable[[TaskAttempt], list[dict[str, Any]]]:
-    """The work of a task that reads a range: its rows, when all of them have come."""
+    """Return the work of a task that reads a range: its rows, when all of them have come."""
 
     def work(_: TaskAttempt) -> list[dict[str, Any]]:
         world = here()
@@ -205,7 +205,7 @@ def read_batch(format_: Any, options: Any, schema: pa.Schema, executors: Executo
 
 
 def in_driver(work: Callable[[], Any]) -> Any:
-    """Runs in the process of a driver of its own, which a fault may name; what it returned.
+    """Run in the process of a driver of its own, which a fault may name; what it returned.
 
     Raises:
         DriverKilledError: the process was killed.
@@ -242,12 +242,12 @@ class Checkpoint:
     restarts: set[int] = field(default_factory=set)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of all committed batches, in order of batches."""
+        """Return the rows of all committed batches, in order of batches."""
         return [row for batch in sorted(self.sink) for row in self.sink[batch]]
 
 
 def waiting_for_rows(world: World) -> dict[str, str]:
-    """Options of a query that may wait for rows; no longer than an oracle is patient."""
+    """Return options of a query that may wait for rows; no longer than an oracle is patient."""
     dice = world.dice("pace")
     if dice.random() < 0.8:
         return {}
@@ -283,7 +283,7 @@ class Query:
     aimed: Callable[[], None] | None = None
 
     def run(self, *, until: Callable[[], bool], available_now: bool = False) -> None:
-        """Runs in a process of its own until `until()` or, with `available_now`, until there is nothing new.
+        """Run in a process of its own until `until()` or, with `available_now`, until there is nothing new.
 
         Raises:
             DriverKilledError: its process was killed.
@@ -330,7 +330,7 @@ class Query:
             stream.close()
 
     def _run_batch(self, stream: Any, number: int, restart: Any = None) -> None:
-        """Runs a logged batch; one that is run again and was the first begins at `restart`."""
+        """Run a logged batch; one that is run again and was the first begins at `restart`."""
         start, end = self.checkpoint.offsets[number]
         ranges = list(stream.ranges(_copy(start) if restart is None else restart, _copy(end)))
         work = [read_task(self.format, self.options, task, self.schema, self.executors) for task in ranges]
@@ -348,7 +348,7 @@ class Query:
 
 
 def _copy(offset: Any) -> Any:
-    """An offset after its way through the log: JSON, as Spark keeps it."""
+    """Return an offset after its way through the log: JSON, as Spark keeps it."""
     import json
 
     return json.loads(json.dumps(offset))

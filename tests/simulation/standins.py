@@ -84,7 +84,7 @@ class Lock:
         self.release()
 
     def _forget(self) -> int:
-        """Lets go of it, however often it is held; for `Condition.wait`."""
+        """Let go of it, however often it is held; for `Condition.wait`."""
         depth, self._depth = self._depth, 1
         self.release()
         return depth
@@ -230,7 +230,7 @@ class Thread:
 
 
 def current_thread() -> Any:
-    """The `Thread` of the fiber that runs, or what only it equals."""
+    """Return the `Thread` of the fiber that runs, or what only it equals."""
     fiber = here().current
     return getattr(fiber, "thread", fiber)
 
@@ -369,7 +369,7 @@ class _Dice:
 
 
 def _namespace(original: types.ModuleType, **replaced: Any) -> types.ModuleType:
-    """A module like another one but for some names; those that are not replaced are the original's."""
+    """Return a module like another one but for some names; those that are not replaced are the original's."""
     made = types.ModuleType(original.__name__)
     made.__dict__.update({k: v for k, v in vars(original).items() if not k.startswith("__")})
     made.__dict__.update(replaced)
@@ -434,7 +434,7 @@ _REPLACED: dict[int, Any] = {
 
 
 def _modules(package: str) -> Iterator[types.ModuleType]:
-    """The modules of a package, imported; but for Spark's side and programs, which are not simulated."""
+    """Yield the modules of a package, imported; but for Spark's side and programs, which are not simulated."""
     root = importlib.import_module(package)
     yield root
     for found in pkgutil.walk_packages(root.__path__, f"{package}."):
@@ -456,7 +456,7 @@ _fresh: list[tuple[types.ModuleType, str, Any]] = []
 
 
 def install(package: str = "spark_mq_source") -> None:
-    """Replaces what the modules of the package have imported; safe to call again."""
+    """Replace what the modules of the package have imported; safe to call again."""
     from spark_mq_source.net import driver, transport
     from spark_mq_source.net import http as net_http
 
@@ -492,7 +492,7 @@ def install(package: str = "spark_mq_source") -> None:
 
 
 def reset() -> None:
-    """Forgets what an earlier world has left in the globals of modules, so that the same plan gives the same run."""
+    """Forget what an earlier world has left in the globals of modules, so that the same plan gives the same run."""
     for module, name, value in _fresh:
         if isinstance(value, itertools.count):
             setattr(module, name, copy.copy(value))
@@ -501,7 +501,7 @@ def reset() -> None:
 
 
 def uninstall() -> None:
-    """Puts everything back."""
+    """Put everything back."""
     _fresh.clear()
     ReceiveBuffer.__init__.__defaults__ = (BLOCK_BYTES,)
     while _undo:

@@ -189,7 +189,7 @@ class Echo:
 
 
 def talk(transport, data, patience=1000.0):
-    """Sends bytes and waits for as many: what came until the end of the stream, and how it ended."""
+    """Send bytes and wait for as many: what came until the end of the stream, and how it ended."""
     selector, got = Selector(), b""
     selector.register(transport, selectors.EVENT_READ)
     rest = memoryview(data)

@@ -39,7 +39,7 @@ MAX_STEPS = 3_000_000
 
 
 MAX_UNWINDS = 100
-"""How often a fiber is told to end: code that catches even that and waits again would go on for ever."""
+"""How often a fiber is told to end: code that catches even that and wait again would go on for ever."""
 
 
 class KilledError(BaseException):
@@ -165,14 +165,14 @@ class World:
     # -- dice and clock
 
     def dice(self, purpose: str) -> random.Random:
-        """The dice of one purpose: seeded by the world's seed and the purpose."""
+        """Return the dice of one purpose: seeded by the world's seed and the purpose."""
         found = self._dice.get(purpose)
         if found is None:
             found = self._dice[purpose] = random.Random(f"{self.seed} {purpose}")
         return found
 
     def count(self, purpose: str) -> int:
-        """The next number of this purpose, from 0."""
+        """Return the next number of this purpose, from 0."""
         number = self.counts.get(purpose, 0)
         self.counts[purpose] = number + 1
         return number
@@ -183,21 +183,21 @@ class World:
         return self.now + self.wall_offset
 
     def note(self, what: str) -> None:
-        """Writes a line into the log, which is printed with a failure."""
+        """Write a line into the log, which is printed with a failure."""
         if len(self.log) < 5000:
             self.log.append(f"{self.now - FIRST_NOW:12.6f} {what}")
 
     # -- processes and fibers
 
     def process(self, name: str) -> Process:
-        """A new process without a fiber."""
+        """Return a new process without a fiber."""
         made = Process(name, next(self._pids))
         made.kill_at = self.kills.get(name)
         self.processes.append(made)
         return made
 
     def spawn(self, run: Callable[[], Any], name: str, process: Process | None = None) -> Fiber:
-        """A new fiber, of the process that runs unless one is given; it runs when its turn comes."""
+        """Return a new fiber, of the process that runs unless one is given; it runs when its turn comes."""
         fiber = Fiber(self, process or self.here, name, run)
         self._fibers.append(fiber)
         self.wake(fiber)
@@ -209,7 +209,7 @@ class World:
         return self.current.process if self.current is not None else self.test
 
     def check_alive(self) -> None:
-        """Raises in a fiber whose process was killed while it unwinds.
+        """Raise in a fiber whose process was killed while it unwinds.
 
         Raises:
             KilledError: it was.
@@ -218,7 +218,7 @@ class World:
             raise KilledError
 
     def kill(self, process: Process) -> None:
-        """Kills a process as SIGKILL does: no line of it runs any more, not even a `finally`; its sockets close."""
+        """Kill a process as SIGKILL does: no line of it runs any more, not even a `finally`; its sockets close."""
         if not process.alive:
             return
         self.note(f"{process} is killed")
@@ -238,21 +238,21 @@ class World:
     # -- scheduling
 
     def wake(self, fiber: Fiber) -> None:
-        """Makes a waiting fiber runnable."""
+        """Make a waiting fiber runnable."""
         if not fiber.is_ready and not fiber.done and fiber.process.alive:
             fiber.is_ready = True
             self._ready.append(fiber)
 
     def at(self, when: float, call: Callable[[], None]) -> None:
-        """Calls at a moment of the monotonic clock, outside of any fiber; must not wait."""
+        """Call at a moment of the monotonic clock, outside of any fiber; must not wait."""
         heapq.heappush(self._timers, (when, next(self._order), call))
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Calls after a time; as `at`."""
+        """Call after a time; as `at`."""
         self.at(self.now + seconds, call)
 
     def park(self, timeout: float | None = None) -> bool:
-        """The running fiber waits until it is woken; False where the time was up first."""
+        """Return the running fiber waits until it is woken; False where the time was up first."""
         self.check_alive()
         fiber = self.current
         if fiber is None:
@@ -281,17 +281,17 @@ class World:
             self.check_alive()
 
     def sleep(self, seconds: float) -> None:
-        """The running fiber waits for a time."""
+        """Let the running fiber wait for a time."""
         self.park(seconds)
 
     def rest(self, seconds: float) -> None:
-        """Waits for so long after nothing stands still any more: what still runs may meet what does, meanwhile."""
+        """Wait for so long after nothing stands still any more: what still runs may meet what does, meanwhile."""
         began = self.now
         while (left := max(began, self.stopped_until) + seconds - self.now) > 0:
             self.sleep(left)
 
     def join(self, fiber: Fiber, timeout: float | None = None) -> bool:
-        """Waits for the end of a fiber; False where the time was up first, or its process was killed."""
+        """Wait for the end of a fiber; False where the time was up first, or its process was killed."""
         until = None if timeout is None else self.now + timeout
         while not fiber.done and fiber.process.alive:
             fiber.joiners.append(self.current)
@@ -329,7 +329,7 @@ class World:
                     gc.enable()
 
     def run(self, main: Callable[[], Any]) -> Any:
-        """Runs a function as the first fiber until it has ended, and everybody else meanwhile; returns its result.
+        """Run a function as the first fiber until it has ended, and everybody else meanwhile; returns its result.
 
         Raises:
             DeadlockError: nothing can run and nothing is due.
@@ -344,7 +344,7 @@ class World:
         return first.result
 
     def settle(self, seconds: float) -> None:
-        """Runs everybody for a while, after `run`."""
+        """Run everybody for a while, after `run`."""
         until = self.now + seconds
         self.at(until, lambda: None)
         while self.now < until:
@@ -389,7 +389,7 @@ class World:
             self.current = None
 
     def places(self) -> str:
-        """Where every fiber is, for a message."""
+        """Return where every fiber is, for a message."""
         lines = []
         for fiber in self._fibers:
             frame = fiber.greenlet.gr_frame
@@ -401,7 +401,7 @@ class World:
         return "\n".join(lines) or "  nobody"
 
     def threads_of(self, process: Process) -> list[Fiber]:
-        """The fibers of a process that have not ended."""
+        """Return the fibers of a process that have not ended."""
         return [f for f in self._fibers if f.process is process and not f.done]
 
     def _end(self) -> None:
@@ -418,6 +418,6 @@ class World:
 
 
 def _leave_out_the_dead(unraisable: Any) -> None:
-    """Says nothing of what dead processes could not do any more."""
+    """Say nothing of what dead processes could not do any more."""
     if not isinstance(unraisable.exc_value, KilledError):
         sys.__unraisablehook__(unraisable)

@@ -52,7 +52,7 @@ class _Loop:
 
 
 def _install() -> None:
-    """Gives the embedded broker's parts the world's clock while a world runs, and their own otherwise."""
+    """Give the embedded broker's parts the world's clock while a world runs, and their own otherwise."""
     clock = types.SimpleNamespace(
         monotonic=lambda: time.monotonic() if clockwork.world is None else clockwork.world.now,
         time=lambda: time.time() if clockwork.world is None else clockwork.world.wall,
@@ -163,12 +163,12 @@ class Cluster:
             nsqd.start()
 
     def create(self, topic: str, channel: str) -> None:
-        """Makes a topic and a channel on every nsqd."""
+        """Make a topic and a channel on every nsqd."""
         for nsqd in self.nsqds:
             nsqd.broker.topic(topic, self.world.now).channel(channel, self.world.now)
 
     def holders(self) -> set[Process]:
-        """The processes that have messages in flight."""
+        """Return the processes that have messages in flight."""
         return {
             connection.stream.process  # type: ignore[attr-defined] - set by `_Peer`
             for nsqd in self.nsqds
@@ -214,7 +214,7 @@ class Nsqd:
         self._scans = False
 
     def start(self) -> None:
-        """Listens and registers, with what is on disk."""
+        """Listen and register, with what is on disk."""
         if self.is_up:
             return
         self.is_up = True
@@ -228,7 +228,7 @@ class Nsqd:
                 self.cluster.registry.register(self._node, topic.name, channel)
 
     def stop(self, *, crash: bool) -> None:
-        """Ends it in order, or as `kill -9` does."""
+        """End it in order, or as `kill -9` does."""
         if not self.is_up:
             return
         self.cluster.world.note(f"{self.name} is {'killed' if crash else 'stopped'}")
@@ -251,7 +251,7 @@ class Nsqd:
         self.connections.clear()
 
     def held(self, name: str | None = None) -> Counter[bytes]:
-        """The messages that wait, are deferred or in flight, each body as often as some channel has it at most.
+        """Return the messages that wait, are deferred or in flight, each body as often as some channel has it at most.
 
         Args:
             name: of the only topic to look at.
@@ -274,7 +274,7 @@ class Nsqd:
         self.cluster.world.after(seconds, show)
 
     def publish(self, topic: str, bodies: Iterable[bytes]) -> None:
-        """A foreign producer publishes; nsqd takes it at once."""
+        """Publish as a foreign producer; nsqd takes it at once."""
         world = self.cluster.world
         self.broker.topic(topic, world.now).publish(list(bodies), 0.0, world.now, int(world.wall * 1e9))
         self.broker.pump(world.now)
@@ -310,7 +310,7 @@ class _Recording(Broker):
         self._nsqd = nsqd
 
     def took(self, bodies: Sequence[bytes]) -> None:
-        """Notes messages."""
+        """Note messages."""
         self._nsqd.cluster.published.update((self._nsqd.name, body) for body in bodies)
 
     def topic(self, name: str, now_s: float) -> Any:

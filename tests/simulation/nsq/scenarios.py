@@ -45,7 +45,7 @@ Message = tuple[str, bytes]
 
 
 def nsq_faults(dice: Random, *, seconds: float, folder: bool) -> Iterator[Fault]:
-    """Faults of nsqd and of the write-ahead folder, a few or none."""
+    """Yield faults of nsqd and of the write-ahead folder, a few or none."""
     for _ in range(dice.choice((0, 0, 1, 1, 2, 3))):
         kind = dice.choice(("kill_nsqd", "kill_nsqd", "stop_nsqd", "hide_http"))
         yield Fault(kind, at=round(dice.random() * seconds, 3), args=(dice.randrange(3), dice.choice((0.3, 5.0, 40.0))))
@@ -57,7 +57,7 @@ def nsq_faults(dice: Random, *, seconds: float, folder: bool) -> Iterator[Fault]
 
 
 def read_faults(dice: Random, size: int, *, streams: int) -> Sequence[Fault]:
-    """What goes wrong while this much work is read, over about so many connections."""
+    """Return what goes wrong while this much work is read, over about so many connections."""
     seconds = 3.0 * size
     return [
         *common_faults(dice, streams=streams, processes=PROCESSES, seconds=seconds),
@@ -66,7 +66,7 @@ def read_faults(dice: Random, size: int, *, streams: int) -> Sequence[Fault]:
 
 
 def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
-    """Has the faults happen at their times from now on.
+    """Have the faults happen at their times from now on.
 
     - `kill_nsqd`, `stop_nsqd`: number of the nsqd, seconds until it runs again.
     - `stall`: one of the last executors, for how many seconds it stands still: longer than a message may take.
@@ -108,7 +108,7 @@ def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
 
 
 def check_allowed(plan: Plan, error: BaseException) -> str:
-    """An error of the network, a broker or a disk may end a run in which that went wrong; in a word which.
+    """Return an error of the network, a broker or a disk may end a run in which that went wrong; in a word which.
 
     Raises:
         ViolationError: it did not, or it is another error.
@@ -126,7 +126,7 @@ def check_allowed(plan: Plan, error: BaseException) -> str:
 
 
 def check_nothing_leaks(world: World, cluster: Cluster) -> None:
-    """Some minutes after a run its processes hold nothing open, and no message is in flight.
+    """Check that some minutes after a run its processes hold nothing open, and no message is in flight.
 
     Raises:
         ViolationError: they do.
@@ -149,12 +149,12 @@ def check_nothing_leaks(world: World, cluster: Cluster) -> None:
 
 
 def messages_of(rows: Sequence[Mapping[str, Any]]) -> Counter[Message]:
-    """What was read, and how often each."""
+    """Return what was read, and how often each."""
     return Counter((row["nsqd"].partition(":")[0], row["value"]) for row in rows)
 
 
 def check_each_once(found: Counter[Message], cluster: Cluster) -> None:
-    """Nothing was read twice, and nothing that was never published.
+    """Check that nothing was read twice, and nothing that was never published.
 
     Raises:
         ViolationError: it was.
@@ -168,12 +168,12 @@ def check_each_once(found: Counter[Message], cluster: Cluster) -> None:
 
 
 def missing(found: Counter[Message], cluster: Cluster) -> list[Message]:
-    """What was published, not read, and not lost by nsqd itself when it was killed."""
+    """Return what was published, not read, and not lost by nsqd itself when it was killed."""
     return sorted(cluster.published - found - cluster.lost)
 
 
 def check_nothing_missing(found: Counter[Message], cluster: Cluster) -> None:
-    """Every message was read, or nsqd itself has lost it, or has it still.
+    """Check that every message was read, or that nsqd itself has lost it or still has it.
 
     Raises:
         ViolationError: a message is gone.
@@ -197,7 +197,7 @@ class Patience:
         self._since = world.now
 
     def check(self, left: list[Message]) -> None:
-        """Notes what is still to be read.
+        """Note what is still to be read.
 
         Raises:
             ViolationError: it has been the same for too long.
@@ -212,7 +212,7 @@ class Patience:
 
 
 def cluster_of(world: World) -> Cluster:
-    """One to three nsqd, with settings drawn so that a few messages are many to them."""
+    """Return one to three nsqd, with settings drawn so that a few messages are many to them."""
     dice = world.dice("scenario")
     cluster = Cluster(
         world,
@@ -243,7 +243,7 @@ def publish(cluster: Cluster, count: int, seconds: float, body: Callable[[int], 
 
 
 def where(cluster: Cluster, dice: Random) -> dict[str, str]:
-    """The options that say which nsqd."""
+    """Return the options that say which nsqd."""
     if dice.random() < 0.6:
         return {"nsqlookupdhttpaddresses": LOOKUPD}
     found = {"nsqdtcpaddresses": cluster.tcp_addresses, "createchannel": "true"}
@@ -251,7 +251,7 @@ def where(cluster: Cluster, dice: Random) -> dict[str, str]:
 
 
 def read_options(cluster: Cluster, dice: Random, plan: Plan) -> dict[str, str]:
-    """The options that all reads have."""
+    """Return the options that all reads have."""
     given = where(cluster, dice) | {"topic": TOPIC, "channel": CHANNEL, "waldir": f"{files.SCHEME}wal"}
     given["connectionspernsqd"] = "1" if plan.faults else dice.choice(("1", "2"))
     given["maxbatchrows"] = dice.choice(("1", "3", "100"))
@@ -317,7 +317,7 @@ class Stream:
         return outcome
 
     def _is_read(self, plan: Plan, query: Query, cluster: Cluster) -> tuple[bool, list[Message]]:
-        """Whether all was published and read, and what is left."""
+        """Return whether all was published and read, and what is left."""
         left = missing(messages_of(query.checkpoint.rows()), cluster)
         return not left and sum(cluster.published.values()) == 12 * plan.size, left
 

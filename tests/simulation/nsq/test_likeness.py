@@ -39,7 +39,7 @@ class Wire(Protocol):
     def send(self, data: bytes) -> None: ...
 
     def receive(self, seconds: float) -> bytes | None:
-        """What has come; empty at the end of the connection, None where nothing comes in time."""
+        """Return what has come; empty at the end of the connection, None where nothing comes in time."""
 
     def close(self) -> None: ...
 
@@ -56,15 +56,15 @@ class Lab(ABC):
 
     @abstractmethod
     def connect(self) -> Wire:
-        """A connection to its TCP interface."""
+        """Return a connection to its TCP interface."""
 
     @abstractmethod
     def topic(self, *channels: str) -> str:
-        """A topic of the trace's own."""
+        """Return a topic of the trace's own."""
 
     @abstractmethod
     def http(self, method: str, path: str, **parameters: str) -> tuple[int, Any]:
-        """An answer of its HTTP interface."""
+        """Return an answer of its HTTP interface."""
 
     @abstractmethod
     def pause(self, seconds: float) -> None:
@@ -77,38 +77,38 @@ class Lab(ABC):
 
     @abstractmethod
     def restart(self, *, crash: bool) -> None:
-        """Ends it in order, or kills it, and starts it again."""
+        """End it in order, or kill it, and start it again."""
 
     def client(self, topic: str, channel: str = "c", *, ready: int = 0, **fields: Any) -> Client:
-        """A subscriber."""
+        """Return a subscriber."""
         client = Client(self, **fields)
         assert client.ask(f"SUB {topic} {channel}") == "OK"
         client.tell(f"RDY {ready}")
         return client
 
     def publish(self, topic: str, *bodies: bytes) -> None:
-        """Publishes with one MPUB."""
+        """Publish with one MPUB."""
         client = Client(self)
         assert client.ask(f"MPUB {topic}", packed(*bodies)) == "OK"
         client.close()
 
     def post(self, path: str, topic: str, channel: str = "c") -> int:
-        """The status of a request that changes something."""
+        """Return the status of a request that changes something."""
         return self.http("POST", path, topic=topic, channel=channel)[0]
 
     def stats(self, topic: str, *names: str, channel: str = "c") -> dict[str, Any]:
-        """What the HTTP interface tells of a channel."""
+        """Return what the HTTP interface tells of a channel."""
         topics = self.http("GET", "/stats", format="json", topic=topic, channel=channel)[1]["topics"]
         found = topics[0]["channels"][0] if topics else {}
         return {name: found.get(name) for name in names}
 
     def topic_stats(self, topic: str, *names: str) -> dict[str, Any]:
-        """What the HTTP interface tells of a topic."""
+        """Return what the HTTP interface tells of a topic."""
         found = (self.http("GET", "/stats", format="json", topic=topic)[1]["topics"] or [{}])[0]
         return {name: found.get(name) for name in names}
 
     def until(self, topic: str, *, channel: str = "c", **wanted: Any) -> None:
-        """Waits until the HTTP interface tells this of a channel."""
+        """Wait until the HTTP interface tells this of a channel."""
         deadline = self.now + PATIENCE_S
         while (found := self.stats(topic, *wanted, channel=channel)) != wanted:
             assert self.now < deadline, f"{topic}/{channel}: {found} and not {wanted}"
@@ -129,7 +129,7 @@ class Client:
             assert {name: json.loads(found).get(name, value) for name, value in fields.items()} == fields
 
     def tell(self, line: str, body: bytes | None = None) -> None:
-        """A command; `#n` stands for the id of message n."""
+        """Send a command; `#n` stands for the id of message n."""
         for ident, number in self._lab.ids.items():
             line = line.replace(f"#{number} ", f"{ident.decode()} ") if f"#{number} " in line else line
             if line.endswith(f"#{number}"):
@@ -141,12 +141,12 @@ class Client:
         self._wire.send(data)
 
     def ask(self, line: str, body: bytes | None = None) -> str | None:
-        """The answer to a command."""
+        """Return the answer to a command."""
         self.tell(line, body)
         return self.reply()
 
     def reply(self, seconds: float = PATIENCE_S) -> str | None:
-        """The next answer, with numbers in place of ids; END at the end, None where nothing comes."""
+        """Return the next answer, with numbers in place of ids; END at the end, None where nothing comes."""
         frame = self._frame(seconds)
         if not isinstance(frame, tuple):
             return frame
@@ -158,7 +158,7 @@ class Client:
         return text
 
     def message(self, seconds: float = PATIENCE_S) -> Any:
-        """The number, the attempts and the body of the next message; None where none comes."""
+        """Return the number, the attempts and the body of the next message; None where none comes."""
         frame = self._frame(seconds)
         if not isinstance(frame, tuple):
             return frame
@@ -168,7 +168,7 @@ class Client:
         return number, int.from_bytes(body[8:10], "big"), body[26:].decode()
 
     def messages(self, count: int) -> list[Any]:
-        """So many messages, and that no more come."""
+        """Return so many messages, and that no more come."""
         return [*(self.message() for _ in range(count)), *filter(None, [self.message(QUIET_S)])]
 
     def finish(self, messages: Sequence[tuple[int, int, str]]) -> None:
@@ -177,7 +177,7 @@ class Client:
             self.tell(f"FIN #{number}")
 
     def close(self) -> None:
-        """Closes the connection without a word."""
+        """Close the connection without a word."""
         self._wire.close()
 
     def _frame(self, seconds: float) -> tuple[int, bytes] | str | None:
@@ -197,13 +197,13 @@ class Client:
 
 
 def packed(*bodies: bytes, count: int | None = None) -> bytes:
-    """The body of an MPUB."""
+    """Return the body of an MPUB."""
     parts = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
     return (len(bodies) if count is None else count).to_bytes(4, "big") + parts
 
 
 def numbered(start: int, end: int) -> list[bytes]:
-    """Bodies."""
+    """Return bodies."""
     return [b"%04d" % number for number in range(start, end)]
 
 
@@ -229,7 +229,7 @@ TRACES: dict[str, Trace] = {}
 
 
 def trace(expected: Any, settings: Mapping[str, Any] | None = None) -> Callable[[Callable[[Lab], Any]], None]:
-    """Notes a trace, see `Trace`."""
+    """Note a trace, see `Trace`."""
 
     def note(run: Callable[[Lab], Any]) -> None:
         TRACES[run.__name__] = Trace(run, expected, settings)
@@ -551,12 +551,12 @@ HOUR_MS = 3_600_000
 
 
 def by_number(**settings: Any) -> dict[str, Any]:
-    """Settings with which the number of messages alone decides when a disk queue is synced."""
+    """Return settings with which only the number of messages decides when a disk queue is synced."""
     return {"sync_timeout_ms": HOUR_MS, **settings}
 
 
 def after_a_kill(lab: Lab, topic: str, most: int) -> list[tuple[int, str]]:
-    """The attempts and bodies of all that comes, no more than so many, one after the other."""
+    """Return the attempts and bodies of all that comes, no more than so many, one after the other."""
     lab.restart(crash=True)
     # Of two copies in flight at once nsqd takes one FIN.
     client = lab.client(topic, ready=1)

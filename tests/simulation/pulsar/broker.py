@@ -102,7 +102,7 @@ class Cluster:
     # -- what is on disk
 
     def create(self, topic: str, partitions: int = 0) -> list[str]:
-        """Makes a topic: its topic-partitions."""
+        """Make a topic: its topic-partitions."""
         self.partitions[topic] = partitions
         names = self.names(topic)
         for name in names:
@@ -110,7 +110,7 @@ class Cluster:
         return names
 
     def names(self, topic: str) -> list[str]:
-        """The topic-partitions of a topic."""
+        """Return the topic-partitions of a topic."""
         count = self.partitions[topic]
         return [f"{topic}-partition-{n}" for n in range(count)] if count else [topic]
 
@@ -140,7 +140,7 @@ class Cluster:
         return self._last_ledger
 
     def delete(self, name: str) -> None:
-        """The topic-partition is gone, and everybody on it is sent away."""
+        """Delete the topic-partition, and send away everybody on it."""
         self.unload(name)
         del self.storage[name], self.buffers[name]
 
@@ -168,16 +168,16 @@ class Cluster:
     # -- what foreign clients do
 
     def publish(self, name: str, values: Sequence[bytes], *, at_ms: int | None = None, **more: Any) -> Position:
-        """A foreign producer publishes an entry, and it is stored."""
+        """Return a foreign producer publishes an entry, and it is stored."""
         when = int(self.world.wall * 1000) if at_ms is None else at_ms
         return self.store(name, make_entry(values, when, **more))
 
     def publish_chunks(self, name: str, value: bytes, parts: int, *, producer: str, sequence_id: int) -> list[Entry]:
-        """The entries of a message in chunks; the caller stores those that it wants, with `store`."""
+        """Return the entries of a message in chunks; the caller stores those that it wants, with `store`."""
         return make_chunks(value, parts, int(self.world.wall * 1000), producer=producer, sequence_id=sequence_id)
 
     def store(self, name: str, entry: Entry) -> Position:
-        """An entry is stored, whoever sent it."""
+        """Return an entry is stored, whoever sent it."""
         topic = self.load(name)
         position = topic.ledger.append(entry)
         if entry.txn is not None:
@@ -186,11 +186,11 @@ class Cluster:
         return position
 
     def subscribe(self, name: str, subscription: str, *, earliest: bool = True) -> None:
-        """A foreign durable subscription."""
+        """Make a foreign durable subscription."""
         self.load(name).ledger.open_durable(subscription, earliest=earliest)
 
     def acknowledge(self, name: str, subscription: str, upto: Position) -> None:
-        """It acknowledges everything up to a position; ledgers that nobody needs are removed."""
+        """Acknowledge everything up to a position for it; remove ledgers that nobody needs."""
         topic = self.load(name)
         topic.ledger.cursors[subscription].mark_delete(upto, now=self.world.now)
         self.trim(name)
@@ -212,7 +212,7 @@ class Cluster:
         topic.changed()
 
     def expire(self, name: str, ttl_seconds: float = 0.0) -> None:
-        """A scan for messages that are older than the time to live."""
+        """Expire messages that are older than the time to live."""
         topic = self.load(name)
         topic.ledger.expire(int((self.world.wall - ttl_seconds) * 1000) + 1, now=self.world.now)
         self.world.note(f"{name}: expired")
@@ -234,7 +234,7 @@ class Cluster:
     # -- who serves what
 
     def owner(self, name: str) -> Broker | None:
-        """The broker that serves a topic-partition, chosen now if there is none; None where all are down."""
+        """Return the broker that serves a topic-partition, chosen now if there is none; None where all are down."""
         broker = self.owners.get(name)
         if broker is None or not broker.is_up:
             up = [broker for broker in self.brokers if broker.is_up]
@@ -244,7 +244,7 @@ class Cluster:
         return broker
 
     def load(self, name: str) -> Topic:
-        """The topic-partition, loaded; by a broker that is up, or as if."""
+        """Return the topic-partition, loaded; by a broker that is up, or as if."""
         topic = self.topics.get(name)
         if topic is None:
             self.owner(name)
@@ -286,7 +286,7 @@ class Broker:
         self.start()
 
     def start(self) -> None:
-        """It listens."""
+        """Listen."""
         if not self.is_up:
             self.is_up = True
             network().listen(self.address, self._accept)
@@ -351,7 +351,7 @@ class Connection:
         del self._unread[:at]
 
     def lost(self) -> None:
-        """The stream has ended."""
+        """Note that the stream has ended."""
         if not self.is_open:
             return
         self.is_open = False
@@ -365,7 +365,7 @@ class Connection:
         self.producers.clear()
 
     def die(self) -> None:
-        """The broker's process has ended."""
+        """Note that the broker's process has ended."""
         self.is_open = False
         self.consumers.clear()
         self.producers.clear()
@@ -374,18 +374,18 @@ class Connection:
         self.stream.close()
 
     def close(self) -> None:
-        """The broker drops the connection."""
+        """Drop the connection."""
         self.world.note(f"{self.broker.address} drops connection {self.stream.number}")
         self.lost()
         self.stream.close()
 
     def reply(self, command: commands.Command) -> None:
-        """Sends a command."""
+        """Send a command."""
         if self.is_open:
             self.stream.send(encode_command(command))
 
     def reply_after(self, seconds: float, command: commands.Command) -> None:
-        """Sends a command later."""
+        """Send a command later."""
         if seconds:
             self.world.after(seconds, lambda: self.reply(command))
         else:
@@ -410,7 +410,7 @@ class Connection:
         self._schedule_keep_alive()
 
     def check_liveness(self, done: Callable[[bool], None]) -> None:
-        """Whether the client still answers, within 5 s (`checkConnectionLiveness`)."""
+        """Return whether the client still answers, within 5 s (`checkConnectionLiveness`)."""
         over: list[bool] = []
 
         def end(alive: bool) -> None:
@@ -430,11 +430,11 @@ class Connection:
     # -- what a topic tells
 
     def forget_consumer(self, consumer: Consumer) -> None:
-        """The topic has closed it."""
+        """Note that the topic has closed it."""
         self.consumers.pop(consumer.consumer_id, None)
 
     def forget_producer(self, producer: Producer) -> None:
-        """The topic has closed it: what still comes for it is ignored."""
+        """Note that the topic has closed it, and ignore what still comes for it."""
         if self.producers.pop(producer.producer_id, None) is not None:
             self._topics.pop(producer.producer_id)
             self.closed_producers.add(producer.producer_id)
@@ -557,7 +557,7 @@ class Connection:
         self.reply(commands.GetTopicsOfNamespaceResponse(command.request_id, names))
 
     def _served(self, name: str, request_id: int, *, create: bool) -> Topic | None:
-        """The topic-partition, if this broker serves it; otherwise the client has its error."""
+        """Return the topic-partition, if this broker serves it; otherwise the client has its error."""
         cluster = self.cluster
         if name not in cluster.storage or name in cluster.unmade:
             if not create:
@@ -816,7 +816,7 @@ class Connection:
 
 
 def _position_at(ledger: ManagedLedger, time_ms: int) -> Position:
-    """Where SEEK by publish time puts the cursor: behind the last entry published before."""
+    """Return where SEEK by publish time puts the cursor: behind the last entry published before."""
     found: Position | None = None
     for position, entry in ledger.walk():
         if entry.publish_time >= time_ms:

@@ -32,7 +32,7 @@ class Deduplication:
         self.pushed = dict(self.persisted)
 
     def check(self, producer: str, sequence_id: int, highest: int, chunk: tuple[str, int, int] | None) -> Status:
-        """What an entry is that arrives now; one that is new counts as pushed."""
+        """Return what an entry is that arrives now; one that is new counts as pushed."""
         if chunk is not None and chunk[1] != chunk[2] - 1:
             return Status.NEW
         pushed = self.pushed.get(producer)
@@ -43,14 +43,14 @@ class Deduplication:
         return Status.NEW
 
     def stored(self, producer: str, highest: int, chunk: tuple[str, int, int] | None) -> None:
-        """An entry is on disk."""
+        """Note that an entry is on disk."""
         if chunk is None or chunk[1] == chunk[2] - 1:
             self.persisted[producer] = max(highest, self.persisted.get(producer, -1))
 
     def failed(self) -> None:
-        """What was pushed and not stored is forgotten (`resetHighestSequenceIdPushed`)."""
+        """Return what was pushed and not stored is forgotten (`resetHighestSequenceIdPushed`)."""
         self.pushed = dict(self.persisted)
 
     def last_sequence_id(self, producer: str) -> int:
-        """What PRODUCER_SUCCESS says; -1 for none."""
+        """Return what PRODUCER_SUCCESS says; -1 for none."""
         return self.pushed.get(producer, -1)

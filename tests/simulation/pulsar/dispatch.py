@@ -97,11 +97,11 @@ class Consumer:
 
     @property
     def takes_more(self) -> bool:
-        """Whether it may be sent something."""
+        """True if it may be sent something."""
         return self.permits > 0 and not self.is_blocked
 
     def send(self, position: Position, entry: Entry, redeliveries: int, ack_set: tuple[int, ...], left: int) -> None:
-        """An entry goes to it, of which so many messages are left."""
+        """Give it an entry, of which so many messages are left."""
         self.permits -= left
         body = memoryview(self.subscription.topic.delivered(entry))
         self.connection.reply(commands.Message(self.consumer_id, *position, redeliveries, ack_set, body))
@@ -129,7 +129,7 @@ class Subscription:
         return self.dispatcher.consumers if self.dispatcher is not None else ()
 
     def refusal(self, kind: SubType, meta: commands.KeySharedMeta | None) -> tuple[int, str] | None:
-        """Why somebody cannot join who asks for this, whoever else is there."""
+        """Return why somebody cannot join who asks for this, whoever else is there."""
         dispatcher = self.dispatcher
         if dispatcher is None or not dispatcher.consumers:
             return None
@@ -138,7 +138,7 @@ class Subscription:
         return None
 
     def holder(self, kind: SubType, meta: commands.KeySharedMeta | None) -> tuple[Consumer, int, str] | None:
-        """Who has what somebody asks for that only one can have, and with which error that is refused."""
+        """Return who has what somebody asks for that only one can have, and with which error that is refused."""
         dispatcher = self.dispatcher
         if kind is SubType.Exclusive and self.consumers:
             return self.consumers[0], CONSUMER_BUSY, "Exclusive consumer is already connected"
@@ -147,13 +147,13 @@ class Subscription:
         return None
 
     def join(self, consumer: Consumer, kind: SubType, meta: commands.KeySharedMeta | None) -> None:
-        """Adds a consumer."""
+        """Add a consumer."""
         if self.dispatcher is None or not self.dispatcher.suits(kind, meta):
             self.dispatcher = _dispatcher(self, kind, meta)
         self.dispatcher.add(consumer)
 
     def leave(self, consumer: Consumer) -> None:
-        """It is gone."""
+        """Note that it is gone."""
         if self.dispatcher is not None and consumer in self.dispatcher.consumers:
             self.dispatcher.remove(consumer)
 
@@ -206,15 +206,15 @@ class Dispatcher:
         self._due = False
 
     def suits(self, kind: SubType, meta: commands.KeySharedMeta | None) -> bool:
-        """Whether it can serve such a consumer."""
+        """Return whether it can serve such a consumer."""
         return kind is self.kind
 
     def add(self, consumer: Consumer) -> None:
-        """A consumer joins."""
+        """Add a consumer."""
         raise NotImplementedError
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer is gone."""
+        """Remove a consumer."""
         raise NotImplementedError
 
     def flow(self, consumer: Consumer, permits: int) -> None:
@@ -227,10 +227,10 @@ class Dispatcher:
         raise NotImplementedError
 
     def acknowledging(self, consumer: Consumer, position: Position, ack_set: tuple[int, ...]) -> None:
-        """An entry, or a part of it, is about to be acknowledged by this consumer."""
+        """Note that this consumer is about to acknowledge an entry, or a part of it."""
 
     def acknowledged(self, positions: Iterable[Position]) -> None:
-        """These have been."""
+        """Note that these have been acknowledged."""
 
     def wake(self) -> None:
         """Dispatches, a little later."""
@@ -244,7 +244,7 @@ class Dispatcher:
             self.dispatch()
 
     def dispatch(self) -> None:
-        """Sends what can be sent."""
+        """Send what can be sent."""
         raise NotImplementedError
 
     def _wake_later(self) -> None:
@@ -252,7 +252,7 @@ class Dispatcher:
         self.world.after(BLOCKED_SECONDS, self._woken)
 
     def _read(self) -> tuple[Position, Entry] | None:
-        """The next entry that is to be delivered, where the cursor reads."""
+        """Return the next entry that is to be delivered, where the cursor reads."""
         topic, cursor = self.topic, self.cursor
         while True:
             found = topic.ledger.read_at(cursor.read)
@@ -298,7 +298,7 @@ class SingleActive(Dispatcher):
             self._rewind()
 
     def _pick(self) -> bool:
-        """Who is active now; whether that is another one."""
+        """Return who is active now; whether that is another one."""
         self.consumers.sort(key=lambda consumer: (consumer.priority, consumer.name))
         first = [one for one in self.consumers if one.priority == self.consumers[0].priority]
         partition = self.topic.name.rpartition("-partition-")[2]
@@ -492,7 +492,7 @@ class Shared(Dispatcher):
             self.wake()
 
     def _replayed(self, most: int) -> list[tuple[Position, Entry]]:
-        """What is delivered again now, or was delayed until now; oldest first."""
+        """Return what is delivered again now, or was delayed until now; oldest first."""
         for position in [position for position, deliver_at in self.delayed.items() if self._is_due(deliver_at)]:
             del self.delayed[position]
             self.replays[position] = NO_HASH
@@ -529,7 +529,7 @@ class Shared(Dispatcher):
         return at > 0
 
     def _send_chunks(self, found: list[tuple[Position, Entry]]) -> bool:
-        """The chunks of a message go to one consumer, who has got the first of them (`SharedConsumerAssignor`).
+        """Return the chunks of a message go to one consumer, who has got the first of them (`SharedConsumerAssignor`).
 
         That one may be gone, and then it has them all the same, as long as it had permits when it left.
         """
@@ -558,7 +558,7 @@ class Shared(Dispatcher):
         return bool(shares)
 
     def _of_chunk(self, entry: Entry, current: Consumer) -> Consumer | None:
-        """Who has the message of a chunk; whose turn it is, for the first one."""
+        """Return who has the message of a chunk; whose turn it is, for the first one."""
         assert entry.chunk is not None
         uuid, number, _ = entry.chunk
         if uuid not in self._of_message and number == 0:
@@ -575,7 +575,7 @@ class Shared(Dispatcher):
         }
 
     def deliver(self, consumer: Consumer, position: Position, entry: Entry) -> None:
-        """An entry goes to a consumer, who has it until it is acknowledged; unless it is to be delivered later."""
+        """Give a consumer an entry, which it has until it is acknowledged; unless it is to be delivered later."""
         self.replays.pop(position, None)
         if entry.deliver_at is not None and not self._is_due(entry.deliver_at):
             self.delayed[position] = entry.deliver_at
@@ -595,7 +595,7 @@ class Shared(Dispatcher):
         consumer.send(position, entry, self.redeliveries.get(position, 0), ack_set, left)
 
     def _is_due(self, deliver_at: int) -> bool:
-        """Whether an entry need not wait: it may come a tick too early (`isDelayedDeliveryDeliverAtTimeStrict`)."""
+        """Return whether an entry is due: it may come a tick too early (`isDelayedDeliveryDeliverAtTimeStrict`)."""
         return deliver_at <= (self.world.wall + self.topic.limits.tick_seconds) * 1000
 
     def _wake_at(self, deliver_at: int) -> None:
@@ -690,7 +690,7 @@ class KeyShared(Shared):
         return _behind(self._ring, of_key)[0] if self._ring else None
 
     def _is_draining(self, consumer: Consumer, of_key: int) -> bool:
-        """Whether another consumer, whose the key was before, has messages of it that it has not acknowledged."""
+        """Return whether another consumer, which had the key before, has unacknowledged messages of it."""
         if self.mode is KeySharedMode.STICKY or self.in_any_order:
             return False
         return any(
@@ -738,13 +738,13 @@ class KeyShared(Shared):
 
 
 def active_name(topic: str, names: Sequence[str]) -> str:
-    """Which of these is active in a Failover subscription of a topic without partitions."""
+    """Return which of these is active in a Failover subscription of a topic without partitions."""
     ring = {murmur3(f"{name}{n}".encode()): name for name in sorted(names) for n in range(RING_POINTS)}
     return _behind(ring, murmur3(topic.encode()))
 
 
 def _behind(ring: dict[int, T], at: int) -> T:
-    """Who is at a hash or behind it."""
+    """Return who is at a hash or behind it."""
     points = sorted(ring)
     return ring[points[bisect.bisect_left(points, at) % len(points)]]
 

@@ -65,7 +65,7 @@ def murmur3(data: bytes) -> int:
 
 
 def read_entry(body: bytes) -> Entry:
-    """What a broker sees in what it was sent."""
+    """Return what a broker sees in what it was sent."""
     at = 6 if body[:2] == CHECKSUM_MAGIC else 0
     size = int.from_bytes(body[at : at + 4], "big")
     metadata = pb.MessageMetadata.FromString(body[at + 4 : at + 4 + size])
@@ -101,7 +101,7 @@ def _key(metadata: Any) -> bytes:
 
 
 def has_good_checksum(body: bytes) -> bool:
-    """Whether the checksum is that of what follows."""
+    """Return whether the checksum is that of what follows."""
     return body[:2] != CHECKSUM_MAGIC or int.from_bytes(body[2:6], "big") == crc32c(body[6:])
 
 
@@ -120,7 +120,7 @@ def _singles(payload: bytes, messages: int) -> Iterator[tuple[Any, bytes]]:
 
 
 def properties_of(entry: Entry) -> list[dict[str, str]]:
-    """The properties of each of its messages."""
+    """Return the properties of each of its messages."""
     at = 6 if entry.body[:2] == CHECKSUM_MAGIC else 0
     size = int.from_bytes(entry.body[at : at + 4], "big")
     heads = [pb.MessageMetadata.FromString(entry.body[at + 4 : at + 4 + size])]
@@ -139,7 +139,7 @@ def make_entry(
     key: str | None = None,
     deliver_at: int | None = None,
 ) -> Entry:
-    """A message, or a batch of several, which have the same key then."""
+    """Return a message, or a batch of several, which have the same key then."""
     metadata = pb.MessageMetadata(
         producer_name=producer, sequence_id=sequence_id, publish_time=publish_time, deliver_at_time=deliver_at
     )
@@ -160,7 +160,7 @@ def make_entry(
 
 
 def make_chunks(value: bytes, parts: int, publish_time: int, *, producer: str, sequence_id: int) -> list[Entry]:
-    """The entries of a message in chunks; the uuid is that of the Java client: producer and sequence id."""
+    """Return the entries of a message in chunks; the uuid is that of the Java client: producer and sequence id."""
     size = -(-len(value) // parts)
     found = []
     for number in range(parts):
@@ -178,7 +178,7 @@ def make_chunks(value: bytes, parts: int, publish_time: int, *, producer: str, s
 
 
 def make_marker(kind: int, txn: tuple[int, int], publish_time: int) -> Entry:
-    """What a broker writes behind a transaction that has ended."""
+    """Return what a broker writes behind a transaction that has ended."""
     metadata = pb.MessageMetadata(
         producer_name="pulsar.txn.marker",
         sequence_id=0,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ForeignConsumer:
-    """Joins a subscription, handles some of what it gets, and leaves.
+    """Joins a subscription, handles some of what it gets, and leave.
 
     It acknowledges most messages, one by one, some batches in part where the broker can, has some delivered again, and
     leaves with the rest of them. Most such clients put chunks together, and handle a message when its last one has
@@ -89,7 +89,7 @@ class ForeignConsumer:
     # -- as a connection
 
     def reply(self, command: commands.Command) -> None:
-        """What the broker sends."""
+        """Return what the broker sends."""
         if isinstance(command, commands.Message):
             draw = self._dice.random()
             positions = self._whole((command.ledger_id, command.entry_id))
@@ -97,7 +97,7 @@ class ForeignConsumer:
             self._cluster.world.after(self._dice.choice((0.0, 0.01, 0.3)), call)
 
     def _whole(self, position: Position) -> Sequence[Position]:
-        """The entries of a message that this one completes; none where more of its chunks are to come."""
+        """Return the entries of a message that this one completes; none where more of its chunks are to come."""
         entry = self._cluster.storage[self._name].history[position]
         if entry.chunk is None or not self._knows_chunks:
             return [position]
@@ -111,7 +111,7 @@ class ForeignConsumer:
         return self._chunks.pop(uuid) if number == count - 1 else []
 
     def forget_consumer(self, consumer: Consumer) -> None:
-        """The topic has closed it."""
+        """Note that the topic has closed it."""
         self._consumer = None
 
     def _handle(self, positions: Sequence[Position], draw: float) -> None:

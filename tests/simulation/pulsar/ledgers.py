@@ -56,7 +56,7 @@ class Cursor:
         self._persists_from = -1e9
 
     def mark_delete(self, position: Position, *, now: float) -> None:
-        """Acknowledges everything up to a position; past the end or backwards nothing happens (seen on 4.0.8)."""
+        """Acknowledge everything up to a position; past the end or backwards nothing happens (seen on 4.0.8)."""
         ledger = self.ledger
         if position <= self.mark:
             return
@@ -66,7 +66,7 @@ class Cursor:
         self._changed(now)
 
     def delete(self, positions: Iterable[tuple[Position, Sequence[int]]], *, now: float) -> None:
-        """Acknowledges entries, or the messages of them whose bits are 0; what is past the end ends it."""
+        """Acknowledge entries, or the messages of them whose bits are 0; what is past the end ends it."""
         for position, ack_set in positions:
             if position > self.ledger.last:
                 return
@@ -93,18 +93,18 @@ class Cursor:
                 self._persists_from = now + PERSIST_SECONDS
 
     def is_deleted(self, position: Position) -> bool:
-        """Whether an entry is acknowledged."""
+        """Return whether an entry is acknowledged."""
         return position <= self.mark or position in self.acked
 
     def left(self, position: Position, entry: Entry) -> tuple[tuple[int, ...], int]:
-        """What of a batch is not acknowledged, as MESSAGE says it, and how many messages that are."""
+        """Return what of a batch is not acknowledged, as MESSAGE says it, and how many messages that are."""
         left = self.partial.get(position)
         if left is None:
             return (), entry.messages
         return words_of(left), left.bit_count()
 
     def newly_acked(self, position: Position, ack_set: Sequence[int], messages: int) -> int:
-        """How many messages of a batch this acknowledges that were not before, of so many."""
+        """Return how many messages of a batch this acknowledges that were not before, of so many."""
         if not self.ledger.batch_indexes:
             return 0
         left = self.partial.get(position, (1 << messages) - 1)
@@ -124,11 +124,11 @@ class Cursor:
             self.rewind()
 
     def rewind(self) -> None:
-        """Reads from what is not acknowledged on."""
+        """Read from what is not acknowledged on."""
         self.read = self.ledger.next_valid(self.mark)
 
     def recover(self) -> None:
-        """The topic is loaded: what was acknowledged, and forgotten, may have been removed meanwhile."""
+        """Load the cursor: what was acknowledged, and forgotten, may have been removed meanwhile."""
         if self.mark[0] not in self.ledger.ledgers:
             following = next((ledger for ledger in self.ledger.ledgers if ledger > self.mark[0]), None)
             if following is not None:
@@ -137,13 +137,13 @@ class Cursor:
         self.rewind()
 
     def persist(self, now: float = -1e9) -> None:
-        """Puts it on disk; where the time is given, that takes a moment."""
+        """Put it on disk; where the time is given, that takes a moment."""
         self._before, self._persisted_at = self.persisted, now
         self.persisted = self.mark, frozenset(self.acked), dict(self.partial)
         self.is_dirty = False
 
     def forget(self, written_until: float) -> None:
-        """A crash: what was not on disk is gone, and what was not written by then."""
+        """Lose what was not on disk at a crash."""
         if self._persisted_at > written_until:
             self.persisted = self._before
         mark, acked, partial = self.persisted
@@ -212,7 +212,7 @@ class ManagedLedger:
     # -- life
 
     def open(self) -> None:
-        """The topic is loaded: empty ledgers are dropped and a new one is begun (`initializeBookKeeper`)."""
+        """Load the topic: drop empty ledgers and begin a new one (`initializeBookKeeper`)."""
         for ledger in [ledger for ledger, entries in self.ledgers.items() if not entries]:
             del self.ledgers[ledger]
         if not self.is_terminated:
@@ -223,7 +223,7 @@ class ManagedLedger:
         self.opened = True
 
     def close(self, *, written_until: float | None = None) -> None:
-        """The topic is unloaded, or its broker died, and what had to be written by then was."""
+        """Unload the topic, or let its broker die, after what had to be written by then was."""
         self.opened = False
         for name in [name for name, cursor in self.cursors.items() if not cursor.durable]:
             del self.cursors[name]
@@ -234,7 +234,7 @@ class ManagedLedger:
                 cursor.forget(written_until)
 
     def restore(self, entries: int) -> None:
-        """The disks are as they were when there were this many entries, of those that are kept; while it is closed."""
+        """Restore the disks to this many entries, of those that are kept; while the topic is closed."""
         kept = list(self.entries)[:entries]
         for position in list(self.entries)[entries:]:
             del self.entries[position], self.history[position]
@@ -255,7 +255,7 @@ class ManagedLedger:
         return next(reversed(self.ledgers))
 
     def append(self, entry: Entry) -> Position:
-        """Stores an entry."""
+        """Store an entry."""
         ledger = self.current
         position = ledger, self.ledgers[ledger]
         self.ledgers[ledger] += 1
@@ -266,12 +266,12 @@ class ManagedLedger:
         return position
 
     def roll_over(self) -> None:
-        """Closes the current ledger, if it has anything, and begins another one."""
+        """Close the current ledger, if it has anything, and begin another one."""
         if self.ledgers[self.current] and not self.is_terminated:
             self._begin_ledger()
 
     def terminate(self) -> None:
-        """It takes no more. That a broker forgets the last message behind a ledger that it closed empty is no part."""
+        """Take no more. A broker that forgets the last message behind an empty closed ledger is not modelled."""
         self.is_terminated = True
         if not self.ledgers[self.current] and len(self.ledgers) > 1:
             del self.ledgers[self.current]
@@ -317,7 +317,7 @@ class ManagedLedger:
         return None
 
     def read_at(self, position: Position) -> tuple[Position, Entry] | None:
-        """The first entry at or after a position; ledgers that are gone are passed over without a word."""
+        """Return the first entry at or after a position; ledgers that are gone are passed over without a word."""
         ordered = list(self.ledgers)
         for ledger in ordered[bisect.bisect_left(ordered, position[0]) :]:
             entry = position[1] if ledger == position[0] else 0
@@ -327,14 +327,14 @@ class ManagedLedger:
         return None
 
     def walk(self, position: Position = EARLIEST) -> Iterator[tuple[Position, Entry]]:
-        """The entries at or after a position that are kept."""
+        """Yield the entries at or after a position that are kept."""
         found = self.read_at(position)
         while found is not None:
             yield found
             found = self.read_at((found[0][0], found[0][1] + 1))
 
     def count_after(self, position: Position) -> int:
-        """How many entries come after a position."""
+        """Return how many entries come after a position."""
         return sum(
             max(0, entries - (position[1] + 1 if ledger == position[0] else 0))
             for ledger, entries in self.ledgers.items()
@@ -364,7 +364,7 @@ class ManagedLedger:
         return cursor
 
     def open_durable(self, name: str, *, earliest: bool) -> Cursor:
-        """The cursor of a durable subscription, made where there is none."""
+        """Return the cursor of a durable subscription, made where there is none."""
         cursor = self.cursors.get(name)
         if cursor is None:
             mark = self.previous(self.next_valid(self.first)) if earliest else self.last
@@ -375,7 +375,7 @@ class ManagedLedger:
     # -- what removes
 
     def trim(self, *, now: float, truncate: bool = False) -> bool:
-        """Removes what no durable cursor needs (`internalTrimLedgers`, retention 0); whether there was anything."""
+        """Remove what no durable cursor needs (`internalTrimLedgers`, retention 0); whether there was anything."""
         for cursor in self.cursors.values():
             # maybeUpdateCursorBeforeTrimmingConsumedLedger: who is at the end of a ledger goes on to the next one.
             if not cursor.durable:
@@ -434,12 +434,12 @@ class ManagedLedger:
 
 
 def bits_of(words: Sequence[int]) -> int:
-    """An `ack_set` as one number."""
+    """Return an `ack_set` as one number."""
     return sum((word & 0xFFFF_FFFF_FFFF_FFFF) << 64 * n for n, word in enumerate(words))
 
 
 def words_of(bits: int) -> tuple[int, ...]:
-    """A number as an `ack_set`: signed words of 64 bits, without zeros at the end."""
+    """Return a number as an `ack_set`: signed words of 64 bits, without zeros at the end."""
     words = []
     while bits:
         word = bits & 0xFFFF_FFFF_FFFF_FFFF

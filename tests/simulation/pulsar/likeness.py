@@ -87,7 +87,7 @@ class Model:
         self.reconnect()
 
     def another(self) -> Self:
-        """Another connection of the same client."""
+        """Return another connection of the same client."""
         other = copy.copy(self)
         other.reconnect()
         return other
@@ -172,7 +172,7 @@ class Real:
         self.reconnect()
 
     def another(self) -> Self:
-        """Another connection of the same client."""
+        """Return another connection of the same client."""
         other = copy.copy(self)
         other._socket = None
         other.reconnect()
@@ -325,14 +325,14 @@ class Client:
                     self._came.append(command)
 
     def ask(self, command: Callable[[int], commands.Command]) -> Any:
-        """A request's answer."""
+        """Return a request's answer."""
         self._request_id += 1
         mine = self._request_id
         self._tell(command(mine))
         return self._next(lambda came: getattr(came, "request_id", None) == mine)
 
     def lookup(self) -> None:
-        """Has the topic served."""
+        """Have the topic served."""
         while True:
             found = self.ask(lambda n: commands.Lookup(self.side.topic, n))
             if found.response is not commands.LookupType.Failed:
@@ -345,7 +345,7 @@ class Client:
         name: str = "",
         initial: InitialPosition = InitialPosition.Latest,
     ) -> int:
-        """A consumer; durable where it has a name."""
+        """Return a consumer; durable where it has a name."""
         self.lookup()
         self._consumer_id += 1
         mine = self._consumer_id
@@ -366,7 +366,7 @@ class Client:
         return mine
 
     def open_producer(self, name: str = "p", producer_id: int = 1) -> Any:
-        """PRODUCER's answer."""
+        """Send PRODUCER; return the answer."""
         self.lookup()
         return self.ask(
             lambda n: commands.Producer(
@@ -384,7 +384,7 @@ class Client:
         return self._placed(receipt)
 
     def publish(self, *counts: int) -> list[tuple[int, int]]:
-        """Entries of so many messages each."""
+        """Return entries of so many messages each."""
         if not self._producer_open:
             self.open_producer()
             self._producer_open = True
@@ -395,14 +395,14 @@ class Client:
         return found
 
     def roll_over(self) -> None:
-        """The topic is loaded anew, with a new ledger."""
+        """Load the topic again, with a new ledger."""
         self.side.unload()
         self._next(lambda came: False, QUIET_SECONDS)
         self._came.clear()
         self._producer_open = False
 
     def bounds(self, consumer: int) -> tuple[Any, Any, int]:
-        """Where the cursor is, what the last message is, and the index in its batch."""
+        """Return where the cursor is, what the last message is, and the index in its batch."""
         answer = self.ask(lambda n: commands.GetLastMessageId(consumer, n))
         assert isinstance(answer, commands.GetLastMessageIdResponse), answer
         mark, last = answer.consumer_mark_delete_position, answer.last_message_id
@@ -424,7 +424,7 @@ class Client:
         self.ask(lambda n: commands.Ack(consumer, commands.AckType.Cumulative, ids, n))
 
     def read(self, consumer: int, permits: int, most: int = 100) -> list[Any]:
-        """The positions of what comes."""
+        """Return the positions of what comes."""
         self._tell(commands.Flow(consumer, permits))
         found = []
         while len(found) < most:
@@ -442,7 +442,7 @@ class Client:
         return position
 
     def at(self, ledger: int, entry: int) -> tuple[int, int]:
-        """A position with its ledger counted from 0."""
+        """Return a position with its ledger counted from 0."""
         return self._ledgers.setdefault(ledger, len(self._ledgers) - 1), entry
 
     # -- of subscriptions that consumers share
@@ -456,7 +456,7 @@ class Client:
         meta: commands.KeySharedMeta | None = None,
         durable: bool = True,
     ) -> int:
-        """A consumer of the subscription `s`; 0 minus the code where the broker refuses it."""
+        """Return a consumer of the subscription `s`; 0 minus the code where the broker refuses it."""
         self.lookup()
         self._consumer_id += 1
         mine = self._consumer_id
@@ -478,7 +478,7 @@ class Client:
         return -answer.error if isinstance(answer, commands.Error) else mine
 
     def consume(self, kind: SubType, name: str = "", *, permits: int = 100, **options: Any) -> int:
-        """A consumer as by `join`, with permits."""
+        """Return a consumer as by `join`, with permits."""
         mine = self.join(kind, name, **options)
         self.flow(mine, permits)
         return mine
@@ -488,7 +488,7 @@ class Client:
         self._tell(commands.Flow(consumer, permits))
 
     def deliveries(self, seconds: float = QUIET_SECONDS, most: float = inf) -> list[tuple[int, tuple[int, int], int]]:
-        """Which entries come to whom and how often redelivered, until nothing comes any more."""
+        """Return which entries come to whom and how often redelivered, until nothing comes any more."""
         found: list[tuple[int, tuple[int, int], int]] = []
         while (
             len(found) < most
@@ -499,7 +499,7 @@ class Client:
         return found
 
     def of(self, consumer: int) -> list[int]:
-        """The entries that come to a consumer; those of others are forgotten."""
+        """Return the entries that come to a consumer; those of others are forgotten."""
         return [position[1] for to, position, _ in self.deliveries() if to == consumer]
 
     def ack(self, consumer: int, *ids: tuple[int, int], ack_set: Sequence[int] = (), cumulative: bool = False) -> Any:
@@ -509,11 +509,11 @@ class Client:
         return self.ask(lambda n: commands.Ack(consumer, kind, sent, n)).error
 
     def redeliver(self, consumer: int, *ids: tuple[int, int]) -> None:
-        """Has them delivered again; all where none are named."""
+        """Have them delivered again; all where none are named."""
         self._tell(commands.RedeliverUnacknowledgedMessages(consumer, tuple(MessageId(*one) for one in ids)))
 
     def ended(self, seconds: float = QUIET_SECONDS) -> list[int]:
-        """The consumers that are told that the topic has ended, once or more often."""
+        """Return the consumers that are told that the topic has ended, once or more often."""
         found = set()
         while (came := self._next(lambda came: isinstance(came, commands.ReachedEndOfTopic), seconds)) is not None:
             found.add(came.consumer_id)
@@ -524,7 +524,7 @@ class Client:
         self.ask(lambda n: commands.CloseConsumer(consumer, n))
 
     def store(self, entry: Entry) -> tuple[int, int]:
-        """An entry as it is; where it is then."""
+        """Return an entry as it is; where it is then."""
         if not self._producer_open:
             self.open_producer()
             self._producer_open = True
@@ -535,7 +535,7 @@ class Client:
         return self._placed(receipt)
 
     def delayed(self, seconds: float, key: str | None = None) -> tuple[tuple[int, int], float]:
-        """Publishes a message that is to be delivered in so many seconds: where it is, and when that is."""
+        """Publish a message that is to be delivered in so many seconds: where it is, and when that is."""
         deliver_at = int((self.side.wall() + seconds) * 1000)
         entry = make_entry([b"late"], 1_000, producer="p", sequence_id=500, key=key, deliver_at=deliver_at)
         return self.store(entry), deliver_at / 1000
@@ -545,7 +545,7 @@ class Client:
         return self.ask(lambda n: commands.ConsumerStats(n, consumer))
 
     def changes(self, seconds: float = QUIET_SECONDS) -> list[tuple[int, bool]]:
-        """Who is told whether it is active, in order, until nothing comes any more."""
+        """Return who is told whether it is active, in order, until nothing comes any more."""
         found = []
         while (came := self._next(lambda came: isinstance(came, commands.ActiveConsumerChange), seconds)) is not None:
             found.append((came.consumer_id, came.is_active))

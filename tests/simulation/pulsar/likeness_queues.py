@@ -25,7 +25,7 @@ def sticky(*ranges: tuple[int, int]) -> KeySharedMeta:
 
 
 def keyed(c: Client, *keys: str) -> list[tuple[int, int]]:
-    """Publishes a message of each key."""
+    """Publish a message of each key."""
     return [
         c.store(make_entry([b"m"], 1_000, producer="p", sequence_id=100 + n, key=key)) for n, key in enumerate(keys)
     ]
@@ -599,7 +599,7 @@ def who_comes_before_takes_over(c: Client) -> Any:
 
 
 def names_in_order(c: Client) -> tuple[str, str]:
-    """Names of which the first is active where both are there: a ring of hashes, with the topic's, says which."""
+    """Return two names, the first of which is active if both are there: the topic's ring of hashes decides."""
     first = active_name(c.side.topic, ["a", "b"])
     return first, "b" if first == "a" else "a"
 

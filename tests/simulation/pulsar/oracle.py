@@ -16,7 +16,7 @@ Row: TypeAlias = tuple[int, int, int, bytes]
 
 
 def rows_of(cluster: Cluster, name: str) -> list[Row]:
-    """Every row that was ever visible in a topic-partition, in order; of removed ledgers too."""
+    """Return every row that was ever visible in a topic-partition, in order; of removed ledgers too."""
     ledger, buffer = cluster.storage[name], cluster.buffers[name]
     rows: list[Row] = []
     chunks: dict[str, list[bytes]] = {}
@@ -42,23 +42,23 @@ def rows_of(cluster: Cluster, name: str) -> list[Row]:
 
 
 def deliverable_rows(cluster: Cluster, name: str) -> list[Row]:
-    """Those before the first open transaction."""
+    """Return those before the first open transaction."""
     last = cluster.buffers[name].max_read
     return [row for row in rows_of(cluster, name) if row[:2] <= last]
 
 
 def row_position(row: Row) -> OurPosition:
-    """Where a row is, as this package orders positions."""
+    """Return where a row is, as this package orders positions."""
     return OurPosition(row[0], row[1], row[2])
 
 
 def within(rows: Iterable[Row], start: OurPosition, end: OurPosition) -> list[Row]:
-    """The rows of a range."""
+    """Return the rows of a range."""
     return [row for row in rows if start < row_position(row) <= end]
 
 
 def found_rows(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """The rows that were read."""
+    """Return the rows that were read."""
     return [
         (
             row["message_id"]["ledger_id"],
@@ -71,7 +71,7 @@ def found_rows(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 
 def was_removed(cluster: Cluster, name: str, start: Position, end: Position) -> bool:
-    """Whether a ledger between two positions is gone."""
+    """Return whether a ledger between two positions is gone."""
     ledger = cluster.storage[name]
     return any(start[0] <= one <= end[0] for one in ledger.removed)
 
@@ -86,7 +86,7 @@ def check_range(
     may_lose: bool,
     is_wanted: Callable[[Row], bool] = lambda _: True,
 ) -> None:
-    """The rows of a range are the true ones, in order.
+    """Check that the rows of a range are the true ones, in order.
 
     Args:
         cluster: where they were.
@@ -128,7 +128,7 @@ def _is_part(found: Sequence[Row], expected: Sequence[Row]) -> bool:
 
 
 def difference(found: Sequence[Any], expected: Sequence[Any]) -> str:
-    """What is missing, what is too much, and whether the order is wrong: for a message."""
+    """Return what is missing, what is too much, and whether the order is wrong: for a message."""
     missing = [row for row in expected if row not in found]
     extra = [row for row in found if row not in expected]
     twice = sorted({row for row in found if list(found).count(row) > list(expected).count(row) > 0})

@@ -77,7 +77,7 @@ Message = tuple[str, oracle.Row]
 
 
 def queue_faults(dice: Random, size: int) -> Sequence[Fault]:
-    """What goes wrong while this much work is read."""
+    """Return what goes wrong while this much work is read."""
     seconds = 2.0 * size
     return [
         *common_faults(dice, streams=12, processes=PROCESSES, seconds=seconds),
@@ -207,7 +207,7 @@ class Market:
         self.cluster.publish(name, [f"{n:04d}.{key}.{i}".encode() for i in range(count)], sequence_id=n, key=key)
 
     def _store_chunks(self, name: str, chunks: Sequence[Entry], stored: list[Position], seconds: float) -> None:
-        """Stores the first chunk, and the others one after the other, each within so many seconds of the last."""
+        """Store the first chunk, and the others one after the other, each within so many seconds of the last."""
         stored.append(self.cluster.store(name, chunks[0]))
         if len(chunks) == 1:
             self._parts[name, stored[-1]] = stored
@@ -219,7 +219,7 @@ class Market:
             self._store_chunks(name, chunks[1:], stored, seconds)
 
     def arrange(self) -> None:
-        """Has the faults happen at their times from now on.
+        """Have the faults happen at their times from now on.
 
         - `unload`, `roll_over`: number of a topic-partition; of letters, too, when there are some.
         - `kill_broker`: number of the broker, seconds until it runs again.
@@ -274,17 +274,17 @@ class Market:
 
     @property
     def has_foreign(self) -> bool:
-        """Whether foreign consumers join."""
+        """True if foreign consumers join."""
         return any(fault.kind == "foreign" for fault in self.plan.faults)
 
     @property
     def keeps_time(self) -> bool:
-        """Whether the wall clock is right."""
+        """True if the wall clock is right."""
         return all(fault.kind != "wall_clock" for fault in self.plan.faults)
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing goes wrong after which somebody else may get what Spark has.
+        """True if nothing goes wrong after which somebody else may get what Spark has.
 
         A consumer of a Failover subscription has a second for what it has when another one is chosen.
         """
@@ -302,7 +302,7 @@ class Market:
         return "; ".join(found)
 
     def free_stranded(self, *, loses_connections: bool) -> None:
-        """What an operator does where chunks hold everything back, for ever: the broker's fault (seen on 4.0.8).
+        """Return what an operator does where chunks hold everything back, for ever: the broker's fault (seen on 4.0.8).
 
         They go to a consumer that is gone, behind a foreign one that leaves without permits and behind a lost
         connection: the topic is loaded anew. A consumer of ours that is closed has permits left, and then the broker
@@ -334,16 +334,16 @@ class Market:
     # -- the oracle
 
     def published(self) -> list[Message]:
-        """Every message that can be read."""
+        """Return every message that can be read."""
         return [(name, row) for name in self.names for row in oracle.rows_of(self.cluster, name)]
 
     def missing(self, rows: Sequence[Mapping[str, Any]]) -> list[Message]:
-        """What Spark has not and no foreign consumer has acknowledged."""
+        """Return what Spark has not and no foreign consumer has acknowledged."""
         found = self.found(rows)
         return [message for message in self.published() if message not in found and not self.is_handled(message)]
 
     def is_handled(self, message: Message) -> bool:
-        """Whether a foreign consumer has acknowledged it."""
+        """Return whether a foreign consumer has acknowledged it."""
         name, row = message
         # Who acknowledges one chunk of a message has taken it from everybody.
         parts = self._parts.get((name, row[:2]), (row[:2],))
@@ -351,7 +351,7 @@ class Market:
 
     @staticmethod
     def found(rows: Sequence[Mapping[str, Any]]) -> Counter[Message]:
-        """What was read, and how often each."""
+        """Return what was read, and how often each."""
         return Counter(zip(Market._names(rows), oracle.found_rows(rows), strict=True))
 
     @staticmethod
@@ -394,7 +394,7 @@ class Market:
             raise ViolationError(f"never published: {invented[:8]}")
 
     def check_settled(self, name: str, acknowledged: EntryRanges, refused: Sequence[Position]) -> None:
-        """The broker has these acknowledgements but for those refused, unless a kill made it forget them.
+        """Check that the broker has these acknowledgements except the refused ones, unless a kill made it forget them.
 
         Otherwise `check_nothing_leaks` raises.
         """
@@ -407,7 +407,7 @@ class Market:
             self._unsettled.append(f"{name}: {left} are not acknowledged, and only {refused} are said not to be")
 
     def check_left(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """What was read is still in the subscription, unless a foreign consumer has handled it.
+        """Return what was read is still in the subscription, unless a foreign consumer has handled it.
 
         Raises:
             ViolationError: it is not.
@@ -435,7 +435,7 @@ class Market:
             last[name, key] = row
 
     def check_nothing_leaks(self) -> None:
-        """Some time after a run its processes hold nothing open, and its tasks have settled all acknowledgements.
+        """Check that some time after a run its processes hold nothing open and its tasks have settled all.
 
         Raises:
             ViolationError: they do, or have not.
@@ -470,11 +470,11 @@ class Patience:
         self._since = self._reloaded = market.world.now
 
     def rest(self) -> None:
-        """What was waited for on purpose does not count."""
+        """Return what was waited for on purpose does not count."""
         self._since = self._reloaded = self._market.world.now
 
     def check(self, left: list[Message]) -> None:
-        """Notes what is still to be read.
+        """Note what is still to be read.
 
         Raises:
             ViolationError: it has been the same for too long.
@@ -497,7 +497,7 @@ class Patience:
 
 
 def allowed_outcome(plan: Plan, error: BaseException) -> str:
-    """An error of the network, a broker or a disk may end a run in which that went wrong; in a word which.
+    """Return an error of the network, a broker or a disk may end a run in which that went wrong; in a word which.
 
     Raises:
         ViolationError: it did not, or it is another error.
@@ -512,7 +512,7 @@ def allowed_outcome(plan: Plan, error: BaseException) -> str:
 
 
 def loses_connections(plan: Plan, executors: Executors) -> bool:
-    """Whether any is lost: by a fault, or by an attempt that is killed because it is not wanted any more."""
+    """Return whether any is lost: by a fault, or by an attempt that is killed because it is not wanted any more."""
     return bool(plan.faults) or (executors.speculation > 0 and executors.zombies < 1)
 
 
@@ -629,7 +629,7 @@ class QueueDrain:
 
     @staticmethod
     def run_once(world: World, plan: Plan, options: Any, executors: Executors) -> list[list[dict[str, Any]]] | None:
-        """The rows of each task; None where a file of the log is damaged, and the read says so."""
+        """Return the rows of each task; None where a file of the log is damaged, and the read says so."""
         found: list[list[dict[str, Any]]] = []
 
         def read() -> None:

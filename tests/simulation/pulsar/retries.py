@@ -75,7 +75,7 @@ class Letters:
         """What was looked at and put off, by value, and how often."""
 
     def of(self, topic: str) -> list[Letter]:
-        """Those of a topic."""
+        """Return those of a topic."""
         cluster = self._market.cluster
         found = []
         for name in cluster.names(topic) if topic in cluster.partitions else ():
@@ -86,18 +86,18 @@ class Letters:
         return found
 
     def left(self) -> list[oracle.Row]:
-        """The published messages that are neither handled nor dead letters."""
+        """Return the published messages that are neither handled nor dead letters."""
         done = self.taken.keys() | {one.row[3] for one in self.of(DEAD)} | self._handled()
         return [message for message in self._market.published() if message[1][3] not in done]
 
     def _handled(self) -> set[bytes]:
-        """What foreign consumers have handled, wherever they got it."""
+        """Return what foreign consumers have handled, wherever they got it."""
         market = self._market
         letters = {one.row[3] for one in self.of(RETRY) if market.is_handled((one.name, one.row))}
         return letters | {row[3] for name, row in market.published() if market.is_handled((name, row))}
 
     def due_seconds(self) -> float:
-        """How long it takes until a letter is due that nobody has acknowledged; 0 where one is."""
+        """Return how long it takes until a letter is due that nobody has acknowledged; 0 where one is."""
         cluster = self._market.cluster
         waiting = [
             one.entry.deliver_at
@@ -220,7 +220,7 @@ class QueueRetry:
 
     @staticmethod
     def _arrange(market: Market) -> None:
-        """Has these faults happen.
+        """Have these faults happen.
 
         - `stored`: the number of a letter, what happens when it is stored, seconds after that: the consumers lose their
             connections (`cut`), or the process that has sent it is killed, or the broker that has stored it.

@@ -77,7 +77,7 @@ CLUSTER_FAULTS = ("unload", "kill_broker", "trim", "expire", "truncate", "roll_o
 
 
 def cluster_faults(dice: Random, *, kinds: Sequence[str], partitions: int, seconds: float) -> Iterator[Fault]:
-    """Faults of the cluster, a few or none."""
+    """Yield faults of the cluster, a few or none."""
     for _ in range(dice.choice((0, 1, 1, 2, 3))):
         kind = dice.choice(kinds)
         at = round(dice.random() * seconds, 3)
@@ -88,7 +88,7 @@ def cluster_faults(dice: Random, *, kinds: Sequence[str], partitions: int, secon
 
 
 def removals(dice: Random, seconds: float) -> Iterator[Fault]:
-    """Faults that remove messages, or take them from the consumers there are; one at least."""
+    """Yield faults that remove messages, or take them from the consumers there are; one at least."""
     for _ in range(dice.choice((1, 1, 2))):
         kind = dice.choice(("acknowledge", "acknowledge", "expire", "truncate", "sweep"))
         at, partition = round(dice.random() * seconds, 3), dice.randrange(3)
@@ -99,7 +99,7 @@ def removals(dice: Random, seconds: float) -> Iterator[Fault]:
 
 
 def arrange(world: World, cluster: Cluster, names: Sequence[str], faults: Sequence[Fault]) -> None:
-    """Has the faults of the cluster happen at their times from now on.
+    """Have the faults of the cluster happen at their times from now on.
 
     - `unload`, `trim`, `expire`, `truncate`, `roll_over`: number of a topic-partition.
     - `kill_broker`: number of the broker, seconds until it runs again.
@@ -177,7 +177,7 @@ def may_look_removed(cluster: Cluster) -> bool:
 
 
 def check_nothing_leaks(world: World, cluster: Cluster) -> None:
-    """Some seconds after a run its processes hold nothing open.
+    """Check that some seconds after a run its processes hold nothing open.
 
     Raises:
         ViolationError: they do.
@@ -236,7 +236,7 @@ def _ender(cluster: Cluster, txn: tuple[int, int], *, commits: bool) -> Callable
 
 
 def _fill_chunks(cluster: Cluster, name: str, dice: Random, prefix: str, n: int) -> int:
-    """A message in chunks; some begin anew in their middle, under the same name and number; how many entries."""
+    """Return a message in chunks; some begin anew in their middle, under the same name and number; how many entries."""
     parts = dice.randint(2, 4)
     stored = 0
     producer = dice.choice(("p", "q"))
@@ -269,7 +269,7 @@ def _fill_chunks(cluster: Cluster, name: str, dice: Random, prefix: str, n: int)
 
 
 def options_of(cluster: Cluster, **more: str) -> dict[str, str]:
-    """The options that every scenario has."""
+    """Return the options that every scenario has."""
     return {"serviceUrl": cluster.url, "topic": TOPIC, **more}
 
 
@@ -284,7 +284,7 @@ def _readable_cluster(world: World, dice: Random, *, places_cursors: bool = True
 
 
 def _wanted_positions(world: World, cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str, Position]]:
-    """Values of `startingOffsets` and `endingOffsets`, or of one of them or none: at rows, within batches too."""
+    """Return values of `startingOffsets` and `endingOffsets`, of one of them or none: at rows, also within batches."""
     dice = world.dice("positions")
     rows = {name: oracle.deliverable_rows(cluster, name) for name in names}
     if dice.random() < 0.6 or not all(rows.values()):
@@ -494,7 +494,7 @@ class StreamRead:
 
     @staticmethod
     def _subscribe_before(world: World, cluster: Cluster, names: Sequence[str]) -> None:
-        """The subscription may be there already, and anywhere."""
+        """Make the subscription before the query, anywhere, or not."""
         dice = world.dice("subscription")
         if dice.random() < 0.3:
             for name in names:
@@ -504,7 +504,7 @@ class StreamRead:
                     cluster.acknowledge(name, "query", dice.choice(entries))
 
     def _planned(self, cluster: Cluster, plan: Plan, number: int) -> None:
-        """A batch is logged: from the first one on, the query's subscription alone keeps what it needs."""
+        """Note that a batch is logged: from the first one on, only the query's subscription keeps what it needs."""
         if number != 0:
             return
         world = cluster.world
@@ -575,7 +575,7 @@ class StreamRead:
         check_allowed(plan, error)
 
     def _is_start_lost(self, query: Query, error: BaseException) -> bool:
-        """Whether batch 0, of which Spark logs no start, began at the latest message and is to be done over."""
+        """Return whether batch 0, of which Spark logs no start, began at the latest message and is to be done over."""
         log = query.checkpoint
         has_lost = self._begins_at_latest and not self._subscription and bool(log.offsets) and not log.committed
         return has_lost and isinstance(error, DataLossError) and "interrupted in its first batch" in str(error)
@@ -596,7 +596,7 @@ class StreamRead:
             raise ViolationError(f"nothing was removed, and yet: {error}") from error
 
     def _is_complete(self, cluster: Cluster, query: Query, *, fails: bool) -> bool:
-        """Whether the last batch that is committed reaches the last row of every partition.
+        """Return whether the last batch that is committed reaches the last row of every partition.
 
         Rows that were removed are awaited only where their loss has to be told (`failOnDataLoss=true`), and not where
         nothing of their partition was read before: they are not asked for.
@@ -633,7 +633,7 @@ class StreamRead:
         oracle.check_range(cluster, at, start, end, oracle.found_rows(rows), may_lose=may_lose)
 
     def _check_batches(self, cluster: Cluster, query: Query, *, fails: bool) -> None:
-        """Each batch, and each time that it was done over, has the true rows of its range.
+        """Check that each batch, also when it was repeated, has the true rows of its range.
 
         Raises:
             ViolationError: one has not.
@@ -653,7 +653,7 @@ class StreamRead:
                     raise ViolationError(f"batch {number}: {error}") from error
 
     def _restarted_at(self, begin: Position, rows: Sequence[Mapping[str, Any]]) -> Position | None:
-        """Where batch 0 began in a topic-partition when it was done over; None if nothing is promised there.
+        """Return where batch 0 began in a topic-partition when it was done over; None if nothing is promised there.
 
         Args:
             begin: where it began at first, which is not logged.
@@ -694,7 +694,7 @@ class StreamTrimmed(StreamRead):
                 cluster.publish(name, [f"more-{n}".encode()], sequence_id=2000 + n)
 
     def _trim(self, cluster: Cluster, query: Query) -> None:
-        """What was read is acknowledged between two triggers, but not the end of the topic, which no limit made."""
+        """Acknowledge what was read between two triggers, but not the end of the topic, which no limit made."""
         dice = here().dice("trimmed")
         for name, end in _logged_ends(query).items():
             read = end.ledger, end.entry
@@ -765,7 +765,7 @@ class Termination(StreamRead):
         raise ViolationError("the query fails again and again")
 
     def _check_end(self, cluster: Cluster, query: Query, *, fails: bool) -> None:
-        """Everything was terminated, read and committed before the query said that it has ended.
+        """Check that everything was terminated, read and committed before the query ended.
 
         Raises:
             ViolationError: it was not.
@@ -824,7 +824,7 @@ class AvailableNow(StreamRead):
     def _check_reached(
         self, query: Query, due: Mapping[str, Sequence[oracle.Row]], aim: Mapping[str, Position]
     ) -> None:
-        """A life that ended by itself has read what was there when it began, and nothing that came after it began.
+        """Check that a life that ended by itself has read what was there when it began, and nothing newer.
 
         Raises:
             ViolationError: it has not.
@@ -980,7 +980,7 @@ class Write:
     def _check(
         self, cluster: Cluster, before: Sequence[bytes], values: Sequence[bytes], *, complete: bool, outcome: str
     ) -> None:
-        """What is visible is what the guarantee promises.
+        """Check that what is visible is what the guarantee promises.
 
         Args:
             cluster: where it is.
@@ -1012,7 +1012,7 @@ class Write:
 
 
 def check_allowed_write(plan: Plan, executors: Executors, error: BaseException, *, commits: bool = False) -> None:
-    """An error that may end a write.
+    """Check that an error may end a write.
 
     Raises:
         ViolationError: it may not.
@@ -1059,7 +1059,7 @@ TEXT_SCHEMA = pa.schema([("value", pa.string()), *list(SCHEMA)[1:]])
 
 
 def _good_or_bad(name: str) -> bytes:
-    """A value, every third one no UTF-8; the same for the same name."""
+    """Return a value, every third one no UTF-8; the same for the same name."""
     value = name.encode()
     return b"\xff" + value if sum(value) % 3 == 0 else value
 
@@ -1093,7 +1093,7 @@ class _Watched(PulsarFormat):
         self.check(at, task.start, task.end)
 
     def check(self, at: TopicPartition, start: Position, end: Position) -> None:
-        """The bad messages of a range are in the dead letter topic.
+        """Check that the bad messages of a range are in the dead letter topic.
 
         Raises:
             ViolationError: they are not.
@@ -1104,7 +1104,7 @@ class _Watched(PulsarFormat):
             raise ViolationError(f"{at} ({start}, {end}] is passed on without its dead letters: {lost[:8]}")
 
     def letters(self) -> Counter[bytes]:
-        """What is in the dead letter topic, and how often each."""
+        """Return what is in the dead letter topic, and how often each."""
         names = self._cluster.names(DEAD) if DEAD in self._cluster.partitions else []
         return Counter(row[3] for name in names for row in oracle.rows_of(self._cluster, name))
 
@@ -1237,7 +1237,7 @@ class DeadLetters(StreamRead):
 
 
 class Commits:
-    """The end of a job: the driver commits or aborts the transactions of all its tasks, sometimes very many."""
+    """The end of a job: the driver commits or abort the transactions of all its tasks, sometimes very many."""
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""

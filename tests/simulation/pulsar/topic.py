@@ -82,7 +82,7 @@ class Topic:
         self._flushes = False
 
     def delivered(self, entry: Entry) -> bytes:
-        """What a consumer gets of an entry."""
+        """Return what a consumer gets of an entry."""
         return entry.body
 
     # -- publishing
@@ -169,7 +169,7 @@ class Topic:
             self.deduplication.failed()
 
     def crash(self) -> None:
-        """The broker is dead: of what was being stored, a part is, as far as it goes."""
+        """Let the broker die: a part of what was being stored is stored."""
         for _ in range(self.world.dice("storage").randint(0, len(self._writing))):
             self._store(self._writing.popleft())
         self._writing.clear()
@@ -215,7 +215,7 @@ class Topic:
         producer.connection.reply(commands.SendError(producer.producer_id, sequence_id, code, text))
 
     def terminate(self) -> None:
-        """It takes no more, and says so to every consumer that has acknowledged all (`topicTerminated`)."""
+        """Take no more, and tell every consumer that has acknowledged all (`topicTerminated`)."""
         self.ledger.terminate()
         for producer in list(self.producers.values()):
             self._close_producer(producer)
@@ -243,12 +243,12 @@ class Topic:
             self.ledger.cursors.pop(subscription.cursor.name, None)
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """The subscription is deleted, and what it has not acknowledged is nobody's."""
+        """Delete the subscription; nobody gets what it has not acknowledged."""
         self.subscriptions.pop(subscription.cursor.name, None)
         self.ledger.cursors.pop(subscription.cursor.name, None)
 
     def acknowledged(self, before: Position, cursor: Cursor) -> None:
-        """A cursor has moved: ledgers that nobody needs are removed, and it is put on disk some time."""
+        """Remove ledgers that nobody needs after a cursor has moved, and write it to disk some time."""
         if cursor.durable and before[0] != cursor.mark[0]:
             self.ledger.trim(now=self.world.now)
         if cursor.is_dirty and not self._flushes:

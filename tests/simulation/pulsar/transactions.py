@@ -33,7 +33,7 @@ class TransactionBuffer:
         self.aborted: set[TxnId] = set()
 
     def restore(self) -> None:
-        """The disks are as they were before; what is known is what they tell."""
+        """Restore the state from the disks as they were before."""
         self.ongoing.clear()
         self.aborted.clear()
         for position, entry in self._ledger.entries.items():
@@ -54,11 +54,11 @@ class TransactionBuffer:
         return self._ledger.previous(next(iter(self.ongoing.values())))
 
     def stored(self, txn: TxnId, position: Position) -> None:
-        """An entry of a transaction is on disk."""
+        """Note that an entry of a transaction is on disk."""
         self.ongoing.setdefault(txn, position)
 
     def end(self, txn: TxnId, *, commit: bool, low_water_mark: int, now_ms: int) -> None:
-        """A transaction ends here: a marker is written."""
+        """End a transaction: write a marker."""
         marker = make_marker(COMMIT_MARKER if commit else ABORT_MARKER, txn, now_ms)
         if not commit:
             self.aborted.add(txn)
@@ -70,7 +70,7 @@ class TransactionBuffer:
             self.end(first, commit=False, low_water_mark=-1, now_ms=now_ms)
 
     def hides(self, entry: Entry) -> bool:
-        """Whether an entry before `max_read` is not delivered all the same."""
+        """Return whether an entry before `max_read` is not delivered all the same."""
         return entry.marker is not None or (entry.txn is not None and entry.txn in self.aborted)
 
     def last_dispatchable(self) -> Position:

@@ -30,12 +30,12 @@ class WriteFaults:
         self._received = 0
 
     def take(self) -> str | None:
-        """What happens to the next SEND."""
+        """Return what happens to the next SEND."""
         self._sent += 1
         return self.sends.get(self._sent - 1)
 
     def receipt_delay(self, producer: Producer) -> float:
-        """How late the next receipt is; infinite for never."""
+        """Return how late the next receipt is; infinite for never."""
         if (call := self.calls.get(self._received)) is not None:
             call(producer)
         self._received += 1
@@ -44,7 +44,7 @@ class WriteFaults:
 
 
 def write_faults(dice: Random, most: int) -> Iterator[Fault]:
-    """What goes wrong with the first so many messages that are sent, or nothing."""
+    """Return what goes wrong with the first so many messages that are sent, or nothing."""
     for _ in range(dice.choice((0, 0, 1, 2))):
         kind = dice.choice(("send_checksum", "send_fail", "send_fail_stored", "send_slow"))
         yield Fault(kind, args=(dice.randrange(most),))
@@ -54,7 +54,7 @@ def write_faults(dice: Random, most: int) -> Iterator[Fault]:
 
 
 def arrange_writes(writes: WriteFaults, faults: Sequence[Fault]) -> None:
-    """Has these faults happen.
+    """Have these faults happen.
 
     - `send_checksum`, `send_fail`, ...: the number of a SEND; see `WriteFaults`.
     - `receipt`: the number of a receipt, seconds by which it is late; None for never.

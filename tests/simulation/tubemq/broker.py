@@ -111,7 +111,7 @@ class Broker:
         self.world.note(f"broker {self.number} is stopped")
 
     def stall(self, seconds: float) -> None:
-        """It answers nothing for a while."""
+        """Answer nothing for a while."""
         for link in self.links:
             link.stalled_until = max(link.stalled_until, self.world.now + seconds)
 
@@ -175,7 +175,7 @@ class Broker:
         raise AssertionError(f"a broker is not asked {request}")
 
     def store(self, topic: str, partition: int) -> Store:
-        """The store of a partition, which comes into being when it is first asked for."""
+        """Return the store of a partition, which comes into being when it is first asked for."""
         return self.stores.setdefault((topic, partition // 10_000), Store())
 
     def _topic(self, name: str) -> Topic | None:
@@ -317,18 +317,18 @@ class Broker:
         return c.SendMessageResponse(True, 200, OK, False, message.message_id, now_ms, position)
 
     def next_message_id(self) -> int:
-        """The next message's; ids repeat after a while, and fall as often as they rise (2.4.0)."""
+        """Return the next message's; ids repeat after a while, and fall as often as they rise (2.4.0)."""
         self._last_message_id += 1
         return (self._last_message_id * 7919) % 1009
 
     # -- what is seen from outside
 
     def position(self, group: str, topic: str, partition: int) -> int | None:
-        """Where a group is."""
+        """Return where a group is."""
         return self._positions.get((group, topic, partition))
 
     def holders(self) -> list[tuple[str, str, int]]:
-        """What is held by whoever was heard of in time."""
+        """Return what is held by whoever was heard of in time."""
         return [key for key, one in self._holders.items() if self.world.now - one.heard_at <= HOLD_SECONDS]
 
 

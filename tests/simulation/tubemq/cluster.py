@@ -92,7 +92,7 @@ class Cluster:
                     return
 
     def create(self, topic: Topic) -> None:
-        """Makes a topic."""
+        """Make a topic."""
         self.topics[topic.name] = topic
 
     # -- foreign producers
@@ -117,9 +117,9 @@ class Cluster:
     # -- what is there
 
     def store(self, topic: str, broker: int, partition: int) -> Store:
-        """The store of a partition."""
+        """Return the store of a partition."""
         return self.brokers[broker - 1].store(topic, partition)
 
     def all_stores(self, topic: str) -> list[Store]:
-        """Every store of a topic that has come into being."""
+        """Return every store of a topic that has come into being."""
         return [store for broker in self.brokers for (name, _), store in broker.stores.items() if name == topic]

@@ -55,7 +55,7 @@ class Link:
         self._on_lost(self)
 
     def close(self) -> None:
-        """The server's process has ended."""
+        """Note that the server's process has ended."""
         self._is_over = True
         self.stream.close()
 

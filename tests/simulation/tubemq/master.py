@@ -111,7 +111,7 @@ class Master:
         self.world.after(4.0, self.cluster.elect)
 
     def lead(self) -> None:
-        """It serves from now on."""
+        """Serve from now on."""
         self.world.note(f"master {self.address} leads")
         self.leads = True
         self._lives += 1

@@ -61,14 +61,14 @@ Row = tuple[TopicPartition, bytes]
 
 
 def cluster_faults(dice: Random, *, kinds: Sequence[str], seconds: float) -> Iterator[Fault]:
-    """Faults of the cluster, a few or none."""
+    """Yield faults of the cluster, a few or none."""
     for _ in range(dice.choice((0, 1, 1, 2, 3))):
         kind = dice.choice(kinds)
         yield Fault(kind, at=round(dice.random() * seconds, 3), args=(dice.randrange(2), dice.choice((0.5, 5.0, 20.0))))
 
 
 def arrange(world: World, cluster: Cluster, faults: Sequence[Fault]) -> None:
-    """Has the faults of the cluster happen at their times from now on.
+    """Have the faults of the cluster happen at their times from now on.
 
     - `kill_broker`, `stop_broker`, `kill_master`: number, seconds until it runs again.
     - `stall_broker`: number, for how many seconds it answers nothing.
@@ -107,7 +107,7 @@ def _cluster_fault(cluster: Cluster, fault: Fault) -> Callable[[], None] | None:
 
 
 def check_nothing_leaks(world: World, cluster: Cluster) -> None:
-    """A minute after a run its processes hold nothing open, and no partition.
+    """Check that a minute after a run its processes hold nothing open, and no partition.
 
     Raises:
         ViolationError: they do.
@@ -129,7 +129,7 @@ def check_nothing_leaks(world: World, cluster: Cluster) -> None:
 
 
 def make_cluster(world: World, plan: Plan) -> Cluster:
-    """A cluster of any size, and topics of any shape in it."""
+    """Return a cluster of any size, and topics of any shape in it."""
     dice = world.dice("scenario")
     kills = any(fault.kind == "kill_master" for fault in plan.faults)
     cluster = Cluster(
@@ -184,27 +184,27 @@ class Producer:
             self.published += 1
 
     def keep_publishing(self, rounds: int, seconds: float) -> None:
-        """Some messages now and then."""
+        """Publish some messages now and then."""
         world = self.cluster.world
         for n in range(rounds):
             world.after(seconds * (n + 1) / rounds, lambda: self.publish(self._dice.choice((1, 3, 8))))
 
 
 def truth(cluster: Cluster, tp: TopicPartition, start: int, end: int, filters: Iterable[str] = ()) -> list[bytes]:
-    """What a range has, of what is or was in the file."""
+    """Return what a range has, of what is or was in the file."""
     wanted = set(filters)
     messages = cluster.store(tp.topic, tp.broker_id, tp.partition).file[start // ENTRY_BYTES : end // ENTRY_BYTES]
     return [value_of(m) for m in messages if m.partition == tp.partition and (not wanted or m.type in wanted)]
 
 
 def value_of(message: Any) -> bytes:
-    """A message's value."""
+    """Return a message's value."""
     payload = message.payload
     return bytes(payload[4 + int.from_bytes(payload[:4], "big") :] if message.flag & 1 else payload)
 
 
 def partitions(cluster: Cluster) -> list[TopicPartition]:
-    """All there are, but for those of dead letters."""
+    """Return all there are, but for those of dead letters."""
     return sorted(
         TopicPartition(topic.name, number, partition)
         for topic in cluster.topics.values()
@@ -215,7 +215,7 @@ def partitions(cluster: Cluster) -> list[TopicPartition]:
 
 
 def of_partitions(rows: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, list[bytes]]:
-    """Values by partition, in their order."""
+    """Return values by partition, in their order."""
     found: dict[TopicPartition, list[bytes]] = {}
     for row in rows:
         tp = TopicPartition(row["topic"], row["broker_id"], row["partition"])
@@ -224,7 +224,7 @@ def of_partitions(rows: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, lis
 
 
 def reading_options(cluster: Cluster, dice: Random, **more: str) -> dict[str, str]:
-    """Options that any read may have."""
+    """Return options that any read may have."""
     options = {
         "masters": cluster.addresses,
         "topics": ",".join(topic for topic in cluster.topics if topic != DEAD),
@@ -334,7 +334,7 @@ class BatchRead:
 
 
 def _lacks_what_was_removed(cluster: Cluster, task: TubeMQRange, read: list[bytes], filters: Iterable[str]) -> bool:
-    """Whether it has, in order and once, all of a range that was not removed by now."""
+    """Return whether it has, in order and once, all of a range that was not removed by now."""
     tp = task.topic_partition
     first = max(task.start, cluster.store(tp.topic, tp.broker_id, tp.partition).first)
     removed = truth(cluster, tp, task.start, first, filters)
@@ -385,7 +385,7 @@ class StreamRead:
 
 
 def _all_read(cluster: Cluster, *queries: Query) -> bool:
-    """Whether everything on the disk is in triggers that have run."""
+    """Return whether everything on the disk is in triggers that have run."""
     read: dict[TopicPartition, int] = {}
     for query in queries:
         log = query.checkpoint
@@ -398,7 +398,7 @@ def _all_read(cluster: Cluster, *queries: Query) -> bool:
 
 
 def run_again_and_again(world: World, plan: Plan, query: Query, until: Callable[[], bool]) -> int:
-    """Runs a query until it is so, from its checkpoint whenever it has ended before; how often.
+    """Run a query until it is so, from its checkpoint whenever it has ended before; how often.
 
     Raises:
         ViolationError: it fails in a way that is not allowed, or again and again.
@@ -420,7 +420,7 @@ def run_again_and_again(world: World, plan: Plan, query: Query, until: Callable[
 
 
 def check_replays(log: Checkpoint) -> None:
-    """A batch that is done again has the same rows.
+    """Check that a repeated batch has the same rows.
 
     Raises:
         ViolationError: it has others.
@@ -465,7 +465,7 @@ class _Watched(TubeMQFormat):
         self.check(task, there)
 
     def check(self, where: object, values: Iterable[bytes]) -> None:
-        """The bad ones of these values are in the dead letter topic, or were until a broker was killed.
+        """Check that the bad values are in the dead letter topic, or were until a broker was killed.
 
         Raises:
             ViolationError: they are not.
@@ -476,7 +476,7 @@ class _Watched(TubeMQFormat):
             raise ViolationError(f"{where} is passed on without its dead letters: {lost[:8]}")
 
     def letters(self) -> Counter[bytes]:
-        """What brokers have acknowledged as dead letters, and how often each."""
+        """Return what brokers have acknowledged as dead letters, and how often each."""
         stores = self._cluster.all_stores(DEAD)
         kept = [message for store in stores for message in store.file]
         if not self._for_disk:

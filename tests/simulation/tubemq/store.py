@@ -64,31 +64,31 @@ class Store:
         return ENTRY_BYTES * (len(self.file) + len(self.memory))
 
     def append(self, message: Message) -> int:
-        """Keeps a message in memory; its position."""
+        """Keep a message in memory; its position."""
         self.memory.append(message)
         return self.end - ENTRY_BYTES
 
     def write(self) -> None:
-        """What is in memory goes to the file."""
+        """Return what is in memory goes to the file."""
         self.file += self.memory
         self.memory = []
 
     def force(self) -> None:
-        """The file is forced to the disk."""
+        """Force the file to the disk."""
         self.forced = self.file_end
 
     def lose_memory(self) -> None:
-        """The process was killed; when it starts again, it takes what is in the file for forced."""
+        """Lose what is not in the file; at the next start, all of the file counts as forced."""
         self.lost += self.memory
         self.memory = []
         self.force()
 
     def remove(self, before: int) -> None:
-        """The delete policy removes old messages."""
+        """Remove old messages, as the delete policy does."""
         self.first = max(self.first, min(before, self.forced))
 
     def scan(self, start: int, entries: int, *, from_file: bool) -> list[Message]:
-        """The messages of so many entries from a position on."""
+        """Return the messages of so many entries from a position on."""
         number = start // ENTRY_BYTES
         messages = self.file if from_file else self.file + self.memory
         return messages[number : number + entries]

@@ -33,19 +33,19 @@ class Lab(Protocol):
     client: TubeMQClient
 
     def topic(self, partitions: int = 1, *, stores: int = 1, broker: int = 1) -> str:
-        """A topic of the script's own."""
+        """Return a topic of the script's own."""
 
     def broker(self, number: int) -> Broker:
-        """Where a broker is."""
+        """Return where a broker is."""
 
     def group(self) -> str:
-        """A group of the script's own."""
+        """Return a group of the script's own."""
 
     def pause(self) -> None:
-        """A moment passes."""
+        """Wait for a moment."""
 
     def crash(self, number: int) -> None:
-        """Kills a broker and starts it again."""
+        """Kill a broker and start it again."""
 
 
 Script = Callable[[Lab], list[Any]]
@@ -53,7 +53,7 @@ SCRIPTS: dict[str, Script] = {}
 
 
 def script(run: Script) -> Script:
-    """A fact."""
+    """Return a fact."""
     SCRIPTS[run.__name__] = run
     return run
 
@@ -92,13 +92,13 @@ class Desk:
         return answer.err_code, answer.curr_offset
 
     def beat(self, client: str, *, partition: int = 0, prio: int = 303) -> list[str]:
-        """The codes of what failed."""
+        """Return the codes of what failed."""
         place = str(BrokerPartition(self.where, self.topic, partition))
         answer = self.ask(c.BrokerHeartbeat(client, self.group, (place,), qry_priority_id=prio))
         return [text.partition(":")[0] for text in answer.failure_info]
 
     def send(self, *values: bytes, partition: int = 0) -> list[int]:
-        """The codes."""
+        """Return the codes."""
         found = []
         for value in values:
             answer = self.ask(
@@ -108,7 +108,7 @@ class Desk:
         return found
 
     def until_flushed(self, entries: int) -> None:
-        """Waits until so many are on the disk."""
+        """Wait until so many are on the disk."""
         for _ in range(int(PATIENCE_S / 0.05)):
             found = self.register("flushed", 0, prio=FLUSHED_ONLY)
             self.leave("flushed")
@@ -118,7 +118,7 @@ class Desk:
         raise AssertionError(found)
 
     def read(self, client: str, *, partition: int = 0) -> tuple[list[bytes], list[int]]:
-        """All values by pairs of fetch and commit, and where the last one ended."""
+        """Return all values by pairs of fetch and commit, and where the last one ended."""
         values: list[bytes] = []
         end = self.register(client, 0, partition=partition)[2]
         at = 0
@@ -390,7 +390,7 @@ class RealLab:
 
 
 def on_the_model(name: str) -> list[Any]:
-    """What is observed on the model."""
+    """Return what is observed on the model."""
     standins.install()
     try:
         standins.reset()
