@@ -27,7 +27,7 @@ LOOPS: Final = {
     "protobuf": ("protobuf", "runs"),
     "letters": ("letters", "runs"),
 }
-"""The module of each, and the function of it that yields names and run."""
+"""The module of each, and the function of it that yields names and runs."""
 
 Run = Callable[[float], float]
 """Rows a second, measured for so many seconds."""

@@ -116,7 +116,7 @@ class Broker:
         return body
 
     def drain(self, topic: str, messages: int) -> None:
-        """Finishes so many messages, and look at nothing but their ids."""
+        """Finishes so many messages, and looks at nothing but their ids."""
         with self._connected() as sock:
             sock.sendall(f"SUB {topic} c\nRDY {READY}\n".encode())
             _expect(sock, b"\0\0\0\x06\0\0\0\0OK")

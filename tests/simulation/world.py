@@ -39,7 +39,7 @@ MAX_STEPS = 3_000_000
 
 
 MAX_UNWINDS = 100
-"""How often a fiber is told to end: code that catches even that and wait again would go on for ever."""
+"""How often a fiber is told to end: code that catches even that and waits again would go on for ever."""
 
 
 class KilledError(BaseException):

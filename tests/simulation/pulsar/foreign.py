@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ForeignConsumer:
-    """Joins a subscription, handles some of what it gets, and leave.
+    """Joins a subscription, handles some of what it gets, and leaves.
 
     It acknowledges most messages, one by one, some batches in part where the broker can, has some delivered again, and
     leaves with the rest of them. Most such clients put chunks together, and handle a message when its last one has

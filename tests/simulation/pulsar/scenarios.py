@@ -1237,7 +1237,7 @@ class DeadLetters(StreamRead):
 
 
 class Commits:
-    """The end of a job: the driver commits or abort the transactions of all its tasks, sometimes very many."""
+    """The end of a job: the driver commits or aborts the transactions of all its tasks, sometimes very many."""
 
     def faults(self, dice: Random, size: int) -> Sequence[Fault]:
         """See `Scenario`."""
