@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
+import pyarrow as pa
+
 from spark_mq_source.core.errors import DataLossError, MQSourceError, OptionError, StorageError
-from tests.simulation import clockwork, files
+from tests.simulation import clockwork, files, spark
+from tests.simulation.clockwork import here
 from tests.simulation.explore import Fault, Plan, ViolationError
-from tests.simulation.spark import Checkpoint, DriverKilledError, Executors, JobFailedError
+from tests.simulation.spark import Checkpoint, DriverKilledError, Executors, JobFailedError, Query
 from tests.simulation.world import World
 
 PROCESSES = ("executor-0", "executor-1", "executor-2", "executor-3", "driver-0", "driver-1")
@@ -121,6 +124,86 @@ def life(plan: Plan, work: Callable[[], Any], outcome_of: Callable[[Plan, BaseEx
     except (JobFailedError, MQSourceError) as failed:
         return outcome_of(plan, getattr(failed, "cause", failed))
     return ""
+
+
+def read_until(
+    plan: Plan,
+    query: Query,
+    is_done: Callable[[], bool],
+    outcome_of: Callable[[Plan, BaseException], str],
+    *,
+    available_now: bool = False,
+) -> str:
+    """Run a query, over as many lives as it takes; return how it ended: `read`, `torn`, or how its last life did."""
+    outcome = "read"
+    while not is_done():
+        ended = life(plan, lambda: query.run(until=is_done, available_now=available_now), outcome_of)
+        outcome = ended or outcome
+        if ended == "torn":
+            break
+        here().sleep(1.0)
+    return outcome
+
+
+def run_once(
+    format_: Any,
+    schema: pa.Schema,
+    plan: Plan,
+    options: Any,
+    executors: Executors,
+    outcome_of: Callable[[Plan, BaseException], str],
+) -> list[list[dict[str, Any]]] | None:
+    """Return the rows of each task of a batch read, which is repeated until it succeeds; None if its log is damaged.
+
+    Raises:
+        ViolationError: it never succeeds.
+    """
+    found: list[list[dict[str, Any]]] = []
+
+    def read() -> None:
+        found.extend(spark.in_driver(lambda: spark.read_batch(format_, options, schema, executors)))
+
+    for _ in range(1000):
+        ended = life(plan, read, outcome_of)
+        if not ended:
+            return found
+        if ended == "torn":
+            return None
+        here().sleep(1.0)
+    raise ViolationError("a read failed a thousand times")
+
+
+class Patience:
+    """Ends a run that stands still.
+
+    Args:
+        world: whose clock counts.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._left: Sequence[Any] = []
+        self._since = world.now
+
+    def check(self, left: Sequence[Any]) -> None:
+        """Note what is still to be read.
+
+        Raises:
+            ViolationError: it has been the same for too long.
+        """
+        if left != self._left:
+            self._left = left
+            self.rest()
+        elif left:
+            self._wait(left)
+
+    def rest(self) -> None:
+        """Begin to wait anew: what was waited for on purpose does not count."""
+        self._since = self._world.now
+
+    def _wait(self, left: Sequence[Any]) -> None:
+        if self._world.now > self._since + PATIENCE_SECONDS:
+            raise ViolationError(f"{len(left)} not read after {PATIENCE_SECONDS:.0f} s: {left[:8]}")
 
 
 def check_replays(checkpoint: Checkpoint) -> None:

@@ -17,8 +17,8 @@ from tests.simulation import files, spark
 from tests.simulation.explore import Fault, Plan, Scenario, ViolationError, common_faults
 from tests.simulation.nsq.broker import LOOKUPD, Cluster
 from tests.simulation.queues import (
-    PATIENCE_SECONDS,
     PROCESSES,
+    Patience,
     arrange_folder,
     check_replays,
     executors_of,
@@ -26,6 +26,8 @@ from tests.simulation.queues import (
     folder_outcome,
     install,
     life,
+    read_until,
+    run_once,
 )
 from tests.simulation.spark import Checkpoint, Executors, Query, waiting_for_rows
 from tests.simulation.world import World
@@ -184,30 +186,6 @@ def check_nothing_missing(found: Counter[Message], cluster: Cluster) -> None:
         raise ViolationError(f"{len(gone)} messages are lost: {gone[:8]}")
 
 
-class Patience:
-    """Ends a run that stands still.
-
-    Args:
-        world: whose clock counts.
-    """
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._left: list[Message] = []
-        self._since = world.now
-
-    def check(self, left: list[Message]) -> None:
-        """Note what is still to be read.
-
-        Raises:
-            ViolationError: it has been the same for too long.
-        """
-        if left != self._left:
-            self._left, self._since = left, self._world.now
-        elif left and self._world.now > self._since + PATIENCE_SECONDS:
-            raise ViolationError(f"not read after {PATIENCE_SECONDS:.0f} s: {left[:8]}")
-
-
 # -- what is there
 
 
@@ -301,20 +279,14 @@ class Stream:
         return outcome
 
     def _read(self, world: World, plan: Plan, cluster: Cluster, query: Query) -> str:
-        outcome, patience = "read", Patience(world)
+        patience = Patience(world)
 
         def is_done() -> bool:
             is_read, left = self._is_read(plan, query, cluster)
             patience.check(left)
             return is_read
 
-        while not is_done():
-            ended = life(plan, lambda: query.run(until=is_done, available_now=self._available_now), check_allowed)
-            outcome = ended or outcome
-            if ended == "torn":
-                break
-            world.sleep(1.0)
-        return outcome
+        return read_until(plan, query, is_done, check_allowed, available_now=self._available_now)
 
     def _is_read(self, plan: Plan, query: Query, cluster: Cluster) -> tuple[bool, list[Message]]:
         """Return whether all was published and read, and what is left."""
@@ -353,10 +325,8 @@ class Drain:
             patience.check(left)
             number += 1
             options = replace(parsed, run_id=f"run-{number}")
-            try:
-                found = self._read(world, plan, options, executors)
-                again = self._read(world, plan, options, executors)
-            except _TornError:
+            found, again = (run_once(FORMAT, SCHEMA, plan, options, executors, check_allowed) for _ in range(2))
+            if found is None or again is None:
                 return "torn"
             if found != again:
                 raise ViolationError(f"run {number} was {found} and then {again}")
@@ -371,26 +341,6 @@ class Drain:
         check_nothing_leaks(world, cluster)
         check_nothing_missing(messages_of(rows), cluster)
         return outcome
-
-    @staticmethod
-    def _read(world: World, plan: Plan, options: Any, executors: Executors) -> list[list[dict[str, Any]]]:
-        found: list[list[dict[str, Any]]] = []
-
-        def read() -> None:
-            found.extend(spark.in_driver(lambda: spark.read_batch(FORMAT, options, SCHEMA, executors)))
-
-        for _ in range(1000):
-            ended = life(plan, read, check_allowed)
-            if not ended:
-                return found
-            if ended == "torn":
-                raise _TornError
-            world.sleep(1.0)
-        raise ViolationError("a read failed a thousand times")
-
-
-class _TornError(Exception):
-    """A file under walDir is damaged, and the read says so."""
 
 
 class Write:

@@ -10,11 +10,10 @@ import json
 import struct
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -33,19 +32,8 @@ UNKNOWN = b"0123456789abcdef"
 END = "(closed)"
 
 
-class Wire(Protocol):
-    """A connection, byte by byte."""
-
-    def send(self, data: bytes) -> None: ...
-
-    def receive(self, seconds: float) -> bytes | None:
-        """Return what has come; empty at the end of the connection, None where nothing comes in time."""
-
-    def close(self) -> None: ...
-
-
-class Lab(ABC):
-    """One nsqd for a trace.
+class Lab:
+    """One nsqd for a trace: `SimulatedLab` or `RunningLab`.
 
     Attributes:
         ids: the message ids that were met, numbered.
@@ -53,31 +41,6 @@ class Lab(ABC):
 
     def __init__(self) -> None:
         self.ids: dict[bytes, int] = {}
-
-    @abstractmethod
-    def connect(self) -> Wire:
-        """Return a connection to its TCP interface."""
-
-    @abstractmethod
-    def topic(self, *channels: str) -> str:
-        """Return a topic of the trace's own."""
-
-    @abstractmethod
-    def http(self, method: str, path: str, **parameters: str) -> tuple[int, Any]:
-        """Return an answer of its HTTP interface."""
-
-    @abstractmethod
-    def pause(self, seconds: float) -> None:
-        """Time passes."""
-
-    @property
-    @abstractmethod
-    def now(self) -> float:
-        """Seconds since some time."""
-
-    @abstractmethod
-    def restart(self, *, crash: bool) -> None:
-        """End it in order, or kill it, and start it again."""
 
     def client(self, topic: str, channel: str = "c", *, ready: int = 0, **fields: Any) -> Client:
         """Return a subscriber."""
@@ -718,7 +681,7 @@ class SimulatedLab(Lab):
         self._cluster = Cluster(world, 1, **settings)
         (self._nsqd,) = self._cluster.nsqds
 
-    def connect(self) -> Wire:
+    def connect(self) -> Any:
         return SimulatedWire(self._world, network().connect(self._nsqd.address, 5.0))
 
     def topic(self, *channels: str) -> str:
@@ -774,7 +737,7 @@ class RunningLab(Lab):
         self._nsq = nsq
         self._wires: list[SocketWire] = []
 
-    def connect(self) -> Wire:
+    def connect(self) -> Any:
         self._wires.append(SocketWire(self._nsq.tcp_address))
         return self._wires[-1]
 

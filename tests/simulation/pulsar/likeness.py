@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from brokers.pulsar_admin import CONFLICT, AdminError
@@ -31,36 +31,6 @@ QUIET_SECONDS = 1.0
 
 PATIENCE = 5.0
 """How many times as long, where a real broker did not do what was expected: it may have been busy, and not silent."""
-
-
-class Side(Protocol):
-    """The model or a real broker."""
-
-    topic: str
-    token: str | None
-    patience: float
-
-    def transfer(self, data: bytes) -> None: ...
-
-    def receive(self, seconds: float) -> bytes: ...
-
-    def wall(self) -> float: ...
-
-    def reconnect(self) -> None: ...
-
-    def unload(self) -> None: ...
-
-    def trim(self) -> None: ...
-
-    def truncate(self) -> None: ...
-
-    def terminate(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def another(self) -> Side: ...
 
 
 class Model:
@@ -270,7 +240,7 @@ def done_by(broker: Any, trace: Trace) -> object:
 class Client:
     """Speaks with one side, command by command."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: Model | Real) -> None:
         self.side = side
         self._unread = b""
         self._request_id = 0

@@ -20,7 +20,7 @@ from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.protocol.commands import KeySharedMeta, KeySharedMode, SubType
 from spark_mq_source.pulsar.read import queue_reader
 from spark_mq_source.pulsar.read.recent import EntryRanges
-from tests.simulation import files, spark
+from tests.simulation import files
 from tests.simulation.explore import Fault, Plan, ViolationError, check_allowed, common_faults
 from tests.simulation.pulsar import oracle
 from tests.simulation.pulsar.broker import Cluster
@@ -31,13 +31,15 @@ from tests.simulation.pulsar.ledgers import Position
 from tests.simulation.queues import (
     PATIENCE_SECONDS,
     PROCESSES,
+    Patience,
     arrange_folder,
     check_replays,
     executors_of,
     folder_faults,
     folder_outcome,
     install,
-    life,
+    read_until,
+    run_once,
 )
 from tests.simulation.spark import Checkpoint, Executors, Query, waiting_for_rows
 from tests.simulation.world import World
@@ -455,8 +457,8 @@ class Market:
                 raise ViolationError(f"{process} still has fibers:\n{self.world.places()}")
 
 
-class Patience:
-    """Ends a run that stands still.
+class Stranded(Patience):
+    """Ends a run that stands still, after chunks that hold everything back were freed.
 
     Args:
         market: whose clock counts.
@@ -464,28 +466,22 @@ class Patience:
     """
 
     def __init__(self, market: Market, *, loses_connections: bool) -> None:
+        super().__init__(market.world)
         self._loses_connections = loses_connections
         self._market = market
-        self._left: list[Message] = []
-        self._since = self._reloaded = market.world.now
+        self._reloaded = market.world.now
 
     def rest(self) -> None:
-        """Return what was waited for on purpose does not count."""
-        self._since = self._reloaded = self._market.world.now
+        """See `Patience`."""
+        super().rest()
+        self._reloaded = self._since
 
-    def check(self, left: list[Message]) -> None:
-        """Note what is still to be read.
-
-        Raises:
-            ViolationError: it has been the same for too long.
-        """
-        market, now = self._market, self._market.world.now
-        if left != self._left:
-            self._left, self._since, self._reloaded = left, now, now
-        elif left and market.has_chunks and now > self._reloaded + STRANDED_SECONDS:
+    def _wait(self, left: Sequence[Message]) -> None:
+        market, now = self._market, self._world.now
+        if market.has_chunks and now > self._reloaded + STRANDED_SECONDS:
             self._reloaded = now
             market.free_stranded(loses_connections=self._loses_connections)
-        elif left and now > self._since + PATIENCE_SECONDS:
+        elif now > self._since + PATIENCE_SECONDS:
             gone = [
                 (name, row)
                 for name, row in left
@@ -514,6 +510,11 @@ def allowed_outcome(plan: Plan, error: BaseException) -> str:
 def loses_connections(plan: Plan, executors: Executors) -> bool:
     """Return whether any is lost: by a fault, or by an attempt that is killed because it is not wanted any more."""
     return bool(plan.faults) or (executors.speculation > 0 and executors.zombies < 1)
+
+
+def drained(plan: Plan, options: Any, executors: Executors) -> list[list[dict[str, Any]]] | None:
+    """Return the rows of each task of a batch read; None if its log is damaged. See `run_once`."""
+    return run_once(FORMAT, SCHEMA, plan, options, executors, allowed_outcome)
 
 
 class QueueStream:
@@ -561,26 +562,14 @@ class QueueStream:
         return outcome
 
     def _read(self, market: Market, query: Query) -> str:
-        outcome, patience, world = (
-            "read",
-            Patience(market, loses_connections=loses_connections(market.plan, query.executors)),
-            market.world,
-        )
+        patience = Stranded(market, loses_connections=loses_connections(market.plan, query.executors))
 
         def is_done() -> bool:
             left = market.missing(query.checkpoint.rows())
             patience.check(left)
-            return not left and world.now > market.publishes_until
+            return not left and market.world.now > market.publishes_until
 
-        while not is_done():
-            ended = life(
-                market.plan, lambda: query.run(until=is_done, available_now=self._available_now), allowed_outcome
-            )
-            outcome = ended or outcome
-            if ended == "torn":
-                break
-            world.sleep(1.0)
-        return outcome
+        return read_until(market.plan, query, is_done, allowed_outcome, available_now=self._available_now)
 
 
 class QueueDrain:
@@ -603,15 +592,12 @@ class QueueDrain:
         market.arrange()
         market.publish(6 * plan.size, 2.0 * plan.size)
         rows: list[dict[str, Any]] = []
-        patience, number = Patience(market, loses_connections=loses_connections(plan, executors)), 0
+        patience, number = Stranded(market, loses_connections=loses_connections(plan, executors)), 0
         while (left := market.missing(rows)) or world.now <= market.publishes_until:
             patience.check(left)
             number += 1
             options = replace(parsed, run_id=f"run-{number}")
-            found, again = (
-                self.run_once(world, plan, options, executors),
-                self.run_once(world, plan, options, executors),
-            )
+            found, again = (drained(plan, options, executors) for _ in range(2))
             if found is None or again is None:
                 return "torn"
             if found != again:
@@ -626,23 +612,6 @@ class QueueDrain:
             market.check_each_once(rows)
         market.check_nothing_leaks()
         return "read"
-
-    @staticmethod
-    def run_once(world: World, plan: Plan, options: Any, executors: Executors) -> list[list[dict[str, Any]]] | None:
-        """Return the rows of each task; None where a file of the log is damaged, and the read says so."""
-        found: list[list[dict[str, Any]]] = []
-
-        def read() -> None:
-            found.extend(spark.in_driver(lambda: spark.read_batch(FORMAT, options, SCHEMA, executors)))
-
-        for _ in range(1000):
-            ended = life(plan, read, allowed_outcome)
-            if not ended:
-                return found
-            if ended == "torn":
-                return None
-            world.sleep(1.0)
-        raise ViolationError("a read failed a thousand times")
 
 
 class QueuePeek:
@@ -674,7 +643,7 @@ class QueuePeek:
         is_over = False
         while not is_over:
             is_over = world.now > market.publishes_until
-            found = QueueDrain.run_once(world, plan, options, executors)
+            found = drained(plan, options, executors)
             assert found is not None
             rows = [row for task in found for row in task]
             market.check_not_twice(rows)

@@ -24,9 +24,9 @@ from tests.simulation.pulsar.queues import (
     SUBSCRIPTION,
     TOPIC,
     Market,
-    Patience,
-    QueueDrain,
+    Stranded,
     allowed_outcome,
+    drained,
     loses_connections,
     queue_faults,
 )
@@ -272,7 +272,7 @@ class QueueRetry:
     def _take(market: Market, letters: Letters, given: Mapping[str, str], executors: Executors) -> str:
         """Batch reads that take what is left, until nothing is; each waits for what was put off."""
         world, number = market.world, 0
-        patience = Patience(market, loses_connections=loses_connections(market.plan, executors))
+        patience = Stranded(market, loses_connections=loses_connections(market.plan, executors))
         parsed = FORMAT.parse_options({**given, "idleTimeout": "2s", "runId": "run"})
         while (left := letters.left()) or world.now <= market.publishes_until:
             if seconds := letters.due_seconds():
@@ -280,7 +280,7 @@ class QueueRetry:
                 patience.rest()
             patience.check(left)
             number += 1
-            found = QueueDrain.run_once(world, market.plan, replace(parsed, run_id=f"run-{number}"), executors)
+            found = drained(market.plan, replace(parsed, run_id=f"run-{number}"), executors)
             if found is None:
                 return "torn"
             rows = [row for task in found for row in task]

@@ -6,7 +6,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -27,33 +27,14 @@ ANY_CODE = range(1000)
 PATIENCE_S = 60.0
 
 
-class Lab(Protocol):
-    """A cluster for scripts. Broker 1 forces each message to its disk at once; broker 2 keeps it for a while."""
-
-    client: TubeMQClient
-
-    def topic(self, partitions: int = 1, *, stores: int = 1, broker: int = 1) -> str:
-        """Return a topic of the script's own."""
-
-    def broker(self, number: int) -> Broker:
-        """Return where a broker is."""
-
-    def group(self) -> str:
-        """Return a group of the script's own."""
-
-    def pause(self) -> None:
-        """Wait for a moment."""
-
-    def crash(self, number: int) -> None:
-        """Kill a broker and start it again."""
-
-
+Lab = Any
+"""A cluster: `SimulatedLab` or `RealLab`."""
 Script = Callable[[Lab], list[Any]]
 SCRIPTS: dict[str, Script] = {}
 
 
 def script(run: Script) -> Script:
-    """Return a fact."""
+    """Register a fact."""
     SCRIPTS[run.__name__] = run
     return run
 
@@ -331,7 +312,7 @@ def what_a_member_gives_up_is_shared_out_again(lab: Lab) -> list[Any]:
 
 
 class SimulatedLab:
-    """The model."""
+    """The model. Broker 1 forces each message to its disk at once; broker 2 keeps it for a while."""
 
     def __init__(self, world: World) -> None:
         self.world = world
