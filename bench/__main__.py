@@ -7,8 +7,7 @@
     python -m bench pulsar --cases 'read 100 B.*1 partition' --only ours null --repeats 5
     python -m bench pulsar --cases stream         also: queue, limits, guarantees
     python -m bench --update-readme       keep the results in bench/, and fill the documents' tables and charts
-    python -m bench decode, encode        Pulsar's decoder or encoder alone, without broker or Spark
-    python -m bench avro, json, protobuf  such values into Arrow alone, likewise
+    python -m bench loops                 every loop alone, without broker or Spark; or decode, encode, avro, json, ...
 
 A case is named by its table and its row: `write 100 B, LZ4, 4 partitions`.
 """
@@ -37,7 +36,7 @@ QUICK_SCALE = 0.25
 
 def main() -> None:
     """Parse the command line and run what it asks for."""
-    if sys.argv[1:2] and sys.argv[1] in loops.LOOPS:
+    if sys.argv[1:2] and sys.argv[1] in {*loops.LOOPS, loops.ALL}:
         loops.main(*sys.argv[1:])
         return
     given = _parse(sys.argv[1:])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ import pyarrow as pa
 from bench.loops import ROWS, Run, run_of
 from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.sql_types import arrow_schema_of
-from spark_mq_source.core.varint import encode_varint
+from spark_mq_source.core.varint import encode_sized, encode_varint
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.encoder import EntryEncoder, open_rows
 from spark_mq_source.pulsar.payload.messages import EntryDecoder
@@ -32,10 +32,10 @@ BATCH_BYTES = 4 * 2**20
 def decoders() -> Iterator[tuple[str, Run]]:
     """Yield every shape of entry, with value alone and the default columns, by both implementations."""
     shapes = {
-        "1000 x 100 B a batch": [_entry(1000, 100, keyed=False)] * 64,
-        "1000 x 100 B, keyed": [_entry(1000, 100, keyed=True)] * 64,
-        "100 x 1 KiB a batch": [_entry(100, 1024, keyed=False)] * 64,
-        "single, 100 B, keyed": [_entry(1, 100, keyed=True, batched=False)] * 512,
+        "1000 x 100 B a batch": [entry([b"v" * 100] * 1000)] * 64,
+        "1000 x 100 B, keyed": [entry([b"v" * 100] * 1000, keyed=True)] * 64,
+        "100 x 1 KiB a batch": [entry([b"v" * 1024] * 100)] * 64,
+        "single, 100 B, keyed": [entry([b"v" * 100], keyed=True, batched=False)] * 512,
     }
     for (shape, entries), names in itertools.product(shapes.items(), (("value",), COLUMNS.default)):
         schema = arrow_schema_of({name: COLUMNS.readable[name][0] for name in names})
@@ -53,28 +53,39 @@ def decoders() -> Iterator[tuple[str, Run]]:
 
 
 def _decode(decoder: EntryDecoder, entries: list[memoryview]) -> None:
-    for entry_id, entry in enumerate(entries):
-        decoder.decode(7, entry_id, entry)
+    for entry_id, body in enumerate(entries):
+        decoder.decode(7, entry_id, body)
         if decoder.nbytes >= BATCH_BYTES:
             decoder.take_batch()
 
 
-def _entry(messages: int, size: int, keyed: bool, batched: bool = True) -> memoryview:
-    """Return an entry as the Java client writes it: with a sequence id, and on request a key, in each message."""
+def entry(
+    values: Sequence[bytes], *, keyed: bool = False, properties: bool = False, batched: bool = True
+) -> memoryview:
+    """Return an entry as the Java client writes it: a batch with sequence ids, or a single message.
+
+    Args:
+        values: of its messages.
+        keyed: whether each message has a key.
+        properties: whether each message of a batch has two properties.
+        batched: False for a single message.
+    """
     now_ms = encode_varint(1_795_232_364_243)
-    key = b"key-%05d"
     metadata = b"\x0a\x0fstandalone-0-33\x10" + encode_varint(4711) + b"\x18" + now_ms
     if batched:
-        metadata += b"\x58" + encode_varint(messages)
+        metadata += b"\x58" + encode_varint(len(values))
         parts = []
-        for index in range(messages):
-            single = b"\x12\x09" + key % (index % 1000) if keyed else b""
-            single += b"\x18" + encode_varint(size) + b"\x40" + encode_varint(4711 + index)
-            parts += [len(single).to_bytes(4, "big"), single, bytes([index & 0xFF]) * size]
+        for index, value in enumerate(values):
+            single = b""
+            for name, text in ((b"trace", b"%016d" % index), (b"origin", b"bench")) if properties else ():
+                single += b"\x0a" + encode_sized(b"\x0a" + encode_sized(name) + b"\x12" + encode_sized(text))
+            single += b"\x12" + encode_sized(b"key-%05d" % (index % 1000)) if keyed else b""
+            single += b"\x18" + encode_varint(len(value)) + b"\x40" + encode_varint(4711 + index)
+            parts += [len(single).to_bytes(4, "big"), single, value]
         payload = b"".join(parts)
     else:
-        metadata += b"\x32\x09" + key % 1 if keyed else b""
-        payload = b"x" * size
+        metadata += b"\x32" + encode_sized(b"key-00001") if keyed else b""
+        (payload,) = values
     checked = len(metadata).to_bytes(4, "big") + metadata + payload
     return memoryview(b"\x0e\x01" + crc32c(checked).to_bytes(4, "big") + checked)
 

@@ -19,11 +19,10 @@ from typing import Final
 import pyarrow as pa
 
 from bench import avro
+from bench.codec import entry
 from bench.loops import Run, run_of
 from spark_mq_source.core.counters import Counters
-from spark_mq_source.core.crc import crc32c
 from spark_mq_source.core.dead_letters import DeadLetters, RowWriter
-from spark_mq_source.core.varint import encode_sized, encode_varint
 from spark_mq_source.pulsar.format import PulsarFormat
 from spark_mq_source.pulsar.payload.columns import COLUMNS
 from spark_mq_source.pulsar.payload.messages import EntryDecoder
@@ -41,7 +40,7 @@ def runs() -> Iterator[tuple[str, Run]]:
     whole = arrow_type_of(json.dumps(avro.SCHEMA))
     values = avro.flights()[:MESSAGES]
     for is_described, one in itertools.product((False, True), (False, True)):
-        entries = [_entry(values, is_described=is_described)] * ENTRIES
+        entries = [entry(values, keyed=is_described, properties=is_described)] * ENTRIES
         schema = pa.schema([("value", pa.struct([whole.field("carrier")]) if one else whole)])
         for on_corrupt in ("skip", "deadLetter"):
             letters = DeadLetters("", "dead", _no_writer, COLUMNS, **PulsarFormat._dead_letter_form)
@@ -65,28 +64,10 @@ def runs() -> Iterator[tuple[str, Run]]:
 
 
 def _read(decoder: EntryDecoder, stage: TypedRows, entries: Sequence[memoryview]) -> None:
-    for entry_id, entry in enumerate(entries):
-        decoder.decode(7, entry_id, entry)
+    for entry_id, body in enumerate(entries):
+        decoder.decode(7, entry_id, body)
     stage.take(decoder.take_batch())
 
 
 def _no_writer(_: Counters) -> RowWriter:
     raise AssertionError("every message is good")
-
-
-def _entry(values: Sequence[bytes], *, is_described: bool) -> memoryview:
-    """Return an entry as the Java client writes it; with a key and two properties in each message where asked for."""
-    now_ms = encode_varint(1_795_232_364_243)
-    metadata = b"\x0a\x0fstandalone-0-33\x10" + encode_varint(4711) + b"\x18" + now_ms
-    metadata += b"\x58" + encode_varint(len(values))
-    parts = []
-    for index, value in enumerate(values):
-        single = b""
-        if is_described:
-            for name, text in ((b"trace", b"%016d" % index), (b"origin", b"bench")):
-                single += b"\x0a" + encode_sized(b"\x0a" + encode_sized(name) + b"\x12" + encode_sized(text))
-            single += b"\x12" + encode_sized(b"key-%05d" % index)
-        single += b"\x18" + encode_varint(len(value)) + b"\x40" + encode_varint(4711 + index)
-        parts += [len(single).to_bytes(4, "big"), single, value]
-    checked = len(metadata).to_bytes(4, "big") + metadata + b"".join(parts)
-    return memoryview(b"\x0e\x01" + crc32c(checked).to_bytes(4, "big") + checked)

@@ -1,4 +1,4 @@
-"""How fast a loop is by itself: `python -m bench` with one of `LOOPS`.
+"""Rates of single loops: `python -m bench` with one of `LOOPS`, or with `loops` for all in one table.
 
 A loop never waits, so processor time is what it takes of a machine that does nothing else.
 """
@@ -29,6 +29,8 @@ LOOPS: Final = {
 }
 """The module of each, and the function of it that yields names and runs."""
 
+ALL: Final = "loops"
+
 Run = Callable[[float], float]
 """Rows a second, measured for so many seconds."""
 
@@ -50,20 +52,21 @@ def timed(rows_of_a_turn: int, turn: Callable[[], object], seconds: float) -> fl
 
 
 def main(what: str, *arguments: str) -> None:
-    """Measure all runs of a loop and print the table."""
-    name, function = LOOPS[what]
-    module = importlib.import_module(f"bench.{name}")
+    """Measure the runs of a loop, or of all (`loops`), and print the table."""
+    names = LOOPS if what == ALL else {what: LOOPS[what]}
+    modules = {name: importlib.import_module(f"bench.{module}") for name, (module, _) in names.items()}
     parser = argparse.ArgumentParser(
         prog=f"python -m bench {what}",
-        description=module.__doc__,
+        description=__doc__ if what == ALL else modules[what].__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args(arguments)
-    runs: dict[str, Run] = dict(getattr(module, function)())
-    rates = interleaved({name: partial(run, given.seconds) for name, run in runs.items()}, given.repeats)
-    width = max(map(len, rates)) + 2
-    print(f"{what:{width}}{'M rows/s':>10}{'best':>9}{'ns/row':>10}")
-    for name, found in rates.items():
-        print(f"{name:{width}}{median(found) / 1e6:10.3f}{max(found) / 1e6:9.3f}{1e9 / median(found):10.0f}")
+    print(f"{what:48}{'M rows/s':>10}{'best':>9}{'ns/row':>10}")
+    for name, (_, function) in names.items():
+        runs: dict[str, Run] = dict(getattr(modules[name], function)())
+        rates = interleaved({one: partial(run, given.seconds) for one, run in runs.items()}, given.repeats)
+        for one, found in rates.items():
+            title = f"{name}: {one}" if what == ALL else one
+            print(f"{title:48}{median(found) / 1e6:10.3f}{max(found) / 1e6:9.3f}{1e9 / median(found):10.0f}")

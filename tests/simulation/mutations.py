@@ -1,8 +1,8 @@
 """Known ways to break a guarantee, which prove that the exploration finds them: small edits of the source.
 
 Those of a protocol are in its `mutations.diff`, separated by empty lines. A mutation begins with its name and what is
-wrong then; the second line has the seeds until it was found, from 1 on (with `of SCENARIO`, of that scenario alone), or
-`test` and the test that fails instead. Then come the edits: a file below `spark_mq_source`, the text that is replaced
+wrong then. The second line has the seeds until it was found, from 1 on (with `of SCENARIO`, of that scenario alone; no
+number where it was not measured), or `test` and the test that fails instead. Then come the edits: a file below `spark_mq_source`, the text that is replaced
 (`-`) and its replacement (`+`). The text must be in the file once: a mutation that no longer applies is an error.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src"
 
 _HEAD = re.compile(
-    r"# (?P<name>\S+): (?P<what>.+)\n# (?:(?P<seeds>\d+) seeds(?: of (?P<scenario>\w+))?|test (?P<test>\S+))\n"
+    r"# (?P<name>\S+): (?P<what>.+)\n# (?:(?:\d+ )?seeds(?: of (?P<scenario>\w+))?|test (?P<test>\S+))\n"
 )
 _EDIT = re.compile(r"--- (?P<file>\S+)\n(?P<old>(?:-.*\n)+)(?P<new>(?:\+.*\n)+)")
 
