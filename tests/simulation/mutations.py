@@ -1,10 +1,10 @@
 """Known ways to break a guarantee, which prove that the exploration finds them: small edits of the source.
 
 Those of a protocol are in its `mutations.diff`, separated by empty lines. A mutation begins with its name and what is
-wrong then. The second line has the seeds until it was found, from 1 on: `N seeds of SCENARIO` counts those of that
-scenario alone, and without a number it was not measured. Or it has `test` and the test that fails instead. Then come the
-edits: a file below `spark_mq_source`, the text that is replaced (`-`) and its replacement (`+`). The text must be in the
-file once: a mutation that no longer applies is an error.
+wrong then. The second line has the seeds until it was found, from 1 on: `N seeds of SCENARIO` are those of that
+scenario alone; without a number it was not measured. Or it has `test` and the test that fails instead. Then come the
+edits: a file below `spark_mq_source`, the text that is replaced (`-`) and its replacement (`+`). The text must be in
+the file once: a mutation that no longer applies is an error.
 """
 
 from __future__ import annotations

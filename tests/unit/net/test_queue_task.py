@@ -117,6 +117,7 @@ class Filling(Collector[Messages]):
     def __init__(self, log: TaskLog, inflow: Messages) -> None:
         super().__init__("a task", log)
         self._inflow = inflow
+        self.known: set[str] = set()
 
     def _open(self) -> AbstractContextManager[Messages]:
         return nullcontext(self._inflow)
@@ -133,7 +134,18 @@ class Filling(Collector[Messages]):
     def _may_end_early(self, error: MQSourceError) -> bool:
         return False
 
-    def _know(self, ids: set[str]) -> None: ...
+    def _know(self, ids: set[str]) -> None:
+        self.known |= ids
+
+
+def test_an_attempt_that_lost_a_slot_remembers_the_messages_that_are_in_it(clock: list[float], tmp_path: Path):
+    store = open_folder("nsq", str(tmp_path))
+    write_plan(store, "w/1", {"duplicates": {}, "recent": {}})
+    mine, other = TaskLog(store, "w/1", 0), TaskLog(store, "w/1", 0)
+    assert other.append(pa.record_batch({"message_id": ["other-0"]}))
+    filling = Filling(mine, Messages(clock, (0.0, 2)))
+    filling.collect()
+    assert filling.known == {"other-0"}
 
 
 @pytest.mark.parametrize(("came", "unconfirmed"), [(2, []), (0, ["other-0"])])
