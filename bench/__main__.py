@@ -72,8 +72,10 @@ def _run(
         for case in cases:
             chosen = _chosen(case, given)
             if wanted.search(f"{case.part} {case.name}") and chosen.contenders:
-                part = parts.setdefault(case.part, {"part": case.part, "machine": machine, "cases": []})
-                part["cases"].append(measure(chosen, engines, given.repeats, say).document())
+                found = measure(chosen, engines, given.repeats, say)
+                if found.samples:
+                    part = parts.setdefault(case.part, {"part": case.part, "machine": machine, "cases": []})
+                    part["cases"].append(found.document())
     return parts
 
 

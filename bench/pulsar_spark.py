@@ -76,7 +76,8 @@ class PulsarSpark:
         self._cores = cores
         python = _environment()
         self._process = subprocess.Popen(
-            [str(python), __file__, str(cores)],
+            # Isolated: this folder's json.py is not the one that is meant.
+            [str(python), "-I", __file__, str(cores)],
             env={**os.environ, "PYSPARK_PYTHON": str(python)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
